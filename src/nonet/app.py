@@ -409,6 +409,10 @@ class Nonet:
         state: str | None = None,
         task: str | None = None,
         labels: Mapping[str, Any] | None = None,
+        worker: str | None = None,
+        lock: str | None = None,
+        error: str = "",
+        since: timedelta | None = None,
         limit: int = 100,
         budget: int = 20_000,
         cursor: str = "",
@@ -423,6 +427,11 @@ class Nonet:
                 ``dying``; None: any.
             task: only tasks of this class, by its full or bare name; None: any.
             labels: only tasks that have all of these labels with these values.
+            worker: only tasks that this worker has; its name (``pid@host``) or its incarnation.
+            lock: only tasks that hold this lock or limiter, or wait for it, in this order: up to
+                500 of each. Such a list has no second page.
+            error: only tasks whose last attempt failed with an error that contains this text.
+            since: only tasks that were submitted at most this long ago.
             limit: the most tasks of the page.
             budget: how many tasks to examine in each place: running, queued, and the set of
                 delayed and waiting tasks.
@@ -432,6 +441,7 @@ class Nonet:
             NotBoundError: the application is not open.
             ValueError: the state is unknown, the cursor is invalid, or `limit` or `budget` is below
                 1.
+            InvalidArgumentsError: `lock` is not the name of a lock.
             ServerUnreachableError: Redis does not answer.
 
         Example:
@@ -440,7 +450,16 @@ class Nonet:
                 print(status.id, status.name, status.worker, status.started)
         """
         return await self.client.list_tasks(
-            state=state, task=task, labels=labels, limit=limit, budget=budget, cursor=cursor
+            state=state,
+            task=task,
+            labels=labels,
+            worker=worker,
+            lock=lock,
+            error=error,
+            since=since,
+            limit=limit,
+            budget=budget,
+            cursor=cursor,
         )
 
     async def call(

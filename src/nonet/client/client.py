@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from nonet.base.errors import (
@@ -29,6 +29,7 @@ from nonet.rules.explanation import Explanation, explain, explain_kept
 from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 # Query SQL at least once, for up to this long, even with `timeout=0`.
 _QUERY_SECONDS = 0.5
+# Holders of a lock that a list examines, and as many waiters.
+_OF_LOCK = 500
 # A worker stores at most one progress of an attempt a second, so none is missed.
 _PROGRESS_SECONDS = 0.5
 # Many tasks can wait for results at once. Without a bound they would exhaust the connection pool,
@@ -113,6 +116,7 @@ class Client:
         )
         self.groups: Groups = Groups(broker.client, namespace)
         self._facts = TaskFacts(broker.client, namespace, broker.crash_limit, broker.lock_ttl_ms)
+        self._locks = LockBoard(broker.client, namespace, broker.lock_ttl_ms)
         self.results: Results = Results(broker.client, broker.scripts, broker.url, namespace)
         self._outbox = outbox
         self._may_have_sql = may_have_sql
@@ -354,6 +358,10 @@ class Client:
         state: str | None = None,
         task: str | None = None,
         labels: Mapping[str, Any] | None = None,
+        worker: str | None = None,
+        lock: str | None = None,
+        error: str = "",
+        since: timedelta | None = None,
         limit: int = 100,
         budget: int = BUDGET,
         cursor: str = "",
@@ -364,8 +372,43 @@ class Client:
         for name, value in (("limit", limit), ("budget", budget)):
             if value < 1:
                 raise ValueError(f"list_tasks: {name}={value!r} must be at least 1")
-        selection = TaskFilter(task or "", labels or {}, (state,) if state else ())
-        return await self.results.page(selection, limit=limit, budget=budget, cursor=cursor)
+        states = (state,) if state else ()
+        selection = await self.selection(
+            states, task=task, labels=labels, worker=worker, error=error, since=since
+        )
+        if lock is None:
+            return await self.results.page(selection, limit=limit, budget=budget, cursor=cursor)
+        ids, total = await self._locks.tasks(lock, _OF_LOCK)
+        rows = await self.results.chosen(ids, selection)
+        return TaskPage(rows[:limit], len(rows), len(ids), max(total, len(ids)))
+
+    async def selection(
+        self,
+        states: Sequence[str],
+        *,
+        task: str | None = None,
+        labels: Mapping[str, Any] | None = None,
+        worker: str | None = None,
+        error: str = "",
+        since: timedelta | None = None,
+        until: datetime | None = None,
+    ) -> TaskFilter:
+        """Return the filter for live tasks, for `results.page` and `cancellation`.
+
+        Args:
+            worker: name or incarnation of the worker that has the task; None: any, or none.
+            since: at most this long ago.
+            until: latest submission, by the logical clock of Redis.
+        """
+        return TaskFilter(
+            task or "",
+            labels or {},
+            states,
+            workers=None if worker is None else await self.results.incarnations(worker),
+            error=error,
+            since=None if since is None else await self.broker.logical_now() - since,
+            until=until,
+        )
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks in whatever state they are; see `Nonet.cancel`."""

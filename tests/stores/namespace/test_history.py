@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from stores.queue.test_broker import fetch, fetch_one, task
 
-from nonet.messages.message import encode
-from nonet.stores.namespace.history import History
+from nonet.messages.message import VERSION, Envelope, encode
+from nonet.stores.namespace.history import EndedFilter, History
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 
@@ -57,6 +58,47 @@ async def test_each_way_to_end_is_listed(broker: Broker, history: History) -> No
     assert done.submitted and done.started and done.submitted < done.started < done.ended
     assert (done.worker, done.ran) == ("small-a", done.ended - done.started)
     assert gone.started is None and gone.waited is None and not gone.worker
+
+
+async def test_pages_follow_each_other_while_tasks_end(broker: Broker, history: History) -> None:
+    """Each task that had ended is on one page, although others end between the pages."""
+    ids = [f"t{n:02}" for n in range(30)]
+    await broker.submit([task(id) for id in ids])
+    for delivery in await fetch(broker, len(ids)):
+        await broker.settle(
+            delivery,
+            "dead" if delivery.id == "t07" else "done",
+            failed() if delivery.id == "t07" else b"",
+        )
+    first = await history.page(EndedFilter(), limit=12)
+    await broker.submit([task("new")])
+    await broker.settle(await fetch_one(broker), "done")
+    second = await history.page(EndedFilter(), limit=12, cursor=first.cursor)
+    rest = await history.page(EndedFilter(), limit=12, cursor=second.cursor)
+    met = [row.id for page in (first, second, rest) for row in page.rows]
+    assert sorted(met) == ids
+    assert (first.matched, rest.cursor) == (30, "")
+    with pytest.raises(ValueError, match="cursor"):
+        await history.page(EndedFilter(), cursor="[1]")
+
+
+async def test_more_filters(broker: Broker, history: History) -> None:
+    """Ended tasks are found by worker, error, labels of failures, and time."""
+    envelope = encode(Envelope(VERSION, "bad", "probe:Task", {}, {"vo": "lhcb"}, 0.0, "", ""))
+    await broker.submit([Submission("bad", "probe:Task", "normal:small", envelope), task("good")])
+    for delivery in await fetch(broker):
+        is_bad = delivery.id == "bad"
+        await broker.settle(delivery, "dead" if is_bad else "done", failed() if is_bad else b"")
+
+    async def found(**options: Any) -> list[str]:
+        return [row.id for row in (await history.page(EndedFilter(**options))).rows]
+
+    now = await broker.logical_now()
+    assert await found(error="valueerror: NO such") == ["bad"]
+    assert await found(labels={"vo": "lhcb"}) == ["bad"]
+    assert sorted(await found(workers=["small-a"], until=now)) == ["bad", "good"]
+    assert await found(workers=["small-b"]) == await found(since=now) == []
+    assert await found(until=now - timedelta(minutes=1)) == []
 
 
 async def test_filters(broker: Broker, history: History) -> None:

@@ -189,6 +189,34 @@ class TestFilters:
         assert ids(await results.page(TaskFilter(labels=labels, states=()))) == ["a"]
         assert ids(await results.page(TaskFilter("Task", labels, states=()))) == []
 
+    async def test_worker_error_and_time(self, broker: Broker, results: Results) -> None:
+        """The worker that has a task, a part of its last error, and when it was submitted."""
+        await broker.submit([task("running"), task("failed")])
+        for delivery in await fetch(broker):
+            if delivery.id == "failed":
+                text, delay = "OSError: No Space", timedelta(hours=1)
+                await broker.settle(delivery, "retry", b"", text=text, delay=delay)
+        between = await broker.logical_now()
+        await broker.submit([task("queued")])
+
+        async def found(**options: Any) -> list[str]:
+            return ids(await results.page(TaskFilter(states=(), **options)))
+
+        (running,) = (await results.page(in_state("running"))).rows
+        assert await found(workers=await results.incarnations(running.worker)) == ["running"]
+        assert await found(workers=["other"]) == []
+        assert await found(error="no space") == ["failed"]
+        assert await found(since=between) == ["queued"]
+        assert await found(until=between) == ["running", "failed"]
+
+    async def test_named_tasks(self, broker: Broker, results: Results) -> None:
+        """Tasks whose ids are known from elsewhere are filtered like all others."""
+        await broker.submit([task("a"), labelled("b"), task("c")])
+        selection = TaskFilter("Task", states=("queued",))
+        assert [item.id for item in await results.chosen(["c", "b", "gone", "a"], selection)] == [
+            *("c", "a"),
+        ]
+
     async def test_holds_are_no_tasks(self, broker: Broker, results: Results) -> None:
         """Neither a hold nor one that waits is listed."""
         await broker.hold("h1", MUTEX)

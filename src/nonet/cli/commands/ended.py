@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -20,24 +20,42 @@ if TYPE_CHECKING:
     from nonet.tasks.handles import EndedTask
 
 
+class EndedOptions(NamedTuple):
+    """What selects ended tasks on the command line; None and empty: any."""
+
+    state: str | None
+    task: str | None
+    labels: Mapping[str, str]
+    worker: str | None
+    error: str
+    since: timedelta | None
+
+
 async def list_ended(
-    target: Target,
-    state: str | None,
-    task: str | None,
-    since: timedelta | None,
-    limit: int,
-    as_json: bool,
+    target: Target, filters: EndedOptions, limit: int, search: int, as_json: bool
 ) -> int:
     """Print the tasks that ended last; see ``task-run list --ended``."""
-    states = (state,) if state else ()
+    from nonet.stores.namespace.history import EndedFilter
+
     async with target.stores() as stores:
-        found = await stores.history.ended(states=states, task=task, since=since, limit=limit)
+        state, task, labels, worker, error, since = filters
+        selection = EndedFilter(
+            (state,) if state else (),
+            task or "",
+            workers=None if worker is None else await stores.results.incarnations(worker),
+            error=error,
+            labels=labels,
+            since=None if since is None else await stores.broker.logical_now() - since,
+        )
+        page = await stores.history.page(selection, limit=limit, budget=search)
     if as_json:
-        print_json(found)
+        print_json(page.rows)
     else:
         of_class = f" of class {task!r}" if task else ""
         nothing = f"no ended task{of_class}{f' is {state}' if state else ''} in the history"
-        print_rows([_row(item) for item in found], False, nothing, least=("waited", "attempts"))
+        print_rows([_row(item) for item in page.rows], False, nothing, least=("waited", "attempts"))
+    if page.cursor and len(page.rows) < limit:
+        typer.echo(f"searched {page.searched:,} of {page.total:,}: raise --search", err=True)
     return ExitCode.OK
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from nonet.base.errors import NotFoundError
-from nonet.cli.commands.ended import list_ended
+from nonet.cli.commands.ended import EndedOptions, list_ended
 from nonet.cli.commands.submit import warn_of_no_worker
 from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.durations import duration
@@ -76,6 +76,15 @@ async def list_(
         ),
     ] = None,
     label: WithLabels = None,
+    worker: Annotated[
+        str | None, typer.Option(metavar="PID@HOST", help="Only tasks of this worker.")
+    ] = None,
+    lock: Annotated[
+        str | None, typer.Option(help="Only tasks that hold this lock or limiter, or wait for it.")
+    ] = None,
+    error: Annotated[
+        str, typer.Option(metavar="TEXT", help="Only tasks whose last error contains this text.")
+    ] = "",
     limit: Limit = 100,
     search: Annotated[
         int,
@@ -99,25 +108,34 @@ async def list_(
     \b
     task-run list --state waiting --task RemoveFile
     task-run list --label campaign=2026-07 --search 1000000
-    task-run list --ended --state dead --since 1h
+    task-run list --lock lock:mutex:job:7
+    task-run list --ended --state dead --since 1h --error timeout
     """
     if ended or since is not None or state in get_args(EndState):
         if state is not None and state not in get_args(EndState):
             raise typer.BadParameter(f"--ended and --since list no {state} tasks")
-        if label:
-            raise typer.BadParameter("--label: the history keeps no labels, so leave out --ended")
-        return await list_ended(target, state, task, since, limit, as_json)
-    from nonet.stores.queue.places import TaskFilter
-
+        if lock:
+            raise typer.BadParameter("--lock: ended tasks have no locks, so leave out --ended")
+        filters = EndedOptions(state, task, labels_of(label), worker, error, since)
+        return await list_ended(target, filters, limit, search, as_json)
     labels = labels_of(label)
-    async with target.stores() as stores:
-        selection = TaskFilter(task or "", labels, (state,) if state else ())
-        page = await stores.results.page(selection, limit=limit, budget=search)
-        now = await stores.broker.logical_now()
+    async with target.observer() as nonet:
+        page = await nonet.list_tasks(
+            state=state,
+            task=task,
+            labels=labels,
+            worker=worker,
+            lock=lock,
+            error=error,
+            limit=limit,
+            budget=search,
+        )
+        now = await nonet.broker.logical_now()
     if as_json:
         print_json(page.rows)
     else:
-        nothing = _no_live_task(state, task, labels)
+        others = {"of worker": worker, "of lock": lock, "with the error": error}
+        nothing = _no_live_task(state, task, labels, others)
         least = ("submitted", "started", "attempt", "stream", "due")
         print_rows([_status_row(item, now) for item in page.rows], False, nothing, least=least)
     if how_many := _how_many(page):
@@ -160,12 +178,18 @@ def _readable(found: TaskStatus) -> dict[str, Any]:
     }
 
 
-def _no_live_task(state: str | None, task: str | None, labels: Mapping[str, str]) -> str:
+def _no_live_task(
+    state: str | None,
+    task: str | None,
+    labels: Mapping[str, str],
+    others: Mapping[str, str | None],
+) -> str:
     """Return the text for an empty list, with the filters, because they may contain a typo."""
     of_class = f" of class {task!r}" if task else ""
     pairs = ", ".join(f"{name}={value}" for name, value in labels.items())
     labelled = f" labelled {pairs}" if pairs else ""
-    return f"no live task{of_class}{labelled}{f' is {state}' if state else ''}"
+    more = "".join(f" {words} {value!r}" for words, value in others.items() if value)
+    return f"no live task{of_class}{labelled}{more}{f' is {state}' if state else ''}"
 
 
 def _how_many(page: TaskPage) -> str:

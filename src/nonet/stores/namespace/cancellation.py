@@ -200,7 +200,7 @@ class Cancellation:
                 meant = {
                     item.id: item.name
                     for item in page
-                    if selection.names(item.name, "delayed") and selection.labels_fit(item.envelope)
+                    if selection.names(item.name, "delayed") and selection.fits(item.envelope)
                 }
                 if meant:
                     yield meant

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -18,6 +20,7 @@ from nonet.base.keys import prefix
 from nonet.rules.figures import ClassFigures, class_figures, resolution_for
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.queue.places import TaskFilter, readable
 from nonet.stores.queue.workers import worker_names
 from nonet.tasks.handles import EndedTask
 
@@ -29,6 +32,14 @@ _COLUMNS, _SHORT = 9, 3
 _FLAT = msgspec.msgpack.Decoder(list[int])
 # Lines that are read at once; a failure has up to 5 kB.
 _PAGES = {"ended:done": 1000, "ended:failed": 100}
+# How many tasks a page examines.
+BUDGET = 20_000
+_ALL = 2**40
+# A script ends at most so many tasks at once, of which all but the last have short lines.
+_SHORT_LINES = 200
+_Position: TypeAlias = tuple[int, str, str]
+Positions: TypeAlias = Mapping[str, _Position]
+"""The last line of each list that was examined: how many are behind it, its task and life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +55,86 @@ class Kept:
     task: EndedTask
     life: str
     envelope: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedFilter:
+    """Selects ended tasks.
+
+    Attributes:
+        states: some of `STATES`; empty: any.
+        task: full or bare class name; empty: any.
+        workers: incarnations of workers, one of which ended the task; None: any, or none.
+        error: text in the class or the text of the error, in any case of letters; empty: any.
+        labels: the task must have each with this value. Known of failures only, whose messages
+            the history keeps.
+        since, until: first and last time of its end, by the logical clock of Redis.
+
+    Raises:
+        ValueError: a state is unknown.
+    """
+
+    states: Sequence[str] = ()
+    task: str = ""
+    workers: Sequence[str] | None = None
+    error: str = ""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+    since: datetime | None = None
+    until: datetime | None = None
+
+    def __post_init__(self) -> None:
+        unknown = [state for state in self.states if state not in STATES]
+        if unknown:
+            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(STATES)}")
+
+    @property
+    def lists(self) -> list[str]:
+        """The lists that may have such tasks."""
+        return [name for name, of in _LISTS.items() if not self.states or {*self.states} & {*of}]
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it selects some of the tasks in `lists` only."""
+        whole = {state for name in self.lists for state in _LISTS[name]}
+        others = (self.task, self.error, self.labels, self.since, self.until)
+        is_part = bool(self.states) and {*self.states} != whole
+        return is_part or any(others) or self.workers is not None
+
+    def matches(self, kept: Kept, set_by: timedelta) -> bool:
+        """Whether a task matches, except for `since`.
+
+        Args:
+            set_by: what the logical clock adds to the clock of the server.
+        """
+        task = kept.task
+        return (
+            (not self.states or task.state in self.states)
+            and self.task in ("", task.name, task.name.rpartition(":")[2])
+            and (self.workers is None or task.worker in self.workers)
+            and (not self.until or task.ended + set_by <= self.until)
+            and self.error.lower() in f"{task.error_type}: {task.error}".lower()
+            and TaskFilter(labels=self.labels).labels_fit(kept.envelope)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EndedPage:
+    """Some of the tasks that ended last.
+
+    Attributes:
+        rows: the tasks.
+        matched: how many tasks match: exact if a filter asks for no more than states of failures
+            or of others; else the number of `rows`.
+        searched: how many tasks were examined.
+        total: how many tasks the history has in the lists that were searched.
+        cursor: continues behind the last task that was examined; empty at the end.
+    """
+
+    rows: Sequence[EndedTask]
+    matched: int
+    searched: int
+    total: int
+    cursor: str = ""
 
 
 class History:
@@ -74,30 +165,72 @@ class History:
             ValueError: a state is unknown.
             ServerUnreachableError: Redis does not answer.
         """
-        unknown = [state for state in states if state not in STATES]
-        if unknown:
-            raise ValueError(f"{unknown[0]!r} is not one of {', '.join(STATES)}")
-        found: list[EndedTask] = []
-        wanted = [name for name, of in _LISTS.items() if not states or set(states) & set(of)]
-        set_by = await correction(self._client, self._prefix)
-        earliest = None
-        if since is not None:
-            async with server_errors(self._client):
-                seconds, rest = await self._client.time()
-            earliest = instant(seconds * 1_000_000 + rest) - since
-        async for kept in self._newest(wanted, set_by):
-            if len(found) >= limit or (earliest and kept.task.ended < earliest):
-                break
-            named = task in (None, kept.task.name, kept.task.name.rpartition(":")[2])
-            if named and (not states or kept.task.state in states):
-                found.append(kept.task)
+        now = await logical_now(self._client, self._prefix)
+        earliest = None if since is None else now - since
+        selection = EndedFilter(tuple(states), task or "", since=earliest)
+        return list((await self.page(selection, limit=limit, budget=_ALL)).rows)
+
+    async def page(
+        self, selection: EndedFilter, *, limit: int = 100, budget: int = BUDGET, cursor: str = ""
+    ) -> EndedPage:
+        """Read one page of the tasks that ended last, the newest first.
+
+        Args:
+            limit: the most tasks of the page.
+            budget: how many tasks to examine.
+            cursor: of the page before; empty: the first page.
+
+        Raises:
+            ValueError: a state is unknown, or `cursor` is not one of an earlier page.
+            ServerUnreachableError: Redis does not answer.
+        """
+        total = await self._total(selection)
+        found, searched, end = list[EndedTask](), 0, ""
+        async with aclosing(self.kept(selection, cursor=cursor)) as walk:
+            async for searched, position, kept in walk:
+                if kept is not None:
+                    found.append(kept.task)
+                if len(found) >= limit or searched >= budget:
+                    end = json.dumps(position)
+                    break
         names = await worker_names(self._client, self._prefix, [item.worker for item in found])
-        return [dataclasses.replace(item, worker=names.get(item.worker, "")) for item in found]
+        rows = [dataclasses.replace(item, worker=names.get(item.worker, "")) for item in found]
+        is_all = not (selection.is_narrow or cursor)
+        matched = max(total, len(rows)) if is_all else len(rows)
+        return EndedPage(rows, matched, searched, max(total, searched), end)
+
+    async def kept(
+        self, selection: EndedFilter, *, cursor: str = ""
+    ) -> AsyncGenerator[tuple[int, Positions, Kept | None]]:
+        """Yield what is kept of the selected tasks, the newest first.
+
+        Yields:
+            How many tasks were examined; their last lines, which are a cursor as JSON; and the
+            task, None if it does not match.
+
+        Raises:
+            ValueError: a state is unknown, or `cursor` is not one of an earlier walk.
+        """
+        set_by = await correction(self._client, self._prefix)
+        after, searched = _parse(cursor), 0
+        async for name, position, kept in self._newest(selection.lists, set_by, after):
+            searched += 1
+            after[name] = (position, kept.task.id, kept.life)
+            if selection.since and kept.task.ended < selection.since - set_by:
+                return
+            matches = selection.matches(kept, set_by)
+            yield searched, after, kept if matches else None
+
+    async def _total(self, selection: EndedFilter) -> int:
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            for name in selection.lists:
+                pipe.llen(f"{self._prefix}{name}")
+            return sum(length or 0 for length in await readable(pipe))
 
     async def find(self, id: str) -> Kept | None:
         """Return the last end of a task; None if the history does not have it."""
         set_by = await correction(self._client, self._prefix)
-        async for kept in self._newest(list(_LISTS), set_by):
+        async for _, _, kept in self._newest(list(_LISTS), set_by, {}):
             if kept.task.id == id:
                 return kept
         return None
@@ -144,42 +277,79 @@ class History:
             for name in sorted(by_class)
         ]
 
-    async def _newest(self, lists: Sequence[str], set_by: timedelta) -> AsyncIterator[Kept]:
-        """Yield what some lists have, the newest first, each end once."""
+    async def _newest(
+        self, lists: Sequence[str], set_by: timedelta, after: Positions
+    ) -> AsyncIterator[tuple[str, int, Kept]]:
+        """Yield what some lists have, the newest first, each end once.
+
+        Args:
+            after: the last line of each list that was examined before.
+
+        Yields:
+            The list; how many lines come behind this one; and the line.
+        """
         seen: set[tuple[str, str]] = set()
-        walks = [self._walk(name, set_by) for name in lists]
-        heads: list[tuple[float, int, Kept]] = []
+        walks = [self._walk(name, set_by, after.get(name)) for name in lists]
+        heads: list[tuple[float, int, int, Kept]] = []
 
         async def advance(which: int) -> None:
             with suppress(StopAsyncIteration):
-                kept = await anext(walks[which])
-                heapq.heappush(heads, (-kept.task.ended.timestamp(), which, kept))
+                position, kept = await anext(walks[which])
+                heapq.heappush(heads, (-kept.task.ended.timestamp(), which, position, kept))
 
         for which in range(len(walks)):
             await advance(which)
         while heads:
-            _, which, kept = heapq.heappop(heads)
+            _, which, position, kept = heapq.heappop(heads)
             # A list that grows meanwhile repeats lines, and so does a script that was cut.
             if (kept.task.id, kept.life) not in seen:
                 seen.add((kept.task.id, kept.life))
-                yield kept
+                yield lists[which], position, kept
             await advance(which)
 
-    async def _walk(self, name: str, set_by: timedelta) -> AsyncIterator[Kept]:
-        last, newer = -1, None
+    async def _walk(
+        self, name: str, set_by: timedelta, after: _Position | None
+    ) -> AsyncIterator[tuple[int, Kept]]:
+        """Yield the lines of a list from its end, behind the line `after`."""
+        # A short line needs the line after it, so begin a few lines before `after`. Tasks that
+        # have ended meanwhile moved it further from the end.
+        position, newer = max(0, after[0] - _SHORT_LINES) if after else 0, None
+        skipped = after and after[1:]
         while True:
+            last = -1 - position
             async with server_errors(self._client):
                 page = await self._client.lrange(
                     f"{self._prefix}{name}", last - _PAGES[name] + 1, last
                 )
             for entry in reversed(page):
+                position += 1
                 with suppress(ValueError, OverflowError):  # an entry of a foreign client
                     kept = _kept(entry, newer, set_by)
                     newer = kept.task
-                    yield kept
+                    if skipped is None:
+                        yield position - 1, kept
+                    elif skipped == (kept.task.id, kept.life):
+                        skipped = None
             if len(page) < _PAGES[name]:
                 return
-            last -= len(page)
+
+
+def _parse(cursor: str) -> dict[str, _Position]:
+    """Return the last line of each list that was examined, from the cursor of the page before."""
+    if not cursor:
+        return {}
+    try:
+        lists: dict[str, Any] = json.loads(cursor)
+        return {
+            name: (int(position), str(id), str(life))
+            for name, (position, id, life) in lists.items()
+            if name in _LISTS
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"history: cursor={cursor!r:.80} is not the cursor of a page; leave it out to begin "
+            "anew"
+        ) from error
 
 
 def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta) -> Kept:

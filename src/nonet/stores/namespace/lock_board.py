@@ -144,6 +144,19 @@ class LockBoard:
         ((found, *_), _) = await self._look([_checked(name)], show)
         return found
 
+    async def tasks(self, name: str, most: int) -> tuple[list[str], int]:
+        """Return the ids of tasks that hold a lock or wait for it, and how many there are.
+
+        Args:
+            most: name at most so many holders, and as many waiters.
+
+        Raises:
+            InvalidArgumentsError: the name is not that of a lock.
+        """
+        found = await self.get(name, show=most)
+        ids = [item.id for item in found.holders] + [item.id for item in found.waiters]
+        return list(dict.fromkeys(ids)), found.holding + found.waiting
+
     async def object_types(self) -> set[str]:
         """Return the object types of the locks that are held or waited for."""
         return {_object_type(name) for name in await self._names(None)}

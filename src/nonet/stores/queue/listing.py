@@ -155,10 +155,6 @@ class Listing:
         """Whether tasks of one of these states are selected."""
         return not self._selection.states or bool({*states} & {*self._selection.states})
 
-    @property
-    def _is_narrow(self) -> bool:
-        return bool(self._selection.task or self._selection.labels)
-
     async def _search_delayed_set(self) -> None:
         held = self._held.after is not None and self._wants("waiting", "dying")
         delayed = self._delayed.after is not None and self._wants("delayed")
@@ -178,7 +174,9 @@ class Listing:
         if start:
             due, _, id = start.partition(" ")
             self._delayed.rest = (_DELAYED, int(float(due)), 0, id) if delayed else None
-            if not self._is_narrow and all(map(self._wants, ("waiting", "dying", "delayed"))):
+            if not self._selection.is_narrow and all(
+                map(self._wants, ("waiting", "dying", "delayed"))
+            ):
                 self._unseen += max(0, size - examined)
 
     async def _search_unread(self, sizes: Sizes) -> None:
@@ -193,7 +191,7 @@ class Listing:
         unread = sum(sizes.unread[STREAMS[each.stream]] for each in streams)
         examined = merged = 0
         while streams:
-            if merged > self._limit and not self._is_narrow:
+            if merged > self._limit and not self._selection.is_narrow:
                 break
             stream = min(streams, key=_Unread.frontier)
             if stream.found:
@@ -208,14 +206,14 @@ class Listing:
         self._total += unread
         if streams:
             self._queued.rest = min(map(_Unread.frontier, streams))
-        if self._is_narrow:
+        if self._selection.is_narrow:
             self._searched += examined
         else:  # all of them match, so there is no need to examine them
             self._searched += max(unread, merged)
             self._unseen += max(0, unread - merged) if streams else 0
 
     async def _read_unread(self, stream: _Unread, count: int) -> int:
-        if not self._is_narrow:
+        if not self._selection.is_narrow:
             count = min(count, self._limit + 1)
         name = f"unread {STREAMS[stream.stream]}"
         page = await self._places.page(name, self._selection, stream.start, count)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from nonet.base.errors import MalformedMessageError
 from nonet.base.streams import KINDS, Priority, Size
 from nonet.messages.message import decode_envelope, pack
+from nonet.stores.connection.clock import microseconds
 from nonet.stores.connection.redis import Scripts, server_errors
 from nonet.stores.queue.records import read_envelopes
 
@@ -39,23 +41,58 @@ class TaskFilter:
         task: full or bare class name; empty: any.
         labels: the task must have each with this value. A number also matches its digits as text.
         states: some of `LIVE_STATES`; empty: any, and damaged tasks.
+        workers: incarnations of workers, one of which runs or writes the task; None: any, or none.
+        error: text in the error of the last failed attempt, in any case of letters; empty: any.
+        since, until: first and last time of its submission, by the logical clock of Redis.
     """
 
     task: str = ""
     labels: Mapping[str, Any] = field(default_factory=dict)
     states: Sequence[str] = CANCELLABLE
+    workers: Sequence[str] | None = None
+    error: str = ""
+    since: datetime | None = None
+    until: datetime | None = None
 
     def __str__(self) -> str:
         parts = [self.task and f"of class {self.task}"]
         parts += [f"labelled {name}={value}" for name, value in self.labels.items()]
         all_states = (set[str](), set(CANCELLABLE), set(UNFINISHED))
         parts += ["" if set(self.states) in all_states else " or ".join(self.states)]
+        parts += ["" if self.workers is None else f"of worker {' or '.join(self.workers)}"]
+        parts += [self.error and f"with the error {self.error!r}"]
+        parts += [f"submitted since {self.since:%F %T}" if self.since else ""]
+        parts += [f"submitted until {self.until:%F %T}" if self.until else ""]
         return ", ".join(part for part in parts if part) or "all"
 
+    @property
+    def is_narrow(self) -> bool:
+        """Whether it selects by more than the state."""
+        others = (self.task, self.labels, self.error, self.since, self.until)
+        return any(others) or self.workers is not None
+
     def names(self, name: str, state: str) -> bool:
-        """Whether class and state of a task match."""
+        """Whether class and state match, and nothing is asked that only records know."""
         of_class = self.task in ("", name, name.rpartition(":")[2])
-        return of_class and state in self.states
+        return of_class and state in self.states and self.workers is None and not self.error
+
+    def fits(self, envelope: bytes | None) -> bool:
+        """Whether labels and time match of a task that only SQL has, by its envelope."""
+        if (self.since or self.until) and envelope is not None:
+            try:
+                submitted = decode_envelope(envelope).submitted
+            except MalformedMessageError:
+                return False
+            earliest, latest = (at and at.timestamp() for at in (self.since, self.until))
+            if not (earliest or submitted) <= submitted <= (latest or submitted):
+                return False
+        return self.labels_fit(envelope)
+
+    def lines(self) -> list[str]:
+        """Return the arguments of ``list.lua`` that select tasks, without the labels."""
+        times = ["" if at is None else str(microseconds(at)) for at in (self.since, self.until)]
+        workers = "" if self.workers is None else f" {' '.join(self.workers)} "
+        return [self.task, workers, self.error.lower(), *times, *self.states]
 
     def labels_fit(self, envelope: bytes | None) -> bool:
         """Whether the labels in this envelope match. An unreadable envelope has none."""
@@ -79,12 +116,14 @@ class Found:
         state: its state when it was examined; `DAMAGED` if its record is unreadable.
         at: since when it is in this state (µs); for a delayed task when it is due; 0: unknown.
         entry: its entry in a stream as two numbers; (0, 0) in other places.
+        name: its class.
     """
 
     id: str
     state: str
     at: int
     entry: tuple[int, int] = (0, 0)
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +155,7 @@ class Places:
     A place is ``records`` (all records, in no order: finds each task that lives during the whole
     walk, however often it moves), ``delayed`` (the delayed set, in the order of its times),
     ``unread NAME`` or ``delivered NAME`` (the entries of a stream that no worker has, or that one
-    has).
+    has), ``named`` (the tasks whose ids `start` has, between blanks).
     """
 
     def __init__(self, scripts: Scripts) -> None:
@@ -133,13 +172,19 @@ class Places:
         """
         kind, _, stream = place.partition(" ")
         end, examined, *rows = await self._scripts.run(
-            "list", kind, stream, start, count, selection.task, *selection.states
+            "list", kind, stream, start, count, *selection.lines()
         )
         found = [
-            Found(id.decode(), _state(state), number(at), entry_of(entry))
-            for id, state, at, entry in zip(*[iter(rows)] * 4, strict=True)
+            Found(
+                id.decode(),
+                _state(state),
+                number(at),
+                entry_of(entry),
+                name.decode(errors="replace"),
+            )
+            for id, state, name, at, entry in zip(*[iter(rows)] * 5, strict=True)
         ]
-        return Page(await self._labelled(found, selection), examined, end.decode())
+        return Page(await self.labelled(found, selection), examined, end.decode())
 
     async def walk(
         self, place: str, selection: TaskFilter, count: int = PAGE
@@ -174,7 +219,7 @@ class Places:
             sizes.unread[name] = (length or 0) - sizes.delivered[name]
         return sizes
 
-    async def _labelled(self, found: list[Found], selection: TaskFilter) -> list[Found]:
+    async def labelled(self, found: list[Found], selection: TaskFilter) -> list[Found]:
         """Return the tasks whose labels match: only their envelopes know them."""
         if not selection.labels:
             return found

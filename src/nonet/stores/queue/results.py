@@ -31,7 +31,7 @@ from nonet.stores.queue.places import (
     readable,
 )
 from nonet.stores.queue.wakes import Wakes
-from nonet.stores.queue.workers import WorkerStatus, registered, worker_name
+from nonet.stores.queue.workers import WorkerStatus, incarnations, registered, worker_name
 from nonet.tasks.handles import Progress, TaskPage, TaskStatus
 
 # A waiting client asks again after this time, because Redis may have lost its registration.
@@ -197,6 +197,18 @@ class Results:
             for found in await self.statuses(ids):
                 if not selection.states or found.state in selection.states:
                     yield found
+
+    async def chosen(self, ids: Sequence[str], selection: TaskFilter) -> list[TaskStatus]:
+        """Read the named tasks that are live and selected, in the given order."""
+        found = list[TaskStatus]()
+        for start in range(0, len(ids), PAGE):
+            page = await self._places.page("named", selection, " ".join(ids[start : start + PAGE]))
+            found += await self.statuses([item.id for item in page.found])
+        return found
+
+    async def incarnations(self, worker: str) -> list[str]:
+        """Return the incarnations of registered workers with a name; else the name."""
+        return await incarnations(self._client, self._prefix, worker)
 
     async def statuses(self, ids: Sequence[str]) -> list[TaskStatus]:
         """Read live tasks in a few round trips; leave out those that have ended."""

@@ -135,6 +135,14 @@ def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:
     return "working" if running else "idle"
 
 
+async def incarnations(client: AsyncRedis, prefix: str, name: str) -> list[str]:
+    """Return the incarnations of registered workers with a name, or `name` as an incarnation."""
+    async with server_errors(client):
+        known = await client.zrange(f"{prefix}workers", 0, -1)
+    names = await worker_names(client, prefix, (worker.decode() for worker in known))
+    return [worker for worker, found in names.items() if found == name] or [name]
+
+
 async def worker_names(client: AsyncRedis, prefix: str, workers: Iterable[str]) -> dict[str, str]:
     """Return the name of each worker by its incarnation, as ``task-run workers`` shows it.
 

@@ -2,16 +2,28 @@
 -- list: find the live tasks in one page of a place. It changes nothing.
 -- KEYS  prefix
 -- ARGV  place: records (all records, in no order) | delayed (the delayed set, by time) | unread, delivered (the
---       entries of a stream that no worker has read, or that one has); name of the stream or ''; where to begin, ''
---       at first; how many to examine; full or bare class name, or ''; n × wanted state, none: any
--- returns {where the next page begins, '' at the end; how many were examined; n × (id, state, since when it is in
---       this state or for a delayed task when it is due (µs; not in records), its entry or '')}; a record that is no
---       hash has the state 'damaged'
+--       entries of a stream that no worker has read, or that one has) | named (the tasks whose ids are in the place
+--       of where to begin, between blanks); name of the stream or ''; where to begin, '' at first; how many to examine; full or bare class name, or ''; workers that have it, between blanks, or '';
+--       text of its last error in lower case, or ''; first and last time of its submission (µs), or ''; n × wanted
+--       state, none: any
+-- returns {where the next page begins, '' at the end; how many were examined; n × (id, state, class, since when it is
+--       in this state or for a delayed task when it is due (µs; not in records), its entry or '')}; a record that is
+--       no hash has the state 'damaged'
 -- @include base
 local place, stream, start, count, class = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local FIRST_STATE = 6
+local workers, text, earliest, latest = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
+local FIRST_STATE = 10
 local FIELDS = place == 'records' and {'name', 'state', 'stream'}
   or {'name', 'state', 'stream', 'gen', 'ticket', 'started', 'since', 'put'}
+if place == 'records' and (earliest or latest) then
+  FIELDS[4], FIELDS[5] = 'gen', 'ticket'
+end
+if workers ~= '' then
+  FIELDS[#FIELDS + 1] = 'owner'
+end
+if text ~= '' then
+  FIELDS[#FIELDS + 1] = 'error'
+end
 local wanted = ARGV[FIRST_STATE] and {}
 for i = FIRST_STATE, #ARGV do
   wanted[ARGV[i]] = true
@@ -23,7 +35,18 @@ local function is_wanted(record)
     return false
   end
   local name = record.name or ''
-  return class == '' or name == class or string.match(name, '[^:]*$') == class
+  if class ~= '' and name ~= class and string.match(name, '[^:]*$') ~= class then
+    return false
+  end
+  local has = (record.state == 'running' or record.state == 'dying') and record.owner or ''
+  if workers ~= '' and (has == '' or not string.find(workers, ' ' .. has .. ' ', 1, true)) then
+    return false
+  end
+  if text ~= '' and not string.find(string.lower(record.error or ''), text, 1, true) then
+    return false
+  end
+  local at = (earliest or latest) and tonumber(ticket_of(record) or '0')
+  return not at or at >= (earliest or 0) and at <= (latest or at)
 end
 
 -- Since when (µs) a task is in its state, as far as its record says so.
@@ -39,8 +62,8 @@ local function examine(id, gen, entry, due)
   record = fine and record or {state = 'damaged'}
   if is_wanted(record) and (not gen or not record.gen or record.gen == gen) then
     local n = #answer
-    answer[n + 1], answer[n + 2] = id, record.state
-    answer[n + 3], answer[n + 4] = record.state == 'delayed' and due or since(record), entry or ''
+    answer[n + 1], answer[n + 2], answer[n + 3] = id, record.state, record.name or ''
+    answer[n + 4], answer[n + 5] = record.state == 'delayed' and due or since(record), entry or ''
   end
 end
 
@@ -62,6 +85,13 @@ local function rank_behind(position)
     return redis.call('ZRANK', P .. 'tasks:delayed', member) + 1
   end
   return redis.call('ZCOUNT', P .. 'tasks:delayed', '-inf', '(' .. score)
+end
+
+local function read_named()
+  for id in string.gmatch(start, '%S+') do
+    examine(id)
+  end
+  return ''
 end
 
 local function read_delayed()
@@ -104,7 +134,7 @@ local function read_stream()
   return #page == count and '(' .. page[count][1] or ''
 end
 
-local READ = {records = read_records, delayed = read_delayed, unread = read_stream, delivered = read_stream}
+local READ = {records = read_records, named = read_named, delayed = read_delayed, unread = read_stream, delivered = read_stream}
 local fine, position = pcall(READ[place])
 if fine then
   answer[1] = position
