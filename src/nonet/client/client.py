@@ -273,15 +273,24 @@ class Client:
             except ConfigurationError:  # no tables or no driver, so no durable task was submitted
                 return None
 
-    async def explain(self, id: str) -> Explanation:
-        """Explain where a task is or what keeps it from running; see `Nonet.explain`."""
+    async def explain(self, id: str, *, details: bool = True) -> Explanation:
+        """Explain where a task is or what keeps it from running; see `Nonet.explain`.
+
+        Args:
+            details: quote errors. False: for readers who may see only their types.
+        """
         self._ensure_open(id)
         try:
-            return explain(await self._facts.read(id))
+            facts = await self._facts.read(id)
         except NotFoundError:
             kept = await self._kept(id)
-        if kept is None:  # the relay may have moved it from SQL to Redis in between
-            return explain(await self._facts.read(id))
+            if kept is not None:
+                return await self._explain_kept(id, kept)
+            # The relay may have moved it from SQL to Redis in between.
+            facts = await self._facts.read(id)
+        return explain(facts if details else facts.without_details())
+
+    async def _explain_kept(self, id: str, kept: Kept) -> Explanation:
         return explain_kept(
             id,
             seconds=(datetime.now(UTC) - kept.created).total_seconds(),

@@ -38,9 +38,15 @@ _SQL_SECONDS = 5.0
 _LONGEST = 3
 
 
-async def overview(stores: Stores, settings: Settings) -> Overview:
-    """Read what is wrong, and what goes on; see `nonet.Nonet.overview`."""
+async def overview(stores: Stores, settings: Settings, *, details: bool = True) -> Overview:
+    """Read what is wrong, and what goes on; see `nonet.Nonet.overview`.
+
+    Args:
+        details: quote errors and progress. False: for readers who may see only types of errors.
+    """
     situation, figures, workers = await look(stores, settings)
+    if not details:
+        situation = situation.without_details()
     alive = [worker for worker in workers if worker.alive]
     return Overview(
         at=await stores.broker.now(),
@@ -56,7 +62,7 @@ async def overview(stores: Stores, settings: Settings) -> Overview:
         leader=figures.leader.partition("/")[0],
         memory_bytes=int(situation.server.info.get("used_memory", 0)),
         memory_limit=int(situation.server.info.get("maxmemory", 0)),
-        longest=await _longest(stores, alive),
+        longest=await _longest(stores, alive, details),
     )
 
 
@@ -201,8 +207,10 @@ async def _full(stores: Stores) -> dict[str, int]:
     }
 
 
-async def _longest(stores: Stores, workers: Iterable[WorkerStatus]) -> tuple[Running, ...]:
-    """The tasks that run longest, with their progress."""
+async def _longest(
+    stores: Stores, workers: Iterable[WorkerStatus], details: bool
+) -> tuple[Running, ...]:
+    """The tasks that run longest, with their progress as a text if `details` are wanted."""
     now = await stores.broker.logical_now()
     tasks = [(task.since or now, worker.name, task) for worker in workers for task in worker.tasks]
     found = []
@@ -210,5 +218,6 @@ async def _longest(stores: Stores, workers: Iterable[WorkerStatus]) -> tuple[Run
         status = await stores.results.status(task.id)
         if status is not None and status.state == "running":  # a dying one is a finding
             seconds = (now - since).total_seconds()
-            found.append(Running(task.id, task.task, worker, seconds, str(status.progress or "")))
+            progress = str(status.progress or "") if details else ""
+            found.append(Running(task.id, task.task, worker, seconds, progress))
     return tuple(found[:_LONGEST])

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from nonet.rules import remedies
+from nonet.rules.details import HIDDEN, error_type
 from nonet.rules.pauses import Pause, in_full
 from nonet.rules.peers import Needs, Peer, busy, declining, fit, sql_problem, unfit
 from nonet.rules.refusal import LockHolder, Refusal, refused_by, span
@@ -18,6 +19,8 @@ _PROMOTED_WITHIN = 3.0
 # The leading scheduler hands over durable tasks once a second. A task that waits longer is stuck.
 HANDED_OVER_WITHIN = 10.0
 _LONGEST_ERROR = 200
+# What the error of an ended task ends with if its message is in the quarantine.
+_QUARANTINED = "(quarantined)"
 
 # docs/how-to/find-out-why-it-waits.md lists the sentences of each cause, and what to do.
 Cause = Literal[
@@ -112,6 +115,15 @@ class Facts:
         """Size of the worker that the task needs."""
         return self.stream.rpartition(":")[2]
 
+    def without_details(self) -> Facts:
+        """Return the facts for readers who may not see texts of errors, only their types."""
+        if self.is_ended and self.state != "dead":  # it says who ended the task, and why
+            return self
+        error = error_type(self.error)
+        if self.error.endswith(_QUARANTINED):
+            error = f"{error} {_QUARANTINED}"
+        return replace(self, error=error, blocker=self.blocker and HIDDEN)
+
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
@@ -176,7 +188,7 @@ def explain(facts: Facts) -> Explanation:
 def _first_cause(facts: Facts) -> Explanation:
     if facts.is_ended:
         text = facts.state + (f": {facts.error}" if facts.error else "")
-        is_kept = facts.state == "dead" and facts.error.endswith("(quarantined)")
+        is_kept = facts.state == "dead" and facts.error.endswith(_QUARANTINED)
         return _made(facts, "ended", text, next=remedies.of_quarantine() if is_kept else "")
     if facts.damage:
         text = f"damaged: {facts.damage}. The next worker that reads it quarantines it"

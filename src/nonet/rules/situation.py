@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from nonet.rules.details import error_type
 from nonet.rules.diagnosis import Finding
 from nonet.rules.pauses import Pause
 from nonet.rules.refusal import Waiters
@@ -110,6 +111,17 @@ class Situation:
     full: Mapping[str, int] = field(default_factory=dict)
     stalls: Mapping[str, int] = field(default_factory=dict)
     unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    def without_details(self) -> Situation:
+        """Return the situation for readers who may not see texts of errors, only their types."""
+        deaths = [
+            death if death.state == "expired" else replace(death, error=error_type(death.error))
+            for death in self.deaths
+        ]
+        name, comma, error = self.dying_error.partition(", ")
+        dying_error = name + comma + error_type(error)
+        server = self.server.without_details()
+        return replace(self, server=server, deaths=deaths, dying_error=dying_error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from nonet.rules.situation import Overview
+from nonet.web import shown
 from nonet.web.site import SiteOf, Viewer
 
 router = APIRouter(prefix="/api/v1", tags=["overview"])
@@ -13,4 +14,4 @@ router = APIRouter(prefix="/api/v1", tags=["overview"])
 @router.get("/overview")
 async def overview(site: SiteOf, who: Viewer) -> Overview:
     """Return what is wrong in the namespace now, worst first, and what goes on there."""
-    return await site.shared.read("overview", 2.0, site.nonet.overview)
+    return await shown.overview(site, who)

@@ -1,0 +1,139 @@
+"""What a principal may see of tasks, dead letters, events …
+
+Who may not see details sees no labels, no progress texts and no texts of errors, only their types.
+Nobody sees arguments and results here: routes that need `Action.REVEAL` show them.
+
+Example:
+    status = shown.status(await site.nonet.status(id), who)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol, TypeVar
+
+from nonet.operate.overview import overview as nonet_overview
+from nonet.rules.details import HIDDEN, error_type
+from nonet.rules.explanation import Explanation
+from nonet.rules.permissions import Action, Principal
+from nonet.rules.situation import Overview
+from nonet.stores.namespace.events import Event
+from nonet.stores.namespace.periodic import EntryStatus
+from nonet.stores.namespace.quarantine import Quarantined
+from nonet.stores.sql.letters import DeadLetter
+from nonet.tasks.handles import EndedTask, TaskStatus
+from nonet.web.site import Site
+
+# Ends that say who ended the task and why, instead of an error that the task raised.
+_TOLD = ("cancelled", "expired")
+# Kinds of events whose text quotes an error.
+_QUOTING = frozenset({"config-refused", "overflow-hook", "startup-hook"})
+
+
+class Named(Protocol):
+    """Something that has the full name of a task class."""
+
+    @property
+    def name(self) -> str:
+        """``CATEGORY:CLASS``."""
+        ...
+
+
+_Named = TypeVar("_Named", bound=Named)
+
+
+def sees_details(who: Principal, task_class: str | None) -> bool:
+    """Return whether `who` may see errors, labels and progress of a class (None: of no class)."""
+    return who.may(Action.DETAILS, task_class)
+
+
+def visible(found: Iterable[_Named], who: Principal) -> list[_Named]:
+    """Return the tasks of a list whose classes `who` may read."""
+    if who.classes is None:
+        return list(found)
+    return [item for item in found if who.may(Action.READ, item.name)]
+
+
+def status(found: TaskStatus, who: Principal) -> TaskStatus:
+    """Return the status of a task as `who` may see it."""
+    if sees_details(who, found.name):
+        return found
+    told = found.state in _TOLD
+    return replace(
+        found,
+        error=found.error if told else error_type(found.error),
+        traceback="",
+        note=found.note and HIDDEN,
+        blocker=_blocker(found),
+        progress=replace(found.progress, text="") if found.progress else None,
+    )
+
+
+def _blocker(found: TaskStatus) -> str:
+    """Return a lock; but a dying task quotes SQL, and one that was handed back may quote itself."""
+    is_lock = found.state == "waiting" and found.blocker.startswith(("lock:", "limiter:"))
+    is_quoted = found.state in ("waiting", "dying") and not is_lock
+    return found.blocker and HIDDEN if is_quoted else found.blocker
+
+
+def ended(found: EndedTask, who: Principal) -> EndedTask:
+    """Return an entry of the history as `who` may see it."""
+    if sees_details(who, found.name):
+        return found
+    return replace(found, error=found.error if found.state in _TOLD else "", traceback="")
+
+
+def dead_letter(found: DeadLetter, who: Principal) -> DeadLetter:
+    """Return a dead letter as `who` may see it, without its arguments."""
+    if sees_details(who, found.task_class):
+        return replace(found, task_args=b"")
+    return replace(
+        found,
+        task_args=b"",
+        error_message="",
+        traceback="",
+        last_error=error_type(found.last_error),
+        history=[_attempt(item) for item in found.history],
+        labels={},
+    )
+
+
+def _attempt(found: Mapping[str, Any]) -> dict[str, Any]:
+    return {**found, "error": error_type(str(found.get("error", "")))}
+
+
+def entry(found: EntryStatus) -> EntryStatus:
+    """Return a periodic entry without its arguments."""
+    return replace(found, args={})
+
+
+def quarantined(found: Quarantined, who: Principal) -> Quarantined:
+    """Return an entry of the quarantine as `who` may see it, without its data."""
+    reason = found.reason if sees_details(who, None) else found.reason and HIDDEN
+    return replace(found, reason=reason, data=b"")
+
+
+def event(found: Event, who: Principal) -> Event:
+    """Return an event as `who` may see it."""
+    if found.kind not in _QUOTING or sees_details(who, None):
+        return found
+    return replace(found, text=HIDDEN)
+
+
+async def overview(site: Site, who: Principal) -> Overview:
+    """Read the overview as `who` may see it, at most once in two seconds for all viewers."""
+    details = sees_details(who, None)
+    nonet = site.nonet
+    read = partial(nonet_overview, nonet.stores, nonet.settings, details=details)
+    return await site.shared.read(("overview", details), 2.0, read)
+
+
+async def explanation(site: Site, id: str, who: Principal, task_class: str) -> Explanation:
+    """Explain where a task is, as `who` may see it; see `nonet.Nonet.explain`.
+
+    Args:
+        task_class: class of the task.
+    """
+    return await site.nonet.client.explain(id, details=sees_details(who, task_class))
