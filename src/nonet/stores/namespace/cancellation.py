@@ -6,6 +6,8 @@ The worker of a running task gets an order and ends the task. All other tasks en
 from __future__ import annotations
 
 import logging
+import math
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -33,10 +35,12 @@ class CancelledTasks:
     Attributes:
         number: how many tasks are cancelled, or will be once their workers have ended them.
         running: ids of the tasks that their workers still have to end.
+        is_complete: False if the time was over before all tasks were examined.
     """
 
     number: int
     running: tuple[str, ...] = ()
+    is_complete: bool = True
 
 
 class Cancellation:
@@ -96,6 +100,7 @@ class Cancellation:
         who: str,
         reason: str = "",
         *,
+        seconds: float = math.inf,
         advance: Callable[[int], None] = lambda number: None,
     ) -> CancelledTasks:
         """Cancel all tasks of a selection.
@@ -103,13 +108,14 @@ class Cancellation:
         Tasks that are submitted meanwhile may be missed. Works page by page, in constant memory.
 
         Args:
+            seconds: end after this time, behind a page.
             advance: called with the number of tasks that a page cancelled.
 
         Raises:
             ServerUnreachableError: Redis or SQL does not answer. Some tasks may be cancelled; call
                 it again.
         """
-        why = _why(who, reason)
+        why, end, is_complete = _why(who, reason), time.monotonic() + seconds, True
         number, first, running = 0, list[str](), list[str]()
         try:
             async for states in self._each_page(selection, why):
@@ -117,9 +123,12 @@ class Cancellation:
                 number, first = number + len(done), first or done[:_NAMED]
                 running += [id for id in done if states[id] == "cancelling"]
                 advance(len(done))
+                if time.monotonic() > end:
+                    is_complete = False
+                    break
         finally:
             await self._log(first, number, who, f"{reason + '; ' if reason else ''}{selection}")
-        return CancelledTasks(number, tuple(running))
+        return CancelledTasks(number, tuple(running), is_complete)
 
     async def _each_page(self, selection: TaskFilter, why: str) -> AsyncIterator[dict[str, str]]:
         """Cancel page by page; yield the state of each task afterwards."""

@@ -1,0 +1,118 @@
+"""Cancelling many tasks by a filter: the estimate, and that later tasks are left alone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from nonet import BaseTask, Nonet
+from nonet.operate import cancelling
+from nonet.operate.cancelling import cancel_existing, preview_cancel
+from nonet.stores.queue.places import UNFINISHED, TaskFilter
+
+
+@dataclass
+class Sweep(BaseTask):
+    """Can be cancelled."""
+
+    number: int = 0
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Other(BaseTask):
+    """Is left alone."""
+
+    number: int = 0
+
+    async def execute(self) -> None: ...
+
+
+@dataclass
+class Kept(BaseTask):
+    """Is kept in SQL, too."""
+
+    durable = True
+
+    async def execute(self) -> None: ...
+
+
+@pytest.fixture
+async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
+    made = Nonet.from_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path, tasks=())
+    for task_class in (Sweep, Other, Kept):
+        made.registry.add(task_class, "test")
+    async with made as opened:
+        yield opened
+
+
+SWEEPS = TaskFilter("test:Sweep", {}, UNFINISHED)
+
+
+async def test_later_tasks_are_left_alone(nonet: Nonet) -> None:
+    """Only what existed at the moment of the estimate is cancelled: queued and delayed tasks."""
+    later = datetime.now(UTC) + timedelta(hours=1)
+    before = [
+        await nonet.submit(Sweep(1)),
+        await nonet.submit(Sweep(2), at_time=later),
+    ]
+    found = await preview_cancel(nonet.client, SWEEPS)
+    assert (found.number, found.is_exact) == (2, True)
+    assert {item.id for item in found.sample} == {str(id) for id in before}
+    after = [await nonet.submit(Sweep(3)), await nonet.submit(Sweep(4), at_time=later)]
+    done = await cancel_existing(nonet.client, SWEEPS, found.moment, "ann", "too many")
+    assert (done.number, done.is_complete) == (2, True)
+    assert [(await nonet.status(id)).state for id in before] == ["cancelled"] * 2
+    assert [(await nonet.status(id)).state for id in after] == ["queued", "delayed"]
+
+
+async def test_later_durable_tasks_are_left_alone(nonet: Nonet) -> None:
+    """Rows in SQL that were stored after the moment stay."""
+    selection = TaskFilter("test:Kept", {}, UNFINISHED)
+    rows = await nonet.stores.outbox()
+
+    async def store(id: str) -> None:  # as a transaction that is committed: Redis does not know it
+        async with rows._database.engine.begin() as transaction:
+            await nonet.submit(Kept(), id=id, transaction=transaction)
+
+    await rows.prepare()
+    await store("old")
+    found = await preview_cancel(nonet.client, selection)
+    await store("new")
+    done = await cancel_existing(nonet.client, selection, found.moment, "ann")
+    assert done.number == 1
+    assert (await nonet.status("old")).state == "cancelled"
+    assert (await nonet.status("new")).state == "delayed"
+
+
+async def test_an_estimate_scales_what_it_examined(
+    nonet: Nonet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long list is estimated from its begin: half of it matches, so half of all do."""
+    monkeypatch.setattr(cancelling, "_BUDGET", 20)
+    tasks: list[BaseTask] = [(Other, Sweep)[number % 2](number) for number in range(600)]
+    await nonet.submit_many(tasks)
+    found = await preview_cancel(nonet.client, SWEEPS)
+    assert not found.is_exact
+    assert found.number == pytest.approx(300, rel=0.5)
+
+
+async def test_a_long_cancellation_is_continued(
+    nonet: Nonet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call ends after its time, and the next one with the same moment cancels the rest."""
+    monkeypatch.setattr(cancelling, "_SECONDS", 0.0)
+    await nonet.submit_many([Sweep(number) for number in range(2000)])
+    found = await preview_cancel(nonet.client, SWEEPS)
+    first = await cancel_existing(nonet.client, SWEEPS, found.moment, "ann")
+    assert not first.is_complete
+    assert 0 < first.number < 2000
+    monkeypatch.setattr(cancelling, "_SECONDS", 60.0)
+    rest = await cancel_existing(nonet.client, SWEEPS, found.moment, "ann")
+    assert rest.is_complete
+    assert first.number + rest.number == 2000
