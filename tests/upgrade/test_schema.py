@@ -16,7 +16,7 @@ from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.database import VERSION_TABLE, Database, Schema
-from nonet.stores.sql.dead_letters import DeadLetters
+from nonet.stores.sql.dead_letters import DeadLetters, LetterFilter
 from nonet.stores.sql.outbox import Outbox
 
 Rows = dict[str, dict[str, Any]]
@@ -87,7 +87,7 @@ async def test_rows_of_an_older_revision_are_kept(url: str, revision: str) -> No
 
 
 async def test_a_worker_of_the_version_before_writes_its_row(url: str) -> None:
-    """Into the migrated table, without the columns that it does not know; the new one adopts it."""
+    """Without the columns that it does not know; it is adopted, and sorted into a cluster."""
 
     tables = sa.MetaData()
 
@@ -112,6 +112,9 @@ async def test_a_worker_of_the_version_before_writes_its_row(url: str) -> None:
     assert await letters.list(every_namespace=True) != [] == await letters.list()
     await letters.adopt(row["id"])
     assert [letter.id for letter in await letters.list()] == [row["id"]]
+    assert [number async for number in letters.add_fingerprints()] == [1]
+    (cluster,) = await letters.clusters(LetterFilter())
+    assert cluster.fingerprint and cluster.newest == row["id"]
     await letters.close()
 
 

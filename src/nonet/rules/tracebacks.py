@@ -19,7 +19,8 @@ _CUT = "  …\n"  # in place of outer frames
 _CAUSE = "The above exception was the direct cause of the following exception:"
 _CONTEXT = "During handling of the above exception, another exception occurred:"
 _PART = "The above exception is part of the following group of exceptions:"
-_BETWEEN = re.compile(rf"\n\n({_CAUSE}|{_CONTEXT}|{_PART})\n\n")
+LINKS = re.compile(rf"\n\n({_CAUSE}|{_CONTEXT}|{_PART})\n\n")
+"""Splits a traceback into its exceptions; between two of them is how they are related."""
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)\n(?:    .*\n)?')
 _LINK = re.compile(rf"(?:{re.escape(_HEAD)})?(?:{_CUT})?((?:{_FRAME.pattern})*)(.*)", re.DOTALL)
 
@@ -98,7 +99,7 @@ def exception_of(kind: str, text: str, written: str) -> Exception:
         >>> exception_of("Missing", "no such file", "")
         Missing('no such file')
     """
-    *earlier, last = _BETWEEN.split(written)
+    *earlier, last = LINKS.split(written)
     before: Exception | None = None
     relation = ""
     for link, how in zip(earlier[::2], earlier[1::2], strict=True):

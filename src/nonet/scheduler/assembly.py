@@ -14,6 +14,7 @@ from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
 from nonet.scheduler.demand import DemandLoop
 from nonet.scheduler.expired import ExpiredTasks
+from nonet.scheduler.fingerprints import Fingerprints
 from nonet.scheduler.pauses import PauseMemory
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
@@ -82,6 +83,7 @@ def _chores(parts: Parts) -> dict[str, Chore]:
         "durable tasks": Relay(stores.outbox, settings).tick,
         "expired tasks": expired.tick,
         "demand": demand.tick,
+        "fingerprints": Fingerprints(stores.dead_letters, settings.may_have_sql).tick,
         "old dead letters": Retention(stores.dead_letters, settings.dlq_retention).tick,
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import dataclasses
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,8 +15,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from nonet.base.errors import ConflictError, NotFoundError
 from nonet.stores.sql.answers import ANSWER_SECONDS
+from nonet.stores.sql.clusters import add_fingerprints, clusters
 from nonet.stores.sql.database import MYSQL, Database
 from nonet.stores.sql.letters import (
+    Cluster,
     DeadLetter,
     LetterFilter,
     NewDeadLetter,
@@ -24,9 +27,18 @@ from nonet.stores.sql.letters import (
     dlq_tasks,
     identity,
     letter_of,
+    storable,
 )
 
-__all__ = ["DeadLetter", "DeadLetters", "LetterFilter", "NewDeadLetter", "Status", "dlq_tasks"]
+__all__ = [
+    "Cluster",
+    "DeadLetter",
+    "DeadLetters",
+    "LetterFilter",
+    "NewDeadLetter",
+    "Status",
+    "dlq_tasks",
+]
 
 # Rows that one statement reads or deletes, so that other transactions do not wait for long.
 _PAGE_ROWS = 500
@@ -139,20 +151,82 @@ class DeadLetters:
         return changed.rowcount > 0
 
     async def list(
-        self, *, limit: int = 100, every_namespace: bool = False, **filters: Any
+        self,
+        *,
+        limit: int = 100,
+        before: int | None = None,
+        every_namespace: bool = False,
+        **filters: Any,
     ) -> builtins.list[DeadLetter]:
         """The newest ``limit`` letters that fit all filters, newest first.
 
         Args:
+            before: only rows with a lower number, to read the next page.
             every_namespace: include the letters of other namespaces.
             filters: fields of `LetterFilter`.
         """
         query = sa.select(*(c for c in dlq_tasks.c if c.name not in ("task_args", "traceback")))
-        query = query.where(*LetterFilter(**filters).clauses())
+        selection = LetterFilter(**filters)
         if not every_namespace:
+            selection = await self.narrowed(selection)
             query = query.where(self._own)
+        query = query.where(*selection.clauses())
+        if before is not None:
+            query = query.where(dlq_tasks.c.id < before)
         rows = await self._database.rows(query.order_by(dlq_tasks.c.id.desc()).limit(limit))
         return [letter_of(row, task_args=b"") for row in rows]
+
+    async def clusters(self, selection: LetterFilter) -> builtins.list[Cluster]:
+        """Letters that pass a filter, grouped by class, exception and place; the newest first.
+
+        They are counted by an index. A filter by reason or task has to read all rows instead.
+        """
+        return await clusters(self._database, self.namespace, selection)
+
+    async def narrowed(self, selection: LetterFilter) -> LetterFilter:
+        """Select the same letters by what is indexed: the fingerprints of a class or error."""
+        if (selection.task_class is None and selection.error is None) or selection.task_id:
+            return selection
+        found = await self.clusters(dataclasses.replace(selection, reason=None))
+        marks = tuple(cluster.fingerprint for cluster in found)
+        if "" in marks:  # an older release wrote some of the letters
+            return selection
+        return dataclasses.replace(selection, task_class=None, error=None, fingerprints=marks)
+
+    async def measure(self, selection: LetterFilter) -> tuple[int, int]:
+        """How many letters pass a filter now, and the highest row of any letter.
+
+        With that as `LetterFilter.up_to`, the filter selects none that is added later.
+        """
+        narrow = await self.narrowed(selection)
+        row = dlq_tasks.c.id
+        query = sa.select(sa.func.count(), sa.func.max(row)).select_from(dlq_tasks)
+        found = await self._database.rows(query.where(self._own, *narrow.clauses()))
+        number, last = found[0] if found else (0, None)
+        return number, last or 0
+
+    async def add_fingerprints(self) -> AsyncIterator[int]:
+        """Sort the letters of older releases into clusters, some hundred at a time.
+
+        Each batch is a transaction of its own. Yields the number of letters of each batch.
+        """
+        async for number in add_fingerprints(self._database, self.namespace):
+            yield number
+
+    async def annotate(self, row_id: int, note: str) -> None:
+        """Write a note about a letter, in place of an earlier one.
+
+        Args:
+            note: at most 1000 characters; longer ones are cut.
+
+        Raises:
+            NotFoundError: no such row.
+        """
+        if self._database.is_missing:
+            raise _no_such_row(row_id)
+        async with self._transaction() as connection:
+            await self._read(connection, row_id)
+            await connection.execute(self._update(row_id).values(note=storable(note, 4000)[:1000]))
 
     async def get(self, row_id: int) -> DeadLetter:
         """The whole letter.
@@ -282,6 +356,8 @@ class DeadLetters:
             return
         async with self._transaction() as connection:
             end = await connection.scalar(sa.select(sa.func.max(dlq_tasks.c.id)))
+        if selection.up_to is not None:
+            end = min(end or 0, selection.up_to)
         last: int | None = 0
         while last is not None and last < (end or 0):
             rows, last = await self._page(selection, last, end)

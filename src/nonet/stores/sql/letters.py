@@ -13,6 +13,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nonet.messages.repetition import Identity
+from nonet.rules.fingerprints import fingerprint_of, place_of
 from nonet.stores.sql.database import LONG_BINARY, LONG_TEXT, UtcDateTime
 
 TEXT_BYTES = 65_535  # of a TEXT column in MySQL
@@ -85,6 +86,10 @@ class DeadLetter(NewDeadLetter):
         namespace: namespace of the task; empty: written by a release without namespaces.
         resubmitted_as: the task that repeats it, or is about to.
         resubmissions: how many repeats there were before that task.
+        fingerprint: what letters of the same cause have in common, see `rules.fingerprints`; empty:
+            an older release wrote it, and the leading scheduler has not added it yet.
+        place: where in the user's code the error was raised, ``module:function``; or empty.
+        note: what an operator wrote about it.
     """
 
     id: int
@@ -94,6 +99,9 @@ class DeadLetter(NewDeadLetter):
     resubmitted_as: str | None
     resubmissions: int
     created_at: datetime
+    fingerprint: str = ""
+    place: str = ""
+    note: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -112,6 +120,9 @@ class LetterFilter:
         task_id: id of the task.
         died_before: select only older letters.
         died_after: select only newer letters.
+        error: a part of the exception's class name, in any case.
+        fingerprints: those of the clusters that are selected.
+        up_to: select no row with a higher number, so none that was added later.
     """
 
     status: str | None = None
@@ -120,6 +131,9 @@ class LetterFilter:
     task_id: str | None = None
     died_before: datetime | None = None
     died_after: datetime | None = None
+    error: str | None = None
+    fingerprints: tuple[str, ...] | None = None
+    up_to: int | None = None
 
     def clauses(self) -> list[sa.ColumnElement[bool]]:
         """The filters as conditions on the table."""
@@ -130,7 +144,51 @@ class LetterFilter:
             found.append(dlq_tasks.c.created_at < self.died_before)
         if self.died_after is not None:
             found.append(dlq_tasks.c.created_at > self.died_after)
+        if self.error is not None:
+            found.append(dlq_tasks.c.error_type.icontains(self.error, autoescape=True))
+        if self.fingerprints is not None:
+            found.append(dlq_tasks.c.fingerprint.in_(self.fingerprints))
+        if self.up_to is not None:
+            found.append(dlq_tasks.c.id <= self.up_to)
         return found
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """Dead letters of the same class, exception and place.
+
+    Attributes:
+        fingerprint: what they have in common; empty: letters of older releases, of any cause, which
+            the leading scheduler has not sorted yet.
+        newest: row of the newest letter, from which come the following fields.
+        task_class: full name of the class.
+        error_type: class name of the exception.
+        reason: why the task died.
+        place: where in the user's code the error was raised, ``module:function``; or empty.
+        last_error: its first characters.
+        count: number of letters.
+        statuses: number of letters in each status, including zeros.
+        first: when the first of them died.
+        last: when the last of them died.
+        last_hour: how many died in the last hour.
+        last_day: how many died in the last 24 hours.
+        last_week: how many died in the last 7 days.
+    """
+
+    fingerprint: str
+    newest: int
+    task_class: str
+    error_type: str
+    reason: str
+    place: str
+    last_error: str
+    count: int
+    statuses: Mapping[Status, int]
+    first: datetime
+    last: datetime
+    last_hour: int
+    last_day: int
+    last_week: int
 
 
 # ---- the table (created by migrations/versions; a test compares the two) ------------------------
@@ -163,7 +221,12 @@ dlq_tasks = sa.Table(
     # Large values last: SQLite must read through them to reach later columns.
     sa.Column("traceback", LONG_TEXT, nullable=False),
     sa.Column("task_args", LONG_BINARY, nullable=False),
+    sa.Column("fingerprint", sa.String(16), nullable=False, server_default=""),
+    sa.Column("place", sa.String(255), nullable=False, server_default=""),
+    sa.Column("note", sa.String(1000), nullable=False, server_default=""),
     sa.UniqueConstraint("namespace", "task_id", "generation", name="uq_dlq_tasks_identity"),
+    # Clusters are counted by this index alone, without reading rows.
+    sa.Index("ix_dlq_tasks_clusters", "namespace", "fingerprint", "status", "created_at", "id"),
 )
 
 
@@ -190,7 +253,15 @@ def columns(letter: NewDeadLetter) -> dict[str, Any]:
         "history": _storable_json(letter.history[-HISTORY_ENTRIES:]),
         "traceback": storable(letter.traceback, TRACEBACK_BYTES),
         "task_args": letter.task_args,
+        **cause(letter.task_class, letter.error_type, letter.reason, letter.traceback),
     }
+
+
+def cause(task_class: str, error_type: str, reason: str, traceback: str) -> dict[str, str]:
+    """The columns ``fingerprint`` and ``place`` of a letter."""
+    place = _chars(place_of(storable(traceback, TRACEBACK_BYTES)), 255)
+    values = _chars(task_class, 255), _chars(error_type, 255), _chars(reason, 64)
+    return {"fingerprint": fingerprint_of(*values, place), "place": place}
 
 
 def letter_of(row: sa.Row[Any], **absent: Any) -> DeadLetter:
