@@ -217,6 +217,19 @@ async def test_a_worker_that_somebody_drains_is_replaced(site: Site) -> None:
         await site.all_ended()
 
 
+async def test_the_place_of_a_worker_that_an_operator_drains_stays_empty(site: Site) -> None:
+    """Whoever drains a worker through Redis wants one less, until SIGHUP."""
+    daemon = fleet(site, 2, 2)
+    first, _ = sorted(await until_registered(site, 2))
+    async with site.app() as app:
+        await app.client.results.drain([first], "alice")
+        await until(lambda: "ended as ordered" in daemon.log, "it ends")
+        await asyncio.to_thread(until_looked, site, 3)
+        assert len(started(daemon)) == 2 and len(living(daemon)) == 1
+        os.kill(daemon.pid, signal.SIGHUP)
+        await until(lambda: len(registered(site) - {first}) == 2, "both places are filled")
+
+
 async def test_a_fleet_outlives_redis(own_server: RedisServer, own_site: Site) -> None:
     """Nobody is killed for the silence of Redis, nor for what Redis has forgotten."""
     site = own_site

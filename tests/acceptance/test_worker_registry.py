@@ -161,6 +161,34 @@ async def test_who_stops_is_not_registered_any_more(site: Site) -> None:
     assert said(site, worker.incarnation) == {}
 
 
+async def test_a_worker_drains_on_an_order_through_redis(site: Site) -> None:
+    """It lets its tasks end, ends with 0, and takes nothing meanwhile; repeating it is safe."""
+    worker, other = site.worker(), site.worker("--concurrency", "7")
+    gate = site.gate()
+    async with site.app() as app:
+        await until(lambda: len(site.redis.zrange(site.key("workers"), 0, -1)) == 2, "both beat")
+        (kept,) = [item for item in await app.client.results.workers() if item.concurrency == 7]
+        drain = site.program("task-run", "workers", "drain", kept.name)
+        assert drain.wait() == other.wait() == 0
+        running = await app.submit(Gated(gate))
+        await site.started(running)
+        orders = [
+            site.program("task-run", "workers", "drain", "--size", "small", "--yes")
+            for _ in range(2)
+        ]
+        assert [order.wait() for order in orders] == [0, 0]
+        await until(lambda: off(site, worker.incarnation) == "it drains", "it obeys")
+        (found,) = await app.client.results.workers()
+        assert (found.state, found.running) == ("draining", 1) and found.drained_by
+        late = await app.submit(Quick(1))
+        site.open(gate)
+        assert worker.wait() == 0
+        assert await app.cancel([late]) == {late: "cancelled"}  # it had waited
+        kinds = [event.kind for event in await app.stores.events.last(10)]
+        assert kinds.count("workers-drained") == 2
+    assert said(site, worker.incarnation) == {}
+
+
 async def test_a_lost_worker_is_cleaned_up_within_a_lease_and_a_sweep(site: Site) -> None:
     """By a worker of another size, and by the scheduler alone."""
     for helper in (lambda: site.worker(size="large"), site.scheduler):

@@ -247,12 +247,15 @@ async def test_queues_and_workers(task_run: TaskRun) -> None:
         by_id, by_name = [(await task_run("workers", id, "--json")).json for id in ids]
         full = (await task_run("workers", worker["worker"])).out
         unknown = await task_run("workers", "small-x")
+        unasked = await task_run("workers", "drain", "--size", "small")
+        nobody = await task_run("workers", "drain", "--size", "large", "--yes")
     assert (worker["size"], worker["concurrency"], worker["alive"]) == ("small", 100, True)
     assert worker["rss"] > 0 and worker["lag_ms"] >= 0 and worker["off"] == ""
     assert names.split()[:4] == ["name", "size", "state", "slots"]
     assert row.split()[0] == worker["name"] and row.split()[3].endswith("/100")
     assert by_id["worker"] == by_name["worker"] == worker["worker"] in full
     assert unknown.code == 4 and "no worker small-x is registered" in unknown.err
+    assert (unasked.code, nobody.code) == (2, 4) and "add --yes" in unasked.err
 
 
 async def test_a_ceiling_refuses(task_run: TaskRun) -> None:

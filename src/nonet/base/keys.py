@@ -94,8 +94,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     workers                 ZSET    worker incarnation → end of its registration
     w:WORKER                HASH    a worker: info (JSON), beat (µs), off (why it fetches nothing),
                                     knows (its names:… key), takes (it fetches tasks that were
-                                    handed on), lost (end of the registration for which an event
-                                    reported its death)
+                                    handed on), drain (who asked it to drain), lost (end of the
+                                    registration for which an event reported its death)
     names:…                 HASH    class that some workers know → version of its distribution; TTL
     leader                  HASH    owner, term, expiry of the scheduler's lease
     term                    STRING  last term that was assigned
@@ -167,6 +167,7 @@ EVENT_KINDS = {
     "tasks-cancelled": "tasks were cancelled",
     "tasks-hastened": "delayed tasks were made due by hand",
     "worker-lost": "a worker died or froze, and its tasks run again elsewhere",
+    "workers-drained": "workers were asked to finish their tasks and end",
 }
 
 

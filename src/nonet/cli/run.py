@@ -68,7 +68,7 @@ PLACES = {
     "figures": Command(
         "figures", "figures", "Show how many tasks of each class end and fail, and how fast."
     ),
-    "workers": Command("workers", "workers", "Show the registered workers."),
+    "workers": Command("workers", "app", "Show the registered workers, or drain some."),
     "groups": Command("views", "groups", "Show callback groups, newest first."),
     "pause": Command(
         "control", "pause", "Stop starting some or all tasks, until 'task-run resume'.", group="act"

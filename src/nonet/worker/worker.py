@@ -7,7 +7,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -80,6 +80,7 @@ class Worker:
         self._loop_name = ""
         self._redis = Contact(time.monotonic())
         self._stop = Stop()
+        self._on_ordered: Callable[[], None] = lambda: None
         self._described_last: dict[str, Any] = {}
         self._children = Children(settings, parts.broker.url)
         self._tally = Tally(parts.registry.versions(), str(size))
@@ -160,6 +161,10 @@ class Worker:
             await self._children.close()
             await in_own_thread(self._watchdog.stop)
             self._runner.close()
+
+    def on_ordered_to_drain(self, tell: Callable[[], None]) -> None:
+        """Call `tell` before this worker drains because an operator ordered it through Redis."""
+        self._on_ordered = tell
 
     @property
     def idle_seconds(self) -> float:
@@ -276,7 +281,12 @@ class Worker:
 
     async def _obey_orders(self) -> None:
         for order in await self._broker.orders(self.id):
-            self._runner.obey(order)
+            if order.id:
+                self._runner.obey(order)
+            elif not self._is_stopping:
+                logger.info("draining: ordered by %s", order.why)
+                self._on_ordered()
+                self._stop.drain()
         self._redis.heard()
 
     async def _obey_while_draining(self) -> None:

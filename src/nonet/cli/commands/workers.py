@@ -1,35 +1,54 @@
-"""``task-run workers``: the registered workers, their tasks, and why they take none."""
+"""``task-run workers``: the registered workers, their tasks, why they take none, and drains."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError
+from nonet.base.streams import Size
 from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows
-from nonet.cli.target import Target, operation
-from nonet.daemon.service import ExitCode
+from nonet.cli.process import PlainGroup, run
+from nonet.cli.target import Target, flat, operation
+from nonet.daemon.service import ExitCode, who
 from nonet.rules.refusal import span
 
 if TYPE_CHECKING:
     from nonet.stores.queue.workers import WorkerStatus
 
 
-@operation
-async def workers(
+class _Workers(PlainGroup):
+    """A group whose own argument, the id of a worker, is optional."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """See `typer.core.TyperGroup`."""
+        if args and args[0] in self.commands:
+            args = ["", *args]  # a subcommand is no id
+        else:
+            ctx.allow_interspersed_args = True  # options may follow the id
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=_Workers, rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+@flat
+def workers(
+    context: typer.Context,
     target: Target,
     id: Annotated[
         str | None,
         typer.Argument(metavar="[ID]", help="Show this worker in full: its id, or pid@host."),
     ] = None,
     as_json: Json = False,
-) -> int:
-    """Show the registered workers.
+) -> None:
+    """Show the registered workers, or drain some.
 
     States: working, idle, draining, vetoing (it takes no tasks; column 'off' says why), silent (a
     heartbeat is overdue), lost (its registration expired; other workers take over its tasks).
@@ -41,10 +60,17 @@ async def workers(
     \b
     task-run workers
     """
+    if context.invoked_subcommand is None:
+        run(target.debug, lambda: _show(target, id, as_json))
+
+
+async def _show(target: Target, id: str | None, as_json: bool) -> int:
+    from nonet.stores.queue.workers import chosen  # it imports redis
+
     async with target.stores() as stores:
         found = await stores.results.workers()
-    if id is not None:
-        _print_one(_chosen(found, id), as_json)
+    if id:
+        _print_one(chosen(found, id), as_json)
     elif as_json:
         print_json(found)
     else:
@@ -58,14 +84,69 @@ async def workers(
     return ExitCode.OK
 
 
-def _chosen(found: Sequence[WorkerStatus], id: str) -> WorkerStatus:
-    matching = [item for item in found if id in (item.worker, item.name)]
-    if not matching:
-        raise NotFoundError(f"no worker {id} is registered: 'task-run workers' lists them")
-    if len(matching) > 1:
-        ids = " or ".join(item.worker for item in matching)
-        raise ConfigurationError(f"several workers had the name {id}: give an id, {ids}")
-    return matching[0]
+@app.command("drain")
+@operation
+async def drain(
+    target: Target,
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ID...]", help="Workers: id or pid@host.", show_default=False),
+    ] = None,
+    size: Annotated[
+        Size | None, typer.Option(help="All workers of this size.", show_default="none")
+    ] = None,
+    yes: Annotated[
+        bool,
+        typer.Option(
+            "--yes",
+            help="Drain all workers of a size without asking. Required if stdin is not a terminal.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Let workers finish their tasks and end, on whatever host they run.
+
+    A worker reads the order within a second and then does what it does at SIGTERM. What started it
+    may start another one: a fleet leaves its place empty until SIGHUP, and a Deployment fills it.
+    Repeating the command changes nothing. The command 'task-run events' shows who drained.
+
+    Exit codes: 0 all of them drain, 2 stdin is not a terminal and --yes is missing, 4 no such
+    worker.
+
+    \b
+    task-run workers drain 4711@host-3
+    task-run workers drain --size large --yes
+    """
+    from nonet.stores.queue.workers import chosen  # it imports redis
+
+    if bool(names) == (size is not None):
+        raise ConfigurationError(
+            "which workers? Name them (see 'task-run workers'), or give --size"
+        )
+    async with target.stores() as stores:
+        found = [item for item in await stores.results.workers() if item.alive]
+        if names:
+            those = {item.worker: item for item in (chosen(found, name) for name in names)}
+        else:
+            those = {item.worker: item for item in found if item.size == size}
+            if not those:
+                raise NotFoundError(f"no {size} worker is registered: see 'task-run workers'")
+            _confirm(f"Drain {len(those)} {size} workers?", yes)
+        asked = await stores.results.drain(list(those), who())
+    draining = [item.name for item in those.values()]
+    if as_json:
+        print_json({"asked": asked, "draining": draining})
+    else:
+        typer.echo(f"draining: {', '.join(draining)}")
+    return ExitCode.OK
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise ConfigurationError("stdin is not a terminal, so no worker was drained: add --yes")
+    typer.confirm(question, abort=True, err=True)
 
 
 def _print_one(worker: WorkerStatus, as_json: bool) -> None:

@@ -94,6 +94,7 @@ async def _retiring(
     if options.fleet_line is not None:
         line = Line(options.fleet_line, worker.id)
         HELD_OPEN.add(options.fleet_line)
+        worker.on_ordered_to_drain(line.leave_place)
     retirement = Retirement(
         lambda: worker.idle_seconds,
         lambda: application.stores.demands.retire(worker.id, size),

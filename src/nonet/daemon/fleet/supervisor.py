@@ -90,6 +90,8 @@ class Supervisor(Observed):
         self._redis = Contact(time.monotonic())
         self._has_started = False
         self._refused: int | None = None
+        # Places whose workers an operator has drained; SIGHUP fills them again.
+        self._empty = 0
         self._stop = Stop()
 
     async def run(self, stop: Stop) -> int:
@@ -126,6 +128,9 @@ class Supervisor(Observed):
         logger.info("rolling workers: number=%d", len(old))
         for worker in old:
             worker.is_old = True
+        self._empty = 0
+        for worker in self._workers:
+            worker.was_ordered = False
 
     def report(self) -> Report:
         """Whether the fleet can do its work now, and the state of each worker."""
@@ -135,13 +140,14 @@ class Supervisor(Observed):
             reasons.append("the fleet drains")  # and sends Redis no more requests
         elif silence := self._redis.silence(now):
             reasons.append(silence)
-        if ready < self._plan.minimum:
-            reasons.append(f"{ready} of at least {self._plan.minimum} workers are registered")
+        if ready < self._minimum:
+            reasons.append(f"{ready} of at least {self._minimum} workers are registered")
         details = {
             "fleet": self.id,
             "size": self._plan.size,
             "min": self._plan.minimum,
             "max": self._plan.maximum,
+            "empty": self._empty,
             "workers": [self._status(worker, now) for worker in list(self._workers)],
         }
         return Report(not reasons, reasons, details)
@@ -195,7 +201,7 @@ class Supervisor(Observed):
             self._plan.slots,
             starting=sum(not worker.was_registered for worker in staying),
             alive=len(staying),
-            room=self._plan.maximum - len(self._workers),
+            room=self._plan.maximum - self._empty - len(self._workers),
         )
 
     # ---- the workers ---------------------------------------------------------------------------
@@ -242,8 +248,14 @@ class Supervisor(Observed):
         return port
 
     def _replace_ended(self, worker: WorkerProcess, code: int, now: float) -> None:
+        worker.listen()  # it may have sent a last word since the step began
         self._remove(worker, code)
-        if worker.is_leaving or code == ExitCode.OK:
+        if worker.was_ordered:
+            self._empty += 1
+            logger.info(
+                "%s ended as ordered, SIGHUP fills its place: exit_code=%d", worker.name, code
+            )
+        elif worker.is_leaving or code == ExitCode.OK:
             logger.info("%s ended: exit_code=%d", worker.name, code)
         elif code == ExitCode.USAGE and not self._has_started:
             logger.error("%s cannot start, the fleet ends: exit_code=%d", worker.name, code)
@@ -288,7 +300,7 @@ class Supervisor(Observed):
                 worker.ends_at = time.monotonic() + spread(life)
 
     def _keep_minimum(self) -> None:
-        for _ in range(self._plan.minimum - len(self._staying())):
+        for _ in range(self._minimum - len(self._staying())):
             self._start("below minimum")
 
     def _roll_on(self) -> None:
@@ -312,9 +324,15 @@ class Supervisor(Observed):
         is_rolling = any(worker.replaces or worker.is_old for worker in self._workers)
         for worker in self._workers:
             left = sum(other.is_registered for other in self._staying())
-            if worker.wants_to_leave and not is_rolling and left > self._plan.minimum:
+            if worker.wants_to_leave and not is_rolling and left > self._minimum:
                 worker.let_go()
             worker.wants_to_leave = False  # an idle worker asks again each second
+
+    @property
+    def _minimum(self) -> int:
+        """How many workers to keep: fewer while places are empty."""
+        draining = sum(worker.was_ordered for worker in self._workers)
+        return max(0, self._plan.minimum - self._empty - draining)
 
     def _staying(self) -> list[WorkerProcess]:
         return [worker for worker in self._workers if not worker.is_leaving]

@@ -1,7 +1,8 @@
 """A worker process of a fleet, and the line between it and the supervisor.
 
 The line is a pair of sockets. The worker sends ``hello ID``, then ``idle`` each second while it
-wants to end, and ``stay`` if it must stay after all. The supervisor answers ``go`` to let it end.
+wants to end, ``stay`` if it must stay after all, and ``drained`` if an operator has ordered it to
+drain. The supervisor answers ``go`` to let it end.
 If the supervisor dies, the line closes and the worker drains. The worker's fork server and child
 processes hold the worker's end open, too: once the supervisor finds the line closed, no process is
 left that could execute a task of that worker.
@@ -40,6 +41,7 @@ class WorkerProcess:
         was_registered: whether Redis ever knew it.
         silent_since: when a check first found its registration missing (monotonic), or None.
         is_leaving: whether it was asked, or allowed, to end.
+        was_ordered: whether it drains because an operator ordered it through Redis.
         wants_to_leave: whether it is idle and asks to end.
         is_gone: whether it and all its child processes have ended.
         port: port of its probes and metrics; 0: none.
@@ -65,7 +67,7 @@ class WorkerProcess:
         self.started_at = time.monotonic()
         self.is_registered = self.was_registered = False
         self.silent_since: float | None = None
-        self.is_leaving = self.wants_to_leave = self.is_gone = False
+        self.is_leaving = self.wants_to_leave = self.is_gone = self.was_ordered = False
         self.port, self.ends_at, self.is_old = 0, math.inf, False
         self.replaces: WorkerProcess | None = None
 
@@ -118,6 +120,8 @@ class WorkerProcess:
                 self.id = rest
             elif word == "idle":
                 self.wants_to_leave = True
+            elif word == "drained":
+                self.is_leaving = self.was_ordered = True
             elif word == "stay":
                 self.wants_to_leave = self.is_leaving = False
 
@@ -174,6 +178,10 @@ class Line:
         """Tell the supervisor that this worker has work after all."""
         self.may_leave.clear()
         self._say("stay")
+
+    def leave_place(self) -> None:
+        """Tell the supervisor that an operator drains this worker: its place stays empty."""
+        self._say("drained")
 
     def _say(self, words: str) -> None:
         with suppress(OSError):  # the supervisor is dead, and this worker is about to drain

@@ -64,7 +64,10 @@ class Presence(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A delivery that its worker must cancel; `why` names the caller and the reason."""
+    """A delivery that its worker must cancel; `why` names the caller and the reason.
+
+    Without an `id` the worker itself must drain.
+    """
 
     id: str
     gen: str
@@ -601,7 +604,7 @@ class Broker:
         return epoch, [Presence(each) for each in known]
 
     async def orders(self, worker: str) -> list[Order]:
-        """Read the cancel orders of a worker. An order is repeated while the worker has the task.
+        """Read the orders of a worker. Each is repeated while the worker has the task, or lives.
 
         Like `presence`, this updates the epoch and the version of the configuration.
         """

@@ -31,7 +31,13 @@ from nonet.stores.queue.places import (
     readable,
 )
 from nonet.stores.queue.wakes import Wakes
-from nonet.stores.queue.workers import WorkerStatus, incarnations, registered, worker_name
+from nonet.stores.queue.workers import (
+    WorkerStatus,
+    drain,
+    incarnations,
+    registered,
+    worker_name,
+)
 from nonet.tasks.handles import Progress, TaskPage, TaskStatus
 
 # A waiting client asks again after this time, because Redis may have lost its registration.
@@ -249,6 +255,14 @@ class Results:
     async def workers(self) -> list[WorkerStatus]:
         """Read the registered workers, by size and name."""
         return await registered(self._scripts)
+
+    async def drain(self, workers: Sequence[str], who: str) -> int:
+        """Ask workers, by their ids, to finish their tasks and end; return how many are new.
+
+        A worker reads this within a second. Its exit code is that of SIGTERM. Repeating it changes
+        nothing.
+        """
+        return await drain(self._scripts, workers, who)
 
 
 def parse_ended(value: bytes) -> Ended:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 # The `off` of a worker that is stopping.
@@ -49,6 +50,7 @@ class WorkerStatus:
         lag_ms: longest stall of its event loop since the previous beat.
         since: start of the process by its own clock.
         off: why it fetches nothing now, or empty.
+        drained_by: who asked it to drain, or empty. It reads that within a second.
         beat_seconds: seconds since its last beat.
         alive: False if its registration expired although it did not unregister.
         loop: implementation of its event loop, ``uvloop`` or ``asyncio``; empty: not reported.
@@ -73,6 +75,7 @@ class WorkerStatus:
     lag_ms: int | None = None
     since: datetime | None = None
     off: str = ""
+    drained_by: str = ""
 
 
 async def registered(scripts: Scripts) -> list[WorkerStatus]:
@@ -90,10 +93,11 @@ async def registered(scripts: Scripts) -> list[WorkerStatus]:
 
 
 def _status(row: Sequence[Any], now: int) -> WorkerStatus:
-    worker, expiry, said, beat, off, running, tasks = row
+    worker, expiry, said, beat, off, drain, running, tasks = row
     info = reported(said)
     ends, heard = int(float(expiry)), int(beat)
     name, why = worker.decode(errors="replace"), off.decode(errors="replace")
+    drained_by = drain.decode(errors="replace")
     return WorkerStatus(
         worker=name,
         name=info.get("name", ""),
@@ -105,7 +109,7 @@ def _status(row: Sequence[Any], now: int) -> WorkerStatus:
         config=info.get("config", ""),
         config_problem=info.get("config_problem", ""),
         loop=info.get("loop", ""),
-        state=_state(now, heard, ends, why, running),
+        state=_state(now, heard, ends, DRAINS if drained_by else why, running),
         running=running,
         tasks=tuple(
             RunningTask(id.decode(), task.decode(), _instant(int(since) / 1e6 if since else None))
@@ -115,7 +119,34 @@ def _status(row: Sequence[Any], now: int) -> WorkerStatus:
         lag_ms=info.get("lag_ms"),
         since=_instant(info.get("since")),
         off=why,
+        drained_by=drained_by,
     )
+
+
+def chosen(found: Sequence[WorkerStatus], id: str) -> WorkerStatus:
+    """Return the worker with an id or a name.
+
+    Raises:
+        NotFoundError: there is none.
+        ConfigurationError: several workers have this name.
+    """
+    matching = [item for item in found if id in (item.worker, item.name)]
+    if not matching:
+        raise NotFoundError(f"no worker {id} is registered: 'task-run workers' lists them")
+    if len(matching) > 1:
+        ids = " or ".join(item.worker for item in matching)
+        raise ConfigurationError(f"several workers had the name {id}: give an id, {ids}")
+    return matching[0]
+
+
+async def drain(scripts: Scripts, workers: Sequence[str], who: str) -> int:
+    """Ask workers, by their ids, to finish their tasks and end; safe to repeat.
+
+    Returns:
+        How many were asked now: not those that were asked before, or are gone.
+    """
+    answer = await scripts.run("drain", who, *workers) if workers else []
+    return sum(found == 1 for found in answer)
 
 
 def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:

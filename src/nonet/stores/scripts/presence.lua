@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- presence: read at one instant which tasks Redis knows, its epoch, the published configuration, and the
--- cancel orders of a worker.
+-- orders of a worker.
 -- KEYS  prefix
 -- ARGV  'epoch|sequence' seen, lock ttl ms, worker or '', ids …
 -- returns {epoch, its sequence, version of the configuration or '', {n × (id, gen, who and why)}: tasks to
---       cancel, n × (2 live: it has a record | 1 ended: it is remembered | 0)}
+--       cancel, or with an empty id the order to drain, n × (2 live: it has a record | 1 ended: it is remembered | 0)}
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch
@@ -12,9 +12,13 @@ local seen, lock_ttl, worker, FIRST = ARGV[1], tonumber(ARGV[2]), ARGV[3], 4
 local since, seq = current_epoch(seen, lock_ttl)
 local version = redis.pcall('HGET', P .. 'config', 'version')
 
--- An order is repeated while the worker has the task: a reply may be lost.
+-- An order is repeated while the worker has the task, or is registered: a reply may be lost.
 local function orders_of()
   local key, orders = P .. 'orders:' .. worker, {}
+  local drain = redis.pcall('HGET', P .. 'w:' .. worker, 'drain')
+  if type(drain) == 'string' then
+    orders = {'', '', drain}
+  end
   local ids = redis.pcall('SMEMBERS', key)
   for _, id in ipairs(ids.err and {} or ids) do
     local record = read_fields(P .. 't:' .. id, {'owner', 'gen', 'state', 'cancel'})

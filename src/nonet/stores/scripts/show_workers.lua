@@ -3,7 +3,8 @@
 -- KEYS  prefix
 -- ARGV  how many tasks to name for each worker, workers …
 -- returns {now µs, n × (worker, end of its registration µs, its info JSON, its last beat µs or '', why
---       it takes nothing or '', number of its deliveries, n × (id, class, since µs or ''))}
+--       it takes nothing or '', who asked it to drain or '', number of its deliveries,
+--       n × (id, class, since µs or ''))}
 -- @include base streams
 local tasks, answer, FIRST = tonumber(ARGV[1]), {digits(now)}, 2
 
@@ -46,9 +47,9 @@ for i = FIRST, #ARGV do
   local worker = ARGV[i]
   local ends = redis.call('ZSCORE', P .. 'workers', worker)
   if ends then
-    local said = read_fields(P .. 'w:' .. worker, {'info', 'beat', 'off'})
+    local said = read_fields(P .. 'w:' .. worker, {'info', 'beat', 'off', 'drain'})
     local count, named = deliveries_of(worker)
-    answer[#answer + 1] = {worker, ends, said.info or '', said.beat or '', said.off or '', count, named}
+    answer[#answer + 1] = {worker, ends, said.info or '', said.beat or '', said.off or '', said.drain or '', count, named}
   end
 end
 return answer

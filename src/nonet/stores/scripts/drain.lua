@@ -1,0 +1,29 @@
+#!lua flags=allow-oom
+-- drain: ask registered workers to finish their tasks and end. Each reads the order within a second (`presence`); the
+-- order goes with its registration.
+-- KEYS  prefix
+-- ARGV  who, n × worker
+-- returns n × (1 asked | 0 it was asked before | -1 it is not registered)
+-- @include base events naming
+local who, answer, names, NAMED = ARGV[1], {}, {}, 20
+local asked = 0
+for i = 2, #ARGV do
+  local worker = ARGV[i]
+  local ends = redis.call('ZSCORE', P .. 'workers', worker)
+  local key, found = P .. 'w:' .. worker, -1
+  if ends and tonumber(ends) > now and redis.call('EXISTS', key) == 1 then
+    found = redis.call('HSETNX', key, 'drain', who)
+  end
+  if found == 1 then
+    asked = asked + 1
+    if asked <= NAMED then
+      names[asked] = shown(worker)
+    end
+  end
+  answer[#answer + 1] = found
+end
+if asked > 0 then
+  local more = asked > NAMED and ' and ' .. asked - NAMED .. ' more' or ''
+  log_event('workers-drained', who, table.concat(names, ', ') .. more)
+end
+return answer
