@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
+from typing import ClassVar
 
 from nonet import BaseTask, Priority, Size
 
@@ -40,3 +42,16 @@ class Failing(BaseTask):
     async def execute(self) -> None:
         """See `BaseTask.execute`."""
         raise ValueError(self.text)
+
+
+@dataclass
+class Held(BaseTask):
+    """Runs until a test sets its event; for workers in the process of the test."""
+
+    priority = Priority.REALTIME
+    size = Size.SMALL
+    gate: ClassVar[asyncio.Event] = asyncio.Event()
+
+    async def execute(self) -> None:
+        """See `BaseTask.execute`."""
+        await self.gate.wait()

@@ -37,3 +37,7 @@ class Shared:
         # A caller that is cancelled must not cancel the read of the others.
         value: _Value = await asyncio.shield(reading)
         return value
+
+    def forget(self, key: Hashable) -> None:
+        """Read the value of `key` anew next time, because it was changed here."""
+        self._values.pop(key, None)

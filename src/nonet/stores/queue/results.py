@@ -35,6 +35,7 @@ from nonet.stores.queue.workers import (
     WorkerStatus,
     drain,
     incarnations,
+    known_classes,
     registered,
     worker_name,
 )
@@ -255,6 +256,10 @@ class Results:
     async def workers(self) -> list[WorkerStatus]:
         """Read the registered workers, by size and name."""
         return await registered(self._scripts)
+
+    async def known_classes(self, worker: str) -> dict[str, str]:
+        """Return the classes that a worker knows, each with the version of its distribution."""
+        return await known_classes(self._scripts, worker)
 
     async def drain(self, workers: Sequence[str], who: str) -> int:
         """Ask workers, by their ids, to finish their tasks and end; return how many are new.

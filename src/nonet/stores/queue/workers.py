@@ -11,6 +11,7 @@ from typing import Any
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
+STATES = ("working", "idle", "draining", "vetoing", "silent", "lost")
 # The `off` of a worker that is stopping.
 DRAINS = "it drains"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -137,6 +138,18 @@ def chosen(found: Sequence[WorkerStatus], id: str) -> WorkerStatus:
         ids = " or ".join(item.worker for item in matching)
         raise ConfigurationError(f"several workers had the name {id}: give an id, {ids}")
     return matching[0]
+
+
+async def known_classes(scripts: Scripts, worker: str) -> dict[str, str]:
+    """Return the classes that a worker knows, each with the version of its distribution."""
+    async with server_errors(scripts.client):
+        knows = await scripts.client.hget(f"{scripts.prefix}w:{worker}", "knows")
+        key = f"{scripts.prefix}names:{(knows or b'').decode(errors='replace')}"
+        found = await scripts.client.hgetall(key)
+    return {
+        name.decode(errors="replace"): version.decode(errors="replace")
+        for name, version in sorted(found.items())
+    }
 
 
 async def drain(scripts: Scripts, workers: Sequence[str], who: str) -> int:

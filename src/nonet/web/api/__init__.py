@@ -7,6 +7,6 @@ from fastapi import APIRouter
 
 def routers() -> list[APIRouter]:
     """Return the routers of all resources, below ``/api/v1``."""
-    from nonet.web.api import overview
+    from nonet.web.api import overview, workers
 
-    return [overview.router]
+    return [overview.router, workers.router]

@@ -7,6 +7,6 @@ from fastapi import APIRouter
 
 def routers() -> list[APIRouter]:
     """Return the routers of all pages."""
-    from nonet.web.pages import overview
+    from nonet.web.pages import overview, workers
 
-    return [overview.router]
+    return [overview.router, workers.router]

@@ -31,7 +31,10 @@ class Item(NamedTuple):
     action: Action = Action.READ
 
 
-NAVIGATION = (Item("overview", "Overview", "o"),)
+NAVIGATION = (
+    Item("overview", "Overview", "o"),
+    Item("workers", "Workers", "w"),
+)
 """The pages that every page links to. A new page adds itself here."""
 
 
@@ -92,6 +95,11 @@ def path_of(request: Request, route: str, /, **parameters: Any) -> str:
     return f"{request.scope.get('root_path', '')}{request.app.url_path_for(route, **parameters)}"
 
 
+def _has_page(request: Request, name: str) -> bool:
+    """Return whether a route of this name exists."""
+    return any(getattr(route, "name", "") == name for route in request.app.routes)
+
+
 def _told(request: Request) -> list[Message]:
     try:
         text, kind = json.loads(base64.urlsafe_b64decode(request.cookies.get(_MESSAGE, "")))
@@ -104,8 +112,8 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     """Render a template for the caller of a request.
 
     Templates have, besides `values`: ``request``, ``site``, ``who`` (the `Principal`), ``may``
-    (takes the name of an action), ``url`` (takes the name of a route and its parameters) and
-    ``navigation``.
+    (takes the name of an action), ``url`` (takes the name of a route and its parameters),
+    ``has_page`` (takes the name of a route) and ``navigation``.
     """
     site, who = get_site(request), getattr(request.state, "principal", None)
     base: str = request.scope.get("root_path", "")
@@ -121,6 +129,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         who=who,
         may=allowed,
         url=partial(path_of, request),
+        has_page=partial(_has_page, request),
         base=base,
         page=getattr(request.scope.get("route"), "name", ""),
         navigation=[item for item in NAVIGATION if allowed(item.action)],

@@ -1,0 +1,111 @@
+"""Workers, as pages and in the API: what they do, and their drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+from playwright.async_api import Page, expect
+from web.conftest import ClientOf
+from web_tasks import Held
+
+from nonet import Nonet, Size
+from nonet.daemon.service import ExitCode, Stop
+from nonet.rules.permissions import Role
+from nonet.tasks.task import Isolation
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Wait until something holds."""
+    async with asyncio.timeout(30):
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def working(nonet: Nonet, size: Size = Size.SMALL) -> AsyncIterator[asyncio.Task[ExitCode]]:
+    """A worker in this loop; gives the task that ends with its exit code."""
+    stop = Stop()
+    async with nonet.injector() as injector:
+        worker = nonet.worker(size, injector, isolation=Isolation.LOOP)
+        running = asyncio.create_task(worker.run(stop))
+        await eventually(lambda: _is_registered(nonet, worker.id))
+        try:
+            yield running
+        finally:
+            stop.request()
+            await running
+
+
+@pytest.fixture(autouse=True)
+def gate() -> asyncio.Event:
+    """The event that ends the held tasks of a test."""
+    Held.gate = asyncio.Event()
+    return Held.gate
+
+
+async def test_a_drained_worker_finishes_and_ends(
+    nonet: Nonet, client: httpx.AsyncClient, client_of: ClientOf, gate: asyncio.Event
+) -> None:
+    """A drain lets tasks end, may be repeated, and is not for viewers."""
+    async with working(nonet) as running, client_of(Role.VIEWER) as viewer:
+        held = await nonet.submit(Held())
+        (worker,) = (await client.get("/api/v1/workers", params={"size": "small"})).json()
+        path = f"/api/v1/workers/{worker['name']}/drain"
+        assert (await viewer.post(path)).status_code == 403
+        assert (await client.post("/api/v1/workers/nobody/drain")).status_code == 404
+        answers = [(await client.post(path)).json() for _ in range(2)]
+        assert answers == [{"worker": worker["worker"], "asked": asked} for asked in (True, False)]
+        (found,) = await nonet.stores.results.workers()
+        assert (found.state, found.drained_by) == ("draining", "alice")
+        assert not running.done()
+        gate.set()
+        await held.result(timeout=10)
+        assert await running is ExitCode.OK
+        assert await nonet.stores.results.workers() == []
+
+
+async def test_pages_show_workers_and_drain_them(
+    nonet: Nonet, address: str, browser_page: Page, gate: asyncio.Event
+) -> None:
+    """The list leads to a worker with its tasks and classes, where a button drains it."""
+    async with working(nonet) as running, working(nonet, Size.LARGE) as other:
+        held = await nonet.submit(Held())
+        await eventually(lambda: _runs(nonet, held))
+        await browser_page.goto(f"{address}/workers?q=web_tasks:Held")
+        table = browser_page.locator("#workers tbody tr")
+        await expect(table).to_have_count(1)
+        await expect(table).to_contain_text("1 / 100")
+        await table.get_by_role("link").first.click()
+        await expect(browser_page.locator("#worker")).to_contain_text(held)
+        await expect(browser_page.locator("#worker")).to_contain_text("web_tasks:Failing")
+        await browser_page.get_by_role("button", name="Drain …").press("Enter")
+        await browser_page.get_by_role("button", name="Drain ", exact=False).last.press("Enter")
+        await expect(browser_page.get_by_role("status").last).to_contain_text("finishes its tasks")
+        gate.set()
+        assert await running is ExitCode.OK
+
+        await browser_page.goto(f"{address}/workers")
+        await browser_page.get_by_role("link", name="Drain all large …").click()
+        await browser_page.get_by_role("button", name="Drain 1 large workers").click()
+        await expect(browser_page.get_by_role("status").last).to_contain_text("1 workers drain")
+        assert await other is ExitCode.OK
+        await eventually(lambda: _shows(browser_page, "No worker is registered"))
+
+
+async def _shows(page: Page, text: str) -> bool:
+    await page.reload()
+    return text in await page.inner_text("main")
+
+
+async def _is_registered(nonet: Nonet, worker: str) -> bool:
+    return any(item.worker == worker for item in await nonet.stores.results.workers())
+
+
+async def _runs(nonet: Nonet, id: str) -> bool:
+    return (await nonet.status(id)).state == "running"
