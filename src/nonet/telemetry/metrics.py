@@ -142,6 +142,11 @@ METRICS: Mapping[str, Metric] = {
         _gauge("nonet_epoch_timestamp_seconds", "", "When the current epoch of Redis began"),
         _gauge("nonet_redis_memory_used_bytes", "", "Memory that Redis uses"),
         _gauge("nonet_redis_memory_max_bytes", "", "Memory limit of Redis"),
+        # Of the dashboard.
+        _counter("nonet_web_requests_total", "route method status", "Requests answered"),
+        _histogram("nonet_web_request_seconds", "route", "Duration of requests"),
+        _gauge("nonet_web_live_streams", "", "Open streams of live changes"),
+        _counter("nonet_web_page_commands_total", "", "Commands sent to Redis for pages"),
         # Of fleets.
         _gauge("nonet_fleet_workers", "size state", "Workers of this fleet"),
     )

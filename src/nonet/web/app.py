@@ -13,6 +13,7 @@ from nonet.web import failures
 from nonet.web.access.access import Access, Fixed
 from nonet.web.access.guard import Guard
 from nonet.web.api import routers as api_routers
+from nonet.web.measured import Measured
 from nonet.web.pages import routers as page_routers
 from nonet.web.site import Site
 
@@ -28,8 +29,9 @@ def create_app(nonet: Nonet, settings: WebSettings, access: Access | None = None
         access: finds out who sends a request; None: as `settings` say.
     """
     app = FastAPI(title="Nonet", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.site = Site(nonet, settings, access or Fixed(None))
+    app.state.site = site = Site(nonet, settings, access or Fixed(None))
     app.add_middleware(Guard)
+    app.add_middleware(Measured, requests=site.requests)  # the last one is the outermost
     failures.install(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     for router in (*api_routers(), *page_routers()):

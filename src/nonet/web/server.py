@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import uvicorn
 from fastapi import FastAPI
@@ -14,7 +14,7 @@ from nonet.base.errors import ConfigurationError
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.health import Page, Report
 from nonet.daemon.service import Stop
-from nonet.telemetry.metrics import Samples
+from nonet.telemetry.metrics import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +58,8 @@ class Server:
         stopping = asyncio.create_task(stop.requested.wait(), name="stop")
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
+        # Open streams would last until the end of the grace period.
+        self._app.state.site.live.stop()
         server.should_exit = True
         forcing = asyncio.create_task(stop.forced.wait(), name="second stop")
         await asyncio.wait({serving, forcing}, return_when=asyncio.FIRST_COMPLETED)
@@ -90,9 +92,11 @@ class Server:
         """See `nonet.daemon.health.Observed`."""
         return ()
 
-    def samples(self) -> Samples:
+    def samples(self) -> Iterator[Sample]:
         """See `nonet.daemon.health.Observed`."""
-        return ()
+        site = self._app.state.site
+        yield from site.requests.samples()
+        yield "nonet_web_live_streams", (), float(site.live.open)
 
     def pages(self) -> Mapping[str, Page]:
         """See `nonet.daemon.health.Observed`."""

@@ -5,39 +5,79 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Hashable
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 _Value = TypeVar("_Value")
 _MOST = 500
 
 
-class Shared:
-    """Values by key, each of which is read at most once in its lifetime.
+class _Reading(NamedTuple):
+    """A value that is read, or was read, since `at`."""
 
-    Callers that come while a value is being read wait for it. A read that fails is not kept.
+    at: float
+    value: asyncio.Future[Any]
+
+
+class Shared:
+    """Values by key, each of which is read once in its lifetime.
+
+    Callers that come while a value is being read wait for it. A read that fails is not kept. While
+    pages are live, a value lives until the next tick at least, see `nonet.web.live`.
+
+    Attributes:
+        interval: seconds between the last two ticks; 0: there are none.
 
     Example:
         queues = await site.shared.read("queues", 2.0, site.nonet.overview)
     """
 
     def __init__(self) -> None:
-        self._values: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+        self.interval = 0.0
+        self._tick = 0.0
+        self._kept: dict[Hashable, _Reading] = {}
 
     async def read(
         self, key: Hashable, seconds: float, source: Callable[[], Awaitable[_Value]]
     ) -> _Value:
-        """Return the value of `key`, read by `source` at most `seconds` ago."""
-        now = time.monotonic()
-        expiry, reading = self._values.get(key, (0.0, None))
-        if reading is None or expiry < now or (reading.done() and reading.exception()):
-            if len(self._values) >= _MOST:
-                self._values = {key: kept for key, kept in self._values.items() if kept[0] >= now}
-            reading = asyncio.ensure_future(source())
-            self._values[key] = now + seconds, reading
+        """Return the value of `key`.
+
+        Args:
+            seconds: how old it may be. Between two ticks it may be older.
+            source: reads it.
+        """
+        reading = self._kept.get(key)
+        if reading is None or not self._is_fresh(reading, seconds):
+            self._kept.pop(key, None)
+            if len(self._kept) >= _MOST:
+                del self._kept[next(iter(self._kept))]  # the one that was read longest ago
+            reading = _Reading(time.monotonic(), asyncio.ensure_future(source()))
+            reading.value.add_done_callback(_retrieve)
+            self._kept[key] = reading
         # A caller that is cancelled must not cancel the read of the others.
-        value: _Value = await asyncio.shield(reading)
+        value: _Value = await asyncio.shield(reading.value)
         return value
 
-    def forget(self, key: Hashable) -> None:
-        """Read the value of `key` anew next time, because it was changed here."""
-        self._values.pop(key, None)
+    def _is_fresh(self, reading: _Reading, seconds: float) -> bool:
+        done = reading.value.done()
+        if done and (reading.value.cancelled() or reading.value.exception()):
+            return False
+        if seconds <= self.interval:
+            return reading.at >= self._tick
+        return time.monotonic() - reading.at < seconds
+
+    def tick(self) -> None:
+        """Let values that were read before now be read again, unless they may be older."""
+        self._tick = time.monotonic()
+
+    def forget(self, key: Hashable | None = None) -> None:
+        """Read a value anew next time, or (None) all of them, because something was changed."""
+        if key is None:
+            self._kept.clear()
+        else:
+            self._kept.pop(key, None)
+
+
+def _retrieve(reading: asyncio.Future[Any]) -> None:
+    """Take the error of a read whose callers are all gone, so that asyncio does not log it."""
+    if not reading.cancelled():
+        reading.exception()

@@ -14,6 +14,8 @@ from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import acting_as
 from nonet.rules.permissions import Action, Principal
 from nonet.web.access.access import Access
+from nonet.web.live import Live
+from nonet.web.measured import Requests
 from nonet.web.shared import Shared
 
 
@@ -26,12 +28,19 @@ class Site:
         settings: the settings of the dashboard.
         access: finds out who sends a request.
         shared: reads that all viewers share.
+        requests: what was requested, and what pages send to Redis.
+        live: tells open pages when to read again.
     """
 
     nonet: Nonet
     settings: WebSettings
     access: Access
     shared: Shared = field(default_factory=Shared)
+    requests: Requests = field(default_factory=Requests)
+    live: Live = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.live = Live(lambda: self.nonet.stores.events, self.shared, self.requests.pages)
 
     @asynccontextmanager
     async def changing(self, who: Principal, action: Action, what: str) -> AsyncIterator[None]:
@@ -42,8 +51,11 @@ class Site:
         Args:
             what: the object and its new value, as people read it: ``task 01J…: cancel``.
         """
-        with acting_as(who.name):
-            yield
+        try:
+            with acting_as(who.name):
+                yield
+        finally:
+            self.shared.forget()
 
 
 def get_site(request: Request) -> Site:

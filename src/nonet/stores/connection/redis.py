@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from importlib.resources import files
@@ -29,6 +29,7 @@ from nonet.base.errors import (
 )
 from nonet.stores.connection.lane import Lane
 from nonet.stores.connection.replies import REFUSALS, translated
+from nonet.stores.connection.spending import note_sent
 from nonet.stores.connection.topology import (
     FindingConnection,
     FindingSyncConnection,
@@ -139,7 +140,7 @@ class LaneClient(aioredis.Redis):
         client: Any = cls.from_pool(pool)
         _find_first(pool, place, FindingConnection)
         plain = pool.connection_class
-        pool.connection_class = type(plain.__name__, (_CancellableWrites, plain), {})
+        pool.connection_class = type(plain.__name__, (_Writes, plain), {})
         client.lane = Lane(pool.make_connection, timeout_seconds)
         client.retries = retries
         client.failover_seconds = _FAILOVER_SECONDS if place.finder and retries else 0.0
@@ -323,12 +324,21 @@ async def ping(client: AsyncRedis) -> None:
         await client.ping()
 
 
-class _CancellableWrites:
-    """Makes the writes of a connection cancellable.
+class _Writes:
+    """Counts the commands of a connection, and makes its writes cancellable.
 
     redis-py writes inside `asyncio.wait_for`. In Python 3.11 that swallows a cancellation which
     comes in the same step of the event loop as the end of the write (CPython issue 86296).
     """
+
+    async def send_command(self: Any, *args: Any, **options: Any) -> None:
+        note_sent(1)
+        await super().send_command(*args, **options)  # type: ignore[misc]  # of the connection class
+
+    def pack_commands(self: Any, commands: Iterable[Any]) -> Any:
+        listed = list(commands)
+        note_sent(len(listed))
+        return super().pack_commands(listed)  # type: ignore[misc]  # as above
 
     async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
         timeout, self.socket_timeout = self.socket_timeout, None

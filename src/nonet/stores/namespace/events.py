@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from nonet.base.keys import prefix
 from nonet.stores.connection.clock import instant
@@ -11,6 +14,7 @@ from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 _PAGE = 500
 _BEGINNING = b"0-0"
+_ID = re.compile(r"\d{1,19}-\d{1,19}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,9 @@ class Event:
     kind: str
     who: str
     text: str
+
+
+_Entry = tuple[str, Event]
 
 
 class Events:
@@ -52,30 +59,37 @@ class Events:
         """Return the last `limit` events, optionally of one kind, the newest last."""
         return await self._before("+", limit, kind)
 
-    def follow(self, limit: int, *, kind: str | None = None) -> Following:
-        """Follow the stream: the last `limit` events first, then new ones."""
-        return Following(self, limit, kind)
+    def follow(self, limit: int, *, kind: str | None = None, after: str | None = None) -> Following:
+        """Follow the stream: the last `limit` events first, then new ones.
+
+        Args:
+            after: the id of an event, see `Following.entries`: begin with the one after it.
+        """
+        return Following(self, limit, kind, after)
 
     async def _before(self, end: str, limit: int, kind: str | None) -> list[Event]:
-        found: list[Event] = []
+        return [event for _, event in await self._entries_before(end, limit, kind)]
+
+    async def _entries_before(self, end: str, limit: int, kind: str | None) -> list[_Entry]:
+        found: list[_Entry] = []
         while len(found) < limit:
             async with server_errors(self._client):
                 page = await self._client.xrevrange(self._key, end, count=_PAGE)
-            found += [event for _, fields in page if _is(event := _event(fields), kind)]
+            found += _entries(page, kind)
             if len(page) < _PAGE:
                 break
             end = f"({page[-1][0].decode()}"
         return found[:limit][::-1]
 
-    async def _between(self, start: bytes, end: bytes, kind: str | None) -> list[Event]:
+    async def _between(self, start: bytes, end: bytes, kind: str | None) -> list[_Entry]:
         """The events after `start`, up to `end`."""
-        found: list[Event] = []
+        found: list[_Entry] = []
         while start != end:
             async with server_errors(self._client):
                 page = await self._client.xrange(self._key, b"(" + start, end, count=_PAGE)
             if not page:
                 break  # emptied meanwhile
-            found += [event for _, fields in page if _is(event := _event(fields), kind)]
+            found += _entries(page, kind)
             start = page[-1][0]
         return found
 
@@ -89,11 +103,17 @@ class Events:
 class Following:
     """Follows the events of a namespace. Survives outages of Redis and losses of data."""
 
-    def __init__(self, events: Events, limit: int, kind: str | None) -> None:
+    def __init__(self, events: Events, limit: int, kind: str | None, after: str | None) -> None:
         self._events = events
         self._limit = limit
         self._kind = kind
-        self._seen: bytes | None = None
+        is_id = after is not None and _ID.fullmatch(after)
+        self._seen: bytes | None = after.encode() if after and is_id else None
+
+    @property
+    def seen(self) -> str:
+        """Id of the last event that was read; empty before the first call."""
+        return (self._seen or b"").decode()
 
     async def new(self) -> list[Event]:
         """Return the events since the last call, oldest first; at the first call the last ones.
@@ -104,9 +124,13 @@ class Following:
         Raises:
             ServerUnreachableError: Redis does not answer. The next call starts where this one did.
         """
+        return [event for _, event in await self.entries()]
+
+    async def entries(self) -> list[tuple[str, Event]]:
+        """Return what `new` returns, each event with its id."""
         newest = await self._events._newest()
         if self._seen is None:
-            found = await self._events._before(newest.decode(), self._limit, self._kind)
+            found = await self._events._entries_before(newest.decode(), self._limit, self._kind)
         else:
             start = self._seen if _order(self._seen) <= _order(newest) else _BEGINNING
             found = await self._events._between(start, newest, self._kind)
@@ -114,8 +138,9 @@ class Following:
         return found
 
 
-def _is(event: Event, kind: str | None) -> bool:
-    return kind in (None, event.kind)
+def _entries(page: Sequence[Any], kind: str | None) -> list[_Entry]:
+    events = [(id.decode(), _event(fields)) for id, fields in page]
+    return [(id, event) for id, event in events if kind in (None, event.kind)]
 
 
 def _order(id: bytes) -> tuple[int, ...]:

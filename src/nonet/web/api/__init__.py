@@ -7,6 +7,6 @@ from fastapi import APIRouter
 
 def routers() -> list[APIRouter]:
     """Return the routers of all resources, below ``/api/v1``."""
-    from nonet.web.api import overview, workers
+    from nonet.web.api import live, overview, workers
 
-    return [overview.router, workers.router]
+    return [live.router, overview.router, workers.router]

@@ -18,6 +18,9 @@ from nonet.base.amounts import format_bytes
 from nonet.rules.permissions import Action
 from nonet.web.site import get_site
 
+REFRESH = "Nonet-Refresh"
+"""The header of a request by which an open page reads itself again."""
+
 _MESSAGE = "nonet_message"
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -118,7 +121,8 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     site, who = get_site(request), getattr(request.state, "principal", None)
     base: str = request.scope.get("root_path", "")
 
-    messages = _told(request)
+    # A page that reads itself again shows only parts of the answer: the next whole page has it.
+    messages = [] if REFRESH in request.headers else _told(request)
 
     def allowed(action: str) -> bool:
         return who is not None and Action(action) in who.actions
