@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from nonet.cli.commands.schedules_view import document, in_words, why
+from nonet.cli.commands.schedules_view import document
+from nonet.operate.schedules import in_words, why
 from nonet.rules.pauses import Pause
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.periodic import EntryStatus

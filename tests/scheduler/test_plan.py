@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import TaskConfig, dotted
 from nonet.config.reading import parse_config
-from nonet.scheduler.periodic.plan import Entry, describe, dropped, entries
+from nonet.scheduler.periodic.plan import Entry, dropped, entries
 from nonet.tasks.schedules import (
     CatchUp,
     CronSchedule,
@@ -21,6 +21,7 @@ from nonet.tasks.schedules import (
     RRuleSchedule,
     TaskScheduleBase,
 )
+from nonet.tasks.schedules.description import describe
 from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 ROOT = Path(__file__).parents[2]

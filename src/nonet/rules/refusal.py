@@ -22,6 +22,7 @@ class LockHolder:
             still runs.
         is_renewed: its process renews the lock. If not, the process is dead or frozen, and the lock
             expires after `ttl_seconds`.
+        fence: number of its admission, which grows with each one; None: unknown.
 
     Example:
         for holder in (await app.explain(handle)).holders:
@@ -36,6 +37,7 @@ class LockHolder:
     is_live: bool
     is_left: bool = False
     is_renewed: bool = True
+    fence: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,13 +16,14 @@ from nonet.config.overrides import Effective, Overrides
 from nonet.rules.limits import DEFAULT, Limit, LimitAddress, find_object_type, snake_case
 from nonet.scheduler.periodic import plan
 from nonet.scheduler.periodic.periodic_loop import overlap_of
-from nonet.scheduler.periodic.plan import Entry, describe, entries
+from nonet.scheduler.periodic.plan import Entry, entries
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.publication import Published
 from nonet.stores.queue.workers import WorkerStatus
 from nonet.tasks.locks import TASK, LockedObjectType
 from nonet.tasks.registry import Registry, TaskClass, locked_types
 from nonet.tasks.schedules import CatchUp, Overlap
+from nonet.tasks.schedules.description import describe
 from nonet.tasks.secrecy import masked_arguments
 from nonet.tasks.task import PeriodicBaseTask, task_locks
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.base.errors import ConfigurationError, NotFoundError
+from nonet.base.errors import ConfigurationError
 from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.options import CancelReason, Json, Limit, OfClass, TaskIds, WithLabels
 from nonet.cli.output import print_json, print_rows
@@ -16,7 +16,6 @@ from nonet.cli.task_classes import warn_of_unknown
 from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
-    from nonet.app import Nonet
     from nonet.stores.queue.places import TaskFilter
     from nonet.tasks.handles import TaskStatus
 
@@ -77,10 +76,12 @@ async def cancel(
     \b
     task-run delayed cancel --task Transfer --label campaign=2026-07 --dry-run
     """
+    from nonet.operate.delayed import cancel_delayed  # it imports redis
+
     selection = _selection(ids, task, label, every, dry_run)
     async with target.observer() as nonet:
         if selection is None:
-            states = await _cancel_named(nonet, list(dict.fromkeys(ids or [])), reason)
+            states = await cancel_delayed(ids or [], nonet.client, reason)
             return _report(states, "cancelled", as_json)
         cancellation = nonet.client.cancellation
         if dry_run:
@@ -113,30 +114,12 @@ async def now(
     \b
     task-run delayed now 3f9d1c0a
     """
-    named = list(dict.fromkeys(ids))
+    from nonet.operate.delayed import hasten  # it imports redis
+
     async with target.observer() as nonet:
-        states = dict(zip(named, await nonet.stores.controls.hasten(named), strict=True))
-        done = [id for id, state in states.items() if state == "delayed"]
-        if done:
-            which = (
-                f"task {done[0]}" if len(done) == 1 else f"{len(done)} tasks, the last {done[-1]}"
-            )
-            await nonet.stores.events.log("tasks-hastened", who(), which)
+        states = await hasten(ids, nonet.stores)
+    done = [id for id, state in states.items() if state == "delayed"]
     return _report({**states, **dict.fromkeys(done, _DUE)}, _DUE, as_json)
-
-
-async def _cancel_named(nonet: Nonet, ids: list[str], reason: str) -> dict[str, str]:
-    """Cancel the named tasks that are delayed; return the state of each task afterwards."""
-    states: dict[str, str] = {}
-    for id in ids:
-        try:
-            states[id] = (await nonet.client.status(id)).state
-        except NotFoundError:
-            states[id] = ""
-    delayed = [id for id, state in states.items() if state == "delayed"]
-    if delayed:
-        states |= await nonet.client.cancel_not_running(delayed, reason=reason)
-    return states
 
 
 def _report(states: dict[str, str], done: str, as_json: bool) -> ExitCode:

@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.base.errors import ConfigurationError, NonetError, NotFoundError, suggestion
+from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
 from nonet.cli.options import Json
 from nonet.cli.output import print_rows, printable
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode, who
-from nonet.rules.limits import (
-    CONCURRENCY,
-    DEFAULT,
-    RATE,
-    Limit,
-    LimitAddress,
-    class_problem,
-    find_object_type,
-    limit_problem,
-    window_problem,
+from nonet.rules.limit_changes import (
+    OFF,
+    SHOWN,
+    address_in_words,
+    limit_in_words,
+    limit_of,
+    place_of,
 )
-from nonet.tasks.locks import TASK, LockedObjectType
+from nonet.rules.limits import CONCURRENCY, RATE, Limit, LimitAddress
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -34,10 +30,6 @@ app = typer.Typer(
     help="Limits: how many tasks run at a time, or start in a window.",
     rich_markup_mode=None,
 )
-
-OFF = "off"
-# Tasks of a limiter that are searched for the limit that their class declares.
-_SHOWN = 50
 
 ObjectType = Annotated[
     str,
@@ -84,7 +76,7 @@ async def list_(
 
     async with target.stores() as stores:
         found = await stores.limits.all()
-        found += declared(await stores.locks.in_use(show=_SHOWN), found)
+        found += declared(await stores.locks.in_use(show=SHOWN), found)
     rows: list[dict[str, Any]] = [
         {
             "object_type": item.address.object_type,
@@ -96,7 +88,7 @@ async def list_(
             "window_seconds": item.limit.window_seconds,
             "used": item.used,
             "source": item.source,
-            "configured": _in_words(item.configured) if item.configured else None,
+            "configured": limit_in_words(item.configured) if item.configured else None,
             "by": item.by or None,
             "since": item.since,
         }
@@ -150,11 +142,11 @@ async def set_(
     if not values.keys() <= set(kinds):
         raise ConfigurationError(f"{object_type} is a {kinds[0]} limiter: give --{kinds[0]}")
     async with target.observer() as nonet:
-        where = replace(where, object_type=await _object_type(where, target, nonet))
+        where = await _resolved(where, target, nonet)
         for limiter, limit in values.items():
             address = replace(where, limiter=limiter)
             await nonet.stores.limits.override(address, limit, who())
-            typer.echo(f"{_name(address)}: {_in_words(limit)}", err=True)
+            typer.echo(f"{_name(address)}: {limit_in_words(limit)}", err=True)
     return ExitCode.OK
 
 
@@ -181,7 +173,7 @@ async def unset(
     where, both = _place(object_type, key, action, vo)
     kinds = [kind for kind, wanted in ((CONCURRENCY, concurrency), (RATE, rate)) if wanted]
     async with target.observer() as nonet:
-        where = replace(where, object_type=await _object_type(where, target, nonet))
+        where = await _resolved(where, target, nonet)
         addresses = [replace(where, limiter=kind) for kind in kinds or both]
         gone = [item for item in addresses if await nonet.stores.limits.go_back(item, who())]
     if not gone:
@@ -198,21 +190,19 @@ def _place(
 ) -> tuple[LimitAddress, tuple[str, ...]]:
     """Return the address that the arguments name, and the limiters that it may be of."""
     _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
-    if key is not None:
-        return LimitAddress(written, key, action or "", vo=vo or ""), (CONCURRENCY, RATE)
-    named = LimitAddress.of_counter(written)
-    kinds = (CONCURRENCY, RATE) if named is None else (named.limiter,)
-    named = named or LimitAddress.of_counter(f"limiter:conc:{written}")
-    if named is None:
-        raise ConfigurationError(
-            f"KEY is missing: give it after {written!r}, or give the name of a limiter as "
-            "'task-run locks' shows it"
-        )
-    if vo and named.vo not in ("", vo):
-        raise ConfigurationError(f"--vo {vo}: {written} is of VO {named.vo}")
-    if kinds == (named.limiter,) and named.counter != written:
-        warn(f"a limit names one action at most: this one is for all actions of {named.key}")
-    return replace(named, vo=vo or named.vo), kinds
+    place = place_of(written, key, action or "", vo or "")
+    if place.note:
+        warn(place.note)
+    return place.address, place.limiters
+
+
+async def _resolved(where: LimitAddress, target: CodeTarget, nonet: Nonet) -> LimitAddress:
+    from nonet.operate.limits import resolve  # it imports redis
+
+    found, note = await resolve(where, nonet.stores, _task_classes(target))
+    if note:
+        warn(note)
+    return found
 
 
 def _refuse_empty(**given: str | None) -> None:
@@ -236,48 +226,22 @@ def _values(
         raise ConfigurationError("nothing to set: give --concurrency, --rate or --off")
     values: dict[str, Limit] = {}
     if concurrency is not None:
-        values[CONCURRENCY] = Limit(_number("--concurrency", concurrency))
+        values[CONCURRENCY] = _limit(CONCURRENCY, concurrency, None)
     if rate is not None:
-        limit = _number("--rate", rate)
-        if limit is not None and window is None:
+        if rate != OFF and window is None:
+            _limit(RATE, rate, 1.0)  # a wrong number is reported first
             raise ConfigurationError("--rate needs --window SECONDS")
-        if limit is not None and (problem := window_problem(window)):
-            raise ConfigurationError(f"--window: {problem}")
-        values[RATE] = Limit(limit, window)
+        values[RATE] = _limit(RATE, rate, window)
     if window is not None and values.get(RATE, Limit(None)).limit is None:
         raise ConfigurationError("--window needs --rate and a number")
     return values
 
 
-def _number(option: str, text: str) -> int | None:
-    if text == OFF:
-        return None
-    number: object = int(text) if text.isascii() and text.isdigit() else text
-    if problem := limit_problem(number):
-        raise ConfigurationError(f"{option}: {problem}; or '{OFF}'")
-    return int(text)
-
-
-async def _object_type(where: LimitAddress, target: CodeTarget, nonet: Nonet) -> str:
-    """Return the name of an object type that is registered here, or known to the namespace."""
-    classes = _task_classes(target)
-    written, key = where.object_type, where.key
-    known: Collection[str] = LockedObjectType.registered()
-    found = find_object_type(written, known)
-    if found is None:
-        limits = {item.address.object_type for item in await nonet.stores.limits.all()}
-        known = {*known, *limits, *await nonet.stores.locks.object_types()}
-        found = find_object_type(written, known)
-    if found is None:
-        raise ConfigurationError(
-            f"unknown object type {written!r}, known are {', '.join(sorted(known))}."
-            + (suggestion(written, known) or " Load the module that registers it with --tasks")
-        )
-    if found == TASK and ":" in key:
-        raise ConfigurationError(f"KEY: {class_problem(key, classes)}")
-    elif found == TASK and key != DEFAULT and key not in classes:
-        warn(f"task class {key!r} is not registered here.{suggestion(key, classes)}")
-    return found
+def _limit(limiter: str, number: str, window: float | None) -> Limit:
+    try:
+        return limit_of(limiter, number, window)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"--{error}") from None
 
 
 def _task_classes(target: CodeTarget) -> set[str]:
@@ -293,9 +257,7 @@ def _task_classes(target: CodeTarget) -> set[str]:
 
 
 def _name(address: LimitAddress) -> str:
-    parts = [address.limiter, address.object_type, address.key, address.action]
-    vo = [f"of VO {address.vo}"] if address.vo else []
-    return printable(" ".join(part for part in [*parts, *vo] if part))
+    return printable(address_in_words(address))
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:
@@ -304,11 +266,3 @@ def _short(row: dict[str, Any]) -> dict[str, Any]:
         row["limit"] = f"{row['limit']} per {row['window_seconds']:g} s"
     del row["window_seconds"]
     return {"type": row.pop("object_type"), **row}
-
-
-def _in_words(limit: Limit) -> str:
-    if limit.limit is None:
-        return OFF
-    if limit.window_seconds is None:
-        return str(limit.limit)
-    return f"{limit.limit} per {limit.window_seconds:g} s"

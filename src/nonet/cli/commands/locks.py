@@ -157,29 +157,15 @@ async def _class_of(nonet: Nonet, id: str) -> str:
 
 
 async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
-    from nonet.stores.namespace.lock_board import nobody_holds  # it imports redis
+    from nonet.operate.locks import consequences  # these import redis
+    from nonet.stores.namespace.lock_board import nobody_holds
 
     found = await nonet.stores.locks.get(name)
     if not found.is_held:
         print_error(nobody_holds(name))
         return ExitCode.NOT_FOUND
-    if found.used is None:
-        for holder in found.holders:
-            typer.echo(
-                f"would take it from {printable(named(holder))}: {lasting(holder)}", err=True
-            )
-        if found.holding > len(found.holders):
-            typer.echo(f"and {found.holding - len(found.holders)} more", err=True)
-        typer.echo(
-            "warning: a holder that still runs learns of it at its next renewal, and may overlap "
-            "with the next holder until then: end it first if you can",
-            err=True,
-        )
-    else:
-        typer.echo(
-            f"would empty {name} of {found.used}; the tasks that it counts continue", err=True
-        )
-    typer.echo(f"{found.waiting} tasks wait for it", err=True)
+    for sentence in consequences(found):
+        typer.echo(printable(sentence), err=True)
     print_error("nothing was released: add --force")
     return ExitCode.USAGE
 

@@ -18,6 +18,7 @@ from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode, who
+from nonet.operate import schedules as entries
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -81,7 +82,7 @@ async def list_(
     least = ("skipped", "fired", "missed", "last", "vo", "name")
     print_rows(rows, as_json, "no periodic entry is planned", least=least)
     if not as_json:
-        for line in [view.in_words(leader), *view.held_back(found)]:
+        for line in [entries.in_words(leader), *entries.held_back(found)]:
             print_line(line, err=True)
     return ExitCode.OK
 
@@ -131,7 +132,7 @@ async def leader(
     async with target.stores() as stores:
         found = await stores.leader()
     if found is None:
-        raise NotFoundError(view.NO_LEADER)
+        raise NotFoundError(entries.NO_LEADER)
     told = {**json.loads(found.info), "term": found.term, "lease_ends": found.expiry}
     if as_json:
         print_json(told)
@@ -161,7 +162,7 @@ async def run_now(
     async with target.application() as nonet:
         found = await _find(nonet, wanted)
         if len(found) > 1:
-            options = "; ".join(view.options(item) for item in found)
+            options = "; ".join(entries.options(item) for item in found)
             print_error(f"{len(found)} entries of {wanted.task} match, choose one: {options}")
             return ExitCode.USAGE
         handle = await nonet.run_entry(found[0])
@@ -233,7 +234,7 @@ async def _find(nonet: Nonet, wanted: Wanted) -> list[EntryStatus]:
         raise NotFoundError(f"the class name {task!r} is ambiguous: write {full}")
     found = [item for item in of_class if vo in (None, item.vo) and name in (None, item.name)]
     if not found:
-        options = "; ".join(view.options(item) for item in of_class)
+        options = "; ".join(entries.options(item) for item in of_class)
         raise NotFoundError(f"{task} has no such entry, only: {options}")
     return found
 
@@ -249,7 +250,7 @@ def _none_of(
     cls = registered.get(task)
     if cls is not None and not issubclass(cls, PeriodicBaseTask):
         return f"{task} is not periodic: 'task-run submit {task}' submits one"
-    reason = view.held_up(leader)
+    reason = entries.held_up(leader)
     if cls is not None:
         no_vo = " and a VO for it" * issubclass(cls, PeriodicVoAwareBaseTask)
         otherwise = f"the leading scheduler has none: does it have its code (NONET_TASKS){no_vo}?"
@@ -280,5 +281,5 @@ def _print_changes(
     if as_json:
         print_json([{"entry": item.entry, "changed": item.entry in turned} for item in found])
     for item in [] if as_json else found:
-        typer.echo(f"{view.options(item)} {now if item.entry in turned else before}")
+        typer.echo(f"{entries.options(item)} {now if item.entry in turned else before}")
     return ExitCode.OK

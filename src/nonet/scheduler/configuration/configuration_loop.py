@@ -32,7 +32,6 @@ from nonet.scheduler.periodic.plan import (
     PeriodicClass,
     all_vos,
     default_schedule,
-    describe,
     entries,
     find_class,
     is_enabled,
@@ -44,6 +43,7 @@ from nonet.stores.namespace.limits import Limits, limits_version
 from nonet.stores.namespace.publication import Publication
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import TaskScheduleBase, next_after, takes_after
+from nonet.tasks.schedules.description import describe
 
 logger = logging.getLogger(__name__)
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from nonet.base import keys
@@ -16,6 +15,7 @@ from nonet.rules.limits import Location
 from nonet.rules.outcomes import summarize
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
+from nonet.tasks.schedules.description import describe, stable
 from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 PeriodicClass = type[PeriodicBaseTask]
@@ -62,35 +62,7 @@ class Entry:
     @property
     def prints(self) -> tuple[str, str]:
         """Fingerprints of schedule and arguments: when one changes, the entry is replanned."""
-        return _digest(describe(self.schedule)), _digest(_stable(self.args))
-
-
-def describe(schedule: TaskScheduleBase) -> str:
-    """Describe a schedule in a text that is the same after a restart.
-
-    Example:
-        >>> from nonet.tasks.schedules import CronSchedule, IntervalSecondsSchedule
-        >>> describe(IntervalSecondsSchedule(60)), describe(CronSchedule("@daily"))
-        ('IntervalSecondsSchedule(60)', "CronSchedule('@daily', 'UTC')")
-    """
-    name = type(schedule).__name__
-    if not is_dataclass(schedule):
-        return f"{name}()"
-    values = [getattr(schedule, item.name) for item in fields(schedule) if item.init]
-    return f"{name}({', '.join(map(_stable, values))})"
-
-
-def _stable(value: object) -> str:
-    """Return a text that is the same in every process: sets and keys sorted, no addresses."""
-    if isinstance(value, Mapping):
-        items = sorted(f"{_stable(key)}: {_stable(item)}" for key, item in value.items())
-        return f"{{{', '.join(items)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_stable, value))}]"
-    if isinstance(value, set | frozenset):
-        return f"{{{', '.join(sorted(map(_stable, value)))}}}"
-    text = repr(value)
-    return type(value).__qualname__ if re.search(r" at 0x[0-9a-f]+", text) else text
+        return _digest(describe(self.schedule)), _digest(stable(self.args))
 
 
 def periodic_classes(registry: Registry) -> dict[str, PeriodicClass]:

@@ -16,10 +16,11 @@ from nonet.daemon.service import is_end
 from nonet.rules.outcomes import ErrorSummary, summarize
 from nonet.scheduler.periodic.asking import Asker
 from nonet.scheduler.periodic.memory import Memory
-from nonet.scheduler.periodic.plan import Entry, describe
+from nonet.scheduler.periodic.plan import Entry
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.periodic import Change, Fired, Periodic
 from nonet.tasks.schedules import MICROSECOND, next_after, takes_after
+from nonet.tasks.schedules.description import describe
 
 logger = logging.getLogger(__name__)
 

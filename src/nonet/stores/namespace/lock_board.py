@@ -19,6 +19,10 @@ from nonet.tasks.locks import KINDS, LockKind
 LOCK_TTL_MS = 30_000
 # Locks that one script reads, so that it does not block Redis.
 _BATCH = 50
+# Contended locks whose waiters one script counts.
+_COUNTED = 2000
+# Keys that one SCAN examines.
+_SCANNED = 1000
 # Waiters of a contended lock whose classes are read.
 _NAMED = 5
 _PREFIXES = {kind.prefix: kind for kind in KINDS.values()}  # of a reader/writer lock the reader's
@@ -94,6 +98,18 @@ class Released:
     woken: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of locks that are held or waited for.
+
+    Attributes:
+        is_all: False: only some of the keys were scanned.
+    """
+
+    names: set[str]
+    is_all: bool
+
+
 class LockBoard:
     """The locks of one namespace, over a broker's connection.
 
@@ -114,12 +130,59 @@ class LockBoard:
             object_type: only locks of this object type, as registered or in CamelCase.
             show: how many holders and waiters of each to name, 1 at least.
         """
-        names = sorted(await self._names(object_type))
-        found: list[LockStatus] = []
-        for start in range(0, len(names), _BATCH):
-            found += (await self._look(names[start : start + _BATCH], show))[0]
+        found = await self.some(sorted((await self.names(object_type)).names), show=show)
         seen = (item for item in found if item.is_held or item.waiting)
         return sorted(seen, key=lambda item: (-item.waiting, item.lock))
+
+    async def some(self, names: Sequence[str], *, show: int = 5) -> list[LockStatus]:
+        """Return locks by their names, in this order; leave out names of no lock.
+
+        Args:
+            show: how many holders and waiters of each to name, 1 at least.
+        """
+        found: list[LockStatus] = []
+        valid = [name for name in names if _NAME.fullmatch(name)]
+        for start in range(0, len(valid), _BATCH):
+            found += (await self._look(valid[start : start + _BATCH], show))[0]
+        return found
+
+    async def names(self, object_type: str | None = None, *, keys: int | None = None) -> Names:
+        """Return the names of locks that are held or waited for, in no order.
+
+        All keys of the namespace must be scanned, as no index of held locks is kept.
+
+        Args:
+            object_type: only locks of this object type, as registered or in CamelCase.
+            keys: scan about this many keys at most; None: all.
+        """
+        # Matches lock:…, limiter:… and queue:…, and few other keys.
+        pattern = f"{literal(self._prefix)}[lq][oiu]*"
+        wanted = None if object_type is None else _folded(object_type)
+        found, cursor, scanned = set[str](), 0, 0
+        async with server_errors(self._client):
+            while scanned == 0 or (cursor and (keys is None or scanned < keys)):
+                cursor, page = await self._client.scan(cursor, match=pattern, count=_SCANNED)
+                scanned += _SCANNED
+                for key in page:
+                    name = _lock_of(key.decode(errors="replace").removeprefix(self._prefix))
+                    if name and wanted in (None, _folded(object_type_of(name))):
+                        found.add(name)
+        return Names(found, cursor == 0)
+
+    async def waiting(self, most: int = 20_000) -> dict[str, int]:
+        """Return how many tasks wait for each contended lock.
+
+        Args:
+            most: count this many locks at most.
+        """
+        found: dict[str, int] = {}
+        for start in range(0, most, _COUNTED):
+            flat = await self._scripts.run("contended", start, min(_COUNTED, most - start))
+            names = [name.decode(errors="replace") for name in flat[::2]]
+            found |= dict(zip(names, flat[1::2], strict=True))
+            if len(names) < _COUNTED:
+                break
+        return {name: n for name, n in found.items() if n and _NAME.fullmatch(name)}
 
     async def contended(self, most: int = 500) -> list[Waiters]:
         """Return the locks that tasks wait for, without a scan of all keys.
@@ -129,11 +192,8 @@ class LockBoard:
         """
         async with server_errors(self._client):
             watched = await self._client.zrange(f"{self._prefix}watch", 0, most - 1)
-        names = [name for name in map(bytes.decode, watched) if _NAME.fullmatch(name)]
-        found: list[LockStatus] = []
-        for start in range(0, len(names), _BATCH):
-            found += (await self._look(names[start : start + _BATCH], _NAMED))[0]
-        return [_waiters(item) for item in found if item.waiting]
+        found = await self.some([name.decode() for name in watched], show=_NAMED)
+        return [waiters_of(item) for item in found if item.waiting]
 
     async def get(self, name: str, *, show: int = 5) -> LockStatus:
         """Return one lock, which may be free.
@@ -159,7 +219,7 @@ class LockBoard:
 
     async def object_types(self) -> set[str]:
         """Return the object types of the locks that are held or waited for."""
-        return {_object_type(name) for name in await self._names(None)}
+        return {object_type_of(name) for name in (await self.names()).names}
 
     async def counters(self) -> dict[str, int]:
         """Return how often incidents happened, e.g. refused settles."""
@@ -209,18 +269,6 @@ class LockBoard:
         found = [_lock(row, int(now), self._lock_ttl_ms) for row in rows if len(row) > 2]
         return found, int(fence)
 
-    async def _names(self, object_type: str | None) -> set[str]:
-        # Matches lock:…, limiter:… and queue:…, and few other keys.
-        pattern = f"{literal(self._prefix)}[lq][oiu]*"
-        wanted = None if object_type is None else _folded(object_type)
-        names = set()
-        async with server_errors(self._client):
-            async for key in self._client.scan_iter(match=pattern, count=1000):
-                name = _lock_of(key.decode(errors="replace").removeprefix(self._prefix))
-                if name and wanted in (None, _folded(_object_type(name))):
-                    names.add(name)
-        return names
-
 
 def nobody_holds(name: str) -> str:
     """The message for a lock that is free, or whose name is not written as in Redis."""
@@ -228,6 +276,15 @@ def nobody_holds(name: str) -> str:
         f"nobody holds {name}: 'task-run locks' lists what is held; parts of a name are "
         "percent-encoded as shown there (a:b is a%3Ab)"
     )
+
+
+def is_name(text: str) -> bool:
+    """Return whether a text has the form of the name of a lock.
+
+    >>> is_name("lock:mutex:job:7"), is_name("job:7")
+    (True, False)
+    """
+    return _NAME.fullmatch(text) is not None
 
 
 def _checked(name: str) -> str:
@@ -257,10 +314,10 @@ def _kind_named(name: str) -> LockKind:
     return _PREFIXES[":".join(name.split(":", 2)[:2])]
 
 
-def _object_type(name: str) -> str:
+def object_type_of(name: str) -> str:
     """The type of the object that a lock protects.
 
-    >>> _object_type("lock:mutex:job:7"), _object_type("limiter:conc:@lhcb:task:Audit")
+    >>> object_type_of("lock:mutex:job:7"), object_type_of("limiter:conc:@lhcb:task:Audit")
     ('job', 'task')
     """
     parts = name.split(":")[2:]
@@ -296,7 +353,8 @@ def _lock(row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockStatus:
     )
 
 
-def _waiters(found: LockStatus) -> Waiters:
+def waiters_of(found: LockStatus) -> Waiters:
+    """Return what a lock refuses its waiters with."""
     refusal = Refusal(
         lock=found.lock,
         kind=_kind_named(found.lock).letter,
@@ -329,8 +387,9 @@ def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tup
             is_left=is_left == 1,
             # A lock is renewed at each third of its lease. One renewal may be late.
             is_renewed=live == 1 and dead == 0 and left > int(ttl or lock_ttl_ms) / 3000,
+            fence=int(fence) if fence.isdigit() else None,
         )
-        for id, expiry, task, worker, info, started, live, is_left, ttl, dead in rows
+        for id, expiry, task, worker, info, started, live, is_left, ttl, dead, fence in rows
     )
 
 

@@ -48,6 +48,8 @@ _LOOK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_TIME = timedelta(0)
 _NO_RECORD = "its record is not a hash: a worker will quarantine it"
+# Bytes of an ended task that are read for its state.
+_LONGEST_STATE = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +241,18 @@ class Results:
                     error = error if is_dying else None
                     found.append(_live_status(id, record, _wall(due, set_by), error))
         return await self._with_names(found)
+
+    async def ends(self, ids: Sequence[str]) -> dict[str, str]:
+        """Return the final state of each task that has ended and is remembered."""
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            for id in ids:
+                pipe.getrange(f"{self._prefix}r:{id}", 0, _LONGEST_STATE)
+            answers = await readable(pipe)
+        states = {
+            id: (value or b"").partition(b"|")[0].decode()
+            for id, value in zip(ids, answers, strict=True)
+        }
+        return {id: state for id, state in states.items() if state}
 
     async def _with_names(self, found: list[TaskStatus]) -> list[TaskStatus]:
         """Name the workers of tasks as ``task-run workers`` does: ``pid@host``."""

@@ -58,8 +58,8 @@ end
 
 -- What is known of an owner: id, expiry, class or 'hold', worker (or the program that holds), what the
 -- worker reports of itself, when it started, 1 if that attempt still owns its task, 1 if the attempt has
--- ended but its code still runs (then it started at that end), the lease of the lock (ms or ''), and 1 if no worker
--- renews it: its registration has ended.
+-- ended but its code still runs (then it started at that end), the lease of the lock (ms or ''), 1 if no worker
+-- renews it (its registration has ended), and its fence or ''.
 local function holder_row(owner, expiry, lock)
   local id, gen, fence = string.match(owner, '^(.*)/(%d+)/(%d+)$')
   id = id or owner
@@ -70,7 +70,8 @@ local function holder_row(owner, expiry, lock)
   return {record.left or id, digits(expiry), record.name or '', worker,
     worker ~= '' and redis.call('HGET', P .. 'w:' .. worker, 'info') or '',
     is_live and record.started or '', is_live and 1 or 0, record.left and 1 or 0,
-    is_live and declared_ttl(id, lock) or '', not is_program and not is_alive(worker) and 1 or 0}
+    is_live and declared_ttl(id, lock) or '', not is_program and not is_alive(worker) and 1 or 0,
+    fence or ''}
 end
 
 local function holder_rows(owners, lock)

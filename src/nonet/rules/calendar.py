@@ -1,0 +1,126 @@
+"""The occurrences of schedules in the next hours, for a calendar. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from nonet.tasks.schedules import IntervalSecondsSchedule, TaskScheduleBase, next_after
+
+HOURS = 24
+# Occurrences of one hour that are counted one by one, for schedules that cannot count.
+MOST_AN_HOUR = 12
+FULL = 3  # the highest `Cell.level`
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """The occurrences of one entry in one hour.
+
+    Attributes:
+        start: begin of the hour.
+        count: how many there are.
+        first: the first of them; None: there is none.
+        is_more: there are more than `count`.
+    """
+
+    start: datetime
+    count: int
+    first: datetime | None = None
+    is_more: bool = False
+
+    @property
+    def level(self) -> int:
+        """How full it is, from 0 (nothing) to 3.
+
+        >>> noon = datetime(2025, 1, 1, 12)
+        >>> [Cell(noon, count).level for count in (0, 1, 2, 12, 3600)]
+        [0, 1, 2, 3, 3]
+        """
+        return next((level for level, most in enumerate((0, 1, 6)) if self.count <= most), FULL)
+
+    @property
+    def text(self) -> str:
+        """The cell in few characters: the minute of a single occurrence, or how many there are.
+
+        >>> noon = datetime(2025, 1, 1, 12)
+        >>> Cell(noon, 1, noon.replace(minute=5)).text, Cell(noon, 360, noon).text
+        (':05', '360')
+        """
+        if not self.count:
+            return ""
+        if self.count == 1 and not self.is_more and self.first is not None:
+            return f":{self.first:%M}"
+        return f"{self.count}{'+' if self.is_more else ''}"
+
+
+def day(schedule: TaskScheduleBase, now: datetime, hours: int = HOURS) -> list[Cell]:
+    """Return the next hours of a schedule, the current one first.
+
+    Occurrences of the current hour that are past do not count.
+
+    Example:
+        >>> from datetime import UTC
+        >>> now = datetime(2025, 1, 1, 8, 30, tzinfo=UTC)
+        >>> [cell.count for cell in day(IntervalSecondsSchedule(1200), now)][:3]
+        [1, 3, 3]
+    """
+    begin = now.replace(minute=0, second=0, microsecond=0)
+    starts = [begin + _HOUR * number for number in range(hours)]
+    if isinstance(schedule, IntervalSecondsSchedule):
+        return [_counted(schedule, start, max(now, start - _TICK)) for start in starts]
+    found: dict[datetime, list[datetime]] = {start: [] for start in starts}
+    end = starts[-1] + _HOUR
+    moment = next_after(schedule, now)
+    while moment is not None and moment < end:
+        start = moment.replace(minute=0, second=0, microsecond=0)
+        found[start].append(moment)
+        is_full = len(found[start]) > MOST_AN_HOUR
+        moment = next_after(schedule, start + _HOUR - _TICK if is_full else moment)
+    return [
+        Cell(
+            start,
+            min(len(moments), MOST_AN_HOUR),
+            moments[0] if moments else None,
+            len(moments) > MOST_AN_HOUR,
+        )
+        for start, moments in found.items()
+    ]
+
+
+def only(moment: datetime | None, now: datetime, hours: int = HOURS) -> list[Cell]:
+    """Return the next hours of an entry of which only the next occurrence is known."""
+    begin = now.replace(minute=0, second=0, microsecond=0)
+    return [
+        Cell(start, 1, moment)
+        if moment is not None and start <= moment < start + _HOUR
+        else Cell(start, 0)
+        for start in (begin + _HOUR * number for number in range(hours))
+    ]
+
+
+def following(schedule: TaskScheduleBase, now: datetime, number: int = 10) -> Iterator[datetime]:
+    """Yield the next occurrences.
+
+    Example:
+        >>> from datetime import UTC
+        >>> now = datetime(2025, 1, 1, 8, 30, tzinfo=UTC)
+        >>> [moment.hour for moment in following(IntervalSecondsSchedule(3600), now, 3)]
+        [9, 10, 11]
+    """
+    moment: datetime | None = now
+    for _ in range(number):
+        moment = next_after(schedule, moment) if moment else None
+        if moment is None:
+            return
+        yield moment
+
+
+_TICK = timedelta(microseconds=1)
+
+
+def _counted(schedule: IntervalSecondsSchedule, start: datetime, after: datetime) -> Cell:
+    count = schedule.count(after, start + _HOUR - _TICK)
+    return Cell(start, count, schedule.next_occurrence(after) if count else None)

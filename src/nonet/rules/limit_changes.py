@@ -1,0 +1,148 @@
+"""Limits that operators set by hand: read what they wrote, and put limits into words. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from nonet.base.errors import ConfigurationError
+from nonet.rules.limits import (
+    CONCURRENCY,
+    RATE,
+    Limit,
+    LimitAddress,
+    limit_problem,
+    window_problem,
+)
+
+OFF = "off"
+# Tasks of a limiter that are searched for the limit that their class declares.
+SHOWN = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What an operator wants to limit.
+
+    Attributes:
+        limiters: the kinds of limiters that it may be; of the first one if it was named.
+        note: what the operator should know of it; may be empty.
+    """
+
+    address: LimitAddress
+    limiters: tuple[str, ...]
+    note: str = ""
+
+
+def place_of(written: str, key: str | None, action: str = "", vo: str = "") -> Place:
+    """Return the address that an operator wrote.
+
+    Args:
+        written: an object type; without a `key` a whole limiter, as ``task-run locks`` shows it or
+            as ``TYPE:KEY:ACTION``.
+
+    Raises:
+        ConfigurationError: it is no limiter, or of another VO.
+
+    Example:
+        >>> place_of("limiter:rate:@lhcb:job:7", None).address
+        LimitAddress(object_type='job', key='7', action='', limiter='rate', vo='lhcb')
+        >>> place_of("Job", "7", "copy").limiters
+        ('concurrency', 'rate')
+    """
+    if key is not None:
+        return Place(LimitAddress(written, key, action, vo=vo), (CONCURRENCY, RATE))
+    named = LimitAddress.of_counter(written)
+    limiters = (CONCURRENCY, RATE) if named is None else (named.limiter,)
+    named = named or LimitAddress.of_counter(f"limiter:conc:{written}")
+    if named is None:
+        raise ConfigurationError(
+            f"KEY is missing: give it after {written!r}, or give the name of a limiter as "
+            "'task-run locks' shows it"
+        )
+    if vo and named.vo not in ("", vo):
+        raise ConfigurationError(f"--vo {vo}: {written} is of VO {named.vo}")
+    note = ""
+    if limiters == (named.limiter,) and named.counter != written:
+        note = f"a limit names one action at most: this one is for all actions of {named.key}"
+    return Place(replace(named, vo=vo or named.vo), limiters, note)
+
+
+def limit_of(limiter: str, number: str, window: float | None) -> Limit:
+    """Read a limit.
+
+    Args:
+        limiter: ``concurrency`` or ``rate``.
+        number: a whole number, or ``off``.
+        window: seconds, of a rate with a number.
+
+    Raises:
+        ConfigurationError: the number or the window is invalid.
+
+    Example:
+        >>> limit_of("rate", "10", 60.0), limit_of("concurrency", "off", None)
+        (Limit(limit=10, window_seconds=60.0), Limit(limit=None, window_seconds=None))
+    """
+    if number == OFF:
+        return Limit(None)
+    value: object = int(number) if number.isascii() and number.isdigit() else number
+    if problem := limit_problem(value):
+        raise ConfigurationError(f"{limiter}: {problem}; or '{OFF}'")
+    if limiter != RATE:
+        return Limit(int(number))
+    if problem := window_problem(window):
+        raise ConfigurationError(f"window: {problem}")
+    return Limit(int(number), window)
+
+
+def limit_in_words(limit: Limit) -> str:
+    """Put a limit into words.
+
+    >>> limit_in_words(Limit(8)), limit_in_words(Limit(10, 60.0)), limit_in_words(Limit(None))
+    ('8', '10 per 60 s', 'off')
+    """
+    if limit.limit is None:
+        return OFF
+    if limit.window_seconds is None:
+        return str(limit.limit)
+    return f"{limit.limit} per {limit.window_seconds:g} s"
+
+
+def address_in_words(address: LimitAddress) -> str:
+    """Name what a limit applies to.
+
+    >>> address_in_words(LimitAddress("job", "7", "copy", vo="lhcb"))
+    'concurrency job 7 copy of VO lhcb'
+    """
+    parts = [address.limiter, address.object_type, address.key, address.action]
+    vo = [f"of VO {address.vo}"] if address.vo else []
+    return " ".join(part for part in [*parts, *vo] if part)
+
+
+def effects(limit: Limit, used: int | None, waiting: int | None) -> list[str]:
+    """Say what a limit would do that an operator sets by hand.
+
+    Args:
+        used, waiting: of the limiter now; None for a limit of many limiters.
+
+    >>> effects(Limit(2), 4, 7)[0]
+    '4 count now: they continue, and none starts until fewer than 2 do'
+    >>> effects(Limit(9), 4, 7)[0]
+    'up to 5 of the 7 waiting tasks can start at once'
+    """
+    told = []
+    if limit.limit is None:
+        told.append("there is no limit then, not even the one that the class declares")
+    elif used is not None and used >= limit.limit:
+        told.append(
+            f"{used} count now: they continue, and none starts until fewer than {limit.limit} do"
+        )
+    elif used is not None and waiting:
+        free = min(waiting, limit.limit - used)
+        told.append(f"up to {free} of the {waiting} waiting tasks can start at once")
+    if waiting and limit.limit is None:
+        told.append(f"all of the {waiting} waiting tasks can start, as far as workers are free")
+    told.append(
+        "it lasts until it is unset, or until Redis loses its data: put a permanent limit into "
+        "the configuration"
+    )
+    return told

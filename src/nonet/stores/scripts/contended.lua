@@ -1,0 +1,15 @@
+#!lua flags=allow-oom
+-- contended: count the tasks that wait for each contended lock, in the order of the next checks of their queues. It
+-- reads only.
+-- KEYS  prefix
+-- ARGV  how many locks to pass over, how many to count
+-- returns n × (name of a lock or limiter, number who wait)
+-- @include base
+local start, count = tonumber(ARGV[1]), tonumber(ARGV[2])
+local answer = {}
+for _, name in ipairs(redis.call('ZRANGE', P .. 'watch', start, start + count - 1)) do
+  local waiting = redis.pcall('ZCARD', P .. 'queue:' .. name)
+  answer[#answer + 1] = name
+  answer[#answer + 1] = type(waiting) == 'number' and waiting or 0  -- else a key of the wrong type
+end
+return answer
