@@ -69,12 +69,9 @@ class Shared:
         """Let values that were read before now be read again, unless they may be older."""
         self._tick = time.monotonic()
 
-    def forget(self, key: Hashable | None = None) -> None:
-        """Read a value anew next time, or (None) all of them, because something was changed."""
-        if key is None:
-            self._kept.clear()
-        else:
-            self._kept.pop(key, None)
+    def forget(self) -> None:
+        """Read all values anew next time, because something was changed here."""
+        self._kept.clear()
 
 
 def _retrieve(reading: asyncio.Future[Any]) -> None:

@@ -23,7 +23,6 @@ async def drain(site: Site, who: Principal, workers: Sequence[WorkerStatus]) -> 
     names = ", ".join(item.name or item.worker for item in workers)
     async with site.changing(who, Action.DRAIN, f"workers {names}: drain"):
         asked = await site.nonet.stores.results.drain([item.worker for item in workers], who.name)
-    site.shared.forget(("workers",))
     return asked
 
 

@@ -7,6 +7,13 @@ from fastapi import APIRouter
 
 def routers() -> list[APIRouter]:
     """Return the routers of all pages."""
-    from nonet.web.pages import overview, workers
+    from nonet.web.pages import delayed, limits, locks, overview, schedules, workers
 
-    return [overview.router, workers.router]
+    return [
+        overview.router,
+        workers.router,
+        locks.router,
+        limits.router,
+        schedules.router,
+        delayed.router,
+    ]

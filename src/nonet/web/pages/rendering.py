@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
@@ -37,6 +38,10 @@ class Item(NamedTuple):
 NAVIGATION = (
     Item("overview", "Overview", "o"),
     Item("workers", "Workers", "w"),
+    Item("locks", "Locks", "l"),
+    Item("limits", "Limits", "i"),
+    Item("schedules", "Schedules", "s"),
+    Item("delayed", "Delayed", "y"),
 )
 """The pages that every page links to. A new page adds itself here."""
 
@@ -95,7 +100,11 @@ def back(request: Request, path: str, text: str, kind: str = "good") -> Redirect
 
 def path_of(request: Request, route: str, /, **parameters: Any) -> str:
     """Return the path of a route, below the path of the dashboard."""
-    return f"{request.scope.get('root_path', '')}{request.app.url_path_for(route, **parameters)}"
+    quoted = {
+        name: quote(value, safe="/:@,~") if isinstance(value, str) else value
+        for name, value in parameters.items()
+    }
+    return f"{request.scope.get('root_path', '')}{request.app.url_path_for(route, **quoted)}"
 
 
 def _has_page(request: Request, name: str) -> bool:
