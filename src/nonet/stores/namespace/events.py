@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,6 +37,18 @@ class Event:
 _Entry = tuple[str, Event]
 
 
+@dataclass(frozen=True, slots=True)
+class EventPage:
+    """Some events, the newest first.
+
+    Attributes:
+        cursor: argument for the page of older ones; empty: there are none.
+    """
+
+    events: tuple[Event, ...]
+    cursor: str
+
+
 class Events:
     """The event stream of one namespace, over a broker's connection; scripts write it."""
 
@@ -58,6 +70,33 @@ class Events:
     async def last(self, limit: int, *, kind: str | None = None) -> list[Event]:
         """Return the last `limit` events, optionally of one kind, the newest last."""
         return await self._before("+", limit, kind)
+
+    async def page(
+        self, limit: int, keep: Callable[[Event], bool] = lambda event: True, cursor: str = ""
+    ) -> EventPage:
+        """Return the last `limit` events that `keep` accepts, the newest first.
+
+        Args:
+            cursor: of an earlier page; empty: begin with the newest.
+
+        Raises:
+            ValueError: the cursor is none of this store.
+        """
+        if cursor and not _ID.fullmatch(cursor):
+            raise ValueError(f"cursor {cursor!r}: use the cursor of an earlier page")
+        end, found, last = f"({cursor}" if cursor else "+", list[Event](), ""
+        while True:
+            async with server_errors(self._client):
+                page = await self._client.xrevrange(self._key, end, count=_PAGE)
+            for id, fields in page:
+                if keep(event := _event(fields)):
+                    if len(found) == limit:
+                        return EventPage(tuple(found), last)
+                    found.append(event)
+                    last = id.decode()
+            if len(page) < _PAGE:
+                return EventPage(tuple(found), "")
+            end = f"({page[-1][0].decode()}"
 
     def follow(self, limit: int, *, kind: str | None = None, after: str | None = None) -> Following:
         """Follow the stream: the last `limit` events first, then new ones.

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from fastapi import APIRouter
+
+_PAGES = (
+    "overview",
+    "workers",
+    "locks",
+    "limits",
+    "schedules",
+    "delayed",
+    "events",
+)
 
 
 def routers() -> list[APIRouter]:
     """Return the routers of all pages."""
-    from nonet.web.pages import delayed, limits, locks, overview, schedules, workers
-
-    return [
-        overview.router,
-        workers.router,
-        locks.router,
-        limits.router,
-        schedules.router,
-        delayed.router,
-    ]
+    return [import_module(f"nonet.web.pages.{name}").router for name in _PAGES]

@@ -42,6 +42,7 @@ NAVIGATION = (
     Item("limits", "Limits", "i"),
     Item("schedules", "Schedules", "s"),
     Item("delayed", "Delayed", "y"),
+    Item("events", "Events", "e"),
 )
 """The pages that every page links to. A new page adds itself here."""
 
@@ -107,7 +108,7 @@ def path_of(request: Request, route: str, /, **parameters: Any) -> str:
     return f"{request.scope.get('root_path', '')}{request.app.url_path_for(route, **quoted)}"
 
 
-def _has_page(request: Request, name: str) -> bool:
+def has_page(request: Request, name: str) -> bool:
     """Return whether a route of this name exists."""
     return any(getattr(route, "name", "") == name for route in request.app.routes)
 
@@ -142,7 +143,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         who=who,
         may=allowed,
         url=partial(path_of, request),
-        has_page=partial(_has_page, request),
+        has_page=partial(has_page, request),
         base=base,
         page=getattr(request.scope.get("route"), "name", ""),
         navigation=[item for item in NAVIGATION if allowed(item.action)],
