@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from fastapi import APIRouter
+
+_RESOURCES = (
+    "overview",
+    "workers",
+    "live",
+)
 
 
 def routers() -> list[APIRouter]:
     """Return the routers of all resources, below ``/api/v1``."""
-    from nonet.web.api import live, overview, workers
-
-    return [live.router, overview.router, workers.router]
+    return [import_module(f"nonet.web.api.{name}").router for name in _RESOURCES]
