@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
@@ -18,10 +18,14 @@ from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import Stop
 from nonet.rules.permissions import ACTIONS, Principal, Role
 from nonet.web.access.access import Fixed
+from nonet.web.access.passwords import PasswordHash
 from nonet.web.app import create_app
 from nonet.web.server import Server
 
 CHROMIUM = "/usr/bin/chromium"
+PASSWORD = "correct horse"
+# Each role has a user of its name. A hash takes a fifth of a second, so they share one.
+_HASH = str(PasswordHash.of(PASSWORD))
 
 
 def principal(role: Role = Role.ADMIN, name: str = "alice") -> Principal:
@@ -101,3 +105,39 @@ async def browser_page() -> AsyncIterator[Page]:
         yield opened
         await browser.close()
     assert not problems
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    """A file with a user of each role, who has the name of the role and `PASSWORD`."""
+    file = tmp_path / "users.yaml"
+    lines = [f'  - {{name: {role}, role: {role}, password: "{_HASH}"}}' for role in Role]
+    file.write_text("\n".join(["users:", *lines, ""]))
+    file.chmod(0o600)
+    return file
+
+
+@pytest.fixture
+async def login_address(nonet: Nonet, users: Path) -> AsyncIterator[str]:
+    """The address of a dashboard that asks for a login, with the users of `users`."""
+    settings = WebSettings.plain(port=free_port(), users=users)
+    async with serving(create_app(nonet, settings), settings) as url:
+        yield url
+
+
+LoggedInPage = Callable[[Role], Awaitable[Page]]
+
+
+@pytest.fixture
+def logged_in_page(login_address: str, browser_page: Page) -> LoggedInPage:
+    """Call it with a role: the browser is then logged in, and shows the overview."""
+
+    async def opened(role: Role) -> Page:
+        await browser_page.goto(login_address)
+        await browser_page.get_by_label("Name").fill(role)
+        await browser_page.get_by_label("Password").fill(PASSWORD)
+        await browser_page.get_by_role("button", name="Log in").click()
+        await browser_page.wait_for_url(f"{login_address}/")
+        return browser_page
+
+    return opened

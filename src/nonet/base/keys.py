@@ -112,6 +112,11 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     quarantine              STREAM  messages that are not valid tasks: fields at (µs), reason, task,
                                     stream, entry, size, bytes; capped
     quarantine:bytes        STRING  total bytes of its entries
+    web:session:DIGEST      STRING  a login of the dashboard, JSON; DIGEST is the SHA-256 of its
+                                    secret; TTL
+    web:sessions:USER       ZSET    digest of each session of a user → its end (s); TTL
+    web:link:DIGEST         STRING  who made a one-time link; TTL
+    web:tries:DIGEST        STRING  number of attempts to log in as a user or from an address; TTL
 """
 
 from __future__ import annotations

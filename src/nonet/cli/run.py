@@ -115,6 +115,12 @@ PLACES = {
         "The central configuration: check it, and show what it sets.",
         group="set up",
     ),
+    "web": Command(
+        "web",
+        "app",
+        "The dashboard: users, tokens, links to log in, and its audit.",
+        group="set up",
+    ),
     "db": Command(
         "database",
         "app",

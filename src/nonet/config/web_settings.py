@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -24,8 +25,8 @@ class WebSettings(EnvironmentModel):
         url: the address of the pages for people, e.g. ``https://nonet.example.org/jobs``. Links
             in `explain`, alerts and webhooks start with it, and its path is the path of the pages
             behind a proxy; empty: ``http://HOST:PORT``.
-        hosts: further names under which requests may come, besides that of `url` and loopback
-            addresses.
+        hosts: further names under which requests may come, besides those of `url` and `host` and
+            loopback; ``*``: any.
         users: YAML file of users and tokens; empty: none.
         oidc_issuer: URL of an OpenID Connect provider; empty: none.
         oidc_client: client id there.
@@ -37,7 +38,7 @@ class WebSettings(EnvironmentModel):
         proxy_role_header: header in which it names the role.
         proxy_addresses: addresses or networks of the proxy; headers of others are ignored.
         session: how long a session lasts.
-        session_idle: how long it lasts without a request.
+        session_idle: how long it lasts while its user does nothing.
         read_only: refuse all changes.
         audit_retention: how long audit entries are kept in SQL; 0: forever.
 
@@ -79,12 +80,38 @@ class WebSettings(EnvironmentModel):
             return tuple(part.strip() for part in value.split(",") if part.strip())
         return value
 
+    @field_validator("proxy_addresses")
+    @classmethod
+    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for part in value:
+            try:
+                ip_network(part, strict=False)
+            except ValueError:
+                raise ValueError(f"{part!r} is not an address or a network") from None
+        return value
+
+    @field_validator("oidc_roles")
+    @classmethod
+    def _are_roles(cls, value: str) -> str:
+        from nonet.rules.permissions import read_roles  # every command imports this module
+
+        read_roles(value)
+        return value
+
     @model_validator(mode="after")
     def _complete(self) -> WebSettings:
         if self.oidc_issuer and not self.oidc_client:
             raise ValueError("NONET_WEB_OIDC_CLIENT is missing: OIDC needs the id of this client")
+        if self.proxy_header and not self.proxy_role_header:
+            raise ValueError("NONET_WEB_PROXY_ROLE_HEADER is missing: nobody has a role without it")
         if self.proxy_header and not self.proxy_addresses:
             raise ValueError(
                 "NONET_WEB_PROXY_ADDRESSES is missing: headers are believed only from there"
             )
         return self
+
+    @property
+    def address(self) -> str:
+        """The address of the first page: `url`, or where it listens; without a slash at its end."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return (self.url or f"http://{host}:{self.port}").rstrip("/")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -64,6 +64,32 @@ ACTIONS: Mapping[Role, frozenset[Action]] = {
 }
 """The actions of each role."""
 
+_ORDER = tuple(Role)
+
+
+def highest(roles: Iterable[Role]) -> Role | None:
+    """Return the role with the most actions; None without any."""
+    return max(roles, key=_ORDER.index, default=None)
+
+
+def read_roles(text: str) -> dict[str, Role]:
+    """Read which value of a claim gives which role.
+
+    Raises:
+        ValueError: names the part that is wrong.
+
+    >>> read_roles("nonet-admins:admin, staff:viewer")["staff"]
+    <Role.VIEWER: 'viewer'>
+    """
+    found = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        value, _, role = part.rpartition(":")
+        if not value or role not in _ORDER:
+            raise ValueError(f"{part!r} is not VALUE:ROLE, with one of {', '.join(_ORDER)}")
+        found[value] = Role(role)
+    return found
+
+
 READING = frozenset({Action.READ, Action.DETAILS, Action.REVEAL, Action.AUDIT})
 """Actions that change nothing, which read-only mode allows."""
 
@@ -78,6 +104,7 @@ class Principal:
         classes: patterns of full class names, ``reports:*``, to which a token is scoped; None: all
             classes, and what belongs to no class.
         session: digest of the session; empty for a token or a proxy's header.
+        role: for people; empty for a token with actions of its own.
 
     Example:
         >>> ci = Principal("token:ci", frozenset({Action.SUBMIT}), classes=("reports:*",))
@@ -89,6 +116,7 @@ class Principal:
     actions: frozenset[Action]
     classes: tuple[str, ...] | None = None
     session: str = ""
+    role: str = ""
 
     def may(self, action: Action, task_class: str | None = None) -> bool:
         """Return whether it may do something, for a class or (None) for what has no class."""

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.periodic import Periodic
     from nonet.stores.namespace.publication import Publication
     from nonet.stores.namespace.quarantine import Quarantine
+    from nonet.stores.namespace.sessions import Sessions
     from nonet.stores.queue.groups import Groups
     from nonet.stores.queue.results import Results
+    from nonet.stores.sql.audit import Audit
     from nonet.stores.sql.database import Database
     from nonet.stores.sql.dead_letters import DeadLetters
     from nonet.stores.sql.mirror import Mirror
@@ -185,6 +187,13 @@ class Stores:
         return Quarantine(self.broker, self._namespace)
 
     @cached_property
+    def sessions(self) -> Sessions:
+        """Logins of the dashboard."""
+        from nonet.stores.namespace.sessions import Sessions
+
+        return Sessions(self.broker.client, self._namespace)
+
+    @cached_property
     def leadership(self) -> Leadership:
         """The lease of the leading scheduler."""
         from nonet.stores.namespace.leadership import Leadership
@@ -242,6 +251,13 @@ class Stores:
 
         return Mirror(database, self._settings.namespace)
 
+    async def audit(self) -> Audit:
+        """Who changed what in the dashboard and the API."""
+        database = await self._open_database()
+        from nonet.stores.sql.audit import Audit
+
+        return Audit(database, self._settings.namespace)
+
     async def look_for_tables(self) -> None:
         """Check that SQL answers and has all tables.
 
@@ -283,6 +299,7 @@ class Stores:
 
 def _make_database(url: str) -> Database:
     """Open SQL. Called in a thread, because its imports would block the event loop."""
+    import nonet.stores.sql.audit
     import nonet.stores.sql.dead_letters
     import nonet.stores.sql.mirror
     import nonet.stores.sql.outbox  # noqa: F401  # so that later imports are fast

@@ -57,8 +57,8 @@ _STATUSES: dict[type[Exception], int] = {
 def install(app: FastAPI) -> None:
     """Answer the errors of Nonet and of HTTP as the caller expects them."""
     for kind in (NonetError, ValueError, TimeoutError, StarletteHTTPException):
-        app.add_exception_handler(kind, _answer)
-    app.add_exception_handler(RequestValidationError, _answer)
+        app.add_exception_handler(kind, answer)
+    app.add_exception_handler(RequestValidationError, answer)
 
 
 def status_of(error: Exception) -> int:
@@ -73,7 +73,8 @@ def status_of(error: Exception) -> int:
     return found
 
 
-async def _answer(request: Request, error: Exception) -> Response:
+async def answer(request: Request, error: Exception) -> Response:
+    """Return the response to a request that failed."""
     status = status_of(error)
     headers = dict(getattr(error, "headers", None) or {})
     if status in (429, 503):
@@ -86,9 +87,9 @@ async def _answer(request: Request, error: Exception) -> Response:
         return problem(status, detail, headers=headers)
     from nonet.web.pages.rendering import render  # it imports the site, which imports this
 
-    answer = render(request, "error.html", status, detail=detail)
-    answer.headers.update(headers)
-    return answer
+    page = render(request, "error.html", status, detail=detail)
+    page.headers.update(headers)
+    return page
 
 
 def _detail(error: Exception) -> str:

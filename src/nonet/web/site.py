@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,8 +13,10 @@ from fastapi import Depends, HTTPException, Request
 from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import acting_as
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import READING, Action, Principal
+from nonet.telemetry.masking import without_secrets
 from nonet.web.access.access import Access
+from nonet.web.auditing import Auditor
 from nonet.web.live import Live
 from nonet.web.measured import Requests
 from nonet.web.shared import Shared
@@ -30,6 +33,7 @@ class Site:
         shared: reads that all viewers share.
         requests: what was requested, and what pages send to Redis.
         live: tells open pages when to read again.
+        audit: who did what.
     """
 
     nonet: Nonet
@@ -38,15 +42,18 @@ class Site:
     shared: Shared = field(default_factory=Shared)
     requests: Requests = field(default_factory=Requests)
     live: Live = field(init=False)
+    audit: Auditor = field(init=False)
 
     def __post_init__(self) -> None:
         self.live = Live(lambda: self.nonet.stores.events, self.shared, self.requests.pages)
+        self.audit = Auditor(self.nonet, self.settings.audit_retention)
 
     @asynccontextmanager
     async def changing(self, who: Principal, action: Action, what: str) -> AsyncIterator[None]:
         """Audit a change: who does what in this block, and whether it succeeded.
 
-        Stores name the principal in the event stream.
+        Stores name the principal in the event stream. The block must contain only the change: its
+        error is the outcome.
 
         Args:
             what: the object and its new value, as people read it: ``task 01J…: cancel``.
@@ -54,8 +61,16 @@ class Site:
         try:
             with acting_as(who.name):
                 yield
+        except asyncio.CancelledError:
+            # The caller has gone, or the server stops: do not wait for SQL.
+            self.audit.note(who.name, action, what, "cut off: it may have happened")
+            raise
+        except Exception as error:
+            await self.audit.record(who.name, action, what, _outcome(error))
+            raise
         finally:
             self.shared.forget()
+        await self.audit.record(who.name, action, what)
 
 
 def get_site(request: Request) -> Site:
@@ -64,10 +79,19 @@ def get_site(request: Request) -> Site:
     return site
 
 
+SiteOf: TypeAlias = Annotated[Site, Depends(get_site)]
+"""The site as a parameter of a route."""
+
+
 def get_principal(request: Request) -> Principal:
     """Return who sends a request. The guard has refused requests of nobody."""
     principal: Principal = request.state.principal
     return principal
+
+
+def _outcome(error: Exception) -> str:
+    text = error.detail if isinstance(error, HTTPException) else error
+    return without_secrets(f"{type(error).__name__}: {text}")
 
 
 def may(action: Action) -> Any:
@@ -80,7 +104,8 @@ def may(action: Action) -> Any:
         HTTPException: 403, the principal may not do this.
     """
 
-    def check(who: Annotated[Principal, Depends(get_principal)]) -> Principal:
+    def check(site: SiteOf, who: Annotated[Principal, Depends(get_principal)]) -> Principal:
+        _ensure_writable(site, action)
         if action not in who.actions:
             refuse(who, action)
         return who
@@ -92,7 +117,8 @@ def may(action: Action) -> Any:
 def for_all_classes(action: Action) -> Any:
     """Return the dependency of a route about no class: a scoped token may not use it."""
 
-    def check(who: Annotated[Principal, Depends(get_principal)]) -> Principal:
+    def check(site: SiteOf, who: Annotated[Principal, Depends(get_principal)]) -> Principal:
+        _ensure_writable(site, action)
         ensure(who, action, None)
         return who
 
@@ -106,13 +132,16 @@ def ensure(who: Principal, action: Action, task_class: str | None) -> None:
         refuse(who, action, task_class)
 
 
+def _ensure_writable(site: Site, action: Action) -> None:
+    if site.settings.read_only and action not in READING:
+        raise HTTPException(403, "this dashboard is read-only: NONET_WEB_READ_ONLY is set")
+
+
 def refuse(who: Principal, action: Action, task_class: str | None = None) -> None:
     """Raise 403 and name the missing permission."""
     scope = f" for {task_class}" if task_class else ""
     raise HTTPException(403, f"{who.name} may not {action}{scope}: ask an admin for a role")
 
 
-SiteOf: TypeAlias = Annotated[Site, Depends(get_site)]
-"""The site as a parameter of a route."""
 Viewer: TypeAlias = Annotated[Principal, for_all_classes(Action.READ)]
 """A principal that may read."""

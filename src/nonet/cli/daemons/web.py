@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Annotated
 
 import typer
@@ -32,7 +33,8 @@ def serve(
     """Serve the dashboard and the API until SIGTERM.
 
     Settings come from NONET_… and NONET_WEB_… variables; Redis from NONET_REDIS_URL. If Redis is
-    unreachable, pages and calls answer 503.
+    unreachable, pages and calls answer 503. Without NONET_WEB_USERS, OIDC or a proxy it logs a link
+    by which one browser logs in.
 
     Exit codes: 0 stopped, 2 configuration error, 143 second signal.
 
@@ -43,9 +45,10 @@ def serve(
     from nonet.config.settings import load_settings
     from nonet.config.web_settings import WebSettings
     from nonet.daemon.health import answering_probes
-    from nonet.daemon.service import ExitCode, spare_collector, stop_on_signals
+    from nonet.daemon.service import ExitCode, every, spare_collector, stop_on_signals
 
     try:
+        from nonet.web.access.links import announce, ensure_protected
         from nonet.web.app import create_app
         from nonet.web.server import Server
     except ModuleNotFoundError as error:
@@ -56,14 +59,24 @@ def serve(
     async def command() -> int:
         settings = load_settings(**target.options(), metrics_port=metrics_port)
         web = WebSettings.load(host=host, port=port)
+        ensure_protected(web)
         set_up_logging(target.debug, settings)
         application = Nonet(settings)
         async with application, stop_on_signals() as stop:
-            server = Server(create_app(application, web), web)
+            served = create_app(application, web)
+            server = Server(served, web)
+            audit = served.state.site.audit
+            sessions = application.stores.sessions
             address = settings.metrics_host, settings.metrics_port
             async with answering_probes(*address, server):
                 spare_collector()
+                loops = [
+                    asyncio.create_task(every(stop, "audit", audit.tick), name="audit"),
+                    asyncio.create_task(announce(sessions, web, stop), name="link"),
+                ]
                 await server.run(stop)
+                await asyncio.wait(loops)
+            await audit.flush()
         return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
 
     run(target.debug, command, runs_user_code=True)

@@ -1,16 +1,28 @@
-"""Refuse requests of unknown callers, and add the headers that protect browsers."""
+"""Refuse requests of unknown callers and foreign pages; add headers that protect browsers."""
 
 from __future__ import annotations
 
-from fastapi import Request
-from fastapi.responses import RedirectResponse, Response
+import dataclasses
+import hmac
+import math
+from urllib.parse import parse_qs, urlencode
+
+from fastapi import HTTPException
 from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nonet.web.api.problems import problem
+from nonet.rules.permissions import READING, Principal
+from nonet.web import failures
+from nonet.web.access import requests
+from nonet.web.access.rates import Rates
 
-# Paths that need no login.
-_PUBLIC = ("/login", "/static/", "/livez", "/readyz")
+PUBLIC = frozenset({"/login", "/login/link", "/login/oidc", "/login/callback", "/livez", "/readyz"})
+"""Paths that need no login, besides those below `STATIC`."""
+STATIC = "/static/"
+
+_SAFE = ("GET", "HEAD", "OPTIONS")
 _HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -20,8 +32,14 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
+# The longest body: some tasks of NONET_MESSAGE_LIMIT; of a form; and of a caller without a login.
+_MOST_BODY, _MOST_FORM, _MOST_UNKNOWN = 16 * 2**20, 2**20, 2**16
+_FORM = "application/x-www-form-urlencoded"
+# Requests a second, and at once, of one principal; and of one address without a login.
+_PRINCIPAL_RATE, _UNKNOWN_RATE = (200, 1000), (10, 100)
 
 
 class Guard:
@@ -33,32 +51,208 @@ class Guard:
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._rates = Rates(*_PRINCIPAL_RATE)
+        self._unknown_rates = Rates(*_UNKNOWN_RATE)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "websocket":  # there are none, and nothing here would check one
+            await send({"type": "websocket.close", "code": 1008})
+            return
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        _complete_path(scope)
+        request = Request(scope, receive)
+        is_static = requests.path_in(scope).startswith(STATIC)
 
         async def protected(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
+                if not is_static:
+                    headers.setdefault("Cache-Control", "no-store")
+                self._add_cookie(request, headers)
             await send(message)
 
-        request = Request(scope, receive)
-        answer = await self._refusal(request)
-        await (answer or self._app)(scope, receive, protected)
+        try:
+            answer = await self._refusal(request)
+            body = None if answer else await self._body(request)
+        except Exception as error:
+            answer, body = await failures.answer(request, error), None
+        if answer is not None:
+            await answer(scope, receive, protected)
+        else:
+            await self._app(scope, body or receive, protected)
 
     async def _refusal(self, request: Request) -> Response | None:
+        """Return the answer of a request that no route may see; else set its principal."""
         site = request.app.state.site
-        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        if not requests.is_known_host(request, site.settings):
+            host = request.headers.get("host", "")
+            raise HTTPException(
+                421, f"this server is not {host!r}: add its name to NONET_WEB_HOSTS, or use its own"
+            )
+        path = requests.path_in(request.scope)
+        address = requests.address_of(request, getattr(site.access, "proxies", ()))
+        requests.address.set(address)
+        if path.startswith(STATIC):
+            return None
+        if path in PUBLIC:
+            _slow_down(self._unknown_rates, address)
+            _ensure_own_origin(request, is_needed=True)
+            return None
         principal = await site.access.identify(request)
-        if principal is not None:
-            request.state.principal = principal
+        if principal is None:
+            _slow_down(self._unknown_rates, address)
+            return _ask_for_login(request, path)
+        _slow_down(self._rates, principal.name)
+        if not request.headers.get("Authorization", "").lower().startswith("bearer "):
+            _ensure_own_origin(request, is_needed=bool(_csrf(request)))
+        request.state.principal = _restricted(principal, site.settings.read_only)
+        return None
+
+    async def _body(self, request: Request) -> Receive | None:
+        """Return what the routes receive: a body of limited length, whose CSRF token is right."""
+        if request.method in _SAFE:
             return None
-        if path.startswith(_PUBLIC):
-            return None
-        if path.startswith("/api/"):
-            return problem(401, "no valid token or session: send 'Authorization: Bearer TOKEN'")
-        return RedirectResponse(request.url_for("login"), 303)
+        is_known = getattr(request.state, "principal", None) is not None
+        most = _MOST_BODY if is_known else _MOST_UNKNOWN
+        length = request.headers.get("Content-Length", "")
+        if length.isdigit() and int(length) > most:
+            raise _too_long(most)
+        receive = _limited(request.receive, most)
+        wanted = _csrf(request)
+        if not wanted:
+            return receive
+        sent = request.headers.get("X-CSRF-Token", "")
+        is_form = request.headers.get("Content-Type", "").partition(";")[0].strip() == _FORM
+        if not sent and is_form:
+            body = await _read(_limited(request.receive, _MOST_FORM))
+            receive = _repeated(body, request.receive)
+            sent = parse_qs(body.decode("latin-1")).get("csrf", [""])[0]
+        if not hmac.compare_digest(sent.encode(), wanted.encode()):
+            raise HTTPException(
+                403,
+                "the form has no valid CSRF token: load the page again and repeat the action; "
+                "programs send a bearer token instead of a cookie",
+            )
+        return receive
+
+    @staticmethod
+    def _add_cookie(request: Request, headers: MutableHeaders) -> None:
+        """Give a browser that a proxy has logged in a cookie with its CSRF token."""
+        if name := getattr(request.state, "new_cookie", ""):
+            carrier = Response()
+            request.app.state.site.access.browsers.set_cookie(
+                request, carrier, name, request.state.csrf
+            )
+            headers.append("Set-Cookie", carrier.headers["Set-Cookie"])
+
+
+def _complete_path(scope: Scope) -> None:
+    """Put the path of the dashboard back before a path from which a proxy has removed it."""
+    base = requests.base_of(scope)
+    path = scope["path"]
+    if base and path != base and not path.startswith(f"{base}/"):
+        scope["path"] = base + path
+
+
+def _csrf(request: Request) -> str:
+    return str(getattr(request.state, "csrf", ""))
+
+
+def _slow_down(rates: Rates, caller: str) -> None:
+    if seconds := rates.wait(caller):
+        raise HTTPException(
+            429,
+            "too many requests: wait, or send fewer at a time",
+            {"Retry-After": str(math.ceil(seconds))},
+        )
+
+
+def _ensure_own_origin(request: Request, *, is_needed: bool) -> None:
+    """Refuse a change that a page of another origin sends.
+
+    Args:
+        is_needed: also refuse a change of which the browser does not say where it comes from.
+    """
+    if request.method in _SAFE:
+        return
+    sender = requests.sender_of(request)
+    own = requests.own_origins(request, request.app.state.site.settings)
+    if sender in own or not (sender or is_needed):
+        return
+    raise HTTPException(
+        403,
+        f"the request comes from the page of {sender or 'an unknown address'}, not of "
+        f"{' or '.join(sorted(own))}: if that is the address of this dashboard, set NONET_WEB_URL",
+    )
+
+
+def _ask_for_login(request: Request, path: str) -> Response:
+    headers = request.headers
+    is_page = (
+        not path.startswith("/api/")
+        and "text/html" in headers.get("Accept", "")
+        and headers.get("Sec-Fetch-Mode", "navigate") == "navigate"
+        and "HX-Request" not in headers
+    )
+    if not is_page:
+        raise HTTPException(
+            401,
+            "no valid token or session: send 'Authorization: Bearer TOKEN', or log in",
+            {"WWW-Authenticate": "Bearer"},
+        )
+    base = requests.base_of(request.scope)
+    query = f"?{request.url.query}" if request.url.query else ""
+    here = f"{base}{path}{query}" if request.method in _SAFE else ""
+    return RedirectResponse(f"{base}/login{'?' + urlencode({'next': here}) if here else ''}", 303)
+
+
+def _restricted(principal: Principal, read_only: bool) -> Principal:
+    if not read_only:
+        return principal
+    return dataclasses.replace(principal, actions=principal.actions & READING)
+
+
+def _too_long(most: int) -> HTTPException:
+    return HTTPException(413, f"the body has more than {most // 1024} KiB: send fewer at a time")
+
+
+def _limited(receive: Receive, most: int) -> Receive:
+    """Raise 413 when a body is longer, also if its length was not announced."""
+    left = most
+
+    async def limited() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise _too_long(most)
+        return message
+
+    return limited
+
+
+async def _read(receive: Receive) -> bytes:
+    body = bytearray()
+    while True:
+        message = await receive()
+        body += message.get("body", b"")
+        if message["type"] != "http.request" or not message.get("more_body"):
+            return bytes(body)
+
+
+def _repeated(body: bytes, receive: Receive) -> Receive:
+    """Receive a body again that was read already."""
+    is_sent = False
+
+    async def repeated() -> Message:
+        nonlocal is_sent
+        if is_sent:
+            return await receive()
+        is_sent = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return repeated

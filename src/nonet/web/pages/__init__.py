@@ -14,6 +14,7 @@ _PAGES = (
     "schedules",
     "delayed",
     "events",
+    "login",
 )
 
 

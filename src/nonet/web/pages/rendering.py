@@ -52,6 +52,11 @@ def when(instant: datetime | None) -> str:
     return "" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
+def instant(seconds: float) -> datetime:
+    """Return the time of so many seconds since 1970."""
+    return datetime.fromtimestamp(seconds, UTC)
+
+
 def duration(seconds: float | None) -> str:
     """Show a duration in its two largest units.
 
@@ -164,4 +169,6 @@ _environment = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_environment.filters.update(when=when, duration=duration, amount=amount, bytes=format_bytes)
+_environment.filters.update(
+    when=when, instant=instant, duration=duration, amount=amount, bytes=format_bytes
+)

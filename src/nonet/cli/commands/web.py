@@ -1,0 +1,171 @@
+"""``task-run web``: users, tokens and links of the dashboard, and its audit."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import hashlib
+import json
+import re
+import secrets
+import sys
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+
+import typer
+
+from nonet.base.errors import ConfigurationError
+from nonet.cli.durations import duration
+from nonet.cli.options import Json, Limit
+from nonet.cli.output import print_line, print_rows
+from nonet.cli.target import Target, operation
+from nonet.daemon.service import ExitCode, who
+from nonet.rules.permissions import Action, Role
+
+app = typer.Typer(
+    help="The dashboard: users, tokens, links to log in, and its audit.",
+    rich_markup_mode=None,
+)
+
+_SHORTEST = 8
+_NAME = r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}"
+
+_Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user or token.")]
+_Role = Annotated[Role, typer.Option(help="What it may do: see 'The dashboard' in the docs.")]
+
+
+@app.command()
+def password(name: _Name, role: _Role = Role.VIEWER) -> None:
+    """Ask for a password, and print the line of a user for the file NONET_WEB_USERS.
+
+    Without a terminal the password is the first line of stdin. Only its scrypt hash is printed.
+
+    \b
+    task-run web password alice --role admin
+    """
+    from nonet.web.access.passwords import PasswordHash
+
+    _check_name(name)
+    line = {"name": name, "role": role.value, "password": str(PasswordHash.of(_read_password()))}
+    _print_line("users", line)
+
+
+@app.command()
+def token(
+    name: _Name,
+    role: Annotated[
+        Role | None, typer.Option(help="What it may do.", show_default="viewer, or --action")
+    ] = None,
+    action: Annotated[
+        list[Action] | None, typer.Option(help="One thing that it may do. Repeatable.")
+    ] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Only for classes such as 'reports:*'. Repeatable."),
+    ] = None,
+    expires: Annotated[
+        timedelta | None,
+        typer.Option(metavar="DURATION", parser=duration, help="It ends after this time: 90d."),
+    ] = None,
+) -> None:
+    """Make a token for a program, and print its line for the file NONET_WEB_USERS.
+
+    The token itself is printed on stderr, this once. Programs send it as 'Authorization: Bearer
+    TOKEN'.
+
+    \b
+    task-run web token ci --action submit --task 'reports:*'
+    """
+    _check_name(name)
+    if role and action:
+        raise typer.BadParameter("give either --role or --action")
+    secret = f"nonet_{secrets.token_urlsafe(32)}"
+    line: dict[str, Any] = {"name": name, "sha256": hashlib.sha256(secret.encode()).hexdigest()}
+    if action:
+        line["actions"] = sorted(map(str, action))
+    else:
+        line["role"] = str(role or Role.VIEWER)
+    if task:
+        line["classes"] = task
+    if expires:
+        line["expires"] = (datetime.now(UTC) + expires).strftime("%Y-%m-%dT%H:%M:%SZ")
+    typer.echo(f"the token, which is shown only now: {secret}", err=True)
+    _print_line("tokens", line)
+
+
+@app.command()
+@operation
+async def link(target: Target) -> int:
+    """Print a link by which one browser logs in to task-web as an admin, within ten minutes.
+
+    It starts with NONET_WEB_URL, or with the address of NONET_WEB_HOST and NONET_WEB_PORT. Use it
+    if nobody can log in: it needs only Redis.
+
+    \b
+    task-run web link
+    """
+    from nonet.config.web_settings import WebSettings
+    from nonet.web.access.links import new_link
+
+    url = WebSettings.load().address
+    async with target.stores() as stores:
+        typer.echo(await new_link(stores.sessions, url, who()))
+    return ExitCode.OK
+
+
+@app.command()
+@operation
+async def audit(
+    target: Target,
+    user: Annotated[
+        str, typer.Option("--who", help="Only of this user, or token:NAME.", show_default=False)
+    ] = "",
+    action: Annotated[
+        str, typer.Option(help="Only this action: cancel, login …", show_default=False)
+    ] = "",
+    since: Annotated[
+        timedelta | None,
+        typer.Option(metavar="DURATION", parser=duration, help="Not older than this, as in 1d."),
+    ] = None,
+    limit: Limit = 100,
+    as_json: Json = False,
+) -> int:
+    """Show who changed what in the dashboard and the API, the newest last.
+
+    \b
+    task-run web audit --who alice --since 1d
+    """
+    start = datetime.now(UTC) - since if since else None
+    async with target.stores() as stores:
+        store = await stores.audit()
+        found = await store.list(who=user, action=action, since=start, limit=limit)
+    rows = [dataclasses.asdict(entry) for entry in reversed(found)]
+    for row in rows:
+        del row["id"]
+    print_rows(rows, as_json, "no change was made in the dashboard", least=("address",))
+    return ExitCode.OK
+
+
+def _check_name(name: str) -> None:
+    if not re.fullmatch(_NAME, name):
+        raise typer.BadParameter(
+            f"{name!r} is not a name: it may have letters, digits and . _ @ + -"
+        )
+
+
+def _read_password() -> str:
+    if sys.stdin is not None and sys.stdin.isatty():
+        found = getpass.getpass("Password: ")
+        if found != getpass.getpass("Again: "):
+            raise ConfigurationError("the two passwords differ: try again")
+    else:
+        found = sys.stdin.readline().rstrip("\r\n") if sys.stdin else ""
+    if len(found) < _SHORTEST:
+        raise ConfigurationError(f"the password is too short: take at least {_SHORTEST} characters")
+    return found
+
+
+def _print_line(kind: str, line: dict[str, Any]) -> None:
+    """Print an item of a list of the file; JSON is YAML, and quotes what needs it."""
+    print_line(f"add this line below '{kind}:' in the file that NONET_WEB_USERS names:", err=True)
+    typer.echo(f"  - {json.dumps(line)}")
