@@ -9,7 +9,7 @@ from alembic import op
 from sqlalchemy.dialects import mysql
 
 revision = "0007"
-down_revision = "0005"
+down_revision = "0006"
 
 _MYSQL = ("mysql", "mariadb")
 _TIME = sa.DateTime(timezone=True).with_variant(mysql.DATETIME(fsp=6), *_MYSQL)
