@@ -54,7 +54,7 @@ class Server:
         )
         self._server = server = _Server(config)
         serving = asyncio.create_task(server.serve([listener]), name="web server")
-        logger.info("serving: url=http://%s:%d", host, port)
+        logger.info("ready: url=http://%s:%d", host, port)
         stopping = asyncio.create_task(stop.requested.wait(), name="stop")
         await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()

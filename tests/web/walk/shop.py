@@ -84,10 +84,13 @@ class Shop:
             yield
 
     def _add_users(self) -> None:
-        for role in ("viewer", "operator", "admin"):
-            line = self.command("task-run", "web", "password", role, "--role", role, text=PASSWORD)
-            with (self._home / "users.yaml").open("a", encoding="utf-8") as file:
-                file.write(line)
+        file = self._home / "users.yaml"
+        file.write_text("users:\n", encoding="utf-8")
+        file.chmod(0o600)
+        words = ("task-run", "web", "password", "ann", "--role", "admin")
+        line = self.command(*words, text=f"{PASSWORD}\n")
+        with file.open("a", encoding="utf-8") as users:
+            users.write(line)
 
     def _fill(self) -> None:
         self.submit("invoice-7", "running", "SendInvoice", 7)

@@ -35,7 +35,7 @@ class SendInvoice(BaseTask):
         return [MutexLock(LockedObjectType.INVOICE, self.invoice)]
 
     async def execute(self) -> None:
-        await context().progress(0.4, "page 12 of 30")
+        context().progress(0.4, "page 12 of 30")
         await asyncio.Event().wait()
 
 

@@ -1,0 +1,139 @@
+"""A walk through every page and action of the dashboard, with the keyboard only, on real daemons."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Literal
+
+import pytest
+from docs.pages import DOCS
+from playwright.async_api import Page, ViewportSize, async_playwright
+from ports import free_port
+from servers import RedisServer
+from web.accessible import faults
+from web.conftest import CHROMIUM
+from web.walk.keyboard import Keyboard
+from web.walk.shop import PASSWORD, Shop
+
+Theme = Literal["light", "dark"]
+WIDE, NARROW = 1280, 390
+_PICTURES = DOCS / "_static" / "dashboard"
+
+# Key of the page in the navigation, and what its picture is called.
+PAGES = {
+    "o": "overview",
+    "t": "tasks",
+    "c": "classes",
+    "w": "workers",
+    "l": "locks",
+    "i": "limits",
+    "s": "schedules",
+    "y": "delayed",
+    "g": "groups",
+    "d": "dead-letters",
+    "q": "quarantine",
+    "e": "events",
+    "a": "audit",
+}
+DETAILS = (
+    "/tasks/invoice-7",
+    "/tasks/invoice-7-again",
+    "/tasks/users-0",
+    "/tasks/archive",
+    "/tasks/unknown",
+    "/streams/normal/small",
+    "/locks/lock:mutex:invoice:7",
+    "/classes/shop_tasks:SendInvoice",
+)
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """The shop of all walks."""
+    with RedisServer() as redis:
+        made = Shop(redis.url, tmp_path_factory.mktemp("shop"), free_port())
+        with made.open():
+            yield made
+
+
+@asynccontextmanager
+async def walking(theme: Theme, width: int) -> AsyncIterator[Page]:
+    """A page of a browser, whose console must stay free of errors."""
+    problems: list[str] = []
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        context = await browser.new_context(
+            color_scheme=theme, viewport=ViewportSize(width=width, height=900)
+        )
+        page = await context.new_page()
+        page.on(
+            "console", lambda line: problems.append(line.text) if line.type == "error" else None
+        )
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        try:
+            yield page
+        finally:
+            await browser.close()
+    # A page that is not there is answered with 404, which the browser reports, too.
+    assert [line for line in problems if "404" not in line] == []
+
+
+async def log_in(page: Page, shop: Shop) -> None:
+    """Log in with the keyboard."""
+    await page.goto(shop.url)
+    keyboard = Keyboard(page)
+    await keyboard.fill("Name", "ann")
+    await keyboard.fill("Password", PASSWORD)
+    await keyboard.press_button("Log in")
+    await page.wait_for_url(f"{shop.url}/")
+
+
+LOOKS = [
+    ("light", WIDE),
+    pytest.param("dark", WIDE, marks=pytest.mark.soak),
+    pytest.param("light", NARROW, marks=pytest.mark.soak),
+    pytest.param("dark", NARROW, marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize(("theme", "width"), LOOKS)
+async def test_every_page_is_reached_by_keys_and_excludes_no_one(
+    shop: Shop, theme: Theme, width: int
+) -> None:
+    """No page has a serious fault for axe-core, an error in the console, or scrolls sideways."""
+    async with walking(theme, width) as page:
+        await log_in(page, shop)
+        found: dict[str, list[str]] = {}
+        for key, name in PAGES.items():
+            if not await page.locator(f'nav.pages a[data-key="{key}"]').count():
+                continue
+            await Keyboard(page).go(key)
+            found[name] = await _look_at(page)
+            await _picture(page, name, theme, width)
+        for path in DETAILS:
+            await page.goto(f"{shop.url}{path}")
+            found[path] = await _look_at(page)
+        await page.goto(f"{shop.url}/tasks/invoice-7-again")
+        await _picture(page, "task", theme, width)
+        assert {name: problems for name, problems in found.items() if problems} == {}
+
+
+async def _look_at(page: Page) -> list[str]:
+    problems = await faults(page)
+    if await page.locator("h1").count() != 1:
+        problems.append("it has not one h1")
+    if await page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+        problems.append("it scrolls sideways")
+    return problems
+
+
+async def _picture(page: Page, name: str, theme: Theme, width: int) -> None:
+    """Write the picture of a page for the documentation, if asked for."""
+    wanted = os.environ.get("SCREENS") == "write"
+    if wanted and (theme, width) == ("light", WIDE):
+        _PICTURES.mkdir(parents=True, exist_ok=True)
+        await page.screenshot(path=_PICTURES / f"{name}.png")
