@@ -9,7 +9,6 @@ from collections import deque
 from datetime import UTC, datetime, timedelta
 
 from nonet.app import Nonet
-from nonet.base.errors import NonetError
 from nonet.stores.sql.audit import AuditEntry
 from nonet.telemetry.failures import FailureLog
 from nonet.telemetry.masking import without_secrets
@@ -89,7 +88,7 @@ class Auditor:
                     while self._waiting and self._waiting[0].id in written:
                         self._waiting.popleft()
             self._failures.succeeded()
-        except (NonetError, TimeoutError) as error:
+        except Exception as error:  # an operator's change must not fail because of its audit
             self._again_at = time.monotonic() + _REST_SECONDS
             self._failures.failed(error, _REST_SECONDS)
 

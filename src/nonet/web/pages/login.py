@@ -141,6 +141,8 @@ async def log_out(
     if everywhere:
         for session in await site.nonet.stores.sessions.of(who.name):
             await login.browsers.end_other(who.name, session.digest)
+            site.live.close(session.digest)
+    site.live.close(who.session)
     await site.audit.record(who.name, "logout", "everywhere" if everywhere else "here")
     return answer
 
@@ -160,6 +162,7 @@ async def end_session(
 ) -> Response:
     """End another session of the same user."""
     await login.browsers.end_other(who.name, digest)
+    site.live.close(digest)
     await site.audit.record(who.name, "logout", "of another session")
     return back(request, path_of(request, "account"), "Ended that session.")
 
