@@ -42,16 +42,17 @@ async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
         yield opened
 
 
-ClientOf = Callable[[Role], AbstractAsyncContextManager[httpx.AsyncClient]]
+ClientOf = Callable[[Role | Principal], AbstractAsyncContextManager[httpx.AsyncClient]]
 
 
 @pytest.fixture
 def client_of(nonet: Nonet) -> ClientOf:
-    """A client of the API for a principal with a role, which needs no login."""
+    """A client of the API for a principal, or one with a role, which needs no login."""
 
     @asynccontextmanager
-    async def opened(role: Role) -> AsyncIterator[httpx.AsyncClient]:
-        app = create_app(nonet, WebSettings.plain(), Fixed(principal(role)))
+    async def opened(who: Role | Principal) -> AsyncIterator[httpx.AsyncClient]:
+        caller = who if isinstance(who, Principal) else principal(who)
+        app = create_app(nonet, WebSettings.plain(), Fixed(caller))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             yield client

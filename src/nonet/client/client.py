@@ -168,30 +168,47 @@ class Client:
         self._ensure_open()
         if self.live_config.is_due:
             await self.live_config.refresh()
-        durable: list[Submission] = []
-        others: list[Submission] = []
         prepared: list[Submission] = []
+        durable: list[bool] = []
         with sending() as trace:
             task: Any
             for task in tasks:
-                rows_first = is_durable(task, said.transaction, self.registry)
-                made = self.envelopes.prepare(task, said, trace=trace)
-                prepared.append(made)
-                (durable if rows_first else others).append(made)
+                durable.append(is_durable(task, said.transaction, self.registry))
+                prepared.append(self.envelopes.prepare(task, said, trace=trace))
             if trace:
                 describe_sent(prepared)
             if said.transaction is not None:
-                await (await self._rows()).submit_within(said.transaction, durable)
-            elif durable:
-                await (await self._rows()).submit(durable, ids_are_new=True)
-            try:
-                accepted = await self.broker.accept(others)
-            except AdmissionRejected as error:
-                raise error.after(len(durable)) from None
-        if not durable:
-            return [Handle(item.id, self, item.created) for item in accepted]
-        found = dict(zip((item.id for item in others), accepted, strict=True))
-        return [self._handle(found.get(item.id, Accepted(item.id, True))) for item in prepared]
+                await (await self._rows()).submit_within(said.transaction, prepared)
+                return [Handle(item.id, self) for item in prepared]
+            return await self.send_many(prepared, durable, ids_are_new=True)
+
+    async def send_many(
+        self, prepared: Sequence[Submission], durable: Sequence[bool], *, ids_are_new: bool = False
+    ) -> list[Handle[Any]]:
+        """Submit prepared submissions in few round trips, for the framework.
+
+        Args:
+            prepared: the validated tasks.
+            durable: whether to keep each in SQL; those are submitted first.
+            ids_are_new: all ids were generated for these submissions.
+
+        Raises:
+            NonetError: as `submit_many`.
+        """
+        kept = [item for item, is_kept in zip(prepared, durable, strict=True) if is_kept]
+        others = [item for item, is_kept in zip(prepared, durable, strict=True) if not is_kept]
+        made: list[bool] = []
+        if kept:
+            made = await (await self._rows()).submit(kept, ids_are_new=ids_are_new)
+        try:
+            accepted = iter(await self.broker.accept(others))
+        except AdmissionRejected as error:
+            raise error.after(len(kept)) from None
+        created = iter(made)
+        return [
+            Handle(item.id, self, next(created)) if is_kept else self._handle(next(accepted))
+            for item, is_kept in zip(prepared, durable, strict=True)
+        ]
 
     async def send(
         self, submission: Submission, *, durable: bool, id_is_new: bool = False

@@ -11,7 +11,6 @@ Example:
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Annotated, Any, TypeAlias
@@ -26,6 +25,7 @@ from nonet.base.errors import (
     BrokerFullError,
     ConflictError,
     InvalidArgumentsError,
+    NonetError,
     NotBoundError,
     NotFoundError,
     ResultUnavailable,
@@ -34,11 +34,9 @@ from nonet.base.errors import (
     TaskExpired,
     UnableToAcquireLockError,
 )
+from nonet.web.statuses import STATUSES, retry_after
 
 __all__ = ["NonetApp", "get_app", "install", "lifespan"]
-
-# Suggested to clients while Redis or SQL does not answer or is full.
-_UNAVAILABLE_SECONDS = 5
 
 Lifespan: TypeAlias = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -131,59 +129,45 @@ def install(app: FastAPI) -> None:
         web = FastAPI(lifespan=lifespan(namespace="test"))
         install(web)
     """
-    app.add_exception_handler(AdmissionRejected, _too_many)
-    app.add_exception_handler(ServerUnreachableError, _unavailable)
-    app.add_exception_handler(BrokerFullError, _unavailable)
-    app.add_exception_handler(UnableToAcquireLockError, _locked)
-    app.add_exception_handler(NotFoundError, _not_found)
-    app.add_exception_handler(ResultUnavailable, _no_result)
-    app.add_exception_handler(InvalidArgumentsError, _invalid)
-    app.add_exception_handler(ConflictError, _conflict)
-    app.add_exception_handler(TaskCancelled, _without_result)
-    app.add_exception_handler(TaskExpired, _without_result)
+    for kind in _BODIES:
+        app.add_exception_handler(kind, _answer)
 
 
-async def _too_many(request: Request, error: Exception) -> Response:
-    assert isinstance(error, AdmissionRejected)
-    content = {
+async def _answer(request: Request, error: Exception) -> Response:
+    kind = next(kind for kind in type(error).__mro__ if kind in _BODIES)
+    status = STATUSES[kind]
+    headers = retry_after(error) if status in (429, 503) else None
+    return JSONResponse(_BODIES[kind](error), status, headers)
+
+
+def _detail(text: str) -> Callable[[Any], dict[str, Any]]:
+    return lambda error: {"detail": text}
+
+
+def _too_many(error: AdmissionRejected) -> dict[str, Any]:
+    return {
         "detail": error.brief,
         "active": error.active,
         "ceiling": error.ceiling,
         "scope": error.scope,
     }
-    return JSONResponse(content, 429, _retry_after(error.retry_after))
 
 
-async def _unavailable(request: Request, error: Exception) -> Response:
-    content = {"detail": "the task system is unavailable: try again later"}
-    return JSONResponse(content, 503, _retry_after(_UNAVAILABLE_SECONDS))
+def _invalid(error: InvalidArgumentsError) -> dict[str, Any]:
+    return {"detail": [{"msg": problem} for problem in error.problems]}
 
 
-async def _locked(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "another process is working on this: try again later"}, 409)
-
-
-async def _not_found(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "this id is unknown"}, 404)
-
-
-async def _no_result(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "this id has no result"}, 404)
-
-
-async def _invalid(request: Request, error: Exception) -> Response:
-    assert isinstance(error, InvalidArgumentsError)
-    return JSONResponse({"detail": [{"msg": problem} for problem in error.problems]}, 422)
-
-
-async def _conflict(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": "the current state does not allow this"}, 409)
-
-
-async def _without_result(request: Request, error: Exception) -> Response:
-    ended = "cancelled" if isinstance(error, TaskCancelled) else "not started in time"
-    return JSONResponse({"detail": f"the task was {ended} and has no result"}, 409)
-
-
-def _retry_after(seconds: float) -> dict[str, str]:
-    return {"Retry-After": str(max(1, math.ceil(seconds)))}
+_UNAVAILABLE = _detail("the task system is unavailable: try again later")
+# What the responses say. Their statuses are those of `nonet.web.statuses`.
+_BODIES: dict[type[NonetError], Callable[[Any], dict[str, Any]]] = {
+    AdmissionRejected: _too_many,
+    ServerUnreachableError: _UNAVAILABLE,
+    BrokerFullError: _UNAVAILABLE,
+    UnableToAcquireLockError: _detail("another process is working on this: try again later"),
+    NotFoundError: _detail("this id is unknown"),
+    ResultUnavailable: _detail("this id has no result"),
+    InvalidArgumentsError: _invalid,
+    ConflictError: _detail("the current state does not allow this"),
+    TaskCancelled: _detail("the task was cancelled and has no result"),
+    TaskExpired: _detail("the task was not started in time and has no result"),
+}

@@ -1,4 +1,4 @@
-"""Submit again, at most once, what failed: ids and decisions.
+"""Submit at most once what failed, or what a request with a key asks for: ids and decisions.
 
 What failed is a dead letter, an entry of the quarantine, or a task in the history. The new task
 is called a repeat. Its id is derived from values that stay unique; a row number does
@@ -31,7 +31,7 @@ class Known(NamedTuple):
 
 
 class Repeat(NamedTuple):
-    """A task that repeats another one.
+    """A task that is submitted once: it repeats another one, or belongs to a request with a key.
 
     Attributes:
         id: id of the repeat.
@@ -94,6 +94,25 @@ def repeat_of_end(namespace: str, task_id: str, life: str) -> Repeat:
     """
     parts = (namespace, task_id, life)
     return Repeat(f"again-{id_of(_digest('id of an end', *parts))}", _mark("end", *parts))
+
+
+def repeat_of_request(namespace: str, caller: str, key: str, number: int, body: bytes) -> Repeat:
+    """Return a task of a request with an idempotency key.
+
+    The key decides its id, and the body its mark.
+
+    Args:
+        caller: who sends the request; keys of different callers are independent.
+        number: the place of the task in the request.
+        body: the request, written in one way only.
+
+    >>> first = repeat_of_request("nonet", "token:ci", "order-7", 0, b"{}")
+    >>> first.id, first.mark == repeat_of_request("nonet", "token:ci", "order-7", 1, b"[]").mark
+    ('key-d94s7nwqhhu43ngr2vqi', False)
+    """
+    # Callers choose the key, which may contain anything, so separate the parts by their lengths.
+    parts = [f"{len(part)}:{part}" for part in (namespace, caller, key)]
+    return Repeat(f"key-{id_of(_digest('id of a key', *parts, number))}", _mark("body", body.hex()))
 
 
 def mark_in(terms: str) -> str:

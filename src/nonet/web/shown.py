@@ -24,7 +24,7 @@ from nonet.stores.namespace.periodic import EntryStatus
 from nonet.stores.namespace.quarantine import Quarantined
 from nonet.stores.sql.letters import DeadLetter
 from nonet.tasks.handles import EndedTask, TaskStatus
-from nonet.web.site import Site
+from nonet.web.site import Site, ensure
 
 # Ends that say who ended the task and why, instead of an error that the task raised.
 _TOLD = ("cancelled", "expired")
@@ -47,6 +47,12 @@ _Named = TypeVar("_Named", bound=Named)
 def sees_details(who: Principal, task_class: str | None) -> bool:
     """Return whether `who` may see errors, labels and progress of a class (None: of no class)."""
     return who.may(Action.DETAILS, task_class)
+
+
+def ensure_searchable(who: Principal, task_class: str | None, *details: object) -> None:
+    """Raise 403 if `who` searches for details that it may not see: matches would reveal them."""
+    if any(details):
+        ensure(who, Action.DETAILS, task_class)
 
 
 def visible(found: Iterable[_Named], who: Principal) -> list[_Named]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.base.errors import ConfigurationError, InvalidArgumentsError, NonetError
+from nonet.base.errors import ConfigurationError, InvalidArgumentsError
 from nonet.cli.completion import classes
 from nonet.cli.durations import duration
 from nonet.telemetry.masking import keep_secret
@@ -44,19 +44,14 @@ def bind_task(
     nonet: Nonet, name: str, positional: list[Any], named: dict[str, Any]
 ) -> tuple[str, BaseTask]:
     """Return the full name of a class, and a task with these arguments, which are validated."""
+    from nonet.operate.submitting import bound
     from nonet.tasks.secrecy import secret_texts  # it imports pydantic
 
     task_class = nonet.registry.get(name)
     # Mask secret arguments in everything that this process prints from here on.
     given = dict(zip(task_class.arguments.names, positional, strict=False)) | named
     keep_secret(secret_texts(given, task_class.cls))
-    try:
-        return task_class.name, task_class.arguments.bind(positional, named)
-    except NonetError:
-        raise
-    except Exception as error:  # the constructor of the class rejects them
-        problem = f"{type(error).__name__}: {error}"
-        raise InvalidArgumentsError(task_class.name, [problem]) from error
+    return task_class.name, bound(task_class, positional, named)
 
 
 def _json(task: str, option: str, text: str, kind: type) -> Any:

@@ -10,6 +10,8 @@ _RESOURCES = (
     "overview",
     "workers",
     "live",
+    "submitting",
+    "tasks",
 )
 
 

@@ -23,7 +23,8 @@ def problem(
         "type": "about:blank",
         "title": HTTPStatus(status).phrase,
         "status": status,
-        "detail": detail,
+        # A text of the caller may have lone surrogates, which no answer can contain.
+        "detail": detail.encode(errors="backslashreplace").decode(),
         **fields,
     }
     return JSONResponse(content, status, dict(headers or {}), media_type="application/problem+json")

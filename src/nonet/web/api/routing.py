@@ -1,0 +1,147 @@
+"""What the resources of the API have in common: routers, parameters, pages of lists."""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Annotated, Any, Generic, TypeVar
+
+from fastapi import APIRouter, Path, Query
+from fastapi.routing import APIRoute
+from pydantic import BaseModel, Field, StringConstraints
+
+PREFIX = "/api/v1"
+
+_Item = TypeVar("_Item")
+
+# Texts that Redis, SQL and terminals can hold: no control characters. Pydantic itself refuses lone
+# surrogates.
+_PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+_LABEL = r"^[^\x00-\x1f\x7f=]+=[^\x00-\x1f\x7f]+$"
+
+Text = Annotated[str, StringConstraints(max_length=1000, pattern=_PRINTABLE)]
+"""A short text in a body."""
+Id = Annotated[str, StringConstraints(pattern=r"^[!-~]{1,128}$")]
+"""An id of a task in a body."""
+ClassName = Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=_PRINTABLE)]
+"""The name of a task class in a body."""
+Seconds = Annotated[float, Field(ge=0, le=3653 * 86400, allow_inf_nan=False)]
+"""A duration in seconds, at most ten years."""
+
+TaskId = Annotated[str, Path(pattern=r"^[!-~]{1,128}$", description="Id of the task.")]
+OfClass = Annotated[
+    str | None,
+    Query(
+        min_length=1,
+        max_length=255,
+        pattern=_PRINTABLE,
+        description="Only this task class: its full name `category:Class`, or its bare name.",
+    ),
+]
+Limit = Annotated[int, Query(ge=1, le=1000, description="The most items of the answer.")]
+Cursor = Annotated[
+    str,
+    Query(
+        max_length=4000,
+        pattern=r"^[\w-]*$",
+        description="`cursor` of the page before; leave it out for the first page.",
+    ),
+]
+Labels = Annotated[
+    list[Annotated[str, StringConstraints(max_length=1000, pattern=_LABEL)]] | None,
+    Query(
+        max_length=20,
+        description="Only tasks with this label, `NAME=VALUE`; repeat it for more labels.",
+    ),
+]
+Since = Annotated[
+    float | None,
+    Query(gt=0, le=3653 * 86400, allow_inf_nan=False, description="At most this many seconds ago."),
+]
+
+
+class Page(BaseModel, Generic[_Item]):
+    """A part of a list."""
+
+    items: Sequence[_Item]
+    cursor: str | None = Field(
+        default=None, description="Send it to get what follows; null at the end of the list."
+    )
+
+
+class Reason(BaseModel, extra="forbid"):
+    """Why something is changed."""
+
+    reason: Text = Field(default="", description="For people: it is shown and recorded.")
+
+
+NO_REASON = Reason()
+
+
+def resource(tag: str) -> APIRouter:
+    """Return the router of a kind of thing. The names of its routes are their operation ids."""
+    return APIRouter(prefix=PREFIX, tags=[tag], generate_unique_id_function=_operation)
+
+
+def _operation(route: APIRoute) -> str:
+    return route.name
+
+
+def labels_of(pairs: Sequence[str] | None) -> dict[str, str]:
+    """Return labels by name of ``NAME=VALUE`` parameters."""
+    return {name: value for name, _, value in (pair.partition("=") for pair in pairs or ())}
+
+
+def page(items: Sequence[Any], cursor: str) -> Page[Any]:
+    """Return a page.
+
+    Args:
+        cursor: of the store, for what follows; empty at the end.
+    """
+    return Page(items=items, cursor=sealed(cursor))
+
+
+def sealed(cursor: str) -> str | None:
+    """Return the cursor of a store as callers get it, which tells them nothing of the store."""
+    if not cursor:
+        return None
+    text = f"{_checksum(cursor)} {cursor}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def _checksum(cursor: str) -> str:
+    return f"{zlib.crc32(cursor.encode()):08x}"
+
+
+def opened(cursor: str) -> str:
+    """Undo `sealed`.
+
+    Raises:
+        ValueError: the cursor is not one of `sealed`.
+    """
+    if not cursor:
+        return ""
+    with suppress(ValueError):
+        data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
+        found, _, text = data.decode().partition(" ")
+        if found == _checksum(text):  # a cursor that somebody made up would confuse a store
+            return text
+    raise ValueError("cursor: it is not the cursor of a page; leave it out to begin anew")
+
+
+def slice_of(found: Sequence[Any], limit: int, cursor: str) -> Page[Any]:
+    """Return a page of a short list that is read as a whole, in a steady order.
+
+    Args:
+        found: all items.
+        cursor: of the page before: how many items to skip.
+    """
+    text = opened(cursor)
+    if not re.fullmatch(r"\d{0,9}", text, re.ASCII):
+        raise ValueError("cursor: it belongs to another list; leave it out to begin anew")
+    start = int(text or 0)
+    end = start + limit
+    return page(found[start:end], str(end) if end < len(found) else "")

@@ -1,0 +1,238 @@
+"""``POST /api/v1/tasks`` and ``/tasks/bulk``: submit tasks, safely repeatable with a key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Annotated, Any, Literal
+
+from fastapi import Header
+from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints
+
+from nonet.base.errors import InvalidArgumentsError, UnknownTaskError
+from nonet.messages.repetition import Repeat, repeat_of_request
+from nonet.operate.submitting import bound, submit_each
+from nonet.rules.permissions import Action, Principal
+from nonet.tasks.registry import TaskClass
+from nonet.tasks.task import FROM_CLASS, BaseTask, Options
+from nonet.tasks.unique import Unique
+from nonet.web.api.routing import ClassName, Id, Seconds, Text, resource
+from nonet.web.site import Site, SiteOf, ensure, may, refuse
+
+router = resource("tasks")
+
+_MOST_TASKS = 1000
+_MOST_DAYS = 3653
+_DEEPEST = 50
+
+
+def _sendable(value: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what is nested so deeply that code which walks it would fail, and lone surrogates."""
+    level: list[Any] = [value]
+    for _ in range(_DEEPEST):
+        nested = (item.values() if isinstance(item, dict) else item for item in level)
+        level = [child for items in nested for child in items if isinstance(child, dict | list)]
+        if not level:
+            json.dumps(value, ensure_ascii=False).encode()  # raises a ValueError
+            return value
+    raise ValueError(f"it is nested more than {_DEEPEST} levels deep")
+
+
+def _reachable(at: datetime) -> datetime:
+    if at.replace(tzinfo=None) > datetime.now() + timedelta(days=_MOST_DAYS):
+        raise ValueError("it must be within the next ten years")
+    return at
+
+
+_Values = Annotated[dict[str, JsonValue], AfterValidator(_sendable)]
+
+Key = Annotated[
+    Annotated[str, StringConstraints(min_length=1, max_length=255, pattern=r"^[ -~]+$")] | None,
+    Header(
+        alias="Idempotency-Key",
+        description="A text of your own, such as a UUID. A request with the same key and the same "
+        "body is answered with the same tasks and submits nothing twice; with another body it is "
+        "refused (409). Keys belong to the user or token that sends them, and are remembered as "
+        "long as the ids of the tasks.",
+    ),
+]
+Submitter = Annotated[Principal, may(Action.SUBMIT)]
+
+
+class UniqueKey(BaseModel, extra="forbid"):
+    """Submit the task only if no other task holds the same key."""
+
+    mode: Literal["until_start", "until_done", "for_seconds", "keep_latest"] = Field(
+        description="How long a task holds the key."
+    )
+    seconds: Annotated[float, Field(gt=0, le=_MOST_DAYS * 86400, allow_inf_nan=False)] | None = (
+        Field(default=None, description="The duration of `for_seconds`.")
+    )
+    key: Annotated[Text, Field(min_length=1)] | None = Field(
+        default=None, description="The key; null: as the class defines, or class and arguments."
+    )
+
+    def made(self) -> Unique:
+        """Return it as a value for `nonet.Nonet.submit`."""
+        if (self.mode == "for_seconds") != (self.seconds is not None):
+            raise ValueError("unique: give seconds with the mode for_seconds, and only there")
+        if self.seconds is not None:
+            return Unique.for_seconds(self.seconds, self.key)
+        made: Unique = getattr(Unique, self.mode)(self.key)
+        return made
+
+
+class NewTask(BaseModel, extra="forbid"):
+    """A task to submit."""
+
+    task: ClassName = Field(
+        description="Task class: its full name `category:Class`, or its bare name if it is unique."
+    )
+    arguments: _Values = Field(default={}, description="The arguments of the class by name.")
+    id: Id | None = Field(
+        default=None,
+        description="An id of your own: submitting it again returns the same task. Not together "
+        "with an Idempotency-Key.",
+    )
+    at: Annotated[datetime, AfterValidator(_reachable)] | None = Field(
+        default=None,
+        description="Do not start before this time: ISO 8601, UTC unless it has an offset.",
+    )
+    delay: Seconds | None = Field(
+        default=None, description="Do not start before this many seconds from now."
+    )
+    start_by: Annotated[float, Field(gt=0, le=_MOST_DAYS * 86400, allow_inf_nan=False)] | None = (
+        Field(
+            default=None,
+            description="The task expires unless it starts within this many seconds; null: no "
+            "deadline; left out: as the class defines.",
+        )
+    )
+    labels: _Values = Field(
+        default={}, description="Free data. `priority` and `size` override the class."
+    )
+    unique: UniqueKey | None = Field(
+        default=None,
+        description="Which submissions count as the same task; null: only those with the same id; "
+        "left out: as the class defines.",
+    )
+
+    def options(self, now: datetime | None) -> Options:
+        """Return the options for the submission.
+
+        Args:
+            now: the time from which the delay counts.
+        """
+        if self.at is not None and self.delay is not None:
+            raise ValueError("give at or delay, not both")
+        given = self.model_fields_set
+        unique = self.unique.made() if self.unique else None
+        return Options(
+            at_time=now + timedelta(seconds=self.delay)
+            if now and self.delay is not None
+            else self.at,
+            id=self.id,
+            labels=self.labels,
+            start_by=self.start_by if "start_by" in given else FROM_CLASS,
+            unique=unique if "unique" in given else FROM_CLASS,
+        )
+
+
+class NewTasks(BaseModel, extra="forbid"):
+    """Tasks to submit together."""
+
+    tasks: Annotated[list[NewTask], Field(min_length=1, max_length=_MOST_TASKS)]
+
+
+class Submitted(BaseModel):
+    """A task that was accepted."""
+
+    id: str = Field(description="Id of the task, or of the other task that holds its unique key.")
+    created: bool = Field(description="False if the task existed before.")
+
+
+class SubmittedTasks(BaseModel):
+    """Tasks that were accepted, in the order of the request."""
+
+    tasks: list[Submitted]
+
+
+@router.post("/tasks", status_code=202)
+async def submit(body: NewTask, site: SiteOf, who: Submitter, key: Key = None) -> Submitted:
+    """Submit one task."""
+    (made,) = await _submit(site, who, [body], key, _digest(body))
+    return made
+
+
+@router.post("/tasks/bulk", status_code=202)
+async def submit_bulk(
+    body: NewTasks, site: SiteOf, who: Submitter, key: Key = None
+) -> SubmittedTasks:
+    """Submit up to 1000 tasks. All are validated before the first is submitted.
+
+    A ceiling can refuse the rest behind a batch of 500: `accepted` in the problem says how many
+    tasks were submitted. With an Idempotency-Key, or ids of your own, send the whole request again.
+    """
+    made = await _submit(site, who, body.tasks, key, _digest(body))
+    return SubmittedTasks(tasks=made)
+
+
+async def _submit(
+    site: Site, who: Principal, asked: Sequence[NewTask], key: str | None, digest: bytes
+) -> list[Submitted]:
+    is_relative = any(item.delay is not None for item in asked)
+    now = await site.nonet.broker.now() if is_relative else None
+    wanted: list[tuple[BaseTask, Options]] = []
+    for number, item in enumerate(asked):
+        try:
+            task, options = _checked(site, who, item, key, now)
+            if len(asked) > 1:  # to name the task that is invalid
+                site.nonet.client.envelopes.prepare(task, options)
+            wanted.append((task, options))
+        except (InvalidArgumentsError, UnknownTaskError, ValueError) as error:
+            if len(asked) == 1:
+                raise
+            raise ValueError(f"tasks.{number}: {error}; nothing was submitted") from None
+    what = ", ".join(dict.fromkeys(type(task).__name__ for task, _ in wanted))
+    async with site.changing(who, Action.SUBMIT, f"submit {len(wanted)} of {what:.200}"):
+        repeats = _repeats(site, who, key, digest, len(wanted))
+        handles = await submit_each(site.nonet.client, wanted, repeats)
+    return [Submitted(id=str(handle), created=handle.created) for handle in handles]
+
+
+def _checked(
+    site: Site, who: Principal, item: NewTask, key: str | None, now: datetime | None
+) -> tuple[BaseTask, Options]:
+    if key is not None and item.id is not None:
+        raise ValueError("id: leave it out, because the Idempotency-Key decides it")
+    task_class = _class_of(site, who, item.task)
+    options = item.options(now)
+    return bound(task_class, [], item.arguments), options
+
+
+def _class_of(site: Site, who: Principal, name: str) -> TaskClass:
+    try:
+        found = site.nonet.registry.get(name)
+    except UnknownTaskError:
+        if who.classes is not None:  # the error would name classes beyond its scope
+            refuse(who, Action.SUBMIT, name)
+        raise
+    ensure(who, Action.SUBMIT, found.name)
+    return found
+
+
+def _repeats(
+    site: Site, who: Principal, key: str | None, digest: bytes, number: int
+) -> list[Repeat]:
+    if key is None:
+        return []
+    namespace = site.nonet.settings.namespace
+    return [repeat_of_request(namespace, who.name, key, at, digest) for at in range(number)]
+
+
+def _digest(body: BaseModel) -> bytes:
+    """Return what two requests share exactly if they ask for the same."""
+    said = body.model_dump(mode="json", exclude_unset=True)
+    return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).digest()

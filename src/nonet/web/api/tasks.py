@@ -1,0 +1,244 @@
+"""``/api/v1/tasks``: live tasks, one task, its explanation; cancel one or many; submit again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Literal
+
+from fastapi import HTTPException, Query
+from pydantic import BaseModel, Field
+
+from nonet.daemon.service import who as actor
+from nonet.operate.cancelling import cancel_existing, preview_cancel
+from nonet.operate.ended import resubmit_ended
+from nonet.rules.explanation import Explanation
+from nonet.rules.permissions import Action, Principal
+from nonet.tasks.handles import TaskStatus
+from nonet.web import shown
+from nonet.web.api.routing import (
+    NO_REASON,
+    ClassName,
+    Cursor,
+    Labels,
+    Limit,
+    OfClass,
+    Page,
+    Reason,
+    Since,
+    TaskId,
+    Text,
+    labels_of,
+    opened,
+    resource,
+    sealed,
+)
+from nonet.web.site import Site, SiteOf, ensure, may
+
+router = resource("tasks")
+
+# How many tasks a list examines in each place.
+_BUDGET = 5000
+
+Reader = Annotated[Principal, may(Action.READ)]
+Canceller = Annotated[Principal, may(Action.CANCEL)]
+LiveState = Literal["queued", "delayed", "waiting", "running", "dying"]
+
+
+class LivePage(Page[TaskStatus]):
+    """Some of the tasks that have not ended, in the order of a list."""
+
+    matched: int = Field(description="How many tasks match, as far as they were examined.")
+    searched: int = Field(description="How many tasks were examined.")
+    total: int = Field(description="How many tasks there are where this list searches.")
+
+
+class Selection(BaseModel, extra="forbid"):
+    """Selects live tasks of a class, or with labels."""
+
+    task: ClassName | None = Field(
+        default=None, description="Task class: its full or bare name; null: any."
+    )
+    labels: dict[Text, Text] = Field(
+        default={}, max_length=20, description="The tasks have all of these labels."
+    )
+    states: Annotated[
+        tuple[Literal["queued", "delayed", "waiting", "running"], ...], Field(min_length=1)
+    ] = Field(
+        default=("queued", "delayed", "waiting", "running"),
+        description="In which states they are.",
+    )
+
+
+class CancelMany(Selection):
+    """Which tasks to cancel, first as a preview."""
+
+    reason: Text = Field(default="", description="For people: it is shown and recorded.")
+    dry_run: bool = Field(
+        default=True,
+        description="Only return how many tasks match, and the moment for the real call.",
+    )
+    moment: datetime | None = Field(
+        default=None,
+        description="`moment` of the preview: tasks that were submitted later are left alone. "
+        "Needed unless `dry_run`.",
+    )
+
+
+class CancelledMany(BaseModel):
+    """What was cancelled, or would be."""
+
+    dry_run: bool
+    number: int = Field(description="How many tasks were cancelled, or would be.")
+    is_exact: bool = Field(description="False if the number of a preview is an estimate.")
+    is_complete: bool = Field(
+        description="False if there are more: send the request again with the same moment."
+    )
+    moment: datetime = Field(description="Send it with the real call.")
+    sample: list[TaskStatus] = Field(description="In a preview, some of the tasks.")
+
+
+class Cancelled(BaseModel):
+    """A task after its cancellation."""
+
+    id: str
+    state: str = Field(
+        description="`cancelled`; or `cancelling` while its worker ends it, within seconds."
+    )
+
+
+class Resubmitted(BaseModel):
+    """A new task that repeats another one."""
+
+    id: str = Field(description="Id of the new task.")
+
+
+@router.get("/tasks")
+async def list_tasks(
+    site: SiteOf,
+    who: Reader,
+    state: Annotated[LiveState | None, Query(description="Only tasks in this state.")] = None,
+    task: OfClass = None,
+    label: Labels = None,
+    worker: Annotated[
+        Text | None, Query(description="Only tasks that this worker has: `pid@host` or its id.")
+    ] = None,
+    error: Annotated[
+        Text,
+        Query(description="Only tasks whose last attempt failed with an error with this text."),
+    ] = "",
+    since: Since = None,
+    limit: Limit = 100,
+    cursor: Cursor = "",
+) -> LivePage:
+    """List tasks that have not ended: running ones first, then waiting, queued and delayed ones.
+
+    A page with a filter can have fewer items than `limit`, even none, although more follow.
+    """
+    shown.ensure_searchable(who, task, label, error)
+    found = await site.nonet.list_tasks(
+        state=state,
+        task=task,
+        labels=labels_of(label),
+        worker=worker,
+        error=error,
+        since=None if since is None else timedelta(seconds=since),
+        limit=limit,
+        budget=_BUDGET,
+        cursor=opened(cursor),
+    )
+    rows = [shown.status(item, who) for item in shown.visible(found.rows, who)]
+    return LivePage(
+        items=rows,
+        cursor=sealed(found.cursor),
+        matched=found.matched,
+        searched=found.searched,
+        total=found.total,
+    )
+
+
+@router.get("/tasks/{id:path}/explanation")
+async def explain_task(id: TaskId, site: SiteOf, who: Reader) -> Explanation:
+    """Explain where a task is, or the first thing that keeps it from running."""
+    found = await _allowed(site, who, Action.READ, id)
+    return await shown.explanation(site, id, who, found.name)
+
+
+@router.get("/tasks/{id:path}")
+async def get_task(id: TaskId, site: SiteOf, who: Reader) -> TaskStatus:
+    """Return the status of a task."""
+    return shown.status(await _allowed(site, who, Action.READ, id), who)
+
+
+@router.post("/tasks/cancel")
+async def cancel_tasks(body: CancelMany, site: SiteOf, who: Canceller) -> CancelledMany:
+    """Cancel all tasks of a class or with some labels, in two steps.
+
+    The first call (`dry_run`, the default) returns about how many tasks match, and a moment. The
+    second one, with this moment, cancels those that existed then.
+    """
+    ensure(who, Action.CANCEL, body.task)
+    if not (body.task or body.labels):
+        raise ValueError("give a task class or labels, or it would cancel all tasks")
+    client = site.nonet.client
+    selection = await client.selection(body.states, task=body.task, labels=body.labels)
+    if body.dry_run:
+        found = await preview_cancel(client, selection)
+        sample = [shown.status(item, who) for item in shown.visible(found.sample, who)]
+        return CancelledMany(
+            dry_run=True,
+            number=found.number,
+            is_exact=found.is_exact,
+            is_complete=True,
+            moment=found.moment,
+            sample=sample,
+        )
+    if body.moment is None:
+        raise ValueError("moment: take it from the answer of the same request with dry_run")
+    moment = body.moment if body.moment.tzinfo else body.moment.replace(tzinfo=UTC)
+    async with site.changing(who, Action.CANCEL, f"tasks {selection}: cancel"):
+        done = await cancel_existing(client, selection, moment, actor(), body.reason)
+    return CancelledMany(
+        dry_run=False,
+        number=done.number,
+        is_exact=True,
+        is_complete=done.is_complete,
+        moment=moment,
+        sample=[],
+    )
+
+
+@router.post("/tasks/{id:path}/cancel")
+async def cancel_task(
+    id: TaskId, site: SiteOf, who: Canceller, body: Reason = NO_REASON
+) -> Cancelled:
+    """Cancel a task in whatever state it is; it does not run any further."""
+    found = await _allowed(site, who, Action.CANCEL, id)
+    async with site.changing(who, Action.CANCEL, f"task {id} ({found.name}): cancel"):
+        state = (await site.nonet.cancel([id], reason=body.reason))[id]
+    if state not in ("cancelled", "cancelling"):
+        raise HTTPException(409, f"task {id} is {state or 'gone'} and can no longer be cancelled")
+    return Cancelled(id=id, state=state)
+
+
+@router.post("/tasks/{id:path}/resubmit", status_code=202)
+async def resubmit_task(
+    id: TaskId, site: SiteOf, who: Annotated[Principal, may(Action.RESUBMIT)]
+) -> Resubmitted:
+    """Submit a failed task of the history again as a new task, once.
+
+    Dead letters have a route of their own.
+    """
+    stores = site.nonet.stores
+    kept = await stores.history.find(id)
+    name = kept.task.name if kept else (await site.nonet.status(id)).name
+    ensure(who, Action.RESUBMIT, name)
+    async with site.changing(who, Action.RESUBMIT, f"task {id} ({name}): submit again"):
+        made = await resubmit_ended(id, site.nonet.client, stores.history, stores.dead_letters)
+    return Resubmitted(id=str(made))
+
+
+async def _allowed(site: Site, who: Principal, action: Action, id: str) -> TaskStatus:
+    """Return the status of a task for whose class `who` has a permission."""
+    found = await site.nonet.status(id)
+    ensure(who, action, found.name)
+    return found

@@ -1,0 +1,110 @@
+"""Live tasks over the API: lists, one task, cancelling, submitting again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+from web.conftest import ClientOf
+from web_tasks import Failing, Mail, Report
+
+from nonet import Nonet
+from nonet.rules.permissions import Action, Principal, Role
+
+TASKS = "/api/v1/tasks"
+
+
+async def every(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
+    """All items of a list, page by page."""
+    found, cursor = list[dict[str, Any]](), ""
+    while True:
+        answer = await client.get(TASKS, params={**query, "cursor": cursor})
+        assert answer.status_code == 200, answer.text
+        found += answer.json()["items"]
+        cursor = answer.json()["cursor"]
+        if not cursor:
+            return found
+
+
+async def test_a_list_has_pages_and_filters(client: httpx.AsyncClient, nonet: Nonet) -> None:
+    """Pages cover each task once; class, state and labels select."""
+    ids = [await nonet.submit(Report(n), labels={"n": n % 2}) for n in range(25)]
+    mail = await nonet.submit(Mail())
+    found = await every(client, limit=7, task="Report")
+    assert sorted(item["id"] for item in found) == sorted(ids)
+    assert [item["id"] for item in await every(client, task="web_tasks:Mail")] == [mail]
+    assert len(await every(client, label="n=1", limit=4)) == 12
+    assert await every(client, state="running") == []
+    wrong = await client.get(TASKS, params={"cursor": "abc"})
+    assert (wrong.status_code, "cursor" in wrong.json()["detail"]) == (422, True)
+
+
+async def test_one_task_has_a_status_and_an_explanation(
+    client: httpx.AsyncClient, nonet: Nonet
+) -> None:
+    """Ids may contain slashes; an unknown one is a 404."""
+    await nonet.submit(Report(1), id="report/2026/7")
+    status = await client.get(f"{TASKS}/report/2026/7")
+    assert (status.status_code, status.json()["state"]) == (200, "queued")
+    why = await client.get(f"{TASKS}/report/2026/7/explanation")
+    assert (why.status_code, why.json()["cause"]) == (200, "worker")
+    for path in ("nothing", "nothing/explanation"):
+        answer = await client.get(f"{TASKS}/{path}")
+        assert answer.status_code == 404
+        assert answer.headers["content-type"] == "application/problem+json"
+
+
+async def test_a_task_is_cancelled_once(client: httpx.AsyncClient, nonet: Nonet) -> None:
+    """The event stream names the caller; an ended task is a conflict."""
+    id = await nonet.submit(Report(1))
+    answer = await client.post(f"{TASKS}/{id}/cancel", json={"reason": "too late"})
+    assert answer.json() == {"id": id, "state": "cancelled"}
+    (event,) = await nonet.stores.events.last(9, kind="tasks-cancelled")
+    assert event.who == "alice"
+    assert "too late" in event.text
+    assert (await client.post(f"{TASKS}/nothing/cancel")).status_code == 404
+
+
+async def test_many_are_cancelled_in_two_steps(client: httpx.AsyncClient, nonet: Nonet) -> None:
+    """A preview counts; the real call needs its moment and leaves later tasks alone."""
+    ids = [await nonet.submit(Report(n)) for n in range(5)]
+    other = await nonet.submit(Mail())
+    selection = {"task": "web_tasks:Report"}
+    preview = (await client.post(f"{TASKS}/cancel", json=selection)).json()
+    assert (preview["number"], preview["dry_run"]) == (5, True)
+    assert len(preview["sample"]) == 5
+    later = await nonet.submit(Report(6))
+    real = {**selection, "dry_run": False}
+    assert (await client.post(f"{TASKS}/cancel", json=real)).status_code == 422
+    real["moment"] = preview["moment"]
+    done = (await client.post(f"{TASKS}/cancel", json=real)).json()
+    assert (done["number"], done["is_complete"]) == (5, True)
+    assert [(await nonet.status(id)).state for id in ids] == ["cancelled"] * 5
+    assert {item["id"] for item in await every(client)} == {str(other), str(later)}
+    assert (await client.post(f"{TASKS}/cancel", json={})).status_code == 422
+
+
+async def test_a_scoped_token_has_its_classes_only(client_of: ClientOf, nonet: Nonet) -> None:
+    """Lists leave other classes out; single tasks and changes of others are forbidden."""
+    report, failing = await nonet.submit(Report(1)), await nonet.submit(Failing())
+    actions = frozenset({Action.READ, Action.CANCEL})
+    async with client_of(Principal("token:ci", actions, ("*:Report",))) as token:
+        assert [item["id"] for item in await every(token)] == [report]
+        assert (await token.get(f"{TASKS}/{report}")).status_code == 200
+        for path in (f"{failing}", f"{failing}/explanation"):
+            assert (await token.get(f"{TASKS}/{path}")).status_code == 403
+        assert (await token.post(f"{TASKS}/{failing}/cancel")).status_code == 403
+        for body in ({"task": "web_tasks:Failing"}, {"labels": {"n": "1"}}):
+            assert (await token.post(f"{TASKS}/cancel", json=body)).status_code == 403
+        assert (await token.post(f"{TASKS}/{report}/cancel")).status_code == 200
+
+
+async def test_a_viewer_cannot_search_for_what_is_hidden(client_of: ClientOf, nonet: Nonet) -> None:
+    """Filters by labels and errors would reveal them; a viewer changes nothing."""
+    id = await nonet.submit(Report(1), labels={"key": "hunter2"})
+    async with client_of(Role.VIEWER) as viewer:
+        assert len(await every(viewer)) == 1
+        for query in ({"label": "key=hunter2"}, {"error": "x"}):
+            assert (await viewer.get(TASKS, params=query)).status_code == 403
+        assert (await viewer.post(f"{TASKS}/{id}/cancel")).status_code == 403
+        assert (await viewer.post(f"{TASKS}/{id}/resubmit")).status_code == 403
