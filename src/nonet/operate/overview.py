@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from nonet.base.errors import NonetError, masked
 from nonet.base.streams import Size
 from nonet.config.settings import Settings
 from nonet.rules.explanation import HANDED_OVER_WITHIN
 from nonet.rules.overview import troubles
+from nonet.rules.pace import drains
 from nonet.rules.situation import (
     Crew,
     Deaths,
     Overview,
+    RedisState,
     Running,
     Situation,
     StreamLoad,
@@ -36,20 +39,49 @@ _MOST = 1000  # deaths and events that are counted
 # take seconds.
 _SQL_SECONDS = 5.0
 _LONGEST = 3
+# How old parts may be for callers that remember them.
+_SERVER_SECONDS = 5.0
+_SLOW_SECONDS = 10.0
+_SQL_KEPT_SECONDS = 30.0
+
+_Value = TypeVar("_Value")
 
 
-async def overview(stores: Stores, settings: Settings, *, details: bool = True) -> Overview:
+class Remember(Protocol):
+    """Returns a value that may be some seconds old; see `nonet.web.shared.Shared.read`."""
+
+    async def __call__(
+        self, key: Hashable, seconds: float, source: Callable[[], Awaitable[_Value]]
+    ) -> _Value:
+        """Return what `source` read at most `seconds` ago."""
+        ...
+
+
+async def _always(key: Hashable, seconds: float, source: Callable[[], Awaitable[_Value]]) -> _Value:
+    return await source()
+
+
+async def overview(
+    stores: Stores, settings: Settings, *, details: bool = True, remember: Remember = _always
+) -> Overview:
     """Read what is wrong, and what goes on; see `nonet.Nonet.overview`.
 
     Args:
         details: quote errors and progress. False: for readers who may see only types of errors.
+        remember: keeps what changes slowly, for callers that read an overview every few seconds.
     """
-    situation, figures, workers = await look(stores, settings)
+    situation, figures, workers = await look(stores, settings, remember)
     if not details:
         situation = situation.without_details()
+    pace = await remember(("pace",), _SLOW_SECONDS, stores.history.pace)
     alive = [worker for worker in workers if worker.alive]
+    began = time.perf_counter()
+    at = await stores.broker.now()
+    round_trip = time.perf_counter() - began
+    server = situation.server
+    leads = figures.leader and server.leader
     return Overview(
-        at=await stores.broker.now(),
+        at=at,
         findings=tuple(troubles(situation)),
         streams=tuple(situation.streams),
         workers=Counter(worker.size for worker in alive),
@@ -60,26 +92,33 @@ async def overview(stores: Stores, settings: Settings, *, details: bool = True) 
         delayed=figures.delayed,
         dying=figures.dying,
         leader=figures.leader.partition("/")[0],
-        memory_bytes=int(situation.server.info.get("used_memory", 0)),
-        memory_limit=int(situation.server.info.get("maxmemory", 0)),
+        memory_bytes=int(server.info.get("used_memory", 0)),
+        memory_limit=int(server.info.get("maxmemory", 0)),
         longest=await _longest(stores, alive, details),
+        drains=drains(situation.streams, situation.active, pace.classes),
+        pace=pace,
+        crews=tuple(situation.crews),
+        leader_age=max(0.0, settings.leader_ttl - server.leader_left) if leads else None,
+        redis=RedisState.of(server.info, round_trip),
+        sql=server.sql,
     )
 
 
 async def look(
-    stores: Stores, settings: Settings
+    stores: Stores, settings: Settings, remember: Remember = _always
 ) -> tuple[Situation, Figures, Sequence[WorkerStatus]]:
     """Read the situation of a namespace, and the figures and workers that it is made of."""
     now, wall = await stores.broker.logical_now(), await stores.broker.now()
-    reader = _Reader()
+    reader = _Reader(remember)
     figures = await stores.measures.figures(count_accepted=False)
     workers = await stores.results.workers()
-    sql = await _sql_state(stores, settings)
+    sql = await remember(("sql",), _SQL_KEPT_SECONDS, lambda: _sql_state(stores, settings))
+    server = Inspection(stores.broker, settings.namespace).server
     situation = Situation(
-        server=await Inspection(stores.broker, settings.namespace).server(sql),
+        server=await remember(("server",), _SERVER_SECONDS, lambda: server(sql)),
         dying=figures.dying,
-        dying_error=await reader.read("dying tasks", _dying_error(stores, figures), ""),
-        kept=await reader.read("durable tasks", _kept(stores, sql), (0, 0.0)),
+        dying_error=await reader.read("dying tasks", lambda: _dying_error(stores, figures), ""),
+        kept=await reader.read("durable tasks", lambda: _kept(stores, sql), (0, 0.0)),
         quarantined=figures.quarantined,
         streams=_streams(figures),
         crews=[_crew(size, workers) for size in Size],
@@ -88,13 +127,13 @@ async def look(
             for (task, priority, size), number in figures.active.items()
         },
         stalls={worker.name: worker.lag_ms for worker in workers if worker.lag_ms},
-        waiters=await reader.read("locks", stores.locks.contended()),
-        pauses=await reader.read("pauses", stores.controls.load()),
-        deaths=await reader.read("history", _deaths(stores, now)),
-        lost_workers=await reader.read("events", _lost_workers(stores, now), 0),
-        foreign=await reader.read("tasks handed on", stores.measures.handed_on(), {}),
-        late=await reader.read("schedules", _late(stores, wall), {}),
-        full=await reader.read("ceilings", _full(stores), {}),
+        waiters=await reader.read("locks", stores.locks.contended),
+        pauses=await reader.read("pauses", stores.controls.load, seconds=0),
+        deaths=await reader.read("history", lambda: _deaths(stores, now)),
+        lost_workers=await reader.read("events", lambda: _lost_workers(stores, now), 0),
+        foreign=await reader.read("tasks handed on", stores.measures.handed_on, {}),
+        late=await reader.read("schedules", lambda: _late(stores, wall), {}),
+        full=await reader.read("ceilings", lambda: _full(stores), {}),
         unreadable=reader.problems,
     )
     return situation, figures, workers
@@ -103,12 +142,21 @@ async def look(
 class _Reader:
     """Reads parts. A damaged part becomes a problem: the others are still shown."""
 
-    def __init__(self) -> None:
+    def __init__(self, remember: Remember) -> None:
         self.problems: dict[str, str] = {}
+        self._remember = remember
 
-    async def read(self, what: str, asked: Awaitable[Any], otherwise: Any = ()) -> Any:
+    async def read(
+        self,
+        what: str,
+        source: Callable[[], Awaitable[Any]],
+        otherwise: Any = (),
+        seconds: float = _SLOW_SECONDS,
+    ) -> Any:
         try:
-            return await asked
+            if not seconds:
+                return await source()
+            return await self._remember(("look", what), seconds, source)
         except (NonetError, TimeoutError) as error:
             self.problems[what] = str(error)
             return otherwise
@@ -183,8 +231,8 @@ async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
 
 
 async def _lost_workers(stores: Stores, now: datetime) -> int:
-    events = await stores.events.last(_MOST, kind="worker-lost")
-    return sum(event.at > now - _LOOK_BACK for event in events)
+    events = await stores.events.last(_MOST, kind="worker-lost", since=now - _LOOK_BACK)
+    return len(events)
 
 
 async def _late(stores: Stores, now: datetime) -> dict[str, float]:
@@ -213,11 +261,13 @@ async def _longest(
     """The tasks that run longest, with their progress as a text if `details` are wanted."""
     now = await stores.broker.logical_now()
     tasks = [(task.since or now, worker.name, task) for worker in workers for task in worker.tasks]
-    found = []
+    found: list[Running] = []
     for since, worker, task in sorted(tasks, key=lambda item: item[0])[: 3 * _LONGEST]:
+        if len(found) == _LONGEST:
+            break
         status = await stores.results.status(task.id)
         if status is not None and status.state == "running":  # a dying one is a finding
             seconds = (now - since).total_seconds()
             progress = str(status.progress or "") if details else ""
             found.append(Running(task.id, task.task, worker, seconds, progress))
-    return tuple(found[:_LONGEST])
+    return tuple(found)

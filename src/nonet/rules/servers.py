@@ -56,6 +56,7 @@ class Server:
         info: the answer to INFO.
         clock_ahead: seconds by which the clock of Redis is ahead of the local one.
         leader: id of the leading scheduler; empty: none leads.
+        leader_left: seconds until its lease ends, unless it is extended.
         late_seconds: how long the first due task has been due; 0: none is.
         failed_hooks: start-up hooks that have not succeeded, with their errors.
         slow_hooks: start-up hooks that have run for more than a minute.
@@ -71,6 +72,7 @@ class Server:
     info: Mapping[str, Any]
     clock_ahead: float = 0.0
     leader: str = ""
+    leader_left: float = 0.0
     late_seconds: float = 0.0
     failed_hooks: Mapping[str, str] = field(default_factory=dict)
     slow_hooks: Sequence[str] = ()

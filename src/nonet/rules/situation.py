@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from nonet.rules.details import error_type
 from nonet.rules.diagnosis import Finding
+from nonet.rules.pace import Pace
 from nonet.rules.pauses import Pause
 from nonet.rules.refusal import Waiters
 from nonet.rules.servers import Server
@@ -141,6 +143,40 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
+class RedisState:
+    """The server of a namespace.
+
+    Attributes:
+        version, role, policy: as INFO reports them; empty without permission. `policy` is what
+            Redis does when its memory is full.
+        persistence: ``AOF``, ``snapshots`` or ``none``.
+        round_trip: seconds of one command.
+    """
+
+    version: str = ""
+    role: str = ""
+    policy: str = ""
+    persistence: str = ""
+    round_trip: float = 0.0
+
+    @classmethod
+    def of(cls, info: Mapping[str, Any], round_trip: float) -> RedisState:
+        """Read the answer to INFO.
+
+        >>> RedisState.of({"redis_version": "7.4", "aof_enabled": 1}, 0.001).persistence
+        'AOF'
+        """
+        kept = "snapshots" if info.get("rdb_saves") else "none"
+        return cls(
+            str(info.get("redis_version", "")),
+            str(info.get("role", "")),
+            str(info.get("maxmemory_policy", "")),
+            ("AOF" if info.get("aof_enabled") else kept) if info else "",
+            round_trip,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """What is wrong in a namespace, and what goes on there.
 
@@ -148,9 +184,16 @@ class Overview:
         at: the time of the server.
         findings: what is wrong, worst first; `hint` is the next command.
         streams: those that have tasks.
+        drains: seconds until the queued tasks of a stream have started, at the pace of now; a
+            stream is missing if that is not known.
+        pace: how fast tasks ended in the last minutes.
         workers: live ones by size; `slots` is how many tasks they run at a time.
         queued, running, waiting, delayed, dying: how many tasks are in each state.
+        crews: the live workers of each size.
         leader: the leading scheduler; empty: none leads.
+        leader_age: seconds since its last tick; None: none leads.
+        redis: the server.
+        sql: state of the tables, see `nonet.rules.servers.Server`.
         memory_bytes, memory_limit: of Redis; a limit of 0 is none.
         longest: the tasks that run longest.
 
@@ -174,3 +217,9 @@ class Overview:
     memory_bytes: int
     memory_limit: int
     longest: tuple[Running, ...] = ()
+    drains: Mapping[str, float] = field(default_factory=dict)
+    pace: Pace | None = None
+    crews: tuple[Crew, ...] = ()
+    leader_age: float | None = None
+    redis: RedisState = RedisState()
+    sql: str = ""

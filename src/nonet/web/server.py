@@ -85,8 +85,13 @@ class Server:
             ) from None
 
     def report(self) -> Report:
-        """Whether it answers, for ``/readyz``."""
-        return Report(self.is_ready, () if self.is_ready else ("it does not listen yet",))
+        """Whether it listens and Redis answers, for ``/readyz``."""
+        reasons = []
+        if not self.is_ready:
+            reasons.append("it does not listen yet")
+        if self._app.state.site.is_redis_away:
+            reasons.append("Redis does not answer")
+        return Report(not reasons, reasons)
 
     def stuck(self) -> Sequence[str]:
         """See `nonet.daemon.health.Observed`."""

@@ -132,7 +132,13 @@ async def overview(site: Site, who: Principal) -> Overview:
     """Read the overview as `who` may see it, at most once in two seconds for all viewers."""
     details = sees_details(who, None)
     nonet = site.nonet
-    read = partial(nonet_overview, nonet.stores, nonet.settings, details=details)
+    read = partial(
+        nonet_overview,
+        nonet.stores,
+        nonet.settings,
+        details=details,
+        remember=site.shared.read,
+    )
     return await site.shared.read(("overview", details), 2.0, read)
 
 

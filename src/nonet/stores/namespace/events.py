@@ -67,9 +67,11 @@ class Events:
         """
         await self._scripts.run("log_event", kind, who, text)
 
-    async def last(self, limit: int, *, kind: str | None = None) -> list[Event]:
-        """Return the last `limit` events, optionally of one kind, the newest last."""
-        return await self._before("+", limit, kind)
+    async def last(
+        self, limit: int, *, kind: str | None = None, since: datetime | None = None
+    ) -> list[Event]:
+        """Return the last `limit` events, optionally of one kind or after a time, newest last."""
+        return [event for _, event in await self._before("+", limit, kind, since)]
 
     async def page(
         self, limit: int, keep: Callable[[Event], bool] = lambda event: True, cursor: str = ""
@@ -106,16 +108,17 @@ class Events:
         """
         return Following(self, limit, kind, after)
 
-    async def _before(self, end: str, limit: int, kind: str | None) -> list[Event]:
-        return [event for _, event in await self._entries_before(end, limit, kind)]
-
-    async def _entries_before(self, end: str, limit: int, kind: str | None) -> list[_Entry]:
+    async def _before(
+        self, end: str, limit: int, kind: str | None, since: datetime | None = None
+    ) -> list[_Entry]:
         found: list[_Entry] = []
         while len(found) < limit:
             async with server_errors(self._client):
                 page = await self._client.xrevrange(self._key, end, count=_PAGE)
-            found += _entries(page, kind)
-            if len(page) < _PAGE:
+            entries = _entries(page, kind)
+            found += [entry for entry in entries if since is None or entry[1].at > since]
+            is_past = since is not None and page and _event(page[-1][1]).at <= since
+            if len(page) < _PAGE or is_past:
                 break
             end = f"({page[-1][0].decode()}"
         return found[:limit][::-1]
@@ -169,7 +172,7 @@ class Following:
         """Return what `new` returns, each event with its id."""
         newest = await self._events._newest()
         if self._seen is None:
-            found = await self._events._entries_before(newest.decode(), self._limit, self._kind)
+            found = await self._events._before(newest.decode(), self._limit, self._kind)
         else:
             start = self._seen if _order(self._seen) <= _order(newest) else _BEGINNING
             found = await self._events._between(start, newest, self._kind)

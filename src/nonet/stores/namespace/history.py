@@ -12,12 +12,20 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, 
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
 from nonet.base.keys import prefix
-from nonet.rules.figures import ClassFigures, class_figures, resolution_for
+from nonet.rules.figures import (
+    ClassFigures,
+    SlotFigures,
+    class_figures,
+    figures_of,
+    merged,
+    resolution_for,
+)
+from nonet.rules.pace import Pace, pace_of
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, server_errors
 from nonet.stores.queue.places import TaskFilter, readable
@@ -137,6 +145,15 @@ class EndedPage:
     cursor: str = ""
 
 
+class _Slots(NamedTuple):
+    """Vectors by class and begin of their slot; `first` is the begin of the first slot."""
+
+    classes: dict[str, dict[datetime, dict[int, int]]]
+    first: datetime
+    now: datetime
+    seconds: int
+
+
 class History:
     """The history of one namespace, over a broker's connection; scripts write it."""
 
@@ -250,6 +267,34 @@ class History:
         Raises:
             ServerUnreachableError: Redis does not answer.
         """
+        found = await self._slots(since, task)
+        return [
+            class_figures(name, slots, found.first, found.now, found.seconds)
+            for name, slots in sorted(found.classes.items())
+        ]
+
+    async def pace(self, *, since: timedelta = timedelta(minutes=2)) -> Pace:
+        """Return how fast tasks of all classes ended lately.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer.
+        """
+        found = await self._slots(since, None)
+        return pace_of(found.classes, found.now)
+
+    async def minutes(self, *, since: timedelta) -> list[SlotFigures]:
+        """Return the figures of all classes together, for each slot that has some, oldest first.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer.
+        """
+        slots: dict[datetime, list[dict[int, int]]] = {}
+        for of_class in (await self._slots(since, None)).classes.values():
+            for at, vector in of_class.items():
+                slots.setdefault(at, []).append(vector)
+        return [SlotFigures(at, figures_of(merged(slots[at]))) for at in sorted(slots)]
+
+    async def _slots(self, since: timedelta, task: str | None) -> _Slots:
         resolution = resolution_for(since)
         slot, span = resolution.slot, min(since.total_seconds(), resolution.kept)
         set_by = await correction(self._client, self._prefix)
@@ -262,9 +307,7 @@ class History:
             slots = await pipe.execute(raise_on_error=False)
         by_class: dict[str, dict[datetime, dict[int, int]]] = {}
         for number, fields in zip(numbers, slots, strict=True):
-            if isinstance(
-                fields, Exception
-            ):  # a key of a wrong type, which the next report replaces
+            if isinstance(fields, Exception):  # of a wrong type: the next report replaces the key
                 continue
             at = instant(number * slot * 1_000_000) - set_by
             for name, packed in fields.items():
@@ -272,10 +315,7 @@ class History:
                 if task in (None, found, found.rpartition(":")[2]):
                     by_class.setdefault(found, {})[at] = _vector(packed)
         first = instant(numbers[0] * slot * 1_000_000) - set_by
-        return [
-            class_figures(name, by_class[name], first, now - set_by, slot)
-            for name in sorted(by_class)
-        ]
+        return _Slots(by_class, first, now - set_by, slot)
 
     async def _newest(
         self, lists: Sequence[str], set_by: timedelta, after: Positions

@@ -115,11 +115,12 @@ class Inspection:
         late = logical.timestamp() - first[0][1] / 1e6 if first else 0.0
         hooks: dict[bytes, bytes] = await self._read(client.hgetall(f"{key}startup"), {})
         refused = await self._read(client.hget(f"{key}config", "problem"), None) or b""
-        leader, told = await self._leader(logical)
+        leader, left, told = await self._leader(logical)
         return Server(
             info=info,
             clock_ahead=(clock - datetime.now(UTC)).total_seconds(),
             leader=leader,
+            leader_left=left,
             late_seconds=late if 0 < late < math.inf else 0.0,
             failed_hooks=_in_state("failed", hooks),
             slow_hooks=tuple(_in_state("running", hooks)),
@@ -169,17 +170,22 @@ class Inspection:
         except NonetError:
             return otherwise
 
-    async def _leader(self, now: datetime) -> tuple[str, dict[str, Any]]:
-        """The leader and what it reports of itself; empty on garbage, which a row reports."""
+    async def _leader(self, now: datetime) -> tuple[str, float, dict[str, Any]]:
+        """The leader, the seconds that are left of its lease, and what it reports of itself.
+
+        All are empty on garbage, which a row reports.
+        """
         asked = self._broker.client.hmget(f"{self._prefix}leader", "owner", "expiry", "info")
         owner, expiry, info = await self._read(asked, (None, None, None))
         if not owner or not (expiry or b"").isdigit() or int(expiry) <= now.timestamp() * 1e6:
-            return "", {}
+            return "", 0.0, {}
         try:
             told = json.loads(info or b"{}")
         except ValueError:
             told = {}
-        return str(owner.decode(errors="replace")), told if isinstance(told, dict) else {}
+        left = int(expiry) / 1e6 - now.timestamp()
+        name = str(owner.decode(errors="replace"))
+        return name, left, told if isinstance(told, dict) else {}
 
     async def _info(self) -> Mapping[str, Any]:
         """The answer of INFO; empty, with a warning, if the ACL denies it."""
