@@ -66,13 +66,13 @@ async def locks(
     )
 
 
-@router.get("/locks/{name:path}/release", name="lock_release")
+@router.get("/release/{name:path}", name="lock_release")
 async def release_preview(request: Request, site: SiteOf, who: Releaser, name: str) -> Response:
     """Show what a forced release would do, and ask for the name of the lock."""
     return _preview(request, await site.nonet.stores.locks.get(name, show=_MOST_SHOWN))
 
 
-@router.post("/locks/{name:path}/release")
+@router.post("/release/{name:path}")
 async def release(
     request: Request, site: SiteOf, who: Releaser, name: str, typed: Annotated[str, Form()] = ""
 ) -> Response:

@@ -23,6 +23,7 @@ REFRESH = "Nonet-Refresh"
 """The header of a request by which an open page reads itself again."""
 
 _MESSAGE = "nonet_message"
+_PLAIN = ":@,~"  # not quoted in paths; a slash is, because names may have /../
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -107,7 +108,7 @@ def back(request: Request, path: str, text: str, kind: str = "good") -> Redirect
 def path_of(request: Request, route: str, /, **parameters: Any) -> str:
     """Return the path of a route, below the path of the dashboard."""
     quoted = {
-        name: quote(value, safe="/:@,~") if isinstance(value, str) else value
+        name: quote(value, safe=_PLAIN) if isinstance(value, str) and route != "static" else value
         for name, value in parameters.items()
     }
     return f"{request.scope.get('root_path', '')}{request.app.url_path_for(route, **quoted)}"

@@ -1,0 +1,71 @@
+"""The page of delayed tasks: order, run now, and cancel."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import httpx
+from playwright.async_api import Page
+from web.conftest import ClientOf
+from web_tasks import Failing, Report
+
+from nonet import Nonet
+from nonet.rules.permissions import Role
+
+
+async def test_the_soonest_comes_first(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """Tasks are listed by due time, and can be filtered by class; one that is due is flagged."""
+    now = datetime.now(UTC)
+    late = await nonet.submit(Report(1), at_time=now + timedelta(hours=2))
+    soon = await nonet.submit(Failing(), at_time=now + timedelta(hours=1))
+    page = (await client.get("/delayed")).text
+    assert page.index(soon) < page.index(late) and "in 59 min" in page
+    assert "overdue" not in page
+    filtered = (await client.get("/delayed?class=Report")).text
+    assert late in filtered and soon not in filtered
+    await nonet.broker.client.zadd("{test}:tasks:delayed", {soon: 1e15})
+    await nonet.broker.client.zadd("{test}:tasks:delayed", {late: now.timestamp() * 1e6})
+    assert "overdue by" in (await client.get("/delayed?class=Failing")).text
+
+
+async def test_a_task_is_started_and_another_cancelled(
+    nonet: Nonet, address: str, browser_page: Page
+) -> None:
+    """The keyboard is enough to make a task due, and to cancel one with a reason."""
+    later = datetime.now(UTC) + timedelta(hours=1)
+    first = await nonet.submit(Report(1), at_time=later)
+    second = await nonet.submit(Report(2), at_time=later + timedelta(hours=1))
+    await browser_page.goto(f"{address}/delayed")
+    await browser_page.get_by_role("button", name=f"Run {first} now").press("Enter")
+    await browser_page.get_by_text("1 task due now").wait_for()
+    status = await nonet.status(first)
+    assert status.due and status.due <= datetime.now(UTC)
+    row = browser_page.get_by_role("row").filter(has_text=str(second))
+    await row.get_by_role("button", name="Cancel …").press("Enter")
+    await row.get_by_label("Reason").fill("not needed")
+    await browser_page.keyboard.press("Enter")
+    await browser_page.get_by_text("1 task cancelled").wait_for()
+    assert (await nonet.status(second)).state == "cancelled"
+    assert "not needed" in (await nonet.status(second)).error
+
+
+async def test_a_task_that_moved_on_is_left_alone(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """A task that is not delayed any more is neither hastened nor cancelled, and that is said."""
+    queued = await nonet.submit(Report(1))
+    for verb in ("now", "cancel"):
+        answer = await client.post(f"/delayed/{verb}", data={"id": queued}, follow_redirects=True)
+        assert f"{queued} is queued, not delayed" in answer.text
+    assert (await nonet.status(queued)).state == "queued"
+
+
+async def test_a_viewer_only_looks(nonet: Nonet, client_of: ClientOf) -> None:
+    """A viewer sees delayed tasks and changes none."""
+    later = datetime.now(UTC) + timedelta(hours=1)
+    task = await nonet.submit(Report(1), at_time=later)
+    async with client_of(Role.VIEWER) as client:
+        page = (await client.get("/delayed")).text
+        assert task in page and "Run now" not in page
+        for verb in ("now", "cancel"):
+            answer = await client.post(f"/delayed/{verb}", data={"id": task})
+            assert answer.status_code == 403
+    assert (await nonet.status(task)).state == "delayed"

@@ -1,0 +1,111 @@
+"""The pages of limits: what is in force, and changes by hand."""
+
+from __future__ import annotations
+
+import httpx
+import pytest
+from playwright.async_api import Page
+from web.conftest import ClientOf
+
+from nonet import ConcurrencyLimiter, Nonet
+from nonet.base.errors import UnableToAcquireLockError
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.rules.permissions import Role
+
+JOB = LimitAddress("job", "7")
+NAME = "limiter:conc:job:7"
+
+
+async def test_limits_show_their_use_and_origin(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """A declared limit of a limiter in use, and one that was set by hand, are listed."""
+    await nonet.stores.limits.override(LimitAddress("job", "default"), Limit(5), "ann@host 1")
+    async with nonet.hold(ConcurrencyLimiter("task", "Report", limit=3)):
+        page = (await client.get("/limits")).text
+    assert "task Report" in page and "1 of 3" in page and "declared by the class" in page
+    assert "set by hand" in page and "ann@host 1" in page and "counted for each key" in page
+    assert "Ceilings" in page and "namespace" in page
+
+
+async def test_a_limit_is_changed_with_the_keyboard(
+    nonet: Nonet, address: str, browser_page: Page
+) -> None:
+    """A limit that is edited on the page is in force at once, after a preview of its effect."""
+    await nonet.stores.limits.override(JOB, Limit(1), "ann@host 1")
+    slot = ConcurrencyLimiter("job", 7)
+    async with nonet.hold(slot):
+        with pytest.raises(UnableToAcquireLockError):
+            async with nonet.hold(slot):
+                raise AssertionError
+        await browser_page.goto(f"{address}/limits")
+        await browser_page.get_by_role("link", name="Change concurrency job 7").press("Enter")
+        field = browser_page.get_by_label("Executions at a time")
+        await field.fill("2")
+        await field.press("Enter")
+        await browser_page.get_by_text("What would change").wait_for()
+        assert "1 → 2" in await browser_page.inner_text("main")
+        assert "task-run limits set" in await browser_page.inner_text("main")
+        await browser_page.get_by_role("button", name="Set it").press("Enter")
+        await browser_page.get_by_text("set concurrency job 7: 2").wait_for()
+        async with nonet.hold(slot):
+            (found,) = await nonet.stores.limits.all()
+            assert (found.limit, found.used, found.by) == (Limit(2), 2, "alice")
+        await browser_page.get_by_role("button", name="Undo concurrency job 7").press("Enter")
+        await browser_page.get_by_text("concurrency job 7: as configured").wait_for()
+    assert await nonet.stores.limits.all() == []
+
+
+async def test_a_new_limit_is_set(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """A rate of a VO is previewed by the parts of its address, and set by its name."""
+    where = {"type": "Job", "key": "default", "vo": "lhcb", "limiter": "rate"}
+    page = await client.get("/limits/edit", params={**where, "number": "10", "window": "60"})
+    assert page.status_code == 200 and "10 per 60 s" in page.text
+    name = "limiter:rate:@lhcb:job:default"
+    assert f'value="{name}"' in page.text
+    values = {"name": name, "number": "10", "window": "60"}
+    assert (await client.post("/limits/edit", data=values)).status_code == 303
+    (found,) = await nonet.stores.limits.all()
+    assert (found.address.vo, found.limit) == ("lhcb", Limit(10, 60.0))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"name": NAME, "number": "0"}, "must be a whole number, 1 at least"),
+        ({"name": NAME, "number": "many"}, "concurrency: must be a whole number"),
+        ({"name": "limiter:rate:job:7", "number": "5"}, "window: must be a number of seconds"),
+        (
+            {"name": "limiter:rate:job:7", "number": "5", "window": "x"},
+            "window: &#39;x&#39; is not",
+        ),
+        ({"name": "lock:mutex:job:7", "number": "5"}, "unknown object type"),
+        ({"name": "limiter:conc:jbo:7", "number": "5"}, "Did you mean job?"),
+        ({"type": "task", "key": "web_tasks:Report", "number": "5"}, "bare class name"),
+        ({"type": "job", "number": "5"}, "the key is missing"),
+        (
+            {"type": "job", "key": "7", "limiter": "x", "number": "5"},
+            "neither concurrency nor rate",
+        ),
+    ],
+)
+async def test_a_mistake_is_refused(
+    nonet: Nonet, client: httpx.AsyncClient, values: dict[str, str], reason: str
+) -> None:
+    """What `task-run limits set` refuses, the page refuses with the same words."""
+    answer = await client.get("/limits/edit", params=values)
+    assert answer.status_code == 422 and reason in answer.text
+    if "name" in values:
+        assert (await client.post("/limits/edit", data=values)).status_code == 422
+    assert await nonet.stores.limits.all() == []
+
+
+async def test_an_operator_sees_limits_and_changes_none(client_of: ClientOf, nonet: Nonet) -> None:
+    """Only an admin changes limits."""
+    await nonet.stores.limits.override(JOB, Limit(1), "ann@host 1")
+    async with client_of(Role.OPERATOR) as client:
+        page = (await client.get("/limits")).text
+        assert "set by hand" in page and "Change" not in page
+        assert (await client.get("/limits/edit")).status_code == 403
+        for path in ("/limits/edit", "/limits/unset"):
+            answer = await client.post(path, data={"name": NAME, "number": "9"})
+            assert answer.status_code == 403
+    assert len(await nonet.stores.limits.all()) == 1

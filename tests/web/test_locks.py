@@ -1,0 +1,145 @@
+"""The pages of locks: holders, waiters, and a forced release."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import httpx
+import pytest
+from playwright.async_api import Page
+from web.conftest import ClientOf
+
+from nonet import ConcurrencyLimiter, MutexLock, Nonet, RateLimiter
+from nonet.base.errors import LeaseLostError
+from nonet.rules.permissions import Role
+
+JOB = "lock:mutex:job:7"
+
+
+@asynccontextmanager
+async def waiter(nonet: Nonet, *locks: MutexLock | ConcurrencyLimiter) -> AsyncIterator[None]:
+    """A program that waits for locks."""
+
+    async def wait() -> None:
+        async with nonet.hold(*locks, wait=60):
+            await asyncio.Event().wait()
+
+    waiting = asyncio.create_task(wait())
+    while not await nonet.stores.locks.waiting():
+        assert not waiting.done()
+        await asyncio.sleep(0.02)
+    yield
+    waiting.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiting
+
+
+async def test_contended_locks_come_first(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """The list has the most wanted lock first, with its holder and who is next."""
+    one, seven = MutexLock("job", 1), MutexLock("job", 7)
+    async with nonet.hold(one), nonet.hold(seven), waiter(nonet, seven):
+        page = (await client.get("/locks")).text
+        assert page.index(JOB) < page.index("lock:mutex:job:1<")
+        assert "2 in use, 1 with waiting tasks" in page
+        assert JOB not in (await client.get("/locks?q=job:1")).text
+        assert "No lock in use matches" in (await client.get("/locks?type=site")).text
+        detail = (await client.get(f"/locks/{JOB}")).text
+        (holder,) = (await nonet.stores.locks.get(JOB)).holders
+        assert holder.id in detail and str(holder.fence) in detail and holder.fence
+        assert "held for" in detail and "in time" in detail
+
+
+async def test_the_whole_name_opens_the_lock(client: httpx.AsyncClient) -> None:
+    """A search for the name of a lock leads to its page, also if nobody holds it."""
+    answer = await client.get("/locks", params={"q": JOB}, follow_redirects=True)
+    assert answer.url.path == f"/locks/{JOB}" and "Nobody holds it now" in answer.text
+
+
+async def test_a_lock_is_released_with_the_keyboard(
+    nonet: Nonet, address: str, browser_page: Page
+) -> None:
+    """A forced release names the holder, wants the name of the lock, and voids the holder."""
+    with pytest.raises(LeaseLostError):
+        async with nonet.hold(MutexLock("job", 7)):
+            (holder,) = (await nonet.stores.locks.get(JOB)).holders
+            await browser_page.goto(f"{address}/locks/{JOB}")
+            await browser_page.get_by_role("link", name="Release by force").focus()
+            await browser_page.keyboard.press("Enter")
+            warning = browser_page.get_by_text("may overlap with the next holder")
+            await warning.wait_for()
+            assert holder.id in await browser_page.inner_text("main")
+            field = browser_page.get_by_label("Type the name of the lock")
+            await field.focus()
+            await browser_page.keyboard.type(f"{JOB}x")
+            # The answer is 422, which a browser reports as an error.
+            await browser_page.keyboard.press("Backspace")
+            await browser_page.keyboard.press("Enter")
+            await browser_page.get_by_text(f"released {JOB}, voided").wait_for()
+            await asyncio.sleep(60)
+    kinds = [event.kind for event in await nonet.stores.events.last(5)]
+    assert "lock-released" in kinds
+
+
+async def test_another_name_releases_nothing(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """Without the name of the lock, nothing is released."""
+    async with nonet.hold(MutexLock("job", 7)):
+        answer = await client.post(f"/release/{JOB}", data={"typed": "lock:mutex:job:8"})
+        assert answer.status_code == 422 and "nothing was released" in answer.text
+        assert (await nonet.stores.locks.get(JOB)).is_held
+
+
+async def test_a_limiter_is_emptied(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """The grants of a rate limiter can be dropped; its page says that it has no holders."""
+    name = "limiter:rate:job:7"
+    async with nonet.hold(RateLimiter("job", 7, limit=2, window_seconds=600)):
+        page = (await client.get(f"/locks/{name}")).text
+        assert "1 of 2 in 600 s" in page and "has no holders" in page
+        answer = await client.post(f"/release/{name}", data={"typed": name})
+        assert answer.status_code == 303
+        assert (await nonet.stores.locks.get(name)).used == 0
+
+
+@pytest.mark.parametrize("role", [Role.VIEWER, Role.OPERATOR])
+async def test_only_an_admin_releases(nonet: Nonet, client_of: ClientOf, role: Role) -> None:
+    """Others see the lock, but not the way to release it."""
+    async with nonet.hold(MutexLock("job", 7)), client_of(role) as client:
+        assert "Release by force" not in (await client.get(f"/locks/{JOB}")).text
+        assert (await client.get(f"/release/{JOB}")).status_code == 403
+        answer = await client.post(f"/release/{JOB}", data={"typed": JOB})
+        assert answer.status_code == 403
+        assert (await nonet.stores.locks.get(JOB)).is_held
+
+
+@pytest.mark.parametrize("key", ["<script>alert(1)</script>", "a/../b?c#d%2F", "é\u202e'\""])
+async def test_a_hostile_name_is_inert(
+    nonet: Nonet, address: str, browser_page: Page, key: str
+) -> None:
+    """Whatever the key is, its lock has a page of its own, and nothing of it is markup."""
+    async with nonet.hold(MutexLock("job", key)):
+        await browser_page.goto(f"{address}/locks")
+        await browser_page.locator("tbody a").click()
+        await browser_page.locator("#holders").wait_for()
+        name = MutexLock("job", key).redis_key
+        assert await browser_page.inner_text("h1") == name
+        assert await browser_page.locator("main script").count() == 0
+        assert "program" in await browser_page.inner_text("main")
+        await browser_page.get_by_role("link", name="Release by force").click()
+        assert name in await browser_page.inner_text("main")
+
+
+async def test_many_locks_have_pages(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """Ten thousand locks are listed in pages, and a page reads only its own locks."""
+    redis, prefix = nonet.broker.client, "{test}:"
+    for start in range(0, 10_000, 1000):
+        pairs = {
+            f"{prefix}lock:mutex:job:{number:05}": "t/1/1|4000000000000000"
+            for number in range(start, start + 1000)
+        }
+        await redis.mset(pairs)
+    first = (await client.get("/locks")).text
+    assert "10\u202f000 in use" in first and "Page 1 of 200" in first
+    assert first.count("/locks/lock:mutex") == 50
+    last = (await client.get("/locks?page=200")).text
+    assert "lock:mutex:job:09999" in last

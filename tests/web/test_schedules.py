@@ -1,0 +1,139 @@
+"""The pages of periodic entries: list, calendar, and to run, pause and resume them."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from playwright.async_api import Page
+from web.conftest import ClientOf
+
+from nonet import Nonet
+from nonet.rules.permissions import Role
+from nonet.stores.namespace.periodic import Change
+from nonet.tasks.schedules.description import described
+
+ENTRY = "web_tasks:Report||default"
+BEAT = "web_tasks:Beat|lhcb|default"
+
+
+def entry(key: str, schedule: str, **values: Any) -> Change:
+    """A new entry, as the leading scheduler plans it."""
+    task, vo, name = key.split("|")
+    now = datetime.now(UTC)
+    rule = described(schedule)
+    following = rule.next_occurrence(now) if rule else now + timedelta(hours=3)
+    shown = {"task": task, "vo": vo, "name": name, "schedule": schedule, "origin": "class"}
+    shown |= {"enabled": True, "overlap": "", "catch_up": "one", "jitter": 0, "args": {}}
+    return Change("new", key, task, now, None, ("a", "b"), following, {**shown, **values})
+
+
+@pytest.fixture
+async def planned(nonet: Nonet) -> Nonet:
+    """An application with three planned entries and a leader."""
+    told = json.dumps({"name": "7@host", "broken": {BEAT: "ValueError: the password is secret"}})
+    term = await nonet.stores.leadership.lead("a", 300, told) or ""
+    rule = "CronSchedule('30 2 * * *', 'Europe/Zurich')"
+    entries = [
+        entry(ENTRY, rule, args={"number": 7}),
+        entry(BEAT, "IntervalSecondsSchedule(10)", args={"login": "geheim"}),
+        entry("web_tasks:Own||default", "FullMoon()"),
+    ]
+    await nonet.stores.periodic.plan(term, entries)
+    return nonet
+
+
+async def test_entries_are_listed(planned: Nonet, client: httpx.AsyncClient) -> None:
+    """The list has rule, state and next occurrence in UTC and in the zone of the entry."""
+    page = (await client.get("/schedules")).text
+    assert "at 02:30 every day (Europe/Zurich)" in page and " 02:30:00 CE" in page
+    assert "every 10 s" in page and "VO lhcb" in page and "broken" in page
+    assert "7@host" in page
+    assert "Beat" not in (await client.get("/schedules?q=report")).text
+    assert "Report" not in (await client.get("/schedules?vo=lhcb")).text
+    assert "No periodic entry matches" in (await client.get("/schedules?state=running")).text
+
+
+async def test_the_calendar_is_a_table_of_hours(
+    planned: Nonet, address: str, browser_page: Page
+) -> None:
+    """Each hour is a column; a busy entry is one band; the table scrolls on a phone."""
+    await browser_page.set_viewport_size({"width": 390, "height": 800})
+    await browser_page.goto(f"{address}/schedules")
+    await browser_page.get_by_role("link", name="Next 24 hours").press("Enter")
+    table = browser_page.locator(".calendar table")
+    await table.wait_for()
+    assert await table.locator("thead th").count() == 26
+    rows = [await row.inner_text() for row in await table.locator("tbody tr").all()]
+    assert "every 10 s: 8" in rows[0] and "times" in rows[0]
+    assert "next only" in rows[1]
+    assert ":30" in rows[2]
+    assert await table.locator("tbody tr").nth(2).locator("td").count() == 25
+    width = await browser_page.evaluate("document.documentElement.scrollWidth")
+    assert width == 390
+
+
+async def test_an_entry_is_run_paused_and_resumed(
+    planned: Nonet, address: str, browser_page: Page
+) -> None:
+    """The keyboard is enough to submit an entry's task now, and to pause and resume it."""
+    await browser_page.goto(f"{address}/schedules")
+    await browser_page.get_by_role("button", name=f"Run {ENTRY} now").press("Enter")
+    await browser_page.get_by_text("submitted task").wait_for()
+    (task,) = [item async for item in planned.live()]
+    assert task.name == "web_tasks:Report"
+    await browser_page.get_by_label("Reason").fill("the <b>disk</b> is full")
+    await browser_page.keyboard.press("Enter")
+    await browser_page.get_by_text("by alice: the <b>disk</b> is full").first.wait_for()
+    items = {item.entry: item for item in await planned.stores.periodic.statuses()}
+    assert "the <b>disk</b> is full" in items[ENTRY].paused and not items[BEAT].paused
+    await browser_page.get_by_role("button", name="Resume").press("Enter")
+    await browser_page.get_by_text("resumed").wait_for()
+    assert not any(item.paused for item in await planned.stores.periodic.statuses())
+
+
+async def test_all_that_match_are_paused(planned: Nonet, address: str, browser_page: Page) -> None:
+    """A filter chooses what is paused; the button says how many entries these are."""
+    await browser_page.goto(f"{address}/schedules?vo=lhcb")
+    await browser_page.get_by_role("button", name="Pause 1 …").press("Enter")
+    await browser_page.get_by_role("button", name="Pause", exact=True).press("Enter")
+    await browser_page.get_by_text("since").first.wait_for()
+    paused = {item.entry for item in await planned.stores.periodic.statuses() if item.paused}
+    assert paused == {BEAT}
+
+
+async def test_arguments_are_revealed_to_an_admin(planned: Nonet, client_of: ClientOf) -> None:
+    """Arguments are shown on request, without secrets, and to admins only."""
+    async with client_of(Role.ADMIN) as client:
+        path = "/schedules/web_tasks:Report%7C%7Cdefault"
+        assert "number" not in (await client.get(path)).text
+        revealed = (await client.post("/schedules/reveal", data={"entry": ENTRY})).text
+        assert "&#34;number&#34;: 7" in revealed
+        hidden = (await client.post("/schedules/reveal", data={"entry": BEAT})).text
+        assert "login" in hidden and "geheim" not in hidden  # its class is not known here
+    async with client_of(Role.OPERATOR) as client:
+        answer = await client.post("/schedules/reveal", data={"entry": ENTRY})
+        assert answer.status_code == 403 and "number" not in answer.text
+
+
+async def test_a_viewer_changes_nothing_and_sees_no_error(
+    planned: Nonet, client_of: ClientOf
+) -> None:
+    """A viewer sees that an entry is broken, but not the error of its code."""
+    async with client_of(Role.VIEWER) as client:
+        page = (await client.get("/schedules")).text
+        page += (await client.get("/schedules/web_tasks:Beat%7Clhcb%7Cdefault")).text
+        assert "broken" in page and "password" not in page and "Run now" not in page
+        for verb in ("run", "pause", "resume", "reveal"):
+            answer = await client.post(f"/schedules/{verb}", data={"entry": ENTRY})
+            assert answer.status_code == 403, verb
+
+
+async def test_an_unknown_entry_is_not_found(client: httpx.AsyncClient) -> None:
+    """An entry that left the configuration is not found, and nothing is paused."""
+    assert (await client.get("/schedules/a:B%7C%7Cc")).status_code == 404
+    answer = await client.post("/schedules/pause", data={"entry": "a:B||c"})
+    assert answer.status_code == 404
