@@ -6,7 +6,10 @@ import asyncio
 from dataclasses import dataclass
 from typing import ClassVar
 
-from nonet import BaseTask, Priority, Size
+from pydantic import SecretStr
+
+from nonet import BaseTask, LockedObjectType, MutexLock, Priority, Size, context
+from nonet.tasks.locks import BaseLock
 
 
 @dataclass
@@ -55,3 +58,31 @@ class Held(BaseTask):
     async def execute(self) -> None:
         """See `BaseTask.execute`."""
         await self.gate.wait()
+
+
+@dataclass
+class Login(BaseTask):
+    """Has a secret argument, and answers with another one."""
+
+    user: str
+    password: SecretStr
+
+    async def execute(self) -> dict[str, str]:
+        """See `BaseTask.execute`."""
+        return {"user": self.user, "token": "t0ps3cret"}
+
+
+@dataclass
+class Locked(BaseTask):
+    """Needs a lock, and reports its progress while it has it."""
+
+    text: str = "half"
+
+    @property
+    def execution_locks(self) -> list[BaseLock]:
+        """See `BaseTask.execution_locks`."""
+        return [*super().execution_locks, MutexLock(LockedObjectType.JOB, 7)]
+
+    async def execute(self) -> None:
+        """See `BaseTask.execute`."""
+        await context().progress(0.5, self.text)

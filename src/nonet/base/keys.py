@@ -171,6 +171,7 @@ EVENT_KINDS = {
     "startup-hook": "a start-up hook succeeded or failed",
     "tasks-cancelled": "tasks were cancelled",
     "tasks-hastened": "delayed tasks were made due by hand",
+    "tasks-resubmitted": "failed tasks were submitted again from the history",
     "worker-lost": "a worker died or froze, and its tasks run again elsewhere",
     "workers-drained": "workers were asked to finish their tasks and end",
 }

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 import typer
 
-from nonet.cli.output import print_table, printable
+from nonet.base.plain import printable
+from nonet.cli.output import print_table
 from nonet.rules.diagnosis import Finding
 
 

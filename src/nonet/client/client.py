@@ -25,7 +25,7 @@ from nonet.client.outcomes import child_result, value_of
 from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
 from nonet.messages.signing import Signer
-from nonet.rules.explanation import Explanation, explain, explain_kept
+from nonet.rules.explanation import Explanation, Facts, explain, explain_kept
 from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
@@ -296,16 +296,23 @@ class Client:
         Args:
             details: quote errors. False: for readers who may see only their types.
         """
+        return (await self.explain_by_facts(id, details=details))[0]
+
+    async def explain_by_facts(
+        self, id: str, *, details: bool = True
+    ) -> tuple[Explanation, Facts | None]:
+        """As `explain`, with the facts of it; None: SQL alone knows the task."""
         self._ensure_open(id)
         try:
             facts = await self._facts.read(id)
         except NotFoundError:
             kept = await self._kept(id)
             if kept is not None:
-                return await self._explain_kept(id, kept)
+                return await self._explain_kept(id, kept), None
             # The relay may have moved it from SQL to Redis in between.
             facts = await self._facts.read(id)
-        return explain(facts if details else facts.without_details())
+        facts = facts if details else facts.without_details()
+        return explain(facts), facts
 
     async def _explain_kept(self, id: str, kept: Kept) -> Explanation:
         return explain_kept(

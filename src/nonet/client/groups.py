@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 from nonet.base.errors import NonetError
-from nonet.stores.queue.groups import callback_id, child_id, failure_id
+from nonet.stores.queue.groups import callback_id, child_id, failure_id, group_id
 from nonet.tasks.execution import TaskContext, running_context
 from nonet.tasks.task import BaseTask, Options, ensure_task
 from nonet.telemetry.tracing import describe_sent, sending
@@ -103,4 +102,4 @@ def _group_id(running: TaskContext | None) -> str:
     """Return a random id or, in a task, the same id in every attempt: a retry finds its group."""
     if running is None:
         return uuid.uuid4().hex
-    return hashlib.sha256(f"{running.id}/{running.next_spawn()}".encode()).hexdigest()[:32]
+    return group_id(running.id, running.next_spawn())

@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from nonet.base.ids import id_of
 
+REPEATS_END = "again-"
+"""The ids of repeats of failures in the history begin so."""
+
 _MARK_DIGITS = 32
 _FINISHED = frozenset({"dead", "cancelled", "expired"})
 
@@ -93,7 +96,17 @@ def repeat_of_end(namespace: str, task_id: str, life: str) -> Repeat:
     'again-vwfituf45z89egjpiwsq'
     """
     parts = (namespace, task_id, life)
-    return Repeat(f"again-{id_of(_digest('id of an end', *parts))}", _mark("end", *parts))
+    return Repeat(f"{REPEATS_END}{id_of(_digest('id of an end', *parts))}", _mark("end", *parts))
+
+
+def repeat_of_live(namespace: str, task_id: str, request: str) -> Repeat:
+    """Return the repeat of a task that has not ended.
+
+    Args:
+        request: identifies the request, so that a second one submits nothing.
+    """
+    parts = (namespace, task_id, request)
+    return Repeat(f"copy-{id_of(_digest('id of a copy', *parts))}", _mark("copy", *parts))
 
 
 def repeat_of_request(namespace: str, caller: str, key: str, number: int, body: bytes) -> Repeat:

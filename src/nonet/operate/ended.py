@@ -1,20 +1,37 @@
-"""Submit a failed task of the history again, at most once."""
+"""Submit failed tasks of the history again, at most once: one, or all that a filter selects."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+import json
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from nonet.base.errors import ConflictError, MalformedMessageError, NotFoundError
+from nonet.base.errors import (
+    ConflictError,
+    InvalidArgumentsError,
+    MalformedMessageError,
+    NotFoundError,
+    UnknownTaskError,
+)
 from nonet.client.client import Client
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope
-from nonet.messages.repetition import Known, Repeat, repeat_of_end
-from nonet.stores.namespace.history import FAILED, History, Kept
+from nonet.messages.repetition import REPEATS_END, Known, Repeat, repeat_of_end
+from nonet.stores.namespace.history import FAILED, EndedFilter, History, Kept
 from nonet.tasks.handles import Handle
 
 if TYPE_CHECKING:
     from nonet.stores.sql.dead_letters import DeadLetters
+
+_Find: TypeAlias = Callable[[str], Awaitable[Kept | None]]
+# How long a preview counts, and how many reasons of refusals are kept.
+_PREVIEW_SECONDS = 2.0
+_PROBLEMS = 10
 
 
 async def resubmit_ended(
@@ -47,11 +64,131 @@ async def resubmit_ended(
         raise ConflictError(
             f"task {id} is {kept.task.state}: only failed tasks are submitted again"
         )
-    repeat = repeat_of_end(history.namespace, id, kept.life)
     await client.live_config.refresh()
-    await _check_letter(kept, client, letters)
+    if row := await _row_of(kept, client, letters):
+        raise ConflictError(f"task {id} is a dead letter: 'task-run dlq resubmit {row}' submits it")
+    return await _submit(kept, client, history, history.find)
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePreview:
+    """What `resubmit_all` would submit.
+
+    Attributes:
+        classes: how many failures match, by class.
+        moment: pass it to `resubmit_all`, which leaves alone what ends later.
+        is_exact: False if the time was over before all failures were examined.
+    """
+
+    classes: Mapping[str, int]
+    moment: datetime
+    is_exact: bool
+
+    @property
+    def number(self) -> int:
+        """How many failures match."""
+        return sum(self.classes.values())
+
+
+async def preview_resubmit(
+    client: Client, history: History, selection: EndedFilter
+) -> FailurePreview:
+    """Count the failures that match.
+
+    Args:
+        selection: its states are failures.
+
+    Raises:
+        ServerUnreachableError: Redis does not answer.
+    """
+    moment = await client.broker.logical_now()
+    classes, end, is_exact = Counter[str](), time.monotonic() + _PREVIEW_SECONDS, True
+    async with aclosing(history.kept(selection)) as walk:
+        async for _, _, kept in walk:
+            if kept is not None:
+                classes[kept.task.name] += 1
+            if time.monotonic() > end:
+                is_exact = False
+                break
+    return FailurePreview(classes, moment, is_exact)
+
+
+@dataclass(frozen=True, slots=True)
+class Resubmitted:
+    """What a call of `resubmit_all` did.
+
+    Attributes:
+        number: how many tasks it submitted.
+        refused: how many it did not, and `problems` has the reasons of some.
+        cursor: continues behind the last failure; empty at the end.
+    """
+
+    number: int
+    refused: int
+    problems: Sequence[str]
+    cursor: str
+
+
+async def resubmit_all(
+    selection: EndedFilter,
+    client: Client,
+    history: History,
+    letters: Callable[[], Awaitable[DeadLetters]],
+    *,
+    cursor: str = "",
+    seconds: float = 20.0,
+) -> Resubmitted:
+    """Submit failed tasks of the history again, each at most once, dead letters too.
+
+    Args:
+        selection: its states are failures; its ``until`` is `FailurePreview.moment`.
+        cursor: `Resubmitted.cursor` of the call before.
+        seconds: end after this time.
+
+    Raises:
+        ServerUnreachableError: Redis or SQL does not answer. Some tasks may be submitted: a task
+            that was is refused when it is tried again.
+        AdmissionRejected: a ceiling is reached.
+    """
+    from nonet.operate.dead_letters import resubmit
+
+    await client.live_config.refresh()
+    repeats = await _ended_repeats(history)
+
+    async def find(id: str) -> Kept | None:
+        return repeats.get(id)
+
+    end, number, refused, problems = time.monotonic() + seconds, 0, 0, list[str]()
+    async with aclosing(history.kept(selection, cursor=cursor)) as walk:
+        async for _, position, kept in walk:
+            if kept is None:
+                continue
+            try:
+                if row := await _row_of(kept, client, letters):
+                    await resubmit(row, client, await letters())
+                else:
+                    await _submit(kept, client, history, find)
+                number += 1
+            except (ConflictError, UnknownTaskError, InvalidArgumentsError) as error:
+                refused += 1
+                problems += [str(error)] if len(problems) < _PROBLEMS else []
+            if time.monotonic() > end:
+                return Resubmitted(number, refused, problems, json.dumps(position))
+    return Resubmitted(number, refused, problems, "")
+
+
+async def _ended_repeats(history: History) -> dict[str, Kept]:
+    """Read once which repeats have ended: a search for each failure would read all each time."""
+    walk = history.kept(EndedFilter())
+    found = [kept async for _, _, kept in walk if kept and kept.task.id.startswith(REPEATS_END)]
+    return {kept.task.id: kept for kept in found}
+
+
+async def _submit(kept: Kept, client: Client, history: History, find: _Find) -> Handle[Any]:
+    id = kept.task.id
+    repeat = repeat_of_end(history.namespace, id, kept.life)
     envelope = _readable(kept, client)
-    await _check_repeat(id, repeat, client, history)
+    await _check_repeat(id, repeat, client, find)
     submission = client.envelopes.prepare_again(
         envelope.name, envelope.args, repeat, labels=envelope.labels, callback_of=envelope.group
     )
@@ -60,25 +197,22 @@ async def resubmit_ended(
     if handle != repeat.id:
         raise ConflictError(f"task {id} was not submitted again: task {handle} has its unique key")
     if not handle.created:  # a concurrent call was faster, or another task has the id
-        await _check_repeat(id, repeat, client, history)
+        await _check_repeat(id, repeat, client, find)
     return handle
 
 
-async def _check_letter(
+async def _row_of(
     kept: Kept, client: Client, letters: Callable[[], Awaitable[DeadLetters]]
-) -> None:
-    """Raise `ConflictError` if the task is a dead letter, which has a command of its own."""
+) -> int | None:
+    """Return the row of the dead letter of a task, if it is one."""
     task_class = client.registry.find(kept.task.name)
     overrides = client.live_config.overrides
     if task_class is None or not any(
         overrides.effective(task_class, vo).dlq_eligible for vo in overrides.vos
     ):
-        return
+        return None
     rows = await (await letters()).list(limit=1, task_id=kept.task.id)
-    if rows:
-        raise ConflictError(
-            f"task {kept.task.id} is a dead letter: 'task-run dlq resubmit {rows[0].id}' submits it"
-        )
+    return rows[0].id if rows else None
 
 
 def _readable(kept: Kept, client: Client) -> Envelope:
@@ -104,10 +238,10 @@ def _readable(kept: Kept, client: Client) -> Envelope:
     return envelope
 
 
-async def _check_repeat(id: str, repeat: Repeat, client: Client, history: History) -> None:
+async def _check_repeat(id: str, repeat: Repeat, client: Client, find: _Find) -> None:
     """Raise `ConflictError` if the task was submitted again before, as far as that is known."""
     known = await client.recognise(repeat.id)
-    if known is None and (ended := await history.find(repeat.id)) is not None:
+    if known is None and (ended := await find(repeat.id)) is not None:
         known = Known(ended.task.state, repeat.mark)
     if known is None:
         return

@@ -6,8 +6,10 @@ text if waiting is right, or if no command helps.
 
 from __future__ import annotations
 
+import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from nonet.rules.limits import LimitAddress
 from nonet.rules.pauses import as_option
@@ -22,6 +24,19 @@ def command(*words: str) -> str:
     ('task-run explain \\'it\\'"\\'"\\'s\\'', '')
     """
     return shlex.join(words) if all(word.isprintable() for word in words) else ""
+
+
+def of_call(name: str, arguments: Mapping[str, Any]) -> str:
+    """The command that runs a task here, without a worker.
+
+    Args:
+        arguments: by name, in types of JSON.
+
+    >>> of_call("mail:Invoice", {"to": "a b"})
+    'task-run call mail:Invoice --kwargs \'{"to": "a b"}\''
+    """
+    given = ("--kwargs", json.dumps(arguments)) if arguments else ()
+    return command("task-run", "call", name, *given)
 
 
 def of_refusal(refusal: Refusal) -> str:

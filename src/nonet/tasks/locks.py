@@ -452,6 +452,11 @@ def _merged(one: str, other: str) -> str:
     )
 
 
+def class_limiters(task: str) -> list[str]:
+    """Return the names of the two limiters that the scripts add for a class, by its bare name."""
+    return sorted(line.split("|")[1] for line in _class_lines(task))
+
+
 @cache
 def _class_lines(task: str) -> frozenset[str]:
     """The lines of the limiters that the scripts add for a class."""

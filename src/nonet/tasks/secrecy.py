@@ -13,6 +13,9 @@ from pydantic import PydanticUserError, SecretBytes, SecretStr, TypeAdapter
 
 MASK = "**********"
 
+# pydantic describes SecretStr and SecretBytes like this.
+_SECRET_SCHEMA = "'format': 'password'"
+
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)|secret|token|credential|(api|private|access)_?key", re.IGNORECASE
 )
@@ -32,6 +35,21 @@ def masked_arguments(arguments: Mapping[str, Any], cls: type | None) -> dict[str
         name: MASK if cls is None or _is_secret(name, cls) else mask_names(value)
         for name, value in arguments.items()
     }
+
+
+def masked_result(value: Any, cls: type | None) -> Any:
+    """Copy the result of a task with what is secret in it masked; see `masked_arguments`.
+
+    All of it is secret if the annotation of ``execute`` says so, or without the class.
+    """
+    if cls is None:
+        return MASK
+    try:
+        hint = typing.get_type_hints(cls.execute, include_extras=True).get("return", Any)  # type: ignore[attr-defined]
+        is_secret = _SECRET_SCHEMA in str(TypeAdapter(hint).json_schema())
+    except (NameError, TypeError, PydanticUserError):
+        is_secret = False  # its class cannot be described, so it has no such annotation
+    return MASK if is_secret else mask_names(value)
 
 
 def mask_names(value: Any) -> Any:
@@ -99,8 +117,7 @@ def _is_secret(name: str, cls: type) -> bool:
         schemas = [TypeAdapter(hint).json_schema() for hint in hints]
     except (NameError, TypeError, PydanticUserError):
         return True  # an annotation that cannot be resolved
-    # pydantic describes SecretStr and SecretBytes like this.
-    return "'format': 'password'" in str(schemas)
+    return _SECRET_SCHEMA in str(schemas)
 
 
 def _takes_any_name(cls: type) -> bool:

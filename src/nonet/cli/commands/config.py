@@ -11,9 +11,10 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
+from nonet.base.plain import printable
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
-from nonet.cli.output import print_fields, print_json, print_table, print_text, printable
+from nonet.cli.output import print_fields, print_json, print_table, print_text
 from nonet.cli.process import print_error, warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode

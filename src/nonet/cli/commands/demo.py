@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from nonet.base.errors import NonetError
+from nonet.base.plain import printable
 from nonet.cli.options import Debug, Json, StateDir
-from nonet.cli.output import print_json, printable
+from nonet.cli.output import print_json
 from nonet.cli.process import run
 from nonet.daemon.service import ExitCode
 

@@ -22,7 +22,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from nonet.cli.output import print_table, printable
+from nonet.base.plain import printable
+from nonet.cli.output import print_table
 from nonet.demo.audit import NAMESPACE, TASKS, Progress, Summary
 from nonet.demo.hashing import as_text
 

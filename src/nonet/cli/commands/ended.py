@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from nonet.base.errors import NotFoundError, ResultError, ResultUnavailable
+from nonet.base.plain import plain, printable
 from nonet.cli.options import Json, TaskId
-from nonet.cli.output import plain, print_json, print_result, print_rows, printable
+from nonet.cli.output import print_json, print_result, print_rows
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode

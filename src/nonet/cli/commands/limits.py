@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
+from nonet.base.plain import printable
 from nonet.cli.options import Json
-from nonet.cli.output import print_rows, printable
+from nonet.cli.output import print_rows
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode, who

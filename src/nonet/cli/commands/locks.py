@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.base.errors import NotFoundError
+from nonet.base.plain import printable
 from nonet.cli.options import Json, TaskId
-from nonet.cli.output import print_json, print_line, print_rows, printable
+from nonet.cli.output import print_json, print_line, print_rows
 from nonet.cli.process import print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.cli.task_classes import names_of, registry_here

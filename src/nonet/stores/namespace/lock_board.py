@@ -204,6 +204,10 @@ class LockBoard:
         ((found, *_), _) = await self._look([_checked(name)], show)
         return found
 
+    async def named(self, names: Sequence[str], *, show: int = 5) -> list[LockStatus]:
+        """Return some locks, which may be free."""
+        return (await self._look(names, show))[0] if names else []
+
     async def tasks(self, name: str, most: int) -> tuple[list[str], int]:
         """Return the ids of tasks that hold a lock or wait for it, and how many there are.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,9 @@ from datetime import UTC, datetime, timedelta
 from nonet.base.errors import NotFoundError
 from nonet.base.keys import prefix
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
-from nonet.stores.queue.results import Ended, parse_ended
+from nonet.stores.queue.results import Ended, ended_status, parse_ended
 from nonet.stores.queue.submissions import Submission
+from nonet.tasks.handles import TaskStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,19 @@ class Groups:
         ids = [child_id(group, index) for index in range(int(total))]
         return [(id, ended.get(id)) for id in ids]
 
+    async def children(
+        self, group: GroupStatus, offset: int, most: int
+    ) -> tuple[list[str], dict[str, TaskStatus]]:
+        """Return the ids of some children in the order of spawning, and those that have ended."""
+        last = min(group.total, offset + most)
+        ids = [child_id(group.id, index) for index in range(offset, last)]
+        values = []
+        if ids:
+            async with server_errors(self._client):
+                values = await self._client.hmget(f"{self._prefix}g:{group.id}:results", ids)
+        pairs = zip(ids, values, strict=True)
+        return ids, {id: ended_status(id, parse_ended(value)) for id, value in pairs if value}
+
     async def pending(self, group: str) -> list[str]:
         """Read the ids of children that have not ended, in no order.
 
@@ -139,6 +154,15 @@ class Groups:
             error=text.get("error", ""),
         )
 
+    async def opened_by(self, parent: str, most: int = 10) -> Sequence[str]:
+        """Return the ids of the groups that a task has opened and that are still kept."""
+        ids = [group_id(parent, number) for number in range(1, most + 1)]
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            for id in ids:
+                pipe.exists(f"{self._prefix}g:{id}")
+            known = await pipe.execute()
+        return [id for id, is_known in zip(ids, known, strict=True) if is_known]
+
     async def list(self, limit: int) -> Sequence[GroupStatus]:
         """Read the groups opened last, newest first."""
         found = []
@@ -175,6 +199,34 @@ def outcome_of(fired: str, total: int, failed: int) -> str:
     if fired != "done" or not failed:
         return fired
     return "failed" if failed == total else "partial"
+
+
+def problem_of(group: GroupStatus, *, is_parent_live: bool) -> str:
+    """Return why a group cannot end by itself, or why it failed; empty if all is well."""
+    if group.error:
+        return group.error
+    if group.state == "building" and group.parent and not is_parent_live:
+        return (
+            "its parent has ended or is unknown, but has not submitted all children: the group "
+            "fails when Nonet notices that, at the next walk over all records"
+        )
+    if group.state == "building" and not group.parent:
+        return (
+            "a program is submitting its children. If that program is dead, the group never fires "
+            "and is forgotten after its time: submit it again"
+        )
+    if group.state == "sealed" and not group.pending:
+        return "all children have ended, but it has not fired: 'task-run doctor' checks the keys"
+    return ""
+
+
+def group_id(parent: str, number: int) -> str:
+    """Return the id of a group that a task opens, the same in each attempt: a retry finds it.
+
+    Args:
+        number: 1 for the first group of the task.
+    """
+    return hashlib.sha256(f"{parent}/{number}".encode()).hexdigest()[:32]
 
 
 def callback_id(group: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -145,7 +146,7 @@ class Results:
             set_by = _NO_TIME if due is None else await correction(self._client, self._prefix)
             found = _live_status(id, record, _wall(due, set_by), dying, failed)
             return (await self._with_names([found]))[0]
-        return _ended_status(id, parse_ended(value)) if value else None
+        return ended_status(id, parse_ended(value)) if value else None
 
     async def progress(self, id: str) -> tuple[bool, Progress | None]:
         """Return whether a task is live, and the progress of its running attempt."""
@@ -213,6 +214,16 @@ class Results:
         for start in range(0, len(ids), PAGE):
             page = await self._places.page("named", selection, " ".join(ids[start : start + PAGE]))
             found += await self.statuses([item.id for item in page.found])
+        return found
+
+    async def classes(self, selection: TaskFilter, budget: int = 5000) -> Counter[str]:
+        """Count the classes of selected tasks, among so many records in no order."""
+        found, examined = Counter[str](), 0
+        async for page in self._places.walk("records", selection):
+            found.update(item.name for item in page.found)
+            examined += page.examined
+            if examined >= budget:
+                break
         return found
 
     async def incarnations(self, worker: str) -> list[str]:
@@ -407,7 +418,7 @@ def error_line(kind: str, text: str) -> str:
     return f"{kind}: {text}" if kind else text
 
 
-def _ended_status(id: str, ended: Ended) -> TaskStatus:
+def ended_status(id: str, ended: Ended) -> TaskStatus:
     document = ended.document
     if document is None:
         return TaskStatus(id=id, name="", state=ended.state)

@@ -8,11 +8,15 @@ from fastapi import APIRouter
 
 _PAGES = (
     "overview",
+    "tasks",
+    "bulk",
+    "task",
     "workers",
     "locks",
     "limits",
     "schedules",
     "delayed",
+    "groups",
     "events",
     "login",
 )

@@ -55,7 +55,7 @@ def _matches(who: Principal, kind: str, text: str, event: Event) -> bool:
 
 def _linked(request: Request, text: str) -> Markup:
     """Escape a text, and link the ids of tasks in it."""
-    if not has_page(request, "task"):
+    if not has_page("task"):
         return escape(text)
     parts, end = Markup(), 0
     for found in _ID.finditer(text):

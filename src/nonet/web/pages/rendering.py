@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -14,6 +15,7 @@ from urllib.parse import quote
 from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
 from nonet.rules.permissions import Action
@@ -22,6 +24,10 @@ from nonet.web.site import get_site
 REFRESH = "Nonet-Refresh"
 """The header of a request by which an open page reads itself again."""
 
+# Control characters, lone surrogates, and what changes the direction or is invisible.
+_OBEYED = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
+)
 _MESSAGE = "nonet_message"
 _PLAIN = ":@,~"  # not quoted in paths; a slash is, because names may have /../
 _TEMPLATES = Path(__file__).parents[1] / "templates"
@@ -38,11 +44,13 @@ class Item(NamedTuple):
 
 NAVIGATION = (
     Item("overview", "Overview", "o"),
+    Item("tasks", "Tasks", "t"),
     Item("workers", "Workers", "w"),
     Item("locks", "Locks", "l"),
     Item("limits", "Limits", "i"),
     Item("schedules", "Schedules", "s"),
     Item("delayed", "Delayed", "y"),
+    Item("groups", "Groups", "g"),
     Item("events", "Events", "e"),
 )
 """The pages that every page links to. A new page adds itself here."""
@@ -85,6 +93,27 @@ def amount(number: float) -> str:
     return f"{number:,.0f}".replace(",", "\u202f")
 
 
+def inert(value: Any) -> Any:
+    r"""Escape characters of a text that would change how a page shows the text around them.
+
+    Control characters and marks of the direction of writing come from the names and errors of
+    tasks. The browser would obey them.
+
+    >>> inert("caf\xe9\n\u202e\x1b"), inert(7)
+    ('café\n\\u202e\\x1b', 7)
+    """
+    if not isinstance(value, str) or not _OBEYED.search(value):
+        return value
+    escaped = _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), value)
+    return Markup(escaped) if isinstance(value, Markup) else escaped
+
+
+def short(text: str, most: int = 200) -> str:
+    """Return the first line of a text, cut to `most` characters."""
+    line = text.strip().partition("\n")[0]
+    return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
 @dataclass(frozen=True, slots=True)
 class Message:
     """What the next page tells once, e.g. what a change did. `kind` is ``good`` or ``bad``."""
@@ -114,9 +143,16 @@ def path_of(request: Request, route: str, /, **parameters: Any) -> str:
     return f"{request.scope.get('root_path', '')}{request.app.url_path_for(route, **quoted)}"
 
 
-def has_page(request: Request, name: str) -> bool:
-    """Return whether a route of this name exists."""
-    return any(getattr(route, "name", "") == name for route in request.app.routes)
+@cache
+def _pages() -> frozenset[str]:
+    from nonet.web.pages import routers  # it imports the pages, which import this
+
+    return frozenset(getattr(route, "name", "") for each in routers() for route in each.routes)
+
+
+def has_page(name: str) -> bool:
+    """Return whether a page has a route of this name."""
+    return name in _pages()
 
 
 def _told(request: Request) -> list[Message]:
@@ -149,7 +185,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         who=who,
         may=allowed,
         url=partial(path_of, request),
-        has_page=partial(has_page, request),
+        has_page=has_page,
         base=base,
         page=getattr(request.scope.get("route"), "name", ""),
         navigation=[item for item in NAVIGATION if allowed(item.action)],
@@ -169,7 +205,13 @@ _environment = Environment(
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
+    finalize=inert,
 )
 _environment.filters.update(
-    when=when, instant=instant, duration=duration, amount=amount, bytes=format_bytes
+    when=when,
+    short=short,
+    instant=instant,
+    duration=duration,
+    amount=amount,
+    bytes=format_bytes,
 )

@@ -1,0 +1,283 @@
+"""Everything that is known of one task: its state, attempts, locks, family and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
+from nonet.client.client import Client
+from nonet.messages.formats import format_problem
+from nonet.messages.message import Envelope, ResultDocument, decode
+from nonet.messages.repetition import repeat_of_live
+from nonet.rules.timeline import Timeline, timeline
+from nonet.stores.namespace.history import FAILED, Kept
+from nonet.stores.namespace.lock_board import LockStatus
+from nonet.stores.queue.details import TaskDetails, read_details
+from nonet.stores.queue.places import LIVE_STATES
+from nonet.stores.queue.results import error_line
+from nonet.stores.queue.workers import worker_names
+from nonet.stores.stores import Stores
+from nonet.tasks.handles import EndedTask, Handle, TaskStatus
+from nonet.tasks.locks import class_limiters
+from nonet.tasks.registry import Registry
+
+if TYPE_CHECKING:
+    from nonet.stores.sql.letters import DeadLetter
+
+_NAMED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class LockUse:
+    """A lock or limiter of a live task.
+
+    Attributes:
+        lock: its name.
+        role: ``holds``, ``waits`` or ``needs`` (it does neither now).
+        ttl_seconds: until the lock expires unless it is renewed; None: not held, or unknown.
+        ahead: how many waiters are served before a waiting task; None: more than are read.
+        status: the lock.
+    """
+
+    lock: str
+    role: str
+    ttl_seconds: float | None
+    ahead: int | None
+    status: LockStatus
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What is known of a task.
+
+    Attributes:
+        status: its status; of a task that only the history or a dead letter knows, made of that.
+        is_live: it has not ended.
+        timeline: its life.
+        locks: its locks, while it is live.
+        fence: fence of its running attempt, or empty.
+        groups: ids of the groups that it opened.
+        envelope: its message, as far as it is kept.
+        problem: why `envelope` is None.
+        result: the document of its end, while it is kept.
+        letter: its dead letter, if it has one.
+    """
+
+    status: TaskStatus
+    is_live: bool
+    timeline: Timeline
+    locks: Sequence[LockUse]
+    fence: str
+    groups: Sequence[str]
+    envelope: Envelope | None
+    problem: str
+    result: ResultDocument | None
+    letter: DeadLetter | None
+
+    def why_not_again(self, registry: Registry) -> str:
+        """Return why the task cannot be submitted again from here; empty if it can."""
+        if not self.is_live and self.status.state not in FAILED:
+            return f"it is {self.status.state}: its arguments are not kept"
+        if self.letter is not None and self.letter.status != "PENDING":
+            return f"dead letter {self.letter.id} was submitted again: {self.letter.resubmitted_as}"
+        if self.envelope is None:
+            return self.problem
+        if registry.find(self.status.name) is None:
+            return f"this task-web does not know {self.status.name}: start it with --tasks MODULE"
+        return ""
+
+
+async def task_report(id: str, client: Client, stores: Stores, *, may_have_sql: bool) -> TaskReport:
+    """Read everything that is known of a task.
+
+    Args:
+        may_have_sql: whether a database may have dead letters.
+
+    Raises:
+        NotFoundError: nothing is known of it.
+        ServerUnreachableError: Redis does not answer.
+    """
+    broker = stores.broker
+    details = await read_details(broker.client, broker.scripts.prefix, id)
+    status, kept = await _status(id, client, stores)
+    is_live = status is not None and status.state in (*LIVE_STATES, "damaged")
+    letter = None
+    if may_have_sql and (status is None or status.state == "dead"):
+        letter = await _letter(id, stores)
+    if status is None and letter is not None:
+        status = _of_letter(letter)
+    if status is None:
+        raise NotFoundError(
+            f"nothing is known of task {id}: it was never submitted here, or it ended long ago. "
+            "Search the dead letters and the logs for it"
+        )
+    envelope, problem = _envelope(id, details, kept, letter, client)
+    return TaskReport(
+        status=status,
+        is_live=is_live,
+        timeline=timeline(
+            status,
+            details.failures,
+            letter.history if letter else (),
+            started=kept.task.started if kept else None,
+        ),
+        locks=await _locks(status, details, stores) if is_live else (),
+        fence=details.record.get("fence", "") if status.state == "running" else "",
+        groups=await stores.groups.opened_by(id),
+        envelope=envelope,
+        problem=problem,
+        result=details.ended.document if details.ended else None,
+        letter=letter,
+    )
+
+
+async def submit_copy(
+    id: str, request: str, envelope: Envelope, client: Client, namespace: str
+) -> Handle[Any]:
+    """Submit a task that has not ended once more, with the same arguments and labels.
+
+    Args:
+        request: identifies the request: a second call with it submits nothing.
+
+    Raises:
+        UnknownTaskError: its class is not registered.
+        InvalidArgumentsError: its class rejects the arguments.
+    """
+    await client.live_config.refresh()
+    repeat = repeat_of_live(namespace, id, request)
+    submission = client.envelopes.prepare_again(
+        envelope.name, envelope.args, repeat, labels=envelope.labels, callback_of=envelope.group
+    )
+    durable = client.registry.get(envelope.name).cls.durable
+    return await client.send(submission, durable=durable)
+
+
+async def _status(id: str, client: Client, stores: Stores) -> tuple[TaskStatus | None, Kept | None]:
+    """Return the status, and what the history keeps of an ended task."""
+    try:
+        status = await client.status(id)
+    except NotFoundError:
+        status = None
+    if status is not None and status.state in (*LIVE_STATES, "damaged"):
+        return status, None
+    kept = await stores.history.find(id)
+    if kept is None:
+        return status, None
+    prefix = stores.broker.scripts.prefix
+    names = await worker_names(stores.broker.client, prefix, [kept.task.worker])
+    ended = replace(kept.task, worker=names.get(kept.task.worker, ""))
+    return _with_history(status, ended), kept
+
+
+def _with_history(status: TaskStatus | None, task: EndedTask) -> TaskStatus:
+    """Complete the status of an ended task."""
+    found = status or TaskStatus(
+        id=task.id,
+        name=task.name,
+        state=task.state,
+        attempt=task.attempt,
+        reason=task.reason,
+        error=error_line(task.error_type, task.error),
+        traceback=task.traceback,
+    )
+    return replace(
+        found, submitted=task.submitted, finished=task.ended, worker=task.worker, stream=task.stream
+    )
+
+
+def _of_letter(letter: DeadLetter) -> TaskStatus:
+    return TaskStatus(
+        id=letter.task_id,
+        name=letter.task_class,
+        state="dead",
+        attempt=letter.retry_count + 1,
+        submitted=letter.submitted_at,
+        finished=letter.created_at,
+        reason=letter.reason,
+        error=letter.last_error,
+        traceback=letter.traceback,
+    )
+
+
+async def _letter(id: str, stores: Stores) -> DeadLetter | None:
+    try:
+        letters = await stores.dead_letters()
+        rows = await letters.list(limit=1, task_id=id)
+        return await letters.get(rows[0].id) if rows else None
+    except NonetError:  # no database, or it does not answer: the page shows what Redis has
+        return None
+
+
+def _envelope(
+    id: str, details: TaskDetails, kept: Kept | None, letter: DeadLetter | None, client: Client
+) -> tuple[Envelope | None, str]:
+    """Return the message of a task, or why there is none."""
+    if letter is not None and letter.task_class:
+        try:
+            args = decode(letter.task_args)
+        except MalformedMessageError as error:
+            return None, str(error)
+        at = letter.submitted_at.timestamp()
+        parent = letter.parent_id or ""
+        return Envelope(1, id, letter.task_class, args, dict(letter.labels), at, parent), ""
+    data = details.envelope or (kept.envelope if kept else b"")
+    if not data:
+        return None, _no_envelope(details, kept)
+    try:
+        envelope = client.envelopes.read_again(id, data)
+    except MalformedMessageError as error:
+        return None, str(error)
+    if problem := format_problem(envelope.version):
+        return None, f"another release wrote it ({problem})"
+    return envelope, ""
+
+
+def _no_envelope(details: TaskDetails, kept: Kept | None) -> str:
+    if details.record:
+        return "its message is missing in Redis"
+    if kept is None:
+        return "its arguments are not kept"
+    if kept.task.reason == "quarantined":
+        return "it was quarantined: the quarantine has its message"
+    if kept.task.state in FAILED:
+        return "its arguments were not kept, because they are large"
+    return f"it is {kept.task.state}: the history keeps the arguments of failures only"
+
+
+async def _locks(status: TaskStatus, details: TaskDetails, stores: Stores) -> list[LockUse]:
+    own = class_limiters(status.name.rpartition(":")[2])
+    names = list(dict.fromkeys((*details.locks, *own)))
+    uses = []
+    for found in await stores.locks.named(names, show=_NAMED):
+        use = _use(status, found)
+        # The limiters of a class are usually off.
+        if found.lock in details.locks or use.role == "waits" or found.limit is not None:
+            uses.append(use)
+    return uses
+
+
+def _use(status: TaskStatus, lock: LockStatus) -> LockUse:
+    holders = {item.id: item for item in lock.holders}
+    waiters = [item.id for item in lock.waiters]
+    if status.id in holders:
+        return LockUse(lock.lock, "holds", holders[status.id].ttl_seconds, None, lock)
+    if status.id in waiters:
+        return LockUse(lock.lock, "waits", None, waiters.index(status.id), lock)
+    if status.state == "running" and not lock.kind.startswith("rate"):
+        return LockUse(lock.lock, "holds", None, None, lock)
+    role = "waits" if status.state == "waiting" and lock.waiting > len(waiters) else "needs"
+    return LockUse(lock.lock, role, None, None, lock)
+
+
+def arguments_of(report: TaskReport, registry: Registry) -> tuple[Mapping[str, Any] | None, bool]:
+    """Return the arguments of a task with secrets masked, and whether any is masked."""
+    from nonet.tasks.secrecy import masked_arguments  # it imports pydantic
+
+    if report.envelope is None:
+        return None, False
+    task_class = registry.find(report.envelope.name)
+    args = report.envelope.args
+    shown = masked_arguments(args, task_class.cls if task_class else None)
+    return shown, shown != args

@@ -1,0 +1,153 @@
+"""The life of one task as a list of steps, from what is kept of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from nonet.messages.message import ErrorDocument, Usage
+from nonet.rules.details import error_type
+from nonet.tasks.handles import TaskStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step.
+
+    Attributes:
+        what: a few words: ``submitted``, ``attempt 2 failed`` …
+        at: when; None: unknown.
+        state: the state that it led to, or empty.
+        lasted: how long the attempt ran that it ended, or the wait; None: unknown.
+        worker: the worker of the attempt, if it is known.
+        error: the error of the attempt in one line, or why it waits.
+        traceback: of that error.
+        usage: resources that the attempt used.
+    """
+
+    what: str
+    at: datetime | None = None
+    state: str = ""
+    lasted: timedelta | None = None
+    worker: str = ""
+    error: str = ""
+    traceback: str = ""
+    usage: Usage | None = None
+
+    def without_details(self) -> Step:
+        """Return the step for readers who may not see texts of errors, only their types."""
+        error = self.error if self.state in ("cancelled", "expired") else error_type(self.error)
+        return replace(self, error=error, traceback="")
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Steps in their order.
+
+    Attributes:
+        missing: which attempts are not in it, and why; empty: none is missing.
+    """
+
+    steps: Sequence[Step]
+    missing: str = ""
+
+
+def timeline(
+    status: TaskStatus,
+    failures: Sequence[ErrorDocument],
+    rows: Sequence[Mapping[str, Any]] = (),
+    *,
+    started: datetime | None = None,
+) -> Timeline:
+    """Return the life of a task.
+
+    Args:
+        failures: its failed attempts, as Redis keeps them of live tasks.
+        rows: its failed attempts, as its dead letter keeps them.
+        started: of an ended task, when its last attempt began.
+    """
+    steps = [Step("submitted", status.submitted)] if status.submitted else []
+    attempts = [_of_row(row) for row in rows] if rows else [_of_failure(item) for item in failures]
+    is_ended = status.finished is not None
+    known = {number for number, _ in attempts}
+    # The end says how the last attempt ended, except for the traceback of a letter.
+    if is_ended and status.attempt in known and status.state == "dead":
+        attempts = [item for item in attempts if item[0] != status.attempt]
+    steps += [step for _, step in attempts]
+    steps += _now(status) if not is_ended else [_end(status, started)]
+    used = status.attempt - (status.state in ("running", "dying") and status.attempt not in known)
+    lost = sorted(set(range(1, used + 1)) - known - ({status.attempt} if is_ended else set()))
+    return Timeline(steps, _missing(lost, is_ended=is_ended))
+
+
+def _of_failure(found: ErrorDocument) -> tuple[int, Step]:
+    line = f"{found.error_type}: {found.error}".removesuffix(": ")
+    return found.attempt, Step(
+        f"attempt {found.attempt} failed",
+        datetime.fromtimestamp(found.at, UTC),
+        "failed",
+        _seconds(found.usage.wall if found.usage else None),
+        error=line,
+        traceback=found.traceback,
+        usage=found.usage,
+    )
+
+
+def _of_row(row: Mapping[str, Any]) -> tuple[int, Step]:
+    number, at = int(row.get("attempt") or 0), row.get("at")
+    usage = Usage(*(row.get(name) for name in ("wall", "cpu", "rss")))
+    return number, Step(
+        f"attempt {number} failed",
+        datetime.fromtimestamp(at, UTC) if at else None,
+        "failed",
+        _seconds(usage.wall),
+        error=str(row.get("error") or ""),
+        usage=usage,
+    )
+
+
+def _now(status: TaskStatus) -> list[Step]:
+    """What a live task does since its last failed attempt."""
+    if status.state == "running":
+        worker = status.worker
+        return [Step(f"attempt {status.attempt} began", status.started, "running", worker=worker)]
+    if status.state == "delayed":
+        what = f"attempt {status.attempt + 1} is due" if status.attempt else "due"
+        return [Step(what, status.due, "delayed")]
+    if status.state == "waiting":
+        return [Step("waits", status.waits_since, "waiting", error=status.blocker)]
+    if status.state == "dying":
+        what = "failed for good; its dead letter is not in SQL yet"
+        return [Step(what, None, "dying", worker=status.worker, error=status.blocker)]
+    return [Step("queued", status.waits_since, status.state)]
+
+
+def _end(status: TaskStatus, started: datetime | None) -> Step:
+    ran = status.attempt and status.state in ("done", "dead")
+    return Step(
+        f"attempt {status.attempt} ended it" if ran else "ended",
+        status.finished,
+        status.state,
+        status.finished - started if started and status.finished else None,
+        worker=status.worker,
+        error=status.error,
+        traceback=status.traceback,
+        usage=status.usage,
+    )
+
+
+def _missing(numbers: Sequence[int], *, is_ended: bool) -> str:
+    if not numbers:
+        return ""
+    if len(numbers) == 1:
+        which = f"Attempt {numbers[0]} is"
+    else:
+        which = f"Attempts {numbers[0]} to {numbers[-1]} are"
+    why = "only dead letters keep them" if is_ended else "Redis keeps the last 20 failed attempts"
+    return f"{which} not kept: {why}. The log has the tracebacks of failed attempts"
+
+
+def _seconds(number: float | None) -> timedelta | None:
+    return None if number is None else timedelta(seconds=number)

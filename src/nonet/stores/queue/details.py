@@ -1,0 +1,61 @@
+"""Read everything that Redis keeps of one task, in one round trip."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from nonet.base.errors import MalformedMessageError
+from nonet.messages.message import ErrorDocument, decode_error
+from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.queue.places import readable
+from nonet.stores.queue.records import read_envelopes
+from nonet.stores.queue.results import Ended, parse_ended
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDetails:
+    """What Redis keeps of a task.
+
+    Attributes:
+        record: the fields of its record; empty after its end.
+        envelope: its message; None after its end.
+        failures: its last 20 failed attempts, the oldest first; empty after its end.
+        locks: names of the locks that it declares, in its order; empty after its end.
+        ended: its end, as long as the result or the id is kept.
+    """
+
+    record: Mapping[str, str]
+    envelope: bytes | None
+    failures: Sequence[ErrorDocument]
+    locks: Sequence[str]
+    ended: Ended | None
+
+
+async def read_details(client: AsyncRedis, prefix: str, id: str) -> TaskDetails:
+    """Read the keys of a task; those that are damaged count as missing."""
+    async with server_errors(client), client.pipeline(transaction=True) as pipe:
+        pipe.hgetall(f"{prefix}t:{id}").lrange(f"{prefix}h:{id}", 0, -1).get(f"{prefix}l:{id}")
+        pipe.get(f"{prefix}e:{id}").get(f"{prefix}r:{id}")
+        record, failures, lines, dying, value = await readable(pipe)
+    text = {name.decode(): found.decode(errors="replace") for name, found in (record or {}).items()}
+    async with server_errors(client):
+        (envelope,) = await read_envelopes(client, prefix, [id]) if text else (None,)
+    documents = [*(failures or ()), *([dying] if dying and text.get("state") == "dying" else ())]
+    rows = [line.split("|") for line in (lines or b"").decode(errors="replace").splitlines()]
+    return TaskDetails(
+        record=text,
+        envelope=envelope,
+        failures=_errors(documents),
+        locks=[row[1] for row in rows if len(row) > 1 and row[1].startswith(("lock:", "limiter:"))],
+        ended=parse_ended(value) if value and not text else None,
+    )
+
+
+def _errors(documents: Sequence[bytes]) -> list[ErrorDocument]:
+    found = []
+    for document in documents:
+        with suppress(MalformedMessageError):  # tests and foreign clients write others
+            found.append(decode_error(document))
+    return found

@@ -1,0 +1,179 @@
+"""Actions on all tasks that a search selects: first a preview of how many, then the action."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Depends, Form, Request
+from fastapi.responses import Response
+
+from nonet.daemon.service import who as actor
+from nonet.operate.cancelling import cancel_existing, preview_cancel
+from nonet.operate.ended import preview_resubmit, resubmit_all
+from nonet.rules.permissions import Action, Principal
+from nonet.stores.connection.clock import instant
+from nonet.stores.namespace.history import FAILED
+from nonet.web.pages.rendering import amount, back, path_of, render
+from nonet.web.pages.task_search import Search, SearchOf
+from nonet.web.site import Site, SiteOf, ensure, get_principal
+
+router = APIRouter(include_in_schema=False)
+
+Which = Literal["cancel", "resubmit"]
+_ACTIONS: dict[str, Action] = {"cancel": Action.CANCEL, "resubmit": Action.RESUBMIT}
+_SHOWN = 8
+
+
+def _permitted(
+    action: Which, search: SearchOf, who: Annotated[Principal, Depends(get_principal)]
+) -> Principal:
+    """Return who acts on all tasks of a search.
+
+    Raises:
+        HTTPException: 403, the principal may not.
+        ValueError: the search cannot select what is acted on.
+    """
+    ensure(who, _ACTIONS[action], search.task or None)
+    if not search.may_be_seen_by(who):
+        ensure(who, Action.DETAILS, search.task or None)
+    if search.is_ended is (action == "cancel"):
+        raise ValueError(f"{action}: search for {'live' if action == 'cancel' else 'ended'} tasks")
+    if search.lock:
+        raise ValueError("tasks are not cancelled by lock: leave the lock out of the search")
+    return who
+
+
+Actor = Annotated[Principal, Depends(_permitted)]
+
+
+@router.get("/bulk/{action}", name="bulk")
+async def preview(
+    request: Request, site: SiteOf, action: Which, search: SearchOf, who: Actor
+) -> Response:
+    """Show how many tasks an action would change, and of which classes."""
+    nonet = site.nonet
+    classes: Mapping[str, int]
+    if action == "cancel":
+        selection = await search.live_filter(nonet)
+        found = await preview_cancel(nonet.client, selection)
+        classes = await nonet.stores.results.classes(selection) if found.number else {}
+        number, is_exact, moment = found.number, found.is_exact, found.moment
+    else:
+        failures = await search.ended_filter(nonet, _failures(search))
+        ended = await preview_resubmit(nonet.client, nonet.stores.history, failures)
+        classes, number = ended.classes, ended.number
+        is_exact, moment = ended.is_exact, ended.moment
+    return render(
+        request,
+        "bulk.html",
+        action=action,
+        search=search,
+        number=number,
+        is_exact=is_exact,
+        moment=moment,
+        until=round(moment.timestamp() * 1e6),
+        classes=sorted(classes.items(), key=lambda item: -item[1])[:_SHOWN],
+        others=len(classes) - _SHOWN,
+        counted=sum(classes.values()),
+        done=None,
+    )
+
+
+@router.post("/bulk/{action}", name="do_bulk")
+async def act(
+    request: Request,
+    site: SiteOf,
+    action: Which,
+    search: SearchOf,
+    who: Actor,
+    until: Annotated[int, Form(gt=0, lt=10**16)],
+    reason: Annotated[str, Form(max_length=200)] = "",
+    done: Annotated[int, Form(ge=0)] = 0,
+) -> Response:
+    """Act on the tasks that existed at the preview, for some seconds; then offer to continue."""
+    moment = instant(until)
+    if action == "cancel":
+        return await _cancel(request, site, search, who, moment, reason, done)
+    return await _resubmit(request, site, search, who, moment, done)
+
+
+async def _cancel(
+    request: Request,
+    site: Site,
+    search: Search,
+    who: Principal,
+    moment: datetime,
+    reason: str,
+    done: int,
+) -> Response:
+    selection = await search.live_filter(site.nonet)
+    what = f"all tasks: {selection}, submitted until {moment:%F %T}; {reason}".removesuffix("; ")
+    async with site.changing(who, Action.CANCEL, what):
+        tally = await cancel_existing(site.nonet.client, selection, moment, actor(), reason)
+    number = done + tally.number
+    if tally.is_complete:
+        path = path_of(request, "tasks") + search.query(cursor="")
+        running = len(tally.running)
+        text = f"Cancelled {amount(number)} tasks." + (
+            f" Workers end {amount(running)} running ones within seconds." if running else ""
+        )
+        return back(request, path, text)
+    return _go_on(request, "cancel", search, moment, number, reason=reason)
+
+
+async def _resubmit(
+    request: Request, site: Site, search: Search, who: Principal, moment: datetime, done: int
+) -> Response:
+    nonet = site.nonet
+    stores = nonet.stores
+    failures = await search.ended_filter(nonet, _failures(search), moment)
+    what = f"all failures: {search.query(cursor='')}, ended until {moment:%F %T}"
+    async with site.changing(who, Action.RESUBMIT, what):
+        found = await resubmit_all(
+            failures, nonet.client, stores.history, stores.dead_letters, cursor=search.cursor
+        )
+        if found.number:
+            text = f"{found.number} tasks: {search.query(cursor='')}"
+            await stores.events.log("tasks-resubmitted", actor(), text)
+    number = done + found.number
+    if found.cursor or found.problems:
+        search = replace(search, cursor=found.cursor)
+        return _go_on(
+            request,
+            "resubmit",
+            search,
+            moment,
+            number,
+            problems=found.problems,
+            refused=found.refused,
+        )
+    path = path_of(request, "tasks") + search.query(cursor="")
+    return back(request, path, f"Submitted {amount(number)} tasks again.")
+
+
+def _go_on(
+    request: Request, action: Which, search: Search, moment: datetime, done: int, **more: Any
+) -> Response:
+    """Show how far the action is, with a button that continues it."""
+    return render(
+        request,
+        "bulk.html",
+        action=action,
+        search=search,
+        number=0,
+        is_exact=True,
+        moment=moment,
+        until=round(moment.timestamp() * 1e6),
+        classes=(),
+        others=0,
+        counted=0,
+        done=done,
+        **{"reason": "", "problems": (), "refused": 0, **more},
+    )
+
+
+def _failures(search: Search) -> tuple[str, ...]:
+    return (search.state,) if search.state in FAILED else tuple(FAILED)

@@ -1,0 +1,204 @@
+"""One task: its life, why it does not run, and what can be done with it."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from functools import partial
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from nonet.base.errors import ConflictError, NotFoundError
+from nonet.base.plain import plain
+from nonet.daemon.service import who as actor
+from nonet.operate.ended import resubmit_ended
+from nonet.operate.task_details import TaskReport, arguments_of, submit_copy, task_report
+from nonet.rules import remedies
+from nonet.rules.explanation import Explanation, Facts
+from nonet.rules.permissions import Action, Principal
+from nonet.tasks.secrecy import MASK, mask_names, masked_result
+from nonet.web import shown
+from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.site import Site, SiteOf, ensure, may
+
+router = APIRouter(include_in_schema=False)
+
+_SECONDS = 1.0
+Reason = Annotated[str, Form(max_length=200)]
+
+
+async def read(site: Site, id: str) -> TaskReport:
+    """Read a task, at most once a second for all viewers.
+
+    Raises:
+        NotFoundError: nothing is known of it.
+    """
+    nonet = site.nonet
+    has_sql = nonet.settings.may_have_sql()
+    source = partial(task_report, id, nonet.client, nonet.stores, may_have_sql=has_sql)
+    return await site.shared.read(("task", id), _SECONDS, source)
+
+
+async def _why(
+    site: Site, report: TaskReport, who: Principal
+) -> tuple[Explanation | None, Facts | None]:
+    """Explain a live task; it may have ended by now."""
+    if not report.is_live:
+        return None, None
+    details = shown.sees_details(who, report.status.name)
+    id = report.status.id
+    source = partial(site.nonet.client.explain_by_facts, id, details=details)
+    try:
+        return await site.shared.read(("task why", id, details), _SECONDS, source)
+    except NotFoundError:
+        return None, None
+
+
+@router.get("/tasks/{id:path}", name="task")
+async def page(
+    request: Request, site: SiteOf, id: str, who: Annotated[Principal, may(Action.READ)]
+) -> Response:
+    """Show a task."""
+    try:
+        report = await read(site, id)
+    except NotFoundError as error:
+        ensure(who, Action.READ, None)
+        return render(request, "task_missing.html", 404, id=id, problem=str(error))
+    ensure(who, Action.READ, report.status.name)
+    return await _render(request, site, report, who)
+
+
+async def _render(
+    request: Request, site: Site, report: TaskReport, who: Principal, **more: Any
+) -> Response:
+    name = report.status.name
+    details = shown.sees_details(who, name)
+    why, facts = await _why(site, report, who)
+    steps = report.timeline.steps
+    registry = site.nonet.registry
+    return render(
+        request,
+        "task.html",
+        report=report,
+        task=shown.status(report.status, who),
+        details=details,
+        steps=steps if details else [step.without_details() for step in steps],
+        why=why,
+        facts=facts,
+        can=lambda action: who.may(Action(action), name),
+        why_not_again=report.why_not_again(registry),
+        why_no_call=report.problem if report.envelope is None else "",
+        labels=mask_names(report.envelope.labels) if report.envelope else {},
+        once=secrets.token_hex(8),
+        now=await site.nonet.broker.logical_now(),
+        **{"revealed": None, **more},
+    )
+
+
+@router.post("/tasks/{id:path}/cancel", name="cancel_task")
+async def cancel(
+    request: Request,
+    site: SiteOf,
+    id: str,
+    who: Annotated[Principal, may(Action.CANCEL)],
+    reason: Reason = "",
+) -> Response:
+    """Cancel a task in whatever state it is."""
+    report = await read(site, id)
+    ensure(who, Action.CANCEL, report.status.name)
+    async with site.changing(who, Action.CANCEL, f"task {id}: {reason}".removesuffix(": ")):
+        state = (await site.nonet.cancel([id], reason=reason))[id]
+    path = path_of(request, "task", id=id)
+    if state == "cancelling":
+        return back(request, path, "Cancelling it: its worker ends it within seconds.")
+    if state != "cancelled":
+        return back(request, path, f"It is {state or 'unknown'} and cannot be cancelled.", "bad")
+    return back(request, path, "Cancelled it.")
+
+
+@router.post("/tasks/{id:path}/hasten", name="hasten_task")
+async def hasten(
+    request: Request, site: SiteOf, id: str, who: Annotated[Principal, may(Action.SCHEDULE)]
+) -> Response:
+    """Make a delayed task due now."""
+    report = await read(site, id)
+    ensure(who, Action.SCHEDULE, report.status.name)
+    stores = site.nonet.stores
+    async with site.changing(who, Action.SCHEDULE, f"task {id}: due now"):
+        (state,) = await stores.controls.hasten([id])
+        if state == "delayed":
+            await stores.events.log("tasks-hastened", actor(), f"task {id}")
+    path = path_of(request, "task", id=id)
+    if state != "delayed":
+        return back(request, path, f"It is {state or 'unknown'}, not delayed.", "bad")
+    return back(request, path, "It is due now.")
+
+
+@router.post("/tasks/{id:path}/again", name="resubmit_task")
+async def again(
+    request: Request,
+    site: SiteOf,
+    id: str,
+    who: Annotated[Principal, may(Action.RESUBMIT)],
+    once: Annotated[str, Form(min_length=8, max_length=64)],
+) -> Response:
+    """Submit a task again: a live one as a copy, a failed one at most once."""
+    report = await read(site, id)
+    ensure(who, Action.RESUBMIT, report.status.name)
+    nonet = site.nonet
+    async with site.changing(who, Action.RESUBMIT, f"task {id}"):
+        if problem := report.why_not_again(nonet.registry):
+            raise ConflictError(f"task {id} cannot be submitted again: {problem}")
+        if report.letter is not None:
+            handle = await nonet.resubmit(report.letter.id)
+        elif not report.is_live:
+            stores = nonet.stores
+            handle = await resubmit_ended(id, nonet.client, stores.history, stores.dead_letters)
+            await stores.events.log("tasks-resubmitted", actor(), f"task {id} as {handle}")
+        else:
+            assert report.envelope is not None  # or `why_not_again` says so
+            namespace = nonet.settings.namespace
+            handle = await submit_copy(id, once, report.envelope, nonet.client, namespace)
+    path = path_of(request, "task", id=str(handle))
+    return back(request, path, f"Submitted task {id} again: this is the new task.")
+
+
+@router.post("/tasks/{id:path}/reveal", name="reveal_task")
+async def reveal(
+    request: Request, site: SiteOf, id: str, who: Annotated[Principal, may(Action.REVEAL)]
+) -> Response:
+    """Show arguments, result and the command that runs the task here, in this answer only."""
+    report = await read(site, id)
+    ensure(who, Action.REVEAL, report.status.name)
+    async with site.changing(who, Action.REVEAL, f"arguments and result of task {id}"):
+        revealed = _revealed(site, report)
+    return await _render(request, site, report, who, revealed=revealed)
+
+
+def _revealed(site: Site, report: TaskReport) -> dict[str, Any]:
+    registry = site.nonet.registry
+    task_class = registry.find(report.status.name)
+    arguments, is_masked = arguments_of(report, registry)
+    result = report.result
+    has_result = result is not None and report.status.state == "done" and not result.note
+    shown_result = (
+        masked_result(result.value, task_class.cls if task_class else None)
+        if (result is not None and has_result)
+        else None
+    )
+    return {
+        "arguments": None if arguments is None else _json(arguments),
+        "is_masked": is_masked,
+        "mask": MASK,
+        "has_result": has_result,
+        "result": _json(shown_result),
+        "command": ""
+        if arguments is None
+        else remedies.of_call(report.status.name, plain(arguments)),
+    }
+
+
+def _json(value: Any) -> str:
+    return json.dumps(plain(value), indent=2, ensure_ascii=False)

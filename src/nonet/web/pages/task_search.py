@@ -1,0 +1,207 @@
+"""The search form of tasks: its fields, as they stand in the address of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Annotated, Any, TypeAlias
+from urllib.parse import urlencode
+
+from fastapi import Depends, Request
+
+from nonet.app import Nonet
+from nonet.rules.permissions import Action, Principal
+from nonet.stores.namespace.history import STATES as END_STATES
+from nonet.stores.namespace.history import EndedFilter
+from nonet.stores.queue.places import LIVE_STATES, UNFINISHED, TaskFilter
+from nonet.tasks.handles import EndedTask, TaskStatus
+
+# Values of the field `state` besides the states: any that is live, any that has ended.
+LIVE, ENDED = "live", "ended"
+CHOICES: Sequence[str] = (LIVE, *LIVE_STATES, ENDED, *END_STATES)
+WITHIN: Mapping[str, timedelta] = {
+    "5m": timedelta(minutes=5),
+    "15m": timedelta(minutes=15),
+    "1h": timedelta(hours=1),
+    "6h": timedelta(hours=6),
+    "1d": timedelta(days=1),
+    "7d": timedelta(days=7),
+}
+LIMIT = 100
+# What one page examines in each place: about 0.2 s.
+_BUDGET = 20_000
+_LONGEST = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The fields of the form; empty: any.
+
+    Attributes:
+        q: an id, which is opened instead of a list.
+        state: one of `CHOICES`.
+        task: full or bare class name.
+        label: ``NAME=VALUE``.
+        lock: name of a lock, of live tasks only.
+        worker: ``pid@host``.
+        error: a part of the last error.
+        within: a key of `WITHIN`: submitted, or for ended tasks ended, at most this long ago.
+        cursor: of the page before.
+    """
+
+    q: str = ""
+    state: str = LIVE
+    task: str = ""
+    label: str = ""
+    lock: str = ""
+    worker: str = ""
+    error: str = ""
+    within: str = ""
+    cursor: str = ""
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it is about ended tasks."""
+        return self.state == ENDED or self.state in END_STATES
+
+    @property
+    def has_filter(self) -> bool:
+        """Whether it selects by more than the state."""
+        return any((self.task, self.label, self.lock, self.worker, self.error, self.within))
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The label as a mapping.
+
+        Raises:
+            ValueError: it is not ``NAME=VALUE``.
+        """
+        if not self.label:
+            return {}
+        name, equals, value = self.label.partition("=")
+        if not (name and equals):
+            raise ValueError(f"label {self.label!r:.80} must be NAME=VALUE")
+        return {name.strip(): value.strip()}
+
+    def query(self, **changes: str) -> str:
+        """Return the query of the address of the page, with some fields changed."""
+        fields = asdict(replace(self, **changes))
+        kept = {name: value for name, value in fields.items() if value}
+        if kept.get("state") == LIVE:
+            del kept["state"]
+        return f"?{urlencode(kept)}" if kept else "?"
+
+    @property
+    def cleared(self) -> str:
+        """The query of the same list without filters."""
+        return Search(state=self.state).query()
+
+    def may_be_seen_by(self, who: Principal) -> bool:
+        """Whether it asks for nothing that `who` may not see."""
+        return not (self.label or self.error) or who.may(Action.DETAILS)
+
+    async def live_filter(self, nonet: Nonet, until: datetime | None = None) -> TaskFilter:
+        """Return the filter for the live tasks that can be cancelled.
+
+        Args:
+            until: latest submission.
+        """
+        states = (self.state,) if self.state in UNFINISHED else UNFINISHED
+        return await nonet.client.selection(
+            states,
+            task=self.task or None,
+            labels=self.labels,
+            worker=self.worker or None,
+            error=self.error,
+            since=WITHIN.get(self.within),
+            until=until,
+        )
+
+    async def ended_filter(
+        self, nonet: Nonet, states: Sequence[str] = (), until: datetime | None = None
+    ) -> EndedFilter:
+        """Return the filter for ended tasks.
+
+        Args:
+            states: instead of `state`.
+            until: latest end.
+        """
+        own = (self.state,) if self.state in END_STATES else ()
+        within = WITHIN.get(self.within)
+        results = nonet.stores.results
+        return EndedFilter(
+            tuple(states) or own,
+            self.task,
+            workers=await results.incarnations(self.worker) if self.worker else None,
+            error=self.error,
+            labels=self.labels,
+            since=None if within is None else await nonet.broker.logical_now() - within,
+            until=until,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A page of tasks, and how many there are; see `nonet.TaskPage`."""
+
+    rows: Sequence[TaskStatus | EndedTask]
+    matched: int
+    searched: int
+    total: int
+    cursor: str
+
+    @property
+    def is_part(self) -> bool:
+        """Whether not all tasks were examined that may match."""
+        return bool(self.cursor) and self.total > self.searched
+
+
+def parse(request: Request) -> Search:
+    """Read the fields from the address; unknown values count as empty.
+
+    Raises:
+        ValueError: a value is too long.
+    """
+    fields: dict[str, Any] = {}
+    for name in Search.__dataclass_fields__:
+        value = request.query_params.get(name, "").strip()
+        if len(value) > (4000 if name == "cursor" else _LONGEST):
+            raise ValueError(f"{name}: more than {_LONGEST} characters")
+        fields[name] = value
+    if fields["state"] not in CHOICES:
+        fields["state"] = LIVE
+    if fields["within"] not in WITHIN:
+        fields["within"] = ""
+    return Search(**fields)
+
+
+SearchOf: TypeAlias = Annotated[Search, Depends(parse)]
+
+
+async def find(search: Search, nonet: Nonet) -> Found:
+    """Read a page of tasks.
+
+    Raises:
+        ValueError: a label, or the cursor, is not valid.
+        InvalidArgumentsError: `lock` is not the name of a lock.
+        ServerUnreachableError: Redis does not answer.
+    """
+    if search.is_ended:
+        ended = await nonet.stores.history.page(
+            await search.ended_filter(nonet), limit=LIMIT, budget=_BUDGET, cursor=search.cursor
+        )
+        return Found(ended.rows, ended.matched, ended.searched, ended.total, ended.cursor)
+    page = await nonet.list_tasks(
+        state=search.state if search.state in LIVE_STATES else None,
+        task=search.task or None,
+        labels=search.labels,
+        worker=search.worker or None,
+        lock=search.lock or None,
+        error=search.error,
+        since=WITHIN.get(search.within),
+        limit=LIMIT,
+        budget=_BUDGET,
+        cursor=search.cursor,
+    )
+    return Found(page.rows, page.matched, page.searched, page.total, page.cursor)

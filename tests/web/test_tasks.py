@@ -1,0 +1,255 @@
+"""Tasks in the dashboard: lists, one task, its actions, groups, and what is done to many."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx
+import pytest
+from playwright.async_api import Page
+from pydantic import SecretStr
+from web_tasks import Failing, Locked, Login, Report
+
+from nonet import Isolation, LockedObjectType, MutexLock, Nonet
+from nonet.daemon.service import Stop
+from nonet.messages.message import VERSION, Envelope, encode
+from nonet.rules.permissions import Role
+from nonet.stores.queue.submissions import Submission
+
+LOCK = "lock:mutex:job:7"
+
+
+@asynccontextmanager
+async def working(nonet: Nonet) -> AsyncIterator[None]:
+    """Run a worker in this process."""
+    stop = Stop()
+    async with nonet.injector() as injector:
+        worker = nonet.worker(Report.size, injector, isolation=Isolation.LOOP)
+        running = asyncio.create_task(worker.run(stop))
+        try:
+            yield
+        finally:
+            stop.request()
+            await running
+
+
+async def run(nonet: Nonet, *tasks: Any) -> list[str]:
+    """Execute tasks, and return their ids."""
+    async with working(nonet):
+        handles = [await nonet.submit(task) for task in tasks]
+        for handle in handles:
+            await nonet.client.results.wait(handle, 30)
+    return [str(handle) for handle in handles]
+
+
+async def in_state(nonet: Nonet, id: str, state: str) -> None:
+    """Wait until a task is in a state."""
+    async with asyncio.timeout(30):
+        while (await nonet.status(id)).state != state:  # noqa: ASYNC110  # Redis tells of no event
+            await asyncio.sleep(0.02)
+
+
+async def test_search_and_cancel_by_keyboard(
+    nonet: Nonet, address: str, browser_page: Page
+) -> None:
+    """An id in the search field opens the task; a reason and Enter cancel it."""
+    id = await nonet.submit(Report(1), at_time=datetime.now(UTC) + timedelta(hours=1))
+    page = browser_page
+    await page.goto(f"{address}/tasks")
+    assert await page.locator("tbody tr").count() == 1
+    await page.keyboard.press("/")
+    await page.keyboard.type(id)
+    await page.keyboard.press("Enter")
+    await page.wait_for_url(f"{address}/tasks/{id}")
+    assert "delayed until" in await page.inner_text("#why")
+    await page.get_by_role("button", name="Cancel…").focus()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("Tab")
+    await page.keyboard.type("wrong input")
+    await page.keyboard.press("Enter")
+    await page.wait_for_selector(".message.good")
+    assert (await nonet.status(id)).state == "cancelled"
+    assert "wrong input" in await page.inner_text("#fields")
+
+
+async def test_each_filter_selects(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """State, class, label, lock, worker and error select; live and ended tasks have their lists."""
+    first = await nonet.submit(Report(1), labels={"customer": "acme"})
+    second = await nonet.submit(Failing())
+    (dead,) = await run(nonet, Failing("no bill"))
+
+    async def ids(query: str) -> set[str]:
+        answer = await client.get(f"/tasks?{query}")
+        assert answer.status_code == 200, answer.text
+        return set(re.findall(r'href="/tasks/([^"?]+)"', answer.text))
+
+    first2, second2 = await nonet.submit(Report(2), labels={"customer": "acme"}), second
+    assert await ids("") == {first2}
+    assert await ids("label=customer%3Dacme&task=Report") == {first2}
+    assert await ids("label=customer%3Dother") == set()
+    assert await ids("state=dead&error=no+bill") == {dead}
+    assert await ids("state=done") == {first}
+    assert {dead, second2} == await ids("state=dead&within=5m")
+    assert await ids("worker=1@nowhere") == set()
+    async with working(nonet), nonet.hold(MutexLock(LockedObjectType.JOB, 7)):
+        waiting = await nonet.submit(Locked())
+        await in_state(nonet, waiting, "waiting")
+        assert await ids(f"lock={LOCK}") == {waiting}
+        text = (await client.get(f"/tasks/{waiting}")).text
+        assert "held by" in text and f"task-run locks release {LOCK}" in text
+    assert (await client.get("/tasks?lock=nonsense")).status_code == 422
+
+
+@pytest.fixture
+def hostile() -> str:
+    """A text that would run, hide or break the page if it were not inert."""
+    return '<img src=x onerror="window.hit=1">\x1b[31m\u202egnp.exe' + "x" * 9_000
+
+
+async def test_hostile_texts_are_inert(
+    nonet: Nonet, address: str, browser_page: Page, hostile: str
+) -> None:
+    """Names, ids, labels, errors and progress of hostile tasks are text, and fit the page."""
+    id, name = "a/b?<script>#%41", "<script>window.hit=1</script>:Evil"
+    envelope = Envelope(VERSION, id, name, {"a": hostile}, {hostile[:99]: hostile}, 1.0)
+    await nonet.broker.submit(
+        [Submission(id, name, "normal:small", encode(envelope)), _foreign("b", name)]
+    )
+    (dead,) = await run(nonet, Failing(hostile))
+    locked = await nonet.submit(Locked(hostile[:60]))
+    page = browser_page
+    paths = ("/tasks", "/tasks?state=ended", f"/tasks/{dead}", "/bulk/cancel", f"/tasks/{locked}")
+    for width in (1280, 390):
+        await page.set_viewport_size({"width": width, "height": 800})
+        for path in paths:
+            await page.goto(address + path)
+            await _is_inert(page)
+        await page.goto(f"{address}/tasks")
+        await page.get_by_role("link", name=id).click()
+        assert await page.inner_text("h1") == name
+        await _is_inert(page)
+
+
+async def _is_inert(page: Page) -> None:
+    assert await page.evaluate("window.hit") is None
+    assert await page.locator("main img, main script").count() == 0
+    text = await page.inner_text("main")
+    assert "\u202e" not in text and "\x1b" not in text
+    assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def _foreign(id: str, name: str) -> Submission:
+    return Submission(id, name, "normal:small", b"no envelope")
+
+
+async def test_a_viewer_sees_no_details(nonet: Nonet, client_of: Any) -> None:
+    """Who may not see details sees types of errors, no texts, and can reveal nothing."""
+    (dead,) = await run(nonet, Failing("the password is hunter2"))
+    async with client_of(Role.VIEWER) as viewer:
+        for path in (f"/tasks/{dead}", "/tasks?state=dead"):
+            text = (await viewer.get(path)).text
+            assert "ValueError" in text and "hunter2" not in text
+            assert "Submit again" not in text and "Cancel" not in text
+        for path in ("/tasks?label=a%3Db", "/tasks?state=dead&error=hunter2", "/bulk/cancel"):
+            assert (await viewer.get(path)).status_code == 403
+        for action in ("reveal", "cancel", "again", "hasten"):
+            answer = await viewer.post(f"/tasks/{dead}/{action}", data={"once": "12345678"})
+            assert answer.status_code == 403
+
+
+async def test_arguments_are_revealed_with_secrets_masked(
+    nonet: Nonet, client: httpx.AsyncClient
+) -> None:
+    """Arguments, and the command that runs the task here, come only after the button."""
+    id = await nonet.submit(Login("o'neil", SecretStr("hunter2")))
+    assert "neil" not in (await client.get(f"/tasks/{id}")).text
+    text = (await client.post(f"/tasks/{id}/reveal")).text
+    assert "hunter2" not in text
+    assert "task-run call web_tasks:Login --kwargs" in text and "**********" in text
+    assert (await client.get(f"/tasks/{id}")).text.count("neil") == 0
+    async with working(nonet):
+        await nonet.client.results.wait(id, 30)
+    text = (await client.post(f"/tasks/{id}/reveal")).text
+    assert (
+        "o&#39;neil" in text and "t0ps3cret" not in text
+    )  # the result, of which the token is secret
+
+
+async def test_submit_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """A live task is copied once per form, a failure once at all, and a done task not."""
+    live = await nonet.submit(Report(1), at_time=datetime.now(UTC) + timedelta(hours=1))
+    twice = [await client.post(f"/tasks/{live}/again", data={"once": "12345678"}) for _ in "ab"]
+    (path,) = {answer.headers["location"] for answer in twice}
+    assert (await nonet.status(path.rpartition("/")[2])).name == "web_tasks:Report"
+    dead, done = await run(nonet, Failing(), Report(2))
+    first = await client.post(f"/tasks/{dead}/again", data={"once": "12345678"})
+    again = await client.post(f"/tasks/{dead}/again", data={"once": "87654321"})
+    assert (first.status_code, again.status_code) == (303, 409)
+    assert "was submitted again already" in again.text
+    assert (await client.post(f"/tasks/{done}/again", data={"once": "12345678"})).status_code == 409
+    assert "it is done: its arguments are not kept" in (await client.get(f"/tasks/{done}")).text
+
+
+async def test_a_delayed_task_runs_now(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """The button makes it due, and the event stream says who did it."""
+    id = await nonet.submit(Report(1), at_time=datetime.now(UTC) + timedelta(hours=1))
+    assert (await client.post(f"/tasks/{id}/hasten")).status_code == 303
+    (event,) = await nonet.stores.events.last(5)
+    assert (event.kind, event.who) == ("tasks-hastened", "alice")
+
+
+async def test_cancel_all_that_existed(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """The preview counts by class, and what is submitted after it is left alone."""
+    await nonet.submit_many([Report(n) for n in range(30)])
+    other = await nonet.submit(Failing())
+    preview = (await client.get("/bulk/cancel?task=Report")).text
+    assert "Cancel: 30 tasks" in preview and "web_tasks:Report: 30" in preview
+    later = await nonet.submit(Report(99))
+    until = re.search(r'name="until" value="(\d+)"', preview)
+    assert until
+    answer = await client.post(
+        "/bulk/cancel?task=Report", data={"until": until[1], "reason": "too many"}
+    )
+    assert answer.status_code == 303
+    assert "Cancelled 30 tasks" in (await client.get("/tasks")).text
+    assert [(await nonet.status(id)).state for id in (later, other)] == ["queued"] * 2
+    (event,) = await nonet.stores.events.last(5)
+    assert event.kind == "tasks-cancelled" and "too many" in event.text
+
+
+async def test_submit_all_failures_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """Failures that match become new tasks; those that were submitted before are told of."""
+    await run(nonet, *(Failing(f"bill {n}") for n in range(5)), Failing("other"))
+    preview = (await client.get("/bulk/resubmit?state=ended&error=bill")).text
+    assert "Submit again: 5 tasks" in preview and "web_tasks:Failing: 5" in preview
+    until = re.search(r'name="until" value="(\d+)"', preview)
+    assert until
+    path, form = "/bulk/resubmit?state=ended&error=bill", {"until": until[1]}
+    assert (await client.post(path, data=form)).status_code == 303
+    assert (await nonet.list_tasks(task="Failing")).matched == 5
+    again = await client.post(path, data=form)
+    assert "5 tasks were not submitted again" in again.text
+    assert (await nonet.list_tasks(task="Failing")).matched == 5
+
+
+async def test_groups(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """A group shows its children and its callback, and its children can be cancelled."""
+    id = await nonet.client.spawn_with_callback([Report(1), Failing()], Report(2))
+    assert id in (await client.get("/groups")).text
+    text = (await client.get(f"/groups/{id}")).text
+    assert f"/tasks/{id}.0" in text and "submitted when all children have ended" in text
+    assert (await client.post(f"/groups/{id}/cancel", data={"reason": "no"})).status_code == 303
+    status = await nonet.client.groups.status(id)
+    assert (status.state, status.failed) == ("fired", 2)
+
+
+async def test_an_unknown_task_says_where_to_look(client: httpx.AsyncClient) -> None:
+    """The page of a task of which nothing is kept names the other places."""
+    answer = await client.get("/tasks/nope")
+    assert answer.status_code == 404
+    assert "ended tasks" in answer.text and "logs" in answer.text
