@@ -12,7 +12,7 @@ from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
 from nonet.web import failures
 from nonet.web.access.access import Access
-from nonet.web.access.guard import Guard
+from nonet.web.access.guard import Below, Guard
 from nonet.web.access.login import Login
 from nonet.web.api import routers as api_routers
 from nonet.web.measured import Measured
@@ -34,13 +34,16 @@ def create_app(nonet: Nonet, settings: WebSettings, access: Access | None = None
         ConfigurationError: the file of users is invalid.
     """
     base = urlsplit(settings.url).path.rstrip("/")
-    app = FastAPI(title="Nonet", docs_url=None, redoc_url=None, openapi_url=None, root_path=base)
+    app = FastAPI(title="Nonet", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.site = site = Site(nonet, settings, access or Login(nonet, settings))
     app.add_middleware(Guard)
-    app.add_middleware(Measured, requests=site.requests)  # the last one is the outermost
+    app.add_middleware(Measured, requests=site.requests)
+    app.add_middleware(Below, base=base)  # the last one is the outermost
     failures.install(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     # Pages first: some have the name of a function of the API, and `url` finds the first route.
-    for router in (*page_routers(), *api_routers()):
+    routers = (*page_routers(), *api_routers())
+    for router in routers:
         app.include_router(router)
+    app.state.routes = [route for router in routers for route in router.routes]
     return app

@@ -30,8 +30,6 @@ class Auditor:
         nonet: the application; open when a method is called.
         retention: how long entries are kept in SQL, in seconds; 0: forever.
 
-    Attributes:
-        lost: number of entries that are in the log only.
     """
 
     def __init__(self, nonet: Nonet, retention: float = 0.0) -> None:
@@ -41,12 +39,12 @@ class Auditor:
         self._writing = asyncio.Lock()
         self._failures = FailureLog("audit in SQL", logger)
         self._again_at = self._purge_at = 0.0
-        self.lost = 0
+        self._dropped = 0
 
     @property
-    def waiting(self) -> int:
-        """Number of entries that are not in SQL yet."""
-        return len(self._waiting)
+    def unwritten(self) -> int:
+        """Number of entries of this process that SQL does not have; all are in the log."""
+        return len(self._waiting) + self._dropped
 
     async def record(self, who: str, action: str, what: str, outcome: str = "ok") -> None:
         """Record a change. The log has it at once; SQL as soon as it answers."""
@@ -74,7 +72,7 @@ class Auditor:
         )
         if len(self._waiting) >= _MOST_WAITING:
             self._waiting.popleft()
-            self.lost += 1
+            self._dropped += 1
         self._waiting.append(entry)
 
     async def flush(self) -> None:

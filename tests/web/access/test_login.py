@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock, patch
 
+import pytest
 from playwright.async_api import Page
+from servers import RedisServer
+from web.access.doors import ORIGIN, OURS, door, log_in
+from web.conftest import PASSWORD
 
+from nonet import Nonet
+from nonet.base.errors import ConfigurationError
+from nonet.config.web_settings import WebSettings
 from nonet.rules.permissions import Role
+from nonet.web.access.links import ensure_protected, new_link
+from nonet.web.access.passwords import NOBODY, PasswordHash
 
 
 async def test_a_user_logs_in_and_out(
@@ -22,3 +35,127 @@ async def test_a_user_logs_in_and_out(
     await page.wait_for_url(f"{login_address}/login")
     await page.goto(login_address)
     assert "/login" in page.url
+
+
+async def test_a_wrong_password_and_an_unknown_user_look_alike(nonet: Nonet, users: Path) -> None:
+    """Neither the text nor the work says whether the name exists."""
+    async with door(nonet, users=users) as client:
+        texts = []
+        for name in ("viewer", "nobody"):
+            fits = MagicMock(wraps=PasswordHash.fits)
+            with patch.object(PasswordHash, "fits", lambda *args, fits=fits: fits(*args)):
+                form = {"name": name, "password": "wrong"}
+                answer = await client.post("/login", data=form, headers=OURS)
+            assert answer.status_code == 401 and "set-cookie" not in answer.headers
+            texts.append(answer.text.replace(name, ""))
+            (call,) = fits.call_args_list
+            known = call.args[0]
+            assert (known.n, known.r, known.p) == (NOBODY.n, NOBODY.r, NOBODY.p)
+        assert texts[0] == texts[1]
+
+
+async def test_guessing_is_slowed_down(nonet: Nonet, users: Path) -> None:
+    """After ten attempts a user name waits, even with the right password; others do not."""
+    async with door(nonet, users=users) as client:
+        with patch.object(PasswordHash, "fits", lambda *_: False):
+            for _ in range(10):
+                assert (await log_in(client, "viewer")).status_code == 401
+        answer = await log_in(client, "viewer")
+        assert answer.status_code == 429 and int(answer.headers["retry-after"]) > 600
+        assert (await log_in(client, "admin")).status_code == 303
+    # The count is in Redis: another process has it, too.
+    async with door(nonet, users=users, peer="10.0.0.7") as other:
+        assert (await log_in(other, "viewer")).status_code == 429
+
+
+async def test_an_address_is_slowed_down(nonet: Nonet, users: Path) -> None:
+    """After fifty attempts from one address it waits, whatever names it tries."""
+    async with door(nonet, users=users) as client:
+        sessions = nonet.stores.sessions
+        for _ in range(50):
+            await sessions.attempt("address 127.0.0.1", 900)
+        assert (await log_in(client, "viewer")).status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("next", "location"),
+    [
+        ("/account?x=1", "/account?x=1"),
+        ("", "/"),
+        ("//evil.example/", "/"),
+        ("///evil.example/", "/"),
+        ("/\\evil.example/", "/"),
+        ("\\\\evil.example", "/"),
+        ("https://evil.example/", "/"),
+        ("javascript:alert(1)", "/"),
+        ("account", "/"),
+        ("/\t/evil.example", "/"),
+        ("/\r\nSet-Cookie: a=b", "/"),
+        ("http://[", "/"),
+    ],
+)
+async def test_a_login_leads_only_to_our_pages(
+    nonet: Nonet, users: Path, next: str, location: str
+) -> None:
+    """`next` is a path of ours, or it does not count."""
+    async with door(nonet, users=users) as client:
+        answer = await log_in(client, "viewer", next=next)
+        assert (answer.status_code, answer.headers["location"]) == (303, location)
+
+
+async def test_a_foreign_page_cannot_log_a_browser_in(nonet: Nonet, users: Path) -> None:
+    """A login form needs our origin: else a victim would work in a session of the attacker."""
+    async with door(nonet, users=users) as client:
+        form = {"name": "viewer", "password": PASSWORD}
+        for headers in ({}, {"Origin": "http://evil.example"}):
+            assert (await client.post("/login", data=form, headers=headers)).status_code == 403
+
+
+async def test_a_link_logs_in_one_browser_once(nonet: Nonet) -> None:
+    """A preview of the link spends nothing; the click does, for an admin; the next one fails."""
+    async with door(nonet) as client:
+        link = await new_link(nonet.stores.sessions, ORIGIN, "me@host")
+        for _ in range(2):
+            page = await client.get(link.removeprefix(ORIGIN))
+            assert page.status_code == 200
+        (code,) = re.findall(r'name="code" value="([\w-]+)"', page.text)
+        answers = [
+            await client.post("/login/link", data={"code": code}, headers=headers)
+            for headers in ({}, OURS, OURS)
+        ]
+        assert [answer.status_code for answer in answers] == [403, 303, 401]
+        assert (await client.get("/api/v1/audit?who=link:me@host")).json()["entries"]
+        assert (await client.get(f"/api/v1/overview?code={code}")).status_code == 200
+
+
+async def test_a_link_ends_after_ten_minutes(nonet: Nonet, redis_server: RedisServer) -> None:
+    """Redis forgets the code, of which it has only the digest."""
+    link = await new_link(nonet.stores.sessions, ORIGIN, "me")
+    with redis_server.client() as redis:
+        (key,) = redis.scan_iter("*web:link:*")
+        assert 590_000 < redis.pttl(key) <= 600_000
+        assert link.rpartition("=")[2] not in str(key)
+
+
+@pytest.mark.parametrize(
+    ("host", "options", "is_fine"),
+    [
+        ("127.0.0.1", {}, True),
+        ("::1", {}, True),
+        ("localhost", {}, True),
+        ("0.0.0.0", {}, False),
+        ("10.0.0.1", {}, False),
+        ("nonet.example", {}, False),
+        ("0.0.0.0", {"users": Path("users.yaml")}, True),
+    ],
+)
+def test_only_local_users_may_do_without_users(
+    host: str, options: dict[str, Any], is_fine: bool
+) -> None:
+    """Without users, OIDC or a proxy, task-web listens on a loopback address only."""
+    settings = WebSettings.plain(host=host, **options)
+    if is_fine:
+        ensure_protected(settings)
+        return
+    with pytest.raises(ConfigurationError, match="NONET_WEB_USERS"):
+        ensure_protected(settings)

@@ -133,7 +133,8 @@ class Audit:
 
 
 def _first(at: datetime) -> str:
-    """The smallest id of an entry of that millisecond."""
+    """The smallest id of an entry of that millisecond; a time without a zone is in UTC."""
+    at = at if at.tzinfo else at.replace(tzinfo=UTC)
     return f"{int(at.timestamp() * 1000):013d}"
 
 

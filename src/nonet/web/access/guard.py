@@ -42,6 +42,31 @@ _FORM = "application/x-www-form-urlencoded"
 _PRINCIPAL_RATE, _UNKNOWN_RATE = (200, 1000), (10, 100)
 
 
+class Below:
+    """ASGI middleware that lets all pages be below a path.
+
+    A proxy may remove the path from requests, or leave it there.
+
+    Args:
+        app: what answers requests.
+        base: the path, e.g. ``/jobs``; empty: the root, or where the application is mounted.
+    """
+
+    def __init__(self, app: ASGIApp, base: str) -> None:
+        self._app = app
+        self._base = base
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._base and scope["type"] == "http" and not scope.get("root_path"):
+            path = scope["path"]
+            if path == self._base:
+                path += "/"
+            elif not path.startswith(f"{self._base}/"):
+                path = self._base + path
+            scope = {**scope, "root_path": self._base, "path": path}
+        await self._app(scope, receive, send)
+
+
 class Guard:
     """ASGI middleware around all routes.
 
@@ -61,7 +86,6 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        _complete_path(scope)
         request = Request(scope, receive)
         is_static = requests.path_in(scope).startswith(STATIC)
 
@@ -148,14 +172,6 @@ class Guard:
                 request, carrier, name, request.state.csrf
             )
             headers.append("Set-Cookie", carrier.headers["Set-Cookie"])
-
-
-def _complete_path(scope: Scope) -> None:
-    """Put the path of the dashboard back before a path from which a proxy has removed it."""
-    base = requests.base_of(scope)
-    path = scope["path"]
-    if base and path != base and not path.startswith(f"{base}/"):
-        scope["path"] = base + path
 
 
 def _csrf(request: Request) -> str:

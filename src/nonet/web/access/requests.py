@@ -112,7 +112,6 @@ def own_path(text: str, base: str) -> str:
     >>> own_path("/jobs/tasks?state=dead", "/jobs"), own_path("//evil.example", "")
     ('/jobs/tasks?state=dead', '/')
     """
-    parts = urlsplit(text) if text.isprintable() and "\\" not in text else urlsplit("")
-    is_path = not (parts.scheme or parts.netloc) and parts.path.startswith(f"{base}/")
-    # A browser takes two slashes for the beginning of a host.
-    return text if is_path and not text.startswith("//") else f"{base}/"
+    # A browser takes two slashes for the beginning of a host, and drops tabs and ends of lines.
+    is_host = text.startswith("//") or "\\" in text or not text.isprintable()
+    return text if text.startswith(f"{base}/") and not is_host else f"{base}/"

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 _RESOURCES = (
     "overview",
     "workers",
+    "audit",
     "live",
     "submitting",
     "tasks",

@@ -18,6 +18,7 @@ _PAGES = (
     "delayed",
     "groups",
     "events",
+    "audit",
     "login",
 )
 

@@ -52,6 +52,7 @@ NAVIGATION = (
     Item("delayed", "Delayed", "y"),
     Item("groups", "Groups", "g"),
     Item("events", "Events", "e"),
+    Item("audit", "Audit", "a", Action.AUDIT),
 )
 """The pages that every page links to. A new page adds itself here."""
 
