@@ -187,6 +187,8 @@ class Overview:
         drains: seconds until the queued tasks of a stream have started, at the pace of now; a
             stream is missing if that is not known.
         pace: how fast tasks ended in the last minutes.
+        submitted: tasks a second that were submitted lately; None: not known. Only a process that
+            watches the namespace knows it, as ``task-web`` does.
         workers: live ones by size; `slots` is how many tasks they run at a time.
         queued, running, waiting, delayed, dying: how many tasks are in each state.
         crews: the live workers of each size.
@@ -219,6 +221,7 @@ class Overview:
     longest: tuple[Running, ...] = ()
     drains: Mapping[str, float] = field(default_factory=dict)
     pace: Pace | None = None
+    submitted: float | None = None
     crews: tuple[Crew, ...] = ()
     leader_age: float | None = None
     redis: RedisState = RedisState()

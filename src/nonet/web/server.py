@@ -15,6 +15,7 @@ from nonet.config.web_settings import WebSettings
 from nonet.daemon.health import Page, Report
 from nonet.daemon.service import Stop
 from nonet.telemetry.metrics import Sample
+from nonet.web.site import Site
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,7 @@ class Server:
 
     def __init__(self, app: FastAPI, settings: WebSettings) -> None:
         self._app = app
+        self._site: Site = app.state.site
         self._settings = settings
         self._server: uvicorn.Server | None = None
 
@@ -56,10 +58,10 @@ class Server:
         serving = asyncio.create_task(server.serve([listener]), name="web server")
         logger.info("ready: url=http://%s:%d", host, port)
         stopping = asyncio.create_task(stop.requested.wait(), name="stop")
-        await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        # It ends open streams, which would last until the end of the grace period.
+        async with self._site.at_work():
+            await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
-        # Open streams would last until the end of the grace period.
-        self._app.state.site.live.stop()
         server.should_exit = True
         forcing = asyncio.create_task(stop.forced.wait(), name="second stop")
         await asyncio.wait({serving, forcing}, return_when=asyncio.FIRST_COMPLETED)
@@ -89,8 +91,8 @@ class Server:
         reasons = []
         if not self.is_ready:
             reasons.append("it does not listen yet")
-        if self._app.state.site.is_redis_away:
-            reasons.append("Redis does not answer")
+        if self._site.ring.problem:
+            reasons.append(self._site.ring.problem)
         return Report(not reasons, reasons)
 
     def stuck(self) -> Sequence[str]:
@@ -99,9 +101,8 @@ class Server:
 
     def samples(self) -> Iterator[Sample]:
         """See `nonet.daemon.health.Observed`."""
-        site = self._app.state.site
-        yield from site.requests.samples()
-        yield "nonet_web_live_streams", (), float(site.live.open)
+        yield from self._site.requests.samples()
+        yield "nonet_web_live_streams", (), float(self._site.live.open)
 
     def pages(self) -> Mapping[str, Page]:
         """See `nonet.daemon.health.Observed`."""

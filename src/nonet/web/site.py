@@ -19,6 +19,7 @@ from nonet.web.access.access import Access
 from nonet.web.auditing import Auditor
 from nonet.web.live import Live
 from nonet.web.measured import Requests
+from nonet.web.ring import Ring
 from nonet.web.shared import Shared
 
 
@@ -33,6 +34,7 @@ class Site:
         shared: reads that all viewers share.
         requests: what was requested, and what pages send to Redis.
         live: tells open pages when to read again.
+        ring: samples of the last hour.
         audit: who did what.
     """
 
@@ -42,11 +44,24 @@ class Site:
     shared: Shared = field(default_factory=Shared)
     requests: Requests = field(default_factory=Requests)
     live: Live = field(init=False)
+    ring: Ring = field(init=False)
     audit: Auditor = field(init=False)
 
     def __post_init__(self) -> None:
         self.live = Live(lambda: self.nonet.stores.events, self.shared, self.requests.pages)
+        self.ring = Ring(lambda: self.nonet.stores, self.requests.pages)
         self.audit = Auditor(self.nonet, self.settings.audit_retention)
+
+    @asynccontextmanager
+    async def at_work(self) -> AsyncIterator[None]:
+        """Sample the namespace during this block; at its end, end the streams of live changes."""
+        sampling = asyncio.create_task(self.ring.run(), name="samples")
+        try:
+            yield
+        finally:
+            self.live.stop()
+            sampling.cancel()
+            await asyncio.wait({sampling})
 
     @asynccontextmanager
     async def changing(self, who: Principal, action: Action, what: str) -> AsyncIterator[None]:

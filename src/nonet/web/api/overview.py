@@ -6,6 +6,7 @@ from fastapi import APIRouter
 
 from nonet.rules.situation import Overview
 from nonet.web import shown
+from nonet.web.ring import LastHour, hour
 from nonet.web.site import SiteOf, Viewer
 
 router = APIRouter(prefix="/api/v1", tags=["overview"])
@@ -15,3 +16,9 @@ router = APIRouter(prefix="/api/v1", tags=["overview"])
 async def overview(site: SiteOf, who: Viewer) -> Overview:
     """Return what is wrong in the namespace now, worst first, and what goes on there."""
     return await shown.overview(site, who)
+
+
+@router.get("/overview/hour", name="last_hour")
+async def last_hour(site: SiteOf, who: Viewer) -> LastHour:
+    """Return the last hour: samples of this process, and what workers ended by minutes."""
+    return await hour(site)

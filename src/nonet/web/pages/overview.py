@@ -2,18 +2,137 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
+from nonet.base.errors import NonetError
+from nonet.base.streams import Priority, Size
+from nonet.rules.diagnosis import Finding
+from nonet.rules.pauses import Pause, of_task
+from nonet.rules.situation import Overview, StreamLoad
 from nonet.web import shown
-from nonet.web.pages.rendering import render
-from nonet.web.site import SiteOf, Viewer
+from nonet.web.pages.rendering import has_page, path_of, render
+from nonet.web.ring import hour
+from nonet.web.site import Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
+
+_LETTERS_SECONDS = 30.0
+_SQL_SECONDS = 5.0
+# Shades of the heat map by the age of the oldest queued task, in seconds.
+_SHADES = (10, 60, 600)
+_TABLE_MINUTES = 10
+
+
+class Cell(NamedTuple):
+    """A stream in the heat map.
+
+    Attributes:
+        load: its tasks; None: it is empty.
+        drain: seconds until its queued tasks have started; None: not known.
+        shade: 0 (nothing queued) to 4 (queued for very long).
+        pause: what keeps it from starting tasks.
+    """
+
+    priority: str
+    size: str
+    load: StreamLoad | None
+    drain: float | None
+    shade: int
+    pause: Pause | None
 
 
 @router.get("/", name="overview")
 async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
     """Show the overview."""
     found = await shown.overview(site, who)
-    return render(request, "overview.html", overview=found)
+    pauses = await site.shared.read(("pauses",), 2.0, site.nonet.stores.controls.load)
+    return render(
+        request,
+        "overview.html",
+        overview=found,
+        rows=_rows(found, pauses),
+        sizes=list(Size),
+        link=_linker(request),
+        letters=await _letters(site) if found.sql in ("", "current", "ahead") else None,
+        hour=await hour(site),
+        table_minutes=_TABLE_MINUTES,
+    )
+
+
+async def _letters(site: Site) -> int | None:
+    """Return how many dead letters SQL has; None: it does not tell."""
+
+    async def count() -> int:
+        async with asyncio.timeout(_SQL_SECONDS):
+            return sum((await (await site.nonet.dead_letters()).count()).values())
+
+    if not site.nonet.settings.may_have_sql():
+        return None
+    try:
+        return await site.shared.read(("letters",), _LETTERS_SECONDS, count)
+    except (NonetError, TimeoutError):
+        return None  # the overview has a finding about it
+
+
+def _rows(found: Overview, pauses: list[Pause]) -> list[list[Cell]]:
+    """Return the heat map: a row for each priority, a cell for each size."""
+    loads = {load.name: load for load in found.streams}
+
+    def cell(priority: str, size: str) -> Cell:
+        name = f"{priority}:{size}"
+        load, pause = loads.get(name), of_task(pauses, name, "")
+        shade = 0
+        if load is not None and load.queued:
+            shade = 1 + sum(load.oldest_seconds >= bound for bound in _SHADES)
+        drain = found.drains.get(name) if shade else None
+        return Cell(priority, size, load, drain, shade, pause)
+
+    return [[cell(priority, size) for size in Size] for priority in Priority]
+
+
+def _linker(request: Request) -> Callable[[Finding], str]:
+    """Return a function that finds the page about a finding; empty: there is none."""
+
+    def link(finding: Finding) -> str:
+        route, parameters, query = _page_of(finding)
+        if not has_page(request, route):
+            return ""
+        return path_of(request, route, **parameters) + (f"?{query}" if query else "")
+
+    return link
+
+
+def _page_of(finding: Finding) -> tuple[str, dict[str, Any], str]:
+    """Return the route that shows what a finding is about, its parameters and its query."""
+    what = finding.what
+    is_size = what in list(Size)
+    match finding.kind:
+        case "worker" | "queue" if is_size:
+            return "workers", {}, f"size={what}"
+        case "worker" if what == "deaths":
+            return "events", {}, "kind=worker-lost"
+        case "worker":
+            return ("task_class", {"name": what}, "") if ":" in what else ("workers", {}, "")
+        case "class":
+            return "task_class", {"name": what}, ""
+        case "lock":
+            return "lock", {"name": what}, ""
+        case "limiter":
+            return "limits", {}, ""
+        case "pause" if what.startswith("stream:"):
+            _, priority, size = what.split(":")
+            return "stream", {"priority": priority, "size": size}, ""
+        case "pause" if what.startswith("task:"):
+            return "task_class", {"name": what.removeprefix("task:")}, ""
+        case "schedule":
+            return "schedules", {}, ""
+        case "stream":
+            return "quarantine", {}, ""
+        case "sql" if what == "dead letters":
+            return "dead_letters", {}, ""
+    return "", {}, ""

@@ -16,9 +16,11 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
+from starlette.routing import Route
 
 from nonet.base.amounts import format_bytes
 from nonet.rules.permissions import Action
+from nonet.web.pages import routers
 from nonet.web.site import get_site
 
 REFRESH = "Nonet-Refresh"
