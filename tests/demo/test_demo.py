@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -200,6 +201,23 @@ def test_two_demos_do_not_mix(tree: Path, tmp_path: Path) -> None:
     assert [document["files"] for document in documents] == [261, 1]
 
 
+def test_the_dashboard_is_open_while_work_runs(tmp_path: Path) -> None:
+    """`--web` prints an address that answers, works until a signal, and leaves nothing."""
+    with _start("--web", state=tmp_path / "state", options=()) as demo:
+        assert demo.stderr is not None
+        said = iter(demo.stderr.readline, "")
+        address = next(line for line in said if "http://" in line).split()[-1]
+        assert next(said) == "working until Ctrl-C\n"
+        with urllib.request.urlopen(address, timeout=10) as answer:
+            assert answer.status == 200
+        running = _processes(tmp_path / "state")
+        assert any("task-web" in command for command in running.values())
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(timeout=30) == 0
+    _wait(lambda: _processes(tmp_path / "state") == {})
+    assert list((tmp_path / "state" / "demo").iterdir()) == []
+
+
 def _run(
     tree: Path,
     state: Path,
@@ -214,7 +232,7 @@ def _run(
 
 
 def _start(
-    tree: Path,
+    tree: Path | str,
     state: Path,
     options: tuple[str, ...] = ("--json",),
     environment: dict[str, str] | None = None,

@@ -5,17 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError, NonetError
-from nonet.base.streams import Size
 from nonet.config.settings import plain_settings
-from nonet.daemon.service import Stop, stop_on_signals
-from nonet.demo.daemons import Daemon, running
+from nonet.daemon.service import stop_on_signals
+from nonet.demo.daemons import running, unless_stopped, workers_ready
 from nonet.demo.hashing import Duplicates, as_text
 from nonet.demo.tasks import Audited, AuditTree, DiskSlots, HashFile, read_report
 from nonet.demo.workspace import workspace
@@ -122,7 +121,7 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
             running(_COMMANDS, environment, directory) as daemons,
         ):
             audit = _Audit(app, progress)
-            summary = await _unless_stopped(audit.run(AuditTree(root, directory)), daemons, stop)
+            summary = await unless_stopped(audit.run(AuditTree(root, directory)), daemons, stop)
     if not had_letters and not summary.dead_letters:
         letters.unlink(missing_ok=True)  # it contains only data of the scheduler
     return summary
@@ -136,7 +135,7 @@ class _Audit:
     progress: Progress
 
     async def run(self, task: AuditTree) -> Summary:
-        await self._workers_ready()
+        await workers_ready(self.app)
         start = time.monotonic()
         self.progress(f"listing {_shown(task.tree)}", 0, 0)
         handle = await self.app.submit(task)
@@ -161,13 +160,6 @@ class _Audit:
             database=self.app.settings.sql_url(),
         )
 
-    async def _workers_ready(self) -> None:
-        deadline = time.monotonic() + _READY_SECONDS
-        while {item.size for item in await self.app.client.results.workers()} != {*Size}:
-            if time.monotonic() > deadline:
-                raise NonetError(f"no worker of each size was ready within {_READY_SECONDS:g} s")
-            await asyncio.sleep(_POLL_SECONDS / 2)
-
     async def _callback(self, group: str, doing: str) -> Any:
         """Wait for a group, and return the result of its callback."""
         while True:
@@ -191,32 +183,6 @@ class _Audit:
         name = self.app.registry.get(HashFile.__name__).name
         rows = await letters.list(task_class=name, limit=1_000_000)
         return sum(row.task_id in ids for row in rows)
-
-
-async def _unless_stopped(
-    audit: Coroutine[Any, Any, Summary], daemons: list[Daemon], stop: Stop
-) -> Summary:
-    """Await `audit`; raise if a daemon ends or a signal arrives first."""
-    audited = asyncio.create_task(audit, name="audit")
-    stopped = asyncio.create_task(stop.requested.wait(), name="stop")
-    ends = [asyncio.create_task(daemon.ended()) for daemon in daemons]
-    tasks = [audited, stopped, *ends]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if stopped.done():
-            raise NonetError("the demo was stopped by a signal")
-        for end in ends:
-            if end.done():
-                raise end.result()
-        return audited.result()
-    finally:
-        left = set(tasks)
-        # Cancel repeatedly: redis-py sends with `asyncio.wait_for`, which in Python 3.11 loses a
-        # cancellation that arrives just before it returns.
-        while left:
-            for task in left:
-                task.cancel()
-            _, left = await asyncio.wait(left, timeout=_POLL_SECONDS)
 
 
 def _home(state_dir: Path) -> Path:

@@ -8,16 +8,28 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
+from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError, NonetError
+from nonet.base.streams import Size
+from nonet.daemon.service import Stop
 from nonet.stores.connection.guardian import die_with_me
 
 _STOP_SECONDS = 4.0
 _LOG_LINES = 5
+_POLL_SECONDS = 0.1
+_READY_SECONDS = 60.0
+_Result = TypeVar("_Result")
+
+
+class StoppedError(NonetError):
+    """A signal stopped the demo."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +77,41 @@ async def running(
         yield started
     finally:
         await _stop(started)
+
+
+async def unless_stopped(
+    work: Coroutine[Any, Any, _Result], daemons: list[Daemon], stop: Stop
+) -> _Result:
+    """Do `work`; raise if a daemon ends or a signal arrives first."""
+    working = asyncio.create_task(work, name="demo")
+    stopped = asyncio.create_task(stop.requested.wait(), name="stop")
+    ends = [asyncio.create_task(daemon.ended()) for daemon in daemons]
+    tasks = [working, stopped, *ends]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        if stopped.done():
+            raise StoppedError("the demo was stopped by a signal")
+        for end in ends:
+            if end.done():
+                raise end.result()
+        return working.result()
+    finally:
+        left = set(tasks)
+        # Cancel repeatedly: redis-py sends with `asyncio.wait_for`, which in Python 3.11 loses a
+        # cancellation that arrives just before it returns.
+        while left:
+            for task in left:
+                task.cancel()
+            _, left = await asyncio.wait(left, timeout=_POLL_SECONDS)
+
+
+async def workers_ready(app: Nonet) -> None:
+    """Wait until a worker of each size is registered."""
+    deadline = time.monotonic() + _READY_SECONDS
+    while {item.size for item in await app.client.results.workers()} != {*Size}:
+        if time.monotonic() > deadline:
+            raise NonetError(f"no worker of each size was ready within {_READY_SECONDS:g} s")
+        await asyncio.sleep(_POLL_SECONDS / 2)
 
 
 async def _start(command: list[str], environment: Mapping[str, str], log: Path) -> Daemon:

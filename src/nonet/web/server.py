@@ -6,6 +6,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import uvicorn
 from fastapi import FastAPI
@@ -48,6 +49,7 @@ class Server:
         config = uvicorn.Config(
             self._app,
             log_config=None,
+            log_level="warning",
             access_log=False,
             lifespan="off",
             proxy_headers=False,
@@ -112,5 +114,7 @@ class Server:
 class _Server(uvicorn.Server):
     """Leaves signals to `nonet.daemon.service.stop_on_signals`."""
 
-    def install_signal_handlers(self) -> None:
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
         """See `uvicorn.Server`."""
+        yield
