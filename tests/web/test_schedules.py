@@ -107,15 +107,15 @@ async def test_all_that_match_are_paused(planned: Nonet, address: str, browser_p
 
 async def test_arguments_are_revealed_to_an_admin(planned: Nonet, client_of: ClientOf) -> None:
     """Arguments are shown on request, without secrets, and to admins only."""
+    path = "/schedules/web_tasks:Report%7C%7Cdefault"
     async with client_of(Role.ADMIN) as client:
-        path = "/schedules/web_tasks:Report%7C%7Cdefault"
         assert "number" not in (await client.get(path)).text
-        revealed = (await client.post("/schedules/reveal", data={"entry": ENTRY})).text
+        revealed = (await client.post(path)).text
         assert "&#34;number&#34;: 7" in revealed
-        hidden = (await client.post("/schedules/reveal", data={"entry": BEAT})).text
+        hidden = (await client.post("/schedules/web_tasks:Beat%7Clhcb%7Cdefault")).text
         assert "login" in hidden and "geheim" not in hidden  # its class is not known here
     async with client_of(Role.OPERATOR) as client:
-        answer = await client.post("/schedules/reveal", data={"entry": ENTRY})
+        answer = await client.post(path)
         assert answer.status_code == 403 and "number" not in answer.text
 
 
@@ -127,7 +127,7 @@ async def test_a_viewer_changes_nothing_and_sees_no_error(
         page = (await client.get("/schedules")).text
         page += (await client.get("/schedules/web_tasks:Beat%7Clhcb%7Cdefault")).text
         assert "broken" in page and "password" not in page and "Run now" not in page
-        for verb in ("run", "pause", "resume", "reveal"):
+        for verb in ("run", "pause", "resume", ENTRY):
             answer = await client.post(f"/schedules/{verb}", data={"entry": ENTRY})
             assert answer.status_code == 403, verb
 

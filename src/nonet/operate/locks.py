@@ -9,7 +9,7 @@ from nonet.rules.refusal import lasting, named
 from nonet.stores.namespace.lock_board import LockBoard, LockStatus, Names, object_type_of
 
 # A namespace with a million queued tasks has millions of keys; more would take too long.
-_KEYS = 200_000
+_KEYS = 50_000
 
 WARNING = (
     "a holder that still runs learns of it at its next renewal, and may overlap with the next "

@@ -20,7 +20,7 @@ LOCK_TTL_MS = 30_000
 # Locks that one script reads, so that it does not block Redis.
 _BATCH = 50
 # Contended locks whose waiters one script counts.
-_COUNTED = 2000
+_COUNTED = 500
 # Keys that one SCAN examines.
 _SCANNED = 1000
 # Waiters of a contended lock whose classes are read.
@@ -169,7 +169,7 @@ class LockBoard:
                         found.add(name)
         return Names(found, cursor == 0)
 
-    async def waiting(self, most: int = 20_000) -> dict[str, int]:
+    async def waiting(self, most: int = 10_000) -> dict[str, int]:
         """Return how many tasks wait for each contended lock.
 
         Args:

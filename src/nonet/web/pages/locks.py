@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Annotated
 
@@ -29,9 +30,13 @@ Releaser = Annotated[Principal, for_all_classes(Action.RELEASE)]
 async def locks_of(site: Site) -> LocksInUse:
     """Return the locks in use, read at most every few seconds for all viewers."""
     board = site.nonet.stores.locks
-    held = await site.shared.read(("locks", "held"), 20.0, partial(held_names, board))
-    waiting = await site.shared.read(("locks", "waiting"), 2.0, board.waiting)
-    return arrange(held, waiting)
+
+    async def read() -> LocksInUse:
+        held = await site.shared.read(("locks", "held"), 20.0, partial(held_names, board))
+        waiting = await board.waiting()
+        return await asyncio.to_thread(arrange, held, waiting)  # there may be 100,000
+
+    return await site.shared.read(("locks",), 2.0, read)
 
 
 @router.get("/locks", name="locks")
@@ -51,7 +56,7 @@ async def locks(
     names = found.matching(object_type, text)
     chosen = names[(number - 1) * PAGE : number * PAGE]
     read = partial(site.nonet.stores.locks.some, chosen, show=_SHOWN)
-    rows = await site.shared.read(("locks", "page", *chosen), 2.0, read)
+    rows = await site.shared.read(("locks", _SHOWN, *chosen), 2.0, read)
     return render(
         request,
         "locks.html",

@@ -91,19 +91,7 @@ async def schedules(
 @router.get("/schedules/{entry:path}", name="schedule")
 async def schedule(request: Request, site: SiteOf, who: Reader, entry: str) -> Response:
     """Show one entry."""
-    return await _page_of(request, site, who, entry, Action.READ)
-
-
-@router.post("/schedules/reveal", name="schedule_reveal")
-async def reveal(
-    request: Request,
-    site: SiteOf,
-    who: Annotated[Principal, may(Action.REVEAL)],
-    entry: Annotated[str, Form(max_length=2000)],
-) -> Response:
-    """Show one entry with its arguments."""
-    async with site.changing(who, Action.REVEAL, f"arguments of periodic entry {entry}"):
-        return await _page_of(request, site, who, entry, Action.REVEAL)
+    return await _page_of(request, site, who, await _entry(site, who, entry, Action.READ))
 
 
 @router.post("/schedules/run", name="schedule_run")
@@ -157,6 +145,19 @@ def _turned(
     return back(request, path, text)
 
 
+@router.post("/schedules/{entry:path}", name="schedule_reveal")
+async def reveal(
+    request: Request, site: SiteOf, who: Annotated[Principal, may(Action.REVEAL)], entry: str
+) -> Response:
+    """Show one entry with its arguments. It is the path of the entry, which the page reads anew."""
+    item = await _entry(site, who, entry, Action.REVEAL)
+    async with site.changing(who, Action.REVEAL, f"arguments of periodic entry {entry}"):
+        known = {one.name: one.cls for one in site.nonet.registry}
+        shown = masked_arguments(item.args, known.get(item.task))
+    args = json.dumps(shown, indent=2, ensure_ascii=False, default=str)
+    return await _page_of(request, site, who, item, args)
+
+
 async def _known(site: Site) -> tuple[list[EntryStatus], Leader | None]:
     known = await site.shared.read(("schedules",), 5.0, site.nonet.stores.periodic.statuses)
     return known, await site.shared.read(("schedules", "leader"), 2.0, site.nonet.leader)
@@ -181,20 +182,15 @@ async def _ensure(site: Site, who: Principal, chosen: Sequence[str]) -> None:
 
 
 async def _page_of(
-    request: Request, site: Site, who: Principal, key: str, action: Action
+    request: Request, site: Site, who: Principal, item: EntryStatus, args: str | None = None
 ) -> Response:
-    item, leader = await _entry(site, who, key, action), await site.nonet.leader()
+    leader = await site.nonet.leader()
     now = await site.nonet.broker.now()
     rule = entries.schedule_of(item) if item.enabled else None
     coming = [item.next] if item.next and item.enabled else []
     if rule is not None:
         coming = await asyncio.to_thread(lambda: list(following(rule, now)))
     zone = zone_of(item.schedule)
-    args = None
-    if action is Action.REVEAL:
-        known = {one.name: one.cls for one in site.nonet.registry}
-        shown = masked_arguments(item.args, known.get(item.task))
-        args = json.dumps(shown, indent=2, ensure_ascii=False, default=str)
     return render(
         request,
         "schedule.html",
