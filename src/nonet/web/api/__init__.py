@@ -8,11 +8,21 @@ from fastapi import APIRouter
 
 _RESOURCES = (
     "overview",
+    "queues",
     "workers",
     "audit",
     "live",
     "submitting",
     "tasks",
+    "history",
+    "locks",
+    "limits",
+    "schedules",
+    "delayed",
+    "groups",
+    "controls",
+    "events",
+    "openapi",
 )
 
 

@@ -10,7 +10,6 @@ from contextlib import suppress
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import APIRouter, Path, Query
-from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, StringConstraints
 
 PREFIX = "/api/v1"
@@ -40,6 +39,9 @@ OfClass = Annotated[
         pattern=_PRINTABLE,
         description="Only this task class: its full name `category:Class`, or its bare name.",
     ),
+]
+SearchText = Annotated[
+    str, Query(max_length=1000, pattern=_PRINTABLE, description="Only what matches; empty: all.")
 ]
 Limit = Annotated[int, Query(ge=1, le=1000, description="The most items of the answer.")]
 Cursor = Annotated[
@@ -82,12 +84,8 @@ NO_REASON = Reason()
 
 
 def resource(tag: str) -> APIRouter:
-    """Return the router of a kind of thing. The names of its routes are their operation ids."""
-    return APIRouter(prefix=PREFIX, tags=[tag], generate_unique_id_function=_operation)
-
-
-def _operation(route: APIRoute) -> str:
-    return route.name
+    """Return the router of a kind of thing. The names of its functions are its operation ids."""
+    return APIRouter(prefix=PREFIX, tags=[tag])
 
 
 def labels_of(pairs: Sequence[str] | None) -> dict[str, str]:

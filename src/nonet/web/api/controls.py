@@ -1,0 +1,91 @@
+"""``/api/v1/pauses``: keep tasks from starting, and let them start again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import BaseModel, Field, StringConstraints
+
+from nonet.base.errors import NotFoundError
+from nonet.daemon.service import who as actor
+from nonet.rules.pauses import EVERYTHING, Pause, in_words, streams
+from nonet.rules.pauses import task as task_pause
+from nonet.rules.permissions import Action, Principal
+from nonet.web.api.routing import ClassName, Text, resource
+from nonet.web.site import SiteOf, Viewer, ensure, may
+
+router = resource("pauses")
+
+Pauser = Annotated[Principal, may(Action.PAUSE)]
+_Stream = Annotated[str, StringConstraints(max_length=50, pattern=r"^[a-z*]+:[a-z*]+$")]
+
+
+class What(BaseModel, extra="forbid"):
+    """Which tasks to pause or resume: all, some streams, or some classes."""
+
+    everything: bool = Field(default=False, description="All tasks of the namespace.")
+    streams: Annotated[list[_Stream], Field(max_length=20)] = Field(
+        default=[], description="`PRIORITY:SIZE`; `*` matches any priority or size."
+    )
+    tasks: Annotated[list[ClassName], Field(max_length=100)] = Field(
+        default=[], description="Task classes, by their full or bare names."
+    )
+
+    def named(self, who: Principal) -> list[str]:
+        """Return the pauses, see `Pause.what`, which `who` must be allowed to change."""
+        if self.everything or self.streams or not self.tasks:
+            ensure(who, Action.PAUSE, None)
+        for name in self.tasks:
+            ensure(who, Action.PAUSE, name)
+        found = [what for pattern in self.streams for what in streams(pattern)]
+        found += [task_pause(name) for name in self.tasks]
+        if self.everything == bool(found):
+            raise ValueError("give everything, or some streams and tasks")
+        return [EVERYTHING] if self.everything else list(dict.fromkeys(found))
+
+
+class ToPause(What):
+    """Which tasks to pause, and why."""
+
+    reason: Text = Field(default="", description="For people: it is shown and recorded.")
+
+
+class PauseList(BaseModel):
+    """What is paused."""
+
+    items: Sequence[Pause]
+
+
+@router.get("/pauses")
+async def list_pauses(site: SiteOf, who: Viewer) -> PauseList:
+    """List what is paused, since when, by whom and why."""
+    return PauseList(items=await site.nonet.stores.controls.load())
+
+
+@router.post("/pauses")
+async def pause(body: ToPause, site: SiteOf, who: Pauser) -> PauseList:
+    """Stop starting some or all tasks until they are resumed. Running tasks continue."""
+    wanted = body.named(who)
+    controls = site.nonet.stores.controls
+    async with site.changing(who, Action.PAUSE, f"pause {_words(wanted)}: {body.reason}"):
+        await controls.pause(wanted, actor(), body.reason)
+    return PauseList(items=[item for item in await controls.load() if item.what in wanted])
+
+
+@router.post("/pauses/resume")
+async def resume(body: What, site: SiteOf, who: Pauser) -> PauseList:
+    """End pauses; return those that remain. Each pause is ended by itself."""
+    wanted = body.named(who)
+    controls = site.nonet.stores.controls
+    before = {item.what for item in await controls.load()}
+    async with site.changing(who, Action.PAUSE, f"resume {_words(wanted)}"):
+        await controls.resume(wanted, actor())  # also what is not paused, so it can be repeated
+    if not before & set(wanted):
+        raise NotFoundError(f"{_words(wanted)}: not paused; GET /api/v1/pauses lists the pauses")
+    left = await controls.load()
+    return PauseList(items=left if who.classes is None else [])
+
+
+def _words(wanted: Sequence[str]) -> str:
+    return ", ".join(in_words(what) for what in wanted)

@@ -1,0 +1,142 @@
+"""``/api/v1/schedules``: periodic entries; run one now, pause and resume them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, Field
+
+from nonet.base.errors import NotFoundError
+from nonet.daemon.service import who as actor
+from nonet.operate.schedules import state_of
+from nonet.rules.permissions import Action, Principal
+from nonet.stores.namespace.leadership import Leader
+from nonet.stores.namespace.periodic import EntryStatus
+from nonet.web.api.routing import ClassName, Cursor, Limit, OfClass, Page, Text, resource, slice_of
+from nonet.web.site import Site, SiteOf, ensure, may
+
+router = resource("schedules")
+
+Reader = Annotated[Principal, may(Action.READ)]
+Pauser = Annotated[Principal, may(Action.PAUSE)]
+
+
+class Entry(BaseModel):
+    """A periodic entry."""
+
+    entry: str = Field(description="Its identity, for the other calls.")
+    task: str = Field(description="Full name of its class.")
+    vo: str
+    name: str
+    schedule: str
+    state: str = Field(
+        description="`planned`, `waiting`, `running`, `paused`, `disabled`, `finished`, `broken`."
+    )
+    next: datetime | None = Field(description="When it fires next.")
+    last: datetime | None = Field(description="The occurrence that was submitted last.")
+    last_id: str = Field(description="The task that was submitted last.")
+    fired: int
+    skipped: int = Field(description="Occurrences that were due while the last one ran.")
+    missed: int = Field(description="Occurrences that were too old, after an outage.")
+    suppressed: int = Field(description="Occurrences that were due while it was paused.")
+    paused: str = Field(description="Who paused it, when and why; empty: it is not paused.")
+
+
+class Chosen(BaseModel, extra="forbid"):
+    """Entries to pause or to resume."""
+
+    entries: Annotated[list[ClassName], Field(min_length=1, max_length=1000)]
+
+
+class ChosenToPause(Chosen):
+    """Entries to pause, and why."""
+
+    reason: Text = Field(default="", description="For people: it is shown and recorded.")
+
+
+class OneEntry(BaseModel, extra="forbid"):
+    """An entry to run."""
+
+    entry: ClassName
+
+
+class Turned(BaseModel):
+    """Which entries changed."""
+
+    changed: list[str]
+
+
+class Ran(BaseModel):
+    """The task of an entry that was run now."""
+
+    id: str = Field(description="Id of the new task.")
+
+
+@router.get("/schedules")
+async def list_schedules(
+    site: SiteOf, who: Reader, task: OfClass = None, limit: Limit = 100, cursor: Cursor = ""
+) -> Page[Entry]:
+    """List the periodic entries, by class."""
+    known = await site.shared.read(("schedules",), 5.0, site.nonet.stores.periodic.statuses)
+    leader = await site.shared.read(("schedules", "leader"), 2.0, site.nonet.leader)
+    found = [
+        item
+        for item in known
+        if who.may(Action.READ, item.task) and task in (None, item.task, _bare(item.task))
+    ]
+    rows = slice_of(found, limit, cursor)
+    return Page(items=[_shown(item, leader) for item in rows.items], cursor=rows.cursor)
+
+
+@router.post("/schedules/run", status_code=202)
+async def run_schedule(
+    body: OneEntry, site: SiteOf, who: Annotated[Principal, may(Action.SCHEDULE)]
+) -> Ran:
+    """Submit the task of an entry now, in addition to its schedule."""
+    (item,) = await _entries(site, who, [body.entry], Action.SCHEDULE)
+    async with site.changing(who, Action.SCHEDULE, f"periodic entry {body.entry}: run now"):
+        return Ran(id=str(await site.nonet.run_entry(item)))
+
+
+@router.post("/schedules/pause")
+async def pause_schedules(body: ChosenToPause, site: SiteOf, who: Pauser) -> Turned:
+    """Stop entries from firing until they are resumed."""
+    await _entries(site, who, body.entries, Action.PAUSE)
+    what = f"periodic entries {', '.join(body.entries)}: pause: {body.reason}"
+    async with site.changing(who, Action.PAUSE, what):
+        done = await site.nonet.stores.periodic.pause(body.entries, actor(), body.reason)
+    return Turned(changed=done)
+
+
+@router.post("/schedules/resume")
+async def resume_schedules(body: Chosen, site: SiteOf, who: Pauser) -> Turned:
+    """Let entries fire again, from their next occurrence on."""
+    await _entries(site, who, body.entries, Action.PAUSE)
+    what = f"periodic entries {', '.join(body.entries)}: resume"
+    async with site.changing(who, Action.PAUSE, what):
+        done = await site.nonet.stores.periodic.resume(body.entries, actor())
+    return Turned(changed=done)
+
+
+async def _entries(
+    site: Site, who: Principal, wanted: Sequence[str], action: Action
+) -> list[EntryStatus]:
+    """Return entries with which `who` may do something."""
+    for key in wanted:
+        ensure(who, action, key.partition("|")[0])
+    known = {item.entry: item for item in await site.nonet.stores.periodic.statuses()}
+    unknown = [key for key in wanted if key not in known]
+    if unknown:
+        raise NotFoundError(f"no periodic entry {unknown[0]}: nothing was changed")
+    return [known[key] for key in wanted]
+
+
+def _bare(task: str) -> str:
+    return task.rpartition(":")[2]
+
+
+def _shown(item: EntryStatus, leader: Leader | None) -> Entry:
+    names = set(Entry.model_fields) - {"state"}
+    return Entry(state=state_of(item, leader), **{name: getattr(item, name) for name in names})

@@ -1,0 +1,102 @@
+"""Odd requests that follow, or break, the description of the API: no answer is an error of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from servers import RedisServer
+from web.api.served import served
+from web_tasks import Mail, Report
+
+from nonet import Nonet
+from nonet.web.api.openapi import described
+
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+SCHEMA = schemathesis.openapi.from_dict(described())
+# A stream of events never ends.
+OPERATIONS = {
+    f"{method.upper()} {path}": SCHEMA[path][method]
+    for path, operations in described()["paths"].items()
+    for method in operations
+    if not path.endswith("/live")
+}
+# What the namespace has, so that not every request is about something unknown.
+KNOWN = {
+    "id": ["report", "mail", "ended", "a/b"],
+    "name": ["lock:mutex:job:7", "limiter:conc:job:7"],
+}
+
+
+async def some_work(nonet: Nonet) -> None:
+    """Fill the namespace with tasks."""
+    later = datetime.now(UTC) + timedelta(hours=1)
+    await nonet.submit(Report(1), id="report", labels={"n": 1})
+    await nonet.submit(Report(2), id="a/b")
+    await nonet.submit(Mail(), id="mail", at_time=later)
+    await nonet.submit(Report(3), id="ended")
+    await nonet.cancel(["ended"], reason="for the history")
+    await nonet.stores.controls.pause(["stream:background:small"], "ann", "to test")
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a dashboard of a namespace with some work."""
+    folder = tmp_path_factory.mktemp("state")
+    with RedisServer() as server, served(server.url, folder, some_work) as url:
+        yield url
+
+
+def fuzz(label: str, address: str, examples: int) -> None:
+    """Send requests to an operation, valid ones and others."""
+    operation = OPERATIONS[label]
+    modes = [operation.as_strategy(generation_mode=mode) for mode in GenerationMode]
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=st.one_of(modes), known=st.data())
+    def one(case: Any, known: st.DataObject) -> None:
+        for name, values in KNOWN.items():
+            if name in (case.path_parameters or {}) and known.draw(st.booleans()):
+                case.path_parameters[name] = known.draw(st.sampled_from(values))
+        case.call_and_validate(base_url=address, checks=CHECKS, timeout=30)
+
+    one()
+
+
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_an_odd_request_gets_a_documented_answer(label: str, address: str) -> None:
+    """No 500, and each answer is as the description says."""
+    fuzz(label, address, 4)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_many_odd_requests_get_documented_answers(label: str, address: str) -> None:
+    """The same, longer."""
+    fuzz(label, address, 300)
