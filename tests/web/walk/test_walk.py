@@ -1,4 +1,4 @@
-"""A walk through every page and action of the dashboard, with the keyboard only, on real daemons."""
+"""A walk through all pages and actions of the dashboard, by keyboard only, on real daemons."""
 
 from __future__ import annotations
 

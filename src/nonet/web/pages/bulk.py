@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import Response
@@ -18,63 +18,83 @@ from nonet.stores.connection.clock import instant
 from nonet.stores.namespace.history import FAILED
 from nonet.web.pages.rendering import amount, back, path_of, render
 from nonet.web.pages.task_search import Search, SearchOf
-from nonet.web.site import Site, SiteOf, ensure, get_principal
+from nonet.web.site import Site, SiteOf, ensure, may
 
 router = APIRouter(include_in_schema=False)
 
 Which = Literal["cancel", "resubmit"]
-_ACTIONS: dict[str, Action] = {"cancel": Action.CANCEL, "resubmit": Action.RESUBMIT}
 _SHOWN = 8
 
 
-def _permitted(
-    action: Which, search: SearchOf, who: Annotated[Principal, Depends(get_principal)]
-) -> Principal:
-    """Return who acts on all tasks of a search.
+def _permitted(which: Which, action: Action) -> Any:
+    """Return the dependency of a route that acts on all tasks of a search."""
 
-    Raises:
-        HTTPException: 403, the principal may not.
-        ValueError: the search cannot select what is acted on.
-    """
-    ensure(who, _ACTIONS[action], search.task or None)
-    if not search.may_be_seen_by(who):
-        ensure(who, Action.DETAILS, search.task or None)
-    if search.is_ended is (action == "cancel"):
-        raise ValueError(f"{action}: search for {'live' if action == 'cancel' else 'ended'} tasks")
-    if search.lock:
-        raise ValueError("tasks are not cancelled by lock: leave the lock out of the search")
-    return who
+    def check(search: SearchOf, who: Annotated[Principal, may(action)]) -> Principal:
+        ensure(who, action, search.task or None)
+        if not search.may_be_seen_by(who):
+            ensure(who, Action.DETAILS, search.task or None)
+        if search.is_ended is (which == "cancel"):
+            wanted = "live" if which == "cancel" else "ended"
+            raise ValueError(f"{which}: search for {wanted} tasks")
+        if search.lock:
+            raise ValueError("tasks are not cancelled by lock: leave the lock out of the search")
+        return who
 
-
-Actor = Annotated[Principal, Depends(_permitted)]
+    check.action = action  # type: ignore[attr-defined]  # as in `may`
+    return Depends(check)
 
 
-@router.get("/bulk/{action}", name="bulk")
-async def preview(
-    request: Request, site: SiteOf, action: Which, search: SearchOf, who: Actor
+Canceller = Annotated[Principal, _permitted("cancel", Action.CANCEL)]
+Resubmitter = Annotated[Principal, _permitted("resubmit", Action.RESUBMIT)]
+Until = Annotated[int, Form(gt=0, lt=10**16)]
+Done = Annotated[int, Form(ge=0)]
+
+
+@router.get("/bulk/cancel", name="bulk_cancel")
+async def cancel_preview(
+    request: Request, site: SiteOf, search: SearchOf, who: Canceller
 ) -> Response:
-    """Show how many tasks an action would change, and of which classes."""
+    """Show how many tasks a cancellation would end, and of which classes."""
+    selection = await search.live_filter(site.nonet)
+    found = await preview_cancel(site.nonet.client, selection)
+    classes: Mapping[str, int] = (
+        await site.nonet.stores.results.classes(selection) if found.number else {}
+    )
+    return _preview(request, "cancel", search, found, classes)
+
+
+@router.get("/bulk/resubmit", name="bulk_resubmit")
+async def resubmit_preview(
+    request: Request, site: SiteOf, search: SearchOf, who: Resubmitter
+) -> Response:
+    """Show how many failures would be submitted again, and of which classes."""
     nonet = site.nonet
-    classes: Mapping[str, int]
-    if action == "cancel":
-        selection = await search.live_filter(nonet)
-        found = await preview_cancel(nonet.client, selection)
-        classes = await nonet.stores.results.classes(selection) if found.number else {}
-        number, is_exact, moment = found.number, found.is_exact, found.moment
-    else:
-        failures = await search.ended_filter(nonet, _failures(search))
-        ended = await preview_resubmit(nonet.client, nonet.stores.history, failures)
-        classes, number = ended.classes, ended.number
-        is_exact, moment = ended.is_exact, ended.moment
+    failures = await search.ended_filter(nonet, _failures(search))
+    found = await preview_resubmit(nonet.client, nonet.stores.history, failures)
+    return _preview(request, "resubmit", search, found, found.classes)
+
+
+class _Found(Protocol):
+    @property
+    def number(self) -> int: ...
+    @property
+    def is_exact(self) -> bool: ...
+    @property
+    def moment(self) -> datetime: ...
+
+
+def _preview(
+    request: Request, which: Which, search: Search, found: _Found, classes: Mapping[str, int]
+) -> Response:
     return render(
         request,
         "bulk.html",
-        action=action,
+        action=which,
         search=search,
-        number=number,
-        is_exact=is_exact,
-        moment=moment,
-        until=round(moment.timestamp() * 1e6),
+        number=found.number,
+        is_exact=found.is_exact,
+        moment=found.moment,
+        until=round(found.moment.timestamp() * 1e6),
         classes=sorted(classes.items(), key=lambda item: -item[1])[:_SHOWN],
         others=len(classes) - _SHOWN,
         counted=sum(classes.values()),
@@ -82,22 +102,26 @@ async def preview(
     )
 
 
-@router.post("/bulk/{action}", name="do_bulk")
-async def act(
+@router.post("/bulk/cancel", name="do_bulk_cancel")
+async def cancel(
     request: Request,
     site: SiteOf,
-    action: Which,
     search: SearchOf,
-    who: Actor,
-    until: Annotated[int, Form(gt=0, lt=10**16)],
+    who: Canceller,
+    until: Until,
     reason: Annotated[str, Form(max_length=200)] = "",
-    done: Annotated[int, Form(ge=0)] = 0,
+    done: Done = 0,
 ) -> Response:
-    """Act on the tasks that existed at the preview, for some seconds; then offer to continue."""
-    moment = instant(until)
-    if action == "cancel":
-        return await _cancel(request, site, search, who, moment, reason, done)
-    return await _resubmit(request, site, search, who, moment, done)
+    """Cancel the tasks that existed at the preview, for some seconds; then offer to continue."""
+    return await _cancel(request, site, search, who, instant(until), reason, done)
+
+
+@router.post("/bulk/resubmit", name="do_bulk_resubmit")
+async def resubmit(
+    request: Request, site: SiteOf, search: SearchOf, who: Resubmitter, until: Until, done: Done = 0
+) -> Response:
+    """Submit the failures that existed at the preview, for some seconds; offer to continue."""
+    return await _resubmit(request, site, search, who, instant(until), done)
 
 
 async def _cancel(

@@ -100,7 +100,7 @@ def _linker(request: Request) -> Callable[[Finding], str]:
 
     def link(finding: Finding) -> str:
         route, parameters, query = _page_of(finding)
-        if not has_page(request, route):
+        if not has_page(route):
             return ""
         return path_of(request, route, **parameters) + (f"?{query}" if query else "")
 

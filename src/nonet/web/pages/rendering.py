@@ -16,7 +16,6 @@ from fastapi import Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
-from starlette.routing import Route
 
 from nonet.base.amounts import format_bytes
 from nonet.rules.permissions import Action
@@ -148,7 +147,6 @@ def path_of(request: Request, route: str, /, **parameters: Any) -> str:
 
 @cache
 def _pages() -> frozenset[str]:
-    from nonet.web.pages import routers  # it imports the pages, which import this
 
     return frozenset(getattr(route, "name", "") for each in routers() for route in each.routes)
 
