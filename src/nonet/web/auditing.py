@@ -9,6 +9,7 @@ from collections import deque
 from datetime import UTC, datetime, timedelta
 
 from nonet.app import Nonet
+from nonet.base.errors import ServerUnreachableError
 from nonet.stores.sql.audit import AuditEntry
 from nonet.telemetry.failures import FailureLog
 from nonet.telemetry.masking import without_secrets
@@ -88,6 +89,8 @@ class Auditor:
             self._failures.succeeded()
         except Exception as error:  # an operator's change must not fail because of its audit
             self._again_at = time.monotonic() + _REST_SECONDS
+            if isinstance(error, TimeoutError):
+                error = ServerUnreachableError(f"SQL did not answer within {_WAIT_SECONDS:g} s")
             self._failures.failed(error, _REST_SECONDS)
 
     async def tick(self) -> float:
