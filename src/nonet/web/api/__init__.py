@@ -13,6 +13,7 @@ _RESOURCES = (
     "audit",
     "live",
     "submitting",
+    "revealing",
     "tasks",
     "history",
     "locks",

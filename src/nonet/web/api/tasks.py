@@ -8,9 +8,11 @@ from typing import Annotated, Literal
 from fastapi import HTTPException, Query
 from pydantic import BaseModel, Field
 
+from nonet.base.errors import NotFoundError
 from nonet.daemon.service import who as actor
 from nonet.operate.cancelling import cancel_existing, preview_cancel
 from nonet.operate.ended import resubmit_ended
+from nonet.operate.task_details import task_report
 from nonet.rules.explanation import Explanation
 from nonet.rules.permissions import Action, Principal
 from nonet.tasks.handles import TaskStatus
@@ -229,16 +231,19 @@ async def resubmit_task(
     Dead letters have a route of their own.
     """
     stores = site.nonet.stores
-    kept = await stores.history.find(id)
-    name = kept.task.name if kept else (await site.nonet.status(id)).name
-    ensure(who, Action.RESUBMIT, name)
-    async with site.changing(who, Action.RESUBMIT, f"task {id} ({name}): submit again"):
+    found = await _allowed(site, who, Action.RESUBMIT, id)
+    async with site.changing(who, Action.RESUBMIT, f"task {id} ({found.name}): submit again"):
         made = await resubmit_ended(id, site.nonet.client, stores.history, stores.dead_letters)
     return Resubmitted(id=str(made))
 
 
 async def _allowed(site: Site, who: Principal, action: Action, id: str) -> TaskStatus:
     """Return the status of a task for whose class `who` has a permission."""
-    found = await site.nonet.status(id)
+    try:
+        found = await site.nonet.status(id)
+    except NotFoundError:  # the history, or a dead letter, may know it
+        nonet = site.nonet
+        has_sql = nonet.settings.may_have_sql()
+        found = (await task_report(id, nonet.client, nonet.stores, may_have_sql=has_sql)).status
     ensure(who, action, found.name)
     return found
