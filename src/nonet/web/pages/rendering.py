@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -12,14 +13,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
 from nonet.rules.permissions import Action
-from nonet.web.pages import routers
 from nonet.web.site import get_site
 
 REFRESH = "Nonet-Refresh"
@@ -30,6 +30,7 @@ _OBEYED = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff]"
 )
 _MESSAGE = "nonet_message"
+_MARK = re.compile("<([a-z_]+)>")
 _PLAIN = ":@,~"  # not quoted in paths; a slash is, because names may have /../
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
@@ -142,7 +143,30 @@ def path_of(request: Request, route: str, /, **parameters: Any) -> str:
         name: quote(value, safe=_PLAIN) if isinstance(value, str) and route != "static" else value
         for name, value in parameters.items()
     }
-    return f"{request.scope.get('root_path', '')}{request.app.url_path_for(route, **quoted)}"
+    base: str = request.scope.get("root_path", "")
+    shape = _shape_of(request.app, route, *parameters)
+    if shape is None:
+        return f"{base}{request.app.url_path_for(route, **quoted)}"
+    return base + _MARK.sub(lambda mark: str(quoted[mark[1]]), shape)
+
+
+def _shape_of(app: FastAPI, *key: str) -> str | None:
+    """Return the path of a route with marks for its parameters; None: it takes numbers.
+
+    The framework would search all routes for each link of a long list.
+
+    Args:
+        key: the names of the route and of its parameters.
+    """
+    if not hasattr(app.state, "shapes"):
+        app.state.shapes = {}
+    shapes: dict[tuple[str, ...], str | None] = app.state.shapes
+    if key not in shapes:
+        marks = {name: f"<{name}>" for name in key[1:]}
+        shapes[key] = None
+        with suppress(ValueError):
+            shapes[key] = str(app.url_path_for(key[0], **marks))
+    return shapes[key]
 
 
 @cache

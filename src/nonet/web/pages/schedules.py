@@ -62,7 +62,11 @@ async def schedules(
     now = await site.nonet.broker.now()
     values: dict[str, Any] = {"rows": shown, "lines": [], "hours": []}
     if view == "calendar":
-        lines = await asyncio.to_thread(entries.calendar, shown, leader, now)
+        lines = await site.shared.read(
+            ("schedules", "calendar", *(item.entry for item in shown)),
+            5.0,
+            partial(asyncio.to_thread, entries.calendar, shown, leader, now),
+        )
         values |= {
             "lines": lines,
             "hours": [cell.start for cell in lines[0].cells] if lines else (),
