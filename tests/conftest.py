@@ -10,6 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+import sqlalchemy as sa
+from doors import Door
 from hypothesis import settings
 from preloaded import PLACES
 from servers import MariaServer, RedisServer, Server
@@ -107,6 +109,17 @@ def mariadb_url(maria_server: MariaServer) -> Iterator[str]:
     maria_server.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
     yield maria_server.url(name)
     maria_server.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture
+async def mariadb_behind_a_door(mariadb_url: str) -> AsyncIterator[tuple[Door, str]]:
+    """An empty MariaDB database, and the port through which its URL leads."""
+    server = sa.make_url(mariadb_url)
+    door = Door(server.host or "127.0.0.1", server.port or 3306)
+    await door.open()
+    through = server.set(host="127.0.0.1", port=door.port)
+    yield door, through.render_as_string(hide_password=False)
+    await door.close()
 
 
 @pytest.fixture

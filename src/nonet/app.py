@@ -42,6 +42,8 @@ from nonet.telemetry.masking import keep_secret
 # Worker, scheduler and tools are imported where they are used: a program that only submits would
 # otherwise take twice as long to start.
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
     from nonet.rules.situation import Overview
@@ -657,7 +659,9 @@ class Nonet:
         """Return the SQL store of dead letters; it opens on first use and closes with the app."""
         return await self.stores.dead_letters()
 
-    async def resubmit(self, row_id: int, *, again: bool = False) -> Handle[Any]:
+    async def resubmit(
+        self, row_id: int, *, again: bool = False, at_time: datetime | None = None
+    ) -> Handle[Any]:
         """Submit a dead letter again, only once even if several callers try.
 
         Args:
@@ -665,6 +669,7 @@ class Nonet:
             again: submit it once more although it was resubmitted before. Allowed if the earlier
                 task ended, but not ``done``; if it is unknown (Redis lost it, or its result
                 expired); or if a different task has its id.
+            at_time: when the new task starts; None: now.
 
         Raises:
             NotFoundError: this namespace has no such row.
@@ -680,4 +685,4 @@ class Nonet:
         from nonet.operate.dead_letters import resubmit
 
         letters = await self.dead_letters()
-        return await resubmit(row_id, self.client, letters, again=again)
+        return await resubmit(row_id, self.client, letters, again=again, at_time=at_time)

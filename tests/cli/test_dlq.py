@@ -455,6 +455,33 @@ async def test_filters_choose_what_commands_act_on(
     assert left == set(old_rows) - set(wanted)
 
 
+async def test_a_cluster_is_resubmitted_at_a_rate(task_run: TaskRun, old_rows: list[int]) -> None:
+    """`dlq clusters` names it; its first task starts now, and the others wait for their time."""
+    found = (await task_run("dlq", "clusters", "--json")).json
+    cluster = next(item for item in found if item["count"] == 3)
+    assert (cluster["task_class"], cluster["reason"]) == ("errands:Fail", "retries")
+    assert cluster["statuses"] == {"PENDING": 3, "DISPATCHED": 0, "FAILED": 0}
+    assert cluster["newest"] == old_rows[4]
+    chosen = ("--cluster", cluster["fingerprint"])
+    ended = await task_run("dlq", "resubmit", *chosen, "--rate", "0.01", "--json")
+    assert _rows_of(ended) == [old_rows[1], old_rows[3], old_rows[4]]
+    states = [(await task_run("status", item["id"], "--json")).json["state"] for item in ended.json]
+    assert states == ["queued", "delayed", "delayed"]
+    table = await task_run("dlq", "clusters", "--error", "nothing")
+    assert table.out == "" and "no dead letter matches" in table.err
+
+
+async def test_notes_are_kept(task_run: TaskRun, old_rows: list[int]) -> None:
+    """On a letter until it is deleted, and then in the event stream."""
+    row = old_rows[2]
+    assert (await task_run("dlq", "note", row, "waits for the printer")).code == 0
+    assert (await task_run("dlq", "show", row, "--json")).json["note"] == "waits for the printer"
+    assert (await task_run("dlq", "note", 999, "x")).code == 4
+    await task_run("dlq", "discard", row, "--note", "printed by hand")
+    (event,) = await _events(task_run)
+    assert event["text"] == f"row {row}: printed by hand"
+
+
 async def test_many_are_resubmitted_whatever_one_of_them_does(
     task_run: TaskRun, old_rows: list[int], tmp_path: Path
 ) -> None:

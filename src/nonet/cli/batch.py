@@ -13,6 +13,25 @@ from nonet.cli.progress import Progress
 from nonet.daemon.service import ExitCode
 
 _Id = TypeVar("_Id", int, str)
+_PRINTED_AT_ONCE = 500
+
+
+async def one_by_one(
+    act: Callable[[_Id], Awaitable[dict[str, Any]]], pages: AsyncIterator[list[_Id]]
+) -> AsyncIterator[tuple[_Id, dict[str, Any] | NonetError]]:
+    """Act on each item, and yield what became of it.
+
+    Raises:
+        ServerUnreachableError: a server does not answer; other errors concern one item only.
+    """
+    async for page in pages:
+        for id in page:
+            try:
+                yield id, await act(id)
+            except ServerUnreachableError:
+                raise
+            except NonetError as error:
+                yield id, error
 
 
 @dataclass
@@ -42,20 +61,24 @@ class Report:
         Raises:
             ServerUnreachableError: a server does not answer; other errors concern one item only.
         """
+        await self.follow(one_by_one(act, pages))
+
+    async def follow(
+        self, outcomes: AsyncIterator[tuple[_Id, dict[str, Any] | NonetError]]
+    ) -> None:
+        """Print each outcome: a result, or the error of one item."""
         try:
             with Progress(f"{self.thing}s") as progress:
-                async for page in pages:
-                    for id in page:
-                        try:
-                            self.done(id, await act(id))
-                        except ServerUnreachableError:
-                            raise
-                        except NonetError as error:
-                            progress.clear()
-                            self.failed(id, error)
-                        progress.advance()
-                    progress.clear()
-                    self._print_page()
+                async for id, outcome in outcomes:
+                    if isinstance(outcome, NonetError):
+                        progress.clear()
+                        self.failed(id, outcome)
+                    else:
+                        self.done(id, outcome)
+                    progress.advance()
+                    if len(self.items) - self._printed >= _PRINTED_AT_ONCE:
+                        progress.clear()
+                        self._print_page()
         finally:
             self.close()
 

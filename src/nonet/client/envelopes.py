@@ -19,7 +19,7 @@ from nonet.messages.terms import StartBy, start_by_problem, start_by_term
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.execution import running_context
 from nonet.tasks.registry import Registry, TaskClass
-from nonet.tasks.task import FROM_CLASS, PLAIN, BaseTask, Options, task_locks, vo_of
+from nonet.tasks.task import FROM_CLASS, PLAIN, BaseTask, FromClass, Options, task_locks, vo_of
 from nonet.tasks.unique import Unique, unique_lock, unique_term
 
 _Named = TypeVar("_Named", bound=StrEnum)
@@ -149,8 +149,12 @@ class Envelopes:
         *,
         labels: Mapping[str, Any],
         callback_of: str = "",
+        at_time: datetime | None = None,
     ) -> Submission:
         """Prepare a submission from a class name and stored arguments; see `prepare`.
+
+        Args:
+            at_time: when the task starts; the `start_by` of its class counts from then.
 
         Raises:
             UnknownTaskError: the class is not registered.
@@ -166,7 +170,8 @@ class Envelopes:
         except Exception as error:  # the author's constructor can raise anything
             problem = f"{type(error).__name__}: {error}"
             raise InvalidArgumentsError(task_class.name, [problem]) from error
-        return self.prepare(task, Options(labels=labels), repeat=repeat, callback_of=callback_of)
+        options = Options(labels=labels, at_time=at_time, start_by=_deadline(task_class, at_time))
+        return self.prepare(task, options, repeat=repeat, callback_of=callback_of)
 
     def read(self, id: str, data: bytes) -> Envelope:
         """Decode the message of task `id`, as a worker with these settings would.
@@ -305,6 +310,15 @@ def _instant_of(start_by: StartBy) -> datetime:
         return _aware(start_by)
     span = start_by if isinstance(start_by, timedelta) else timedelta(seconds=start_by)
     return datetime.now(UTC) + span
+
+
+def _deadline(task_class: TaskClass, at_time: datetime | None) -> StartBy | FromClass:
+    """Return the `start_by` of a task whose class counts it from `at_time`."""
+    span = task_class.cls.start_by
+    if span is None or at_time is None:
+        return FROM_CLASS
+    length = span if isinstance(span, timedelta) else timedelta(seconds=span)
+    return length + max(_aware(at_time) - datetime.now(UTC), timedelta())
 
 
 def _microseconds(instant: datetime) -> int:

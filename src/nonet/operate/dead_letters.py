@@ -49,7 +49,12 @@ _END_OF_TIME = 253_402_300_800  # the year 10000, which databases reject
 
 
 async def resubmit(
-    row_id: int, client: Client, letters: DeadLetters, *, again: bool = False
+    row_id: int,
+    client: Client,
+    letters: DeadLetters,
+    *,
+    again: bool = False,
+    at_time: datetime | None = None,
 ) -> Handle[Any]:
     """Submit a dead letter again as a new task; concurrent calls submit one task only.
 
@@ -61,6 +66,7 @@ async def resubmit(
         row_id: number of the row.
         again: submit it even if it was resubmitted before, unless the new task is live or done;
             or if another task has its new id.
+        at_time: when the new task starts; None: now. The `start_by` of its class counts from then.
 
     Raises:
         NotFoundError: the namespace has no such row.
@@ -80,7 +86,11 @@ async def resubmit(
     if step.is_refusal:
         raise _refusal(letter, repeat, step, known)
     submission = client.envelopes.prepare_again(
-        letter.task_class, decode(letter.task_args), repeat, labels=letter.labels
+        letter.task_class,
+        decode(letter.task_args),
+        repeat,
+        labels=letter.labels,
+        at_time=at_time,
     )
     await letters.claim(letter, repeat.id, repeat.resubmissions)
     created = False
@@ -171,6 +181,25 @@ def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None
         f"dead letter {letter.id} is {letter.status}: its resubmitted task {id} died as well, and "
         "has a row of its own; resubmit that one"
     )
+
+
+def arguments_of(letter: DeadLetter, registry: Registry) -> dict[str, Any] | None:
+    """Return the arguments of a letter by name, with secret ones masked.
+
+    All of them are masked if the class is not registered here.
+
+    Returns:
+        None if they cannot be decoded.
+    """
+    from nonet.tasks.secrecy import masked_arguments  # it imports pydantic
+
+    if not letter.task_class:
+        return None
+    found = registry.find(letter.task_class)
+    try:
+        return masked_arguments(decode(letter.task_args), found.cls if found else None)
+    except MalformedMessageError:
+        return None
 
 
 def dead_letter(

@@ -1,4 +1,4 @@
-"""Submit a quarantined message that is a valid task after all."""
+"""Read quarantined messages, and submit those that are valid tasks after all."""
 
 from __future__ import annotations
 
@@ -7,10 +7,35 @@ from typing import Any
 from nonet.base.errors import ConflictError, MalformedMessageError, NotFoundError
 from nonet.client.client import Client
 from nonet.messages.formats import format_problem
-from nonet.messages.message import Envelope
+from nonet.messages.message import Envelope, decode_envelope
 from nonet.messages.repetition import repeat_of_entry
 from nonet.stores.namespace.quarantine import FAILED_STATES, Quarantine, Quarantined, other_task
 from nonet.tasks.handles import Handle
+
+PREVIEW_BYTES = 512
+_PER_LINE = 16
+
+
+def claimed(item: Quarantined) -> Envelope | None:
+    """Return what an entry claims to be; its signature is not checked. None: it is no envelope."""
+    try:
+        return decode_envelope(item.data)
+    except MalformedMessageError:
+        return None
+
+
+def dump(data: bytes) -> list[str]:
+    """Format bytes as hexadecimal digits and ASCII characters, 16 in a line.
+
+    >>> dump(b"a\\0<")
+    ['0000  61 00 3c                                         a.<']
+    """
+    lines = []
+    for start in range(0, len(data), _PER_LINE):
+        part = data[start : start + _PER_LINE]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{start:04x}  {part.hex(' '):<{3 * _PER_LINE}} {text}")
+    return lines
 
 
 async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) -> Handle[Any]:

@@ -19,6 +19,7 @@ import pytest
 import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
+from doors import Door
 from hypothesis import given
 from hypothesis import strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
@@ -519,67 +520,6 @@ async def test_unknown_row_is_not_found(
 
 
 # ---- a server that goes away --------------------------------------------------------------------
-
-
-class Door:
-    """A TCP port in front of a server: open, closed (as if stopped) or silent (as if frozen)."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._target = (host, port)
-        self._streams: set[asyncio.StreamWriter] = set()
-        self._pumps: set[asyncio.Task[None]] = set()
-        self._listener: asyncio.Server | None = None
-        self._answering = asyncio.Event()
-        self.port = 0
-
-    async def open(self) -> None:
-        self._answering.set()
-        self._listener = await asyncio.start_server(self._connected, "127.0.0.1", self.port)
-        self.port = self._listener.sockets[0].getsockname()[1]
-
-    def freeze(self) -> None:
-        self._answering.clear()
-
-    def thaw(self) -> None:
-        self._answering.set()
-
-    async def close(self) -> None:
-        assert self._listener is not None
-        self._listener.close()
-        for stream in list(self._streams):
-            stream.transport.abort()
-        for pump in list(self._pumps):
-            pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
-
-    async def _connected(self, near: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
-        far, forth = await asyncio.open_connection(*self._target)
-        for reader, writer in ((near, forth), (far, back)):
-            self._streams.add(writer)
-            pump = asyncio.create_task(self._pump(reader, writer))
-            self._pumps.add(pump)
-            pump.add_done_callback(self._pumps.discard)
-
-    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while data := await reader.read(65536):
-                await self._answering.wait()
-                writer.write(data)
-        except ConnectionError:
-            pass
-        finally:
-            self._streams.discard(writer)
-            writer.close()
-
-
-@pytest.fixture
-async def mariadb_behind_a_door(mariadb_url: str) -> AsyncIterator[tuple[Door, str]]:
-    server = sa.make_url(mariadb_url)
-    door = Door(server.host or "127.0.0.1", server.port or 3306)
-    await door.open()
-    through = server.set(host="127.0.0.1", port=door.port)
-    yield door, through.render_as_string(hide_password=False)
-    await door.close()
 
 
 async def test_stopped_server_is_reported_and_its_return_noticed(

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.base.errors import ConfigurationError, NonetError
-from nonet.cli.batch import Report
+from nonet.cli.batch import Report, one_by_one
 from nonet.cli.commands import dead_letters_view as view
 from nonet.cli.commands.dead_letters_selection import (
     Age,
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="Dead letters: tasks that failed for good, kept in SQL.", rich_markup_mode=None
 )
+
+
+Row = Annotated[int, typer.Argument(metavar="ROW", help="Number of the row, see 'dlq list'.")]
+Note = Annotated[str, typer.Option(help="Why, for 'task-run events'.", show_default="none")]
+Pages = AsyncIterator[list[int]]
+Outcomes = AsyncIterator[tuple[int, dict[str, Any] | NonetError]]
 
 
 @app.command("list")
@@ -69,9 +77,35 @@ async def list_(
 
 @app.command()
 @operation
+async def clusters(
+    target: CodeTarget, filters: Filters, limit: Limit = 100, as_json: Json = False
+) -> int:
+    """List what dead letters have in common: class, exception and place; the newest first.
+
+    The place is the innermost function of your code in the traceback. 'dlq list', 'resubmit' and
+    'discard' take a cluster with --cluster.
+
+    \b
+    task-run dlq clusters --newer-than 12h
+    """
+    from nonet.stores.sql.dead_letters import LetterFilter
+
+    wanted = LetterFilter(**filters.fields(target))
+    async with _dead_letters(target) as letters:
+        found = (await letters.clusters(wanted))[:limit]
+        await _report_unnamed(letters)
+    if as_json:
+        print_json([dataclasses.asdict(cluster) for cluster in found])
+    else:
+        print_rows([view.cluster_row(item) for item in found], False, "no dead letter matches")
+    return ExitCode.OK
+
+
+@app.command()
+@operation
 async def show(
     target: CodeTarget,
-    row: Annotated[int, typer.Argument(metavar="ROW", help="Number of the row, see 'dlq list'.")],
+    row: Row,
     show_args: ShowArgs = False,
     as_json: Json = False,
 ) -> int:
@@ -107,6 +141,15 @@ async def resubmit(
             "live or done; and letters whose new id belongs to another task.",
         ),
     ] = False,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001,
+            help="Start at most this many a second. All are submitted now; those that are not due "
+            "are delayed, so the command does not stay.",
+            show_default="all start at once",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """Submit dead letters again as new tasks, each letter once, and print the new ids.
@@ -121,6 +164,7 @@ async def resubmit(
     \b
     task-run dlq resubmit 17 18
     task-run dlq resubmit --task RemoveFile --newer-than 2d --dry-run
+    task-run dlq resubmit --cluster 9e7ff739af7d1835 --rate 10
     """
     if selection.status == "FAILED":
         raise ConfigurationError(
@@ -134,17 +178,20 @@ async def resubmit(
         )
     targets = selection.resolve(target, status="PENDING")
     async with target.application() as nonet:
+        from nonet.operate.letter_bulk import resubmit_many
 
-        async def one(row: int) -> dict[str, Any]:
-            handle = await nonet.resubmit(row, again=again)
-            return {"id": str(handle), "created": handle.created}
+        letters = await nonet.dead_letters()
+
+        async def act(pages: Pages) -> Outcomes:
+            async for some in resubmit_many(letters, nonet.client, pages, rate=rate, again=again):
+                for item in some:
+                    yield item.row, item.error or {"id": item.id, "created": item.created}
 
         async def log(text: str) -> None:
             await _log(nullcontext(nonet), "dlq-resubmit", text)
 
-        letters = await nonet.dead_letters()
         await _report_unnamed(letters)
-        return await _each(letters, targets, one, log, selection.dry_run, as_json)
+        return await _each(letters, targets, act, log, selection.dry_run, as_json)
 
 
 @app.command()
@@ -171,21 +218,25 @@ async def adopt(target: CodeTarget, selection: Selection, as_json: Json = False)
         async def log(text: str) -> None:
             await _log(target.observer(), "dlq-adopt", text)
 
-        return await _each(letters.unnamed, targets, one, log, selection.dry_run, as_json)
+        return await _each(
+            letters.unnamed, targets, partial(one_by_one, one), log, selection.dry_run, as_json
+        )
 
 
 @app.command()
 @operation
-async def discard(target: CodeTarget, selection: Selection, as_json: Json = False) -> int:
+async def discard(
+    target: CodeTarget, selection: Selection, note: Note = "", as_json: Json = False
+) -> int:
     """Delete dead letters and print each row.
 
     Name rows, or select letters by filters; the oldest come first. 'task-run events' shows who
-    deleted them, if Redis answers.
+    deleted them and the note, if Redis answers.
 
     Exit codes: 0 all deleted, 1 some not, 3 SQL unreachable; for one named row also 4 no such row.
 
     \b
-    task-run dlq discard --reason arguments --json
+    task-run dlq discard --reason arguments --note "sent by hand" --json
     """
     targets = selection.resolve(target)
     async with _dead_letters(target) as letters:
@@ -195,10 +246,31 @@ async def discard(target: CodeTarget, selection: Selection, as_json: Json = Fals
             return {"discarded": True}
 
         async def log(text: str) -> None:
-            await _log(target.observer(), "dlq-discard", text)
+            await _log(target.observer(), "dlq-discard", f"{text}: {note}" if note else text)
 
         await _report_unnamed(letters)
-        return await _each(letters, targets, one, log, selection.dry_run, as_json)
+        return await _each(
+            letters, targets, partial(one_by_one, one), log, selection.dry_run, as_json
+        )
+
+
+@app.command()
+@operation
+async def note(
+    target: CodeTarget,
+    row: Row,
+    text: Annotated[str, typer.Argument(help="The note; an empty one removes it.")],
+) -> int:
+    """Write a note on a dead letter, in place of an earlier one, for whoever works on it next.
+
+    Exit codes: 0 written, 3 SQL unreachable, 4 no such row.
+
+    \b
+    task-run dlq note 17 "waits for the new printer"
+    """
+    async with _dead_letters(target) as letters:
+        await letters.annotate(row, text)
+    return ExitCode.OK
 
 
 @app.command()
@@ -259,7 +331,8 @@ def _print_purged(found: int, before: datetime, dry_run: bool, as_json: bool) ->
 
 def _filter_in_words(old: LetterFilter) -> str:
     """Describe the filter of a purge for the event stream."""
-    given = {name: getattr(old, name) for name in ("status", "task_class", "reason")}
+    given = {name: getattr(old, name) for name in ("status", "task_class", "reason", "error")}
+    given["cluster"] = (old.fingerprints or ("",))[0]
     filters = [f"{name} {value}" for name, value in given.items() if value]
     return ", ".join([f"died before {old.died_before:%Y-%m-%dT%H:%M:%SZ}", *filters])
 
@@ -300,7 +373,7 @@ async def _report_unnamed(letters: DeadLetters) -> None:
 async def _each(
     letters: DeadLetters,
     targets: Targets,
-    act: Callable[[int], Awaitable[dict[str, Any]]],
+    act: Callable[[Pages], Outcomes],
     log: Callable[[str], Awaitable[None]],
     dry_run: bool,
     as_json: bool,
@@ -312,7 +385,8 @@ async def _each(
 
     report = Report("dead letter", "row", as_json, are_named=targets.selection is None)
     try:
-        await report.act_on(targets.pages(letters), nothing if dry_run else act)
+        outcomes = partial(one_by_one, nothing) if dry_run else act
+        await report.follow(outcomes(targets.pages(letters)))
     finally:
         if not dry_run and (text := _in_words(report)):
             await log(text)
@@ -325,26 +399,26 @@ async def _each(
 
 def _in_words(report: Report) -> str:
     """Describe how many rows were changed, and the last one; empty if none was."""
+    from nonet.operate.letter_bulk import in_words
+
     done = [item for item in report.items if "error" not in item]
     rows = [item["row"] for item in done if item.get("created", True)]
-    if len(rows) < 2:
-        return "".join(f"row {row}" for row in rows)
-    return f"{len(rows)} rows, the last {rows[-1]}"
+    return in_words(len(rows), rows[-1]) if rows else ""
 
 
 def _arguments(letter: DeadLetter, target: CodeTarget) -> dict[str, Any]:
-    from nonet.messages.message import decode
-    from nonet.tasks.secrecy import masked_arguments
+    from nonet.operate.dead_letters import arguments_of
 
-    if not letter.task_class:
+    registry = target.application().registry
+    found = arguments_of(letter, registry)
+    if found is None:
         typer.echo("the arguments cannot be decoded", err=True)
         return {}
-    found = target.application().registry.find(letter.task_class)
-    if found is None:
+    if registry.find(letter.task_class) is None:
         category = letter.task_class.partition(":")[0]
         typer.echo(
             f"{letter.task_class} is not registered here, so all arguments are masked: pass the "
             f"module that defines it, as in --tasks package.{category}",
             err=True,
         )
-    return masked_arguments(decode(letter.task_args), found.cls if found else None)
+    return found

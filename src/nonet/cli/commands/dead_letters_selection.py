@@ -47,6 +47,14 @@ class Kind:
         str | None,
         typer.Option(help="Only letters with this reason: retries, arguments, worker-lost …"),
     ] = None
+    error: Annotated[
+        str | None,
+        typer.Option(metavar="TYPE", help="Only letters whose exception has this in its name."),
+    ] = None
+    cluster: Annotated[
+        str | None,
+        typer.Option(metavar="CLUSTER", help="Only letters of this cluster, see 'dlq clusters'."),
+    ] = None
 
     def fields(self, target: CodeTarget) -> dict[str, Any]:
         """The given filters as fields of a `LetterFilter`.
@@ -57,7 +65,13 @@ class Kind:
         task = self.task
         if task is not None and ":" not in task:
             task = target.application().registry.get(task).name
-        filters = {"status": self.status, "task_class": task, "reason": self.reason}
+        filters = {
+            "status": self.status,
+            "task_class": task,
+            "reason": self.reason,
+            "error": self.error,
+            "fingerprints": None if self.cluster is None else (self.cluster,),
+        }
         return {name: value for name, value in filters.items() if value is not None}
 
 
@@ -123,7 +137,7 @@ class Selection(Filters):
         if not (self.rows or self.every or given):
             raise ConfigurationError(
                 "which letters? Name rows (see 'task-run dlq list'), or give a filter (--status, "
-                "--task, --reason, --older-than, --newer-than), or --all"
+                "--task, --reason, --error, --cluster, --older-than, --newer-than), or --all"
             )
         selection = None if self.rows else LetterFilter(**{**defaults, **given})
         return Targets(list(dict.fromkeys(self.rows or [])), selection, self.limit)

@@ -24,8 +24,6 @@ app = typer.Typer(
     help="Quarantine: messages in Redis that are not valid tasks.", rich_markup_mode=None
 )
 
-_PREVIEW_BYTES = 512
-_PER_LINE = 16
 _MOST = 1_000_000
 
 
@@ -100,29 +98,38 @@ async def show(
     \b
     task-run quarantine show 1764244800000-0
     """
+    from nonet.operate.quarantine import PREVIEW_BYTES, claimed, dump
+
     async with target.observer() as nonet:
         item = await nonet.stores.quarantine.get(entry)
     document = {**_row(item), "kept": min(len(item.data), item.size)}
-    envelope = _envelope(item)
+    envelope = claimed(item)
     if envelope is not None:
         document["envelope"] = _claims(envelope)
         if show_args:
             document |= _arguments(envelope, target)
-    preview = item.data[:_PREVIEW_BYTES] if envelope is None else b""
+    preview = item.data[:PREVIEW_BYTES] if envelope is None else b""
     if as_json:
         print_json({**document, "preview": preview.hex()})
     else:
         print_fields(document)
-        print_text("\n".join(_dump(preview)))
+        print_text("\n".join(dump(preview)))
     return ExitCode.OK
 
 
 @app.command()
 @operation
-async def discard(target: Target, selection: Selection, as_json: Json = False) -> int:
+async def discard(
+    target: Target,
+    selection: Selection,
+    note: Annotated[
+        str, typer.Option(help="Why, for 'task-run events'.", show_default="none")
+    ] = "",
+    as_json: Json = False,
+) -> int:
     """Delete quarantined messages for good.
 
-    'task-run events' shows who deleted them.
+    'task-run events' shows who deleted them and the note.
 
     Exit codes: 0 all deleted, 1 some not, 4 no such entry.
 
@@ -131,7 +138,7 @@ async def discard(target: Target, selection: Selection, as_json: Json = False) -
     """
     async with target.observer() as nonet:
         chosen = await selection.resolve(nonet.stores.quarantine)
-        gone = await nonet.stores.quarantine.discard(chosen, who())
+        gone = await nonet.stores.quarantine.discard(chosen, who(), note)
     report = selection.report(as_json)
     for entry, done in zip(chosen, gone, strict=True):
         if done:
@@ -197,16 +204,6 @@ def _row(item: Quarantined) -> dict[str, Any]:
     }
 
 
-def _envelope(item: Quarantined) -> Envelope | None:
-    from nonet.base.errors import MalformedMessageError
-    from nonet.messages.message import decode_envelope
-
-    try:
-        return decode_envelope(item.data)
-    except MalformedMessageError:
-        return None
-
-
 def _claims(envelope: Envelope) -> dict[str, Any]:
     """Return the fields of an envelope, except arguments and labels."""
     names = ("version", "id", "name", "parent", "group")
@@ -222,13 +219,3 @@ def _arguments(envelope: Envelope, target: CodeTarget) -> dict[str, Any]:
         "arguments": masked_arguments(envelope.args, found.cls if found else None),
         "labels": mask_names(envelope.labels),
     }
-
-
-def _dump(data: bytes) -> list[str]:
-    """Format bytes as hexadecimal digits and ASCII characters."""
-    lines = []
-    for start in range(0, len(data), _PER_LINE):
-        part = data[start : start + _PER_LINE]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
-        lines.append(f"{start:04x}  {part.hex(' '):<{3 * _PER_LINE}} {text}")
-    return lines

@@ -74,9 +74,18 @@ class Quarantine:
         self._key = f"{self._prefix}quarantine"
         self._scripts = Scripts(broker.client, self._prefix)
 
-    async def newest(self, limit: int) -> AsyncIterator[Quarantined]:
-        """Yield at most `limit` entries, the newest first."""
-        before = "+"
+    async def newest(self, limit: int, *, before: str = "") -> AsyncIterator[Quarantined]:
+        """Yield at most `limit` entries, the newest first.
+
+        Args:
+            before: only entries that are older than this one; empty: all.
+
+        Raises:
+            NotFoundError: the id `before` is malformed.
+        """
+        if before:
+            _check(before)
+        before = f"({before}" if before else "+"
         while limit > 0:
             async with server_errors(self._client):
                 page = await self._client.xrevrange(self._key, before, count=min(limit, _PAGE))
@@ -100,11 +109,12 @@ class Quarantine:
             raise NotFoundError(_unknown(entry))
         return _entry(*found[0])
 
-    async def discard(self, entries: Sequence[str], who: str) -> list[bool]:
+    async def discard(self, entries: Sequence[str], who: str, note: str = "") -> list[bool]:
         """Delete entries. Return False for each that did not exist.
 
         Args:
             who: the operator, for the event stream.
+            note: why, for the event stream.
 
         Raises:
             NotFoundError: an id is malformed; no entry was deleted.
@@ -114,7 +124,7 @@ class Quarantine:
         gone: list[bool] = []
         for start in range(0, len(entries), _DISCARDED_AT_ONCE):
             chunk = entries[start : start + _DISCARDED_AT_ONCE]
-            answer = await self._scripts.run("discard_quarantined", who, *chunk)
+            answer = await self._scripts.run("discard_quarantined", who, note, *chunk)
             gone += [one == 1 for one in answer]
         return gone
 

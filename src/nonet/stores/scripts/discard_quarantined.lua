@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- discard_quarantined: delete entries of the quarantine for good.
 -- KEYS  prefix
--- ARGV  who, n × entry
+-- ARGV  who, note or '', n × entry
 -- returns n × (1 deleted | 0 there was none)
 -- @include base wake record rescue events
-local who, FIRST = ARGV[1], 2
+local who, note, FIRST = ARGV[1], ARGV[2], 3
 local gone, answer, last = 0, {}, nil
 for i = FIRST, #ARGV do
   local entry = ARGV[i]
@@ -16,7 +16,7 @@ for i = FIRST, #ARGV do
   answer[#answer + 1] = item and 1 or 0
 end
 if gone > 0 then
-  log_event('quarantine-discard', who, gone == 1 and 'entry ' .. last
-    or gone .. ' entries, the last ' .. last)
+  local text = gone == 1 and 'entry ' .. last or gone .. ' entries, the last ' .. last
+  log_event('quarantine-discard', who, note == '' and text or text .. ': ' .. note)
 end
 return answer

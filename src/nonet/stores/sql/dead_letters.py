@@ -194,7 +194,7 @@ class DeadLetters:
         return dataclasses.replace(selection, task_class=None, error=None, fingerprints=marks)
 
     async def measure(self, selection: LetterFilter) -> tuple[int, int]:
-        """How many letters pass a filter now, and the highest row of any letter.
+        """How many letters pass a filter now, and the highest row of them; 0: there is none.
 
         With that as `LetterFilter.up_to`, the filter selects none that is added later.
         """
