@@ -70,6 +70,7 @@ class Server:
         server.force_exit = forcing.done()
         forcing.cancel()
         await serving
+        await self._app.state.site.bulks.close()
 
     @property
     def is_ready(self) -> bool:

@@ -17,6 +17,7 @@ from nonet.rules.permissions import READING, Action, Principal
 from nonet.telemetry.masking import without_secrets
 from nonet.web.access.access import Access
 from nonet.web.auditing import Auditor
+from nonet.web.bulks import Bulks
 from nonet.web.live import Live
 from nonet.web.measured import Requests
 from nonet.web.ring import Ring
@@ -33,6 +34,7 @@ class Site:
         access: finds out who sends a request.
         shared: reads that all viewers share.
         requests: what was requested, and what pages send to Redis.
+        bulks: changes that go on after their request.
         live: tells open pages when to read again.
         ring: samples of the last hour.
         audit: who did what.
@@ -43,6 +45,7 @@ class Site:
     access: Access
     shared: Shared = field(default_factory=Shared)
     requests: Requests = field(default_factory=Requests)
+    bulks: Bulks = field(default_factory=Bulks)
     live: Live = field(init=False)
     ring: Ring = field(init=False)
     audit: Auditor = field(init=False)

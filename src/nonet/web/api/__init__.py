@@ -10,6 +10,8 @@ _RESOURCES = (
     "overview",
     "queues",
     "workers",
+    "dead_letters",
+    "quarantine",
     "audit",
     "live",
     "submitting",

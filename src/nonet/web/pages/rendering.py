@@ -53,6 +53,8 @@ NAVIGATION = (
     Item("schedules", "Schedules", "s"),
     Item("delayed", "Delayed", "y"),
     Item("groups", "Groups", "g"),
+    Item("dead_letters", "Dead letters", "d"),
+    Item("quarantine", "Quarantine", "q"),
     Item("events", "Events", "e"),
     Item("audit", "Audit", "a", Action.AUDIT),
 )
@@ -64,9 +66,12 @@ def when(instant: datetime | None) -> str:
     return "" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
-def instant(seconds: float) -> datetime:
-    """Return the time of so many seconds since 1970."""
-    return datetime.fromtimestamp(seconds, UTC)
+def instant(seconds: float | None) -> datetime | None:
+    """Return the instant of a Unix time; None for what is none, or lies outside of the calendar."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC) if seconds else None
+    except (OverflowError, ValueError, OSError, TypeError):
+        return None
 
 
 def duration(seconds: float | None) -> str:

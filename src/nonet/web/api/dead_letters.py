@@ -1,0 +1,337 @@
+"""``/api/v1/dead-letters``: their clusters, letters, resubmission and discarding."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import HTTPException, Path, Query, Response
+from pydantic import AfterValidator, BaseModel, Field
+
+from nonet.base.plain import plain
+from nonet.operate.dead_letters import arguments_of
+from nonet.rules.details import HIDDEN
+from nonet.rules.permissions import Action, Principal
+from nonet.stores.sql.dead_letters import Cluster, LetterFilter, Status
+from nonet.web import bulks, letters, shown
+from nonet.web.api.routing import ClassName, Cursor, Id, Limit, Page, Text, opened, page, resource
+from nonet.web.api.routing import slice_of as page_of_list
+from nonet.web.letters import Row
+from nonet.web.site import Site, SiteOf, ensure, for_all_classes, may
+
+router = resource("dead letters")
+
+_PATH = "/dead-letters"
+_RowOf = Annotated[Row, Path(description="Row of the letter.")]
+_Reader = Annotated[Principal, may(Action.READ)]
+_Resubmitter = Annotated[Principal, may(Action.RESUBMIT)]
+_Discarder = Annotated[Principal, may(Action.DISCARD)]
+
+
+def _in_utc(instant: datetime) -> datetime:
+    try:
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+    except OverflowError:
+        raise ValueError("it is outside of the calendar") from None
+
+
+_Instant = Annotated[datetime, AfterValidator(_in_utc)]
+
+
+class Letters(BaseModel, extra="forbid"):
+    """Selects letters by what is given; what is left out selects any."""
+
+    task: ClassName | None = Field(default=None, description="Full or bare name of the class.")
+    error: Text | None = Field(default=None, description="Part of the exception's class name.")
+    status: Status | None = None
+    reason: Text | None = None
+    cluster: Text | None = Field(default=None, description="`fingerprint` of a cluster.")
+    task_id: Id | None = Field(default=None, description="Id of the task that died.")
+    died_after: _Instant | None = None
+    died_before: _Instant | None = None
+
+    def selection(self, site: Site) -> LetterFilter:
+        """Return the filter."""
+        return LetterFilter(
+            task_class=letters.full_name(self.task, site.nonet.registry),
+            error=self.error or None,
+            status=self.status,
+            reason=self.reason,
+            fingerprints=(self.cluster,) if self.cluster else None,
+            task_id=self.task_id,
+            died_after=self.died_after,
+            died_before=self.died_before,
+        )
+
+    @property
+    def words(self) -> str:
+        """The selection for people."""
+        given = self.model_dump(include=set(Letters.model_fields), exclude_none=True)
+        return ", ".join(f"{name} {value}" for name, value in given.items()) or "all"
+
+
+class ManyLetters(Letters):
+    """Selects the letters of a change."""
+
+    all: bool = Field(default=False, description="Select all letters, without another filter.")
+    up_to: Row | None = Field(
+        default=None, description="No letter with a higher row; from the `up_to` of a dry run."
+    )
+    dry_run: bool = Field(default=False, description="Change nothing; answer the number.")
+
+    def exact(self, site: Site) -> LetterFilter:
+        """Return the filter.
+
+        Raises:
+            HTTPException: 422, nothing is selected.
+        """
+        if not self.all and self.words == "all":
+            raise HTTPException(422, "which letters? Give a filter, or 'all': true")
+        return replace(self.selection(site), up_to=self.up_to)
+
+
+class ResubmitLetters(ManyLetters):
+    """Which letters are submitted again, and how fast."""
+
+    rate: float | None = Field(
+        default=None,
+        ge=0.001,
+        le=1e6,
+        allow_inf_nan=False,
+        description="Tasks that start in a second; null: all start at once.",
+    )
+
+
+class DiscardLetters(ManyLetters):
+    """Which letters are deleted, and why."""
+
+    note: Text = Field(default="", description="Why, for events and audit.")
+
+
+class Letter(BaseModel, from_attributes=True):
+    """A dead letter in a list. Its error is a type only without the permission `details`."""
+
+    id: int
+    status: Status
+    task_class: str
+    task_id: str
+    reason: str
+    error_type: str
+    last_error: str
+    place: str
+    fingerprint: str
+    note: str
+    submitted_at: datetime
+    last_attempted_at: datetime | None
+    created_at: datetime
+    retry_count: int
+    max_retries: int | None
+    vo: str | None
+    parent_id: str | None
+    resubmitted_from: int | None
+    resubmitted_as: str | None
+    resubmissions: int
+
+
+class LetterDetails(Letter):
+    """All that is kept of a dead letter, except its arguments."""
+
+    labels: Mapping[str, Any]
+    history: Sequence[Mapping[str, Any]]
+    traceback: str
+
+
+class BulkState(BaseModel, from_attributes=True):
+    """A change that goes on after its request, in the process of task-web that answered it."""
+
+    id: str
+    text: str
+    who: str
+    total: int
+    done: int
+    failed: int
+    problems: list[str]
+    problem: str
+    started: datetime
+    ended: datetime | None
+
+
+class Change(BaseModel):
+    """How many letters a change selects; `bulk` is null for a dry run."""
+
+    number: int
+    up_to: int
+    bulk: BulkState | None = None
+
+
+class Resubmitted(BaseModel):
+    """The new task of a letter."""
+
+    id: str
+
+
+class Resubmission(BaseModel, extra="forbid"):
+    """How one letter is submitted again."""
+
+    again: bool = Field(default=False, description="Although it was submitted again before.")
+
+
+class Noted(BaseModel, extra="forbid"):
+    """A note of an operator."""
+
+    note: Text = ""
+
+
+class ListedLetters(Letters):
+    """A page of a list."""
+
+    limit: Limit = 100
+    cursor: Cursor = ""
+
+
+_Listed = Annotated[ListedLetters, Query()]
+
+
+@router.get(_PATH)
+async def list_dead_letters(site: SiteOf, who: _Reader, wanted: _Listed) -> Page[Letter]:
+    """Return dead letters, the newest first."""
+    selection = _readable(site, who, wanted)
+    text = opened(wanted.cursor)
+    if text and not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise ValueError("cursor: it belongs to another list; leave it out to begin anew")
+    before = int(text) if text else None
+    found, following = await letters.page_of(site, selection, wanted.limit, before)
+    items = [Letter.model_validate(shown.dead_letter(item, who)) for item in found]
+    return page(items, "" if following is None else str(following))
+
+
+@router.get(f"{_PATH}/clusters")
+async def list_dead_letter_clusters(site: SiteOf, who: _Reader, wanted: _Listed) -> Page[Cluster]:
+    """Return what dead letters have in common: class, exception and place; the newest first."""
+    selection = _readable(site, who, wanted)
+    key = wanted.model_dump_json(exclude={"limit", "cursor"})
+    found = await letters.clusters(site, selection, key)
+    visible = [letters.visible(item, who) for item in found]
+    return page_of_list(visible, wanted.limit, wanted.cursor)
+
+
+def _readable(site: Site, who: Principal, wanted: Letters) -> LetterFilter:
+    """Return a filter, if the caller may read its class; a scoped token has to name one."""
+    selection = wanted.selection(site)
+    ensure(who, Action.READ, selection.task_class)
+    return selection
+
+
+@router.post(f"{_PATH}/resubmit", status_code=202)
+async def resubmit_dead_letters(
+    site: SiteOf, who: _Resubmitter, wanted: ResubmitLetters, answer: Response
+) -> Change:
+    """Submit the open letters of a selection again; 202: it goes on after the answer.
+
+    Tasks that are not due by the rate wait in the delayed set. Letters that arrive later are left
+    out. After a failure the same request continues.
+    """
+    selection = wanted.exact(site)
+    ensure(who, Action.RESUBMIT, selection.task_class)
+    selection = replace(selection, status=wanted.status or Status.PENDING)
+    if selection.status != Status.PENDING:
+        raise HTTPException(422, "status: only PENDING letters are submitted again by a filter")
+    number, exact = await letters.measured(site, selection)
+    if wanted.dry_run:
+        answer.status_code = 200
+        return Change(number=number, up_to=exact.up_to or 0)
+    bulk = await letters.start_resubmission(site, who, exact, wanted.rate, wanted.words)
+    return Change(number=bulk.total, up_to=exact.up_to or 0, bulk=_state(bulk, who))
+
+
+@router.post(f"{_PATH}/discard", status_code=202)
+async def discard_dead_letters(
+    site: SiteOf, who: _Discarder, wanted: DiscardLetters, answer: Response
+) -> Change:
+    """Delete the letters of a selection; 202: it goes on after the answer."""
+    selection = wanted.exact(site)
+    ensure(who, Action.DISCARD, selection.task_class)
+    number, exact = await letters.measured(site, selection)
+    if wanted.dry_run:
+        answer.status_code = 200
+        return Change(number=number, up_to=exact.up_to or 0)
+    bulk = await letters.start_discarding(site, who, exact, wanted.note, wanted.words)
+    return Change(number=bulk.total, up_to=exact.up_to or 0, bulk=_state(bulk, who))
+
+
+@router.get(f"{_PATH}/bulk")
+async def list_dead_letter_changes(
+    site: SiteOf, who: Annotated[Principal, for_all_classes(Action.READ)]
+) -> Page[BulkState]:
+    """Return the changes of many letters that this process runs, or ran lately."""
+    return Page(items=[_state(bulk, who) for bulk in site.bulks.recent()])
+
+
+@router.get(f"{_PATH}/bulk/{{id}}")
+async def get_dead_letter_change(site: SiteOf, who: _Reader, id: str) -> BulkState:
+    """Return how far a change of many letters is."""
+    return _state(site.bulks.get(id), who)
+
+
+@router.post(f"{_PATH}/bulk/{{id}}/stop")
+async def stop_dead_letter_change(
+    site: SiteOf, who: Annotated[Principal, for_all_classes(Action.RESUBMIT)], id: str
+) -> BulkState:
+    """End a change of many letters; those that it has not changed stay as they are."""
+    return _state(await letters.stop(site, who, id), who)
+
+
+def _state(bulk: bulks.Bulk, who: Principal) -> BulkState:
+    state = BulkState.model_validate(bulk)
+    if not shown.sees_details(who, None):
+        return state.model_copy(update={"problems": [], "problem": state.problem and HIDDEN})
+    return state
+
+
+@router.get(f"{_PATH}/{{row}}")
+async def get_dead_letter(site: SiteOf, who: _Reader, row: _RowOf) -> LetterDetails:
+    """Return a dead letter."""
+    letter = await letters.one(site, row, who, Action.READ)
+    return LetterDetails.model_validate(shown.dead_letter(letter, who))
+
+
+@router.get(f"{_PATH}/{{row}}/arguments")
+async def reveal_dead_letter(
+    site: SiteOf, who: Annotated[Principal, may(Action.REVEAL)], row: _RowOf
+) -> dict[str, Any]:
+    """Return the arguments of a dead letter, with secret ones masked. This is audited."""
+    letter = await letters.one(site, row, who, Action.REVEAL)
+    async with site.changing(who, Action.REVEAL, f"arguments of dead letter {row}"):
+        found = arguments_of(letter, site.nonet.registry)
+    if found is None:
+        raise HTTPException(409, f"the arguments of dead letter {row} cannot be decoded")
+    arguments: dict[str, Any] = plain(found)
+    return arguments
+
+
+@router.post(f"{_PATH}/{{row}}/resubmit")
+async def resubmit_dead_letter(
+    site: SiteOf, who: _Resubmitter, row: _RowOf, how: Resubmission | None = None
+) -> Resubmitted:
+    """Submit a dead letter again as a new task, once."""
+    await letters.one(site, row, who, Action.RESUBMIT)
+    again = how is not None and how.again
+    return Resubmitted(id=await letters.resubmit(site, row, who, again=again))
+
+
+@router.post(f"{_PATH}/{{row}}/discard", status_code=204)
+async def discard_dead_letter(
+    site: SiteOf, who: _Discarder, row: _RowOf, why: Noted | None = None
+) -> None:
+    """Delete a dead letter."""
+    await letters.one(site, row, who, Action.DISCARD)
+    await letters.discard(site, row, who, why.note if why else "")
+
+
+@router.put(f"{_PATH}/{{row}}/note", status_code=204)
+async def annotate_dead_letter(site: SiteOf, who: _Resubmitter, row: _RowOf, noted: Noted) -> None:
+    """Write a note on a dead letter, in place of an earlier one."""
+    await letters.one(site, row, who, Action.RESUBMIT)
+    await letters.annotate(site, row, who, noted.note)

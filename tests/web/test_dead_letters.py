@@ -1,0 +1,289 @@
+"""Dead letters, as pages and in the API."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from doors import Door
+from playwright.async_api import Page, expect
+from web.conftest import ClientOf, principal
+from web_tasks import Report
+
+from nonet import Nonet
+from nonet.config.web_settings import WebSettings
+from nonet.messages.message import encode
+from nonet.rules.permissions import Action, Principal, Role
+from nonet.stores.sql import database as sql
+from nonet.stores.sql.dead_letters import NewDeadLetter, Status
+from nonet.web.access.access import Fixed
+from nonet.web.app import create_app
+
+API = "/api/v1/dead-letters"
+HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
+
+
+def letter(number: int, *, error: str = "KeyError", **changes: Any) -> NewDeadLetter:
+    """A letter of a task that can be submitted again, whose texts try to be HTML."""
+    values: dict[str, Any] = {
+        "task_id": f"task-{number}",
+        "generation": 1,
+        "task_class": "web_tasks:Report",
+        "task_args": encode({"number": number}),
+        "submitted_at": datetime.now(UTC),
+        "reason": "retries",
+        "error_type": error,
+        "error_message": f"{HOSTILE} of {number}",
+        "traceback": 'Traceback (most recent call last):\n  File "/srv/shop/bill.py", line 3, in '
+        f"pay\n    {HOSTILE}\n{error}: {HOSTILE}",
+        "labels": {"customer": HOSTILE},
+        "history": [{"attempt": 1, "at": 1.8e9, "error": f"{error}: {HOSTILE}", "wall": 2.5}],
+    }
+    return NewDeadLetter(**values | changes)
+
+
+async def fill(nonet: Nonet, number: int, **changes: Any) -> list[int]:
+    """Write letters, and return their rows."""
+    store = await nonet.dead_letters()
+    return [await store.add(letter(index, **changes)) for index in range(number)]
+
+
+async def ended(client: httpx.AsyncClient, bulk: dict[str, Any]) -> dict[str, Any]:
+    """Wait until a bulk change has ended, and return its state."""
+    async with asyncio.timeout(30):
+        while True:
+            state: dict[str, Any] = (await client.get(f"{API}/bulk/{bulk['id']}")).json()
+            if state["ended"]:
+                return state
+            await asyncio.sleep(0.02)
+
+
+async def statuses(nonet: Nonet) -> dict[int, str]:
+    """The status of each letter by row."""
+    found = await (await nonet.dead_letters()).list(limit=1000)
+    return {item.id: item.status for item in found}
+
+
+async def test_letters_are_resubmitted_at_a_rate(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """Those that existed at the dry run: one starts now, the others later, at the rate."""
+    rows = await fill(nonet, 5)
+    other = (await fill(nonet, 1, error="OSError", generation=2))[0]
+    wanted = {"error": "key", "rate": 0.1}
+    dry = await client.post(f"{API}/resubmit", json={**wanted, "dry_run": True})
+    assert dry.status_code == 200
+    assert dry.json() == {"number": 5, "up_to": rows[-1], "bulk": None}
+    late = (await fill(nonet, 1, generation=3))[0]
+    answer = await client.post(f"{API}/resubmit", json={**wanted, "up_to": rows[-1]})
+    assert answer.status_code == 202
+    state = await ended(client, answer.json()["bulk"])
+    assert (state["total"], state["done"], state["failed"], state["problem"]) == (5, 5, 0, "")
+    expected = {**dict.fromkeys(rows, "DISPATCHED"), other: "PENDING", late: "PENDING"}
+    assert await statuses(nonet) == expected
+    found = await (await nonet.dead_letters()).list(status=Status.DISPATCHED)
+    repeats = [await nonet.status(item.resubmitted_as or "") for item in found]
+    assert sorted(item.state for item in repeats) == ["delayed"] * 4 + ["queued"]
+    due = sorted(item.due for item in repeats if item.due)
+    steps = [second - first for first, second in pairwise(due)]
+    assert all(abs(step - timedelta(seconds=10)) < timedelta(seconds=1) for step in steps)
+    (event,) = await nonet.stores.events.last(1, kind="dlq-resubmit")
+    assert event.text.startswith("5 rows") and event.who == "alice"
+
+
+async def test_the_deadline_of_a_class_counts_from_the_start(
+    nonet: Nonet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A letter that is resubmitted for later does not expire before its time."""
+    monkeypatch.setattr(Report, "start_by", 60)
+    (row,) = await fill(nonet, 1)
+    due = datetime.now(UTC) + timedelta(hours=1)
+    handle = await nonet.resubmit(row, at_time=due)
+    assert (await nonet.status(handle)).state == "delayed"
+    explained = await nonet.client.explain_by_facts(str(handle))
+    deadline = explained[1].start_by
+    assert deadline is not None
+    assert abs(deadline - explained[1].now - 3660) < 30
+
+
+async def test_letters_of_a_class_that_is_unknown_stay(
+    nonet: Nonet, client: httpx.AsyncClient
+) -> None:
+    """The change counts them as failed and says why; a selection of nothing is refused."""
+    await fill(nonet, 2, task_class="gone:Task")
+    assert (await client.post(f"{API}/resubmit", json={})).status_code == 422
+    answer = await client.post(f"{API}/resubmit", json={"all": True})
+    state = await ended(client, answer.json()["bulk"])
+    assert (state["done"], state["failed"]) == (0, 2)
+    assert "gone:Task" in state["problems"][0]
+    assert set((await statuses(nonet)).values()) == {"PENDING"}
+
+
+async def test_a_change_can_be_stopped(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """The letters that it has not changed stay as they are."""
+    await fill(nonet, 300)
+    bulk = (await client.post(f"{API}/resubmit", json={"all": True, "rate": 1})).json()["bulk"]
+    assert (await client.post(f"{API}/bulk/{bulk['id']}/stop")).status_code == 200
+    state = await ended(client, bulk)
+    assert state["problem"] == "it was stopped"
+    found = list((await statuses(nonet)).values())
+    assert found.count("DISPATCHED") == state["done"] < 300
+    assert found.count("PENDING") == 300 - state["done"]
+
+
+async def test_letters_are_discarded_with_a_note(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """One by one, and by a filter; the event stream keeps the note."""
+    rows = await fill(nonet, 4)
+    kept = (await fill(nonet, 1, error="OSError", generation=2))[0]
+    answer = await client.post(f"{API}/{rows[0]}/discard", json={"note": "paid by hand"})
+    assert answer.status_code == 204
+    (cluster,) = (await client.get(f"{API}/clusters", params={"error": "KeyError"})).json()["items"]
+    wanted = {"cluster": cluster["fingerprint"], "note": "fixed in 2.4"}
+    bulk = (await client.post(f"{API}/discard", json=wanted)).json()["bulk"]
+    assert (await ended(client, bulk))["done"] == 3
+    assert await statuses(nonet) == {kept: "PENDING"}
+    one, many = await nonet.stores.events.last(2, kind="dlq-discard")
+    assert one.text == f"row {rows[0]}: paid by hand"
+    assert many.text.startswith("3 rows") and many.text.endswith("fixed in 2.4")
+
+
+async def test_lists_have_pages(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """A cursor leads from page to page, through letters and clusters."""
+    rows = await fill(nonet, 3)
+    await fill(nonet, 1, error="OSError", generation=2)
+    for path, number in ((API, 4), (f"{API}/clusters", 2)):
+        seen, cursor = [], ""
+        while cursor is not None:
+            answer = await client.get(path, params={"limit": 1, "cursor": cursor})
+            page = answer.json()
+            seen += [str(item) for item in page["items"]]
+            cursor = page["cursor"]
+        assert len(set(seen)) == len(seen) == number
+    assert (await client.get(API, params={"cursor": "zzz"})).status_code == 422
+    assert (await client.get(f"{API}/{rows[0] + 100}")).status_code == 404
+
+
+async def test_a_viewer_sees_types_and_changes_nothing(nonet: Nonet, client_of: ClientOf) -> None:
+    """No text of an error, no label, no argument; a token sees the letters of its classes."""
+    (row,) = await fill(nonet, 1)
+    async with client_of(Role.VIEWER) as viewer:
+        texts = [
+            (await viewer.get(path)).text
+            for path in (
+                f"{API}/{row}",
+                API,
+                f"{API}/clusters",
+                "/dead-letters",
+                "/dead-letters?view=letters",
+                f"/dead-letters/{row}",
+            )
+        ]
+        assert all("KeyError" in text for text in texts)
+        assert not any("onerror" in text for text in texts)
+        for method, path in (
+            ("GET", f"{API}/{row}/arguments"),
+            ("POST", f"{API}/{row}/resubmit"),
+            ("POST", f"{API}/{row}/discard"),
+            ("POST", f"{API}/resubmit"),
+            ("POST", f"{API}/discard"),
+            ("PUT", f"{API}/{row}/note"),
+            ("POST", f"/dead-letters/{row}/reveal"),
+        ):
+            answer = await viewer.request(method, path, json={"all": True, "note": "x"})
+            assert answer.status_code == 403, path
+    token = Principal("token:ci", frozenset({Action.READ, Action.RESUBMIT}), ("web_tasks:*",))
+    async with client_of(token) as scoped:
+        assert (await scoped.get(API)).status_code == 403
+        found = await scoped.get(API, params={"task": "web_tasks:Report"})
+        assert [item["id"] for item in found.json()["items"]] == [row]
+        assert (await scoped.post(f"{API}/resubmit", json={"all": True})).status_code == 403
+    assert await statuses(nonet) == {row: "PENDING"}
+
+
+async def test_arguments_are_revealed_without_secrets(
+    nonet: Nonet, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The audit says who saw them; `Secret` stays masked."""
+    args = encode({"user": "me", "password": "hunter2"})
+    (row,) = await fill(nonet, 1, task_class="web_tasks:Login", task_args=args)
+    with caplog.at_level(logging.INFO):
+        found = (await client.get(f"{API}/{row}/arguments")).json()
+    assert found["user"] == "me" and "hunter2" not in str(found)
+    assert f"arguments of dead letter {row}" in caplog.text
+
+
+async def test_the_pages_are_used_with_the_keyboard(
+    nonet: Nonet, address: str, browser_page: Page
+) -> None:
+    """From a cluster to a letter, its arguments, a note, and all letters submitted again."""
+    rows = await fill(nonet, 3)
+    dialogs: list[str] = []
+    browser_page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    await browser_page.goto(address)
+    await browser_page.keyboard.type("gd")
+    await expect(browser_page.locator("h1")).to_have_text("Dead letters")
+    await expect(browser_page.locator("#clusters")).to_contain_text("shop.bill:pay")
+    await press(browser_page, "role=link[name='KeyError']")
+    await expect(browser_page.locator("pre")).to_contain_text("<script>alert(2)</script>")
+    await press(browser_page, f"role=link[name='{rows[0]}']")
+    await press(browser_page, "text=Show arguments and command…")
+    await press(browser_page, "text=Show them")
+    await expect(browser_page.locator("#revealed")).to_contain_text('"number": 0')
+    await expect(browser_page.locator("#revealed")).to_contain_text("task-run call")
+    await browser_page.fill("input[name=note] >> nth=-1", "waits for the printer")
+    await browser_page.keyboard.press("Enter")
+    await expect(browser_page.locator("input[name=note] >> nth=-1")).to_have_value(
+        "waits for the printer"
+    )
+    await press(browser_page, "role=button[name='Submit again']")
+    await expect(browser_page.locator("#fields")).to_contain_text("resubmitted")
+    await browser_page.keyboard.type("gd")
+    await press(browser_page, "text=Submit all again")
+    await expect(browser_page.locator("h1")).to_have_text("Submit 2 dead letters again")
+    await press(browser_page, "role=button[name='Submit 2 again']")
+    await expect(browser_page.locator("#bulks")).to_contain_text("2 of 2 done")
+    assert set((await statuses(nonet)).values()) == {"DISPATCHED"}
+    assert not dialogs
+    assert await browser_page.locator("main img, main script").count() == 0
+
+
+async def press(page: Page, selector: str) -> None:
+    """Focus something and press Enter."""
+    await page.locator(selector).first.focus()
+    await page.keyboard.press("Enter")
+
+
+async def test_a_frozen_database_costs_only_its_pages(
+    redis_url: str, mariadb_behind_a_door: tuple[Door, str], tmp_path: Path
+) -> None:
+    """They answer 503 within five seconds, and the other pages meanwhile."""
+    door, url = mariadb_behind_a_door
+    await sql.upgrade(url)
+    async with Nonet.from_settings(
+        redis_url=redis_url, db_url=url, namespace="test", state_dir=tmp_path, tasks=("web_tasks",)
+    ) as nonet:
+        (row,) = await fill(nonet, 1)
+        app = create_app(nonet, WebSettings.plain(), Fixed(principal()))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            assert (await client.get("/dead-letters")).status_code == 200
+            app.state.site.shared.forget()
+            door.freeze()
+            paths = ["/dead-letters", f"/dead-letters/{row}", API, f"{API}/clusters"] * 10
+            began = time.monotonic()
+            frozen = asyncio.gather(*(client.get(path) for path in paths))
+            await asyncio.sleep(0)
+            others = [await client.get(path) for path in ("/quarantine", "/api/v1/quarantine")]
+            assert time.monotonic() - began < 2
+            answers = await frozen
+            assert time.monotonic() - began < 5
+            assert {answer.status_code for answer in others} == {200}
+            assert {answer.status_code for answer in answers} == {503}
+            assert all("did not answer" in answer.text for answer in answers)
+            door.thaw()
+            assert (await client.get("/dead-letters")).status_code == 200
