@@ -40,6 +40,7 @@ _MOST = 1000  # deaths and events that are counted
 _SQL_SECONDS = 5.0
 _LONGEST = 3
 # How old parts may be for callers that remember them.
+_WORKERS_SECONDS = 3.0
 _SERVER_SECONDS = 5.0
 _SLOW_SECONDS = 10.0
 _SQL_KEPT_SECONDS = 30.0
@@ -111,7 +112,7 @@ async def look(
     now, wall = await stores.broker.logical_now(), await stores.broker.now()
     reader = _Reader(remember)
     figures = await stores.measures.figures(count_accepted=False)
-    workers = await stores.results.workers()
+    workers = await remember(("workers",), _WORKERS_SECONDS, stores.results.workers)
     sql = await remember(("sql",), _SQL_KEPT_SECONDS, lambda: _sql_state(stores, settings))
     server = Inspection(stores.broker, settings.namespace).server
     situation = Situation(
@@ -120,12 +121,9 @@ async def look(
         dying_error=await reader.read("dying tasks", lambda: _dying_error(stores, figures), ""),
         kept=await reader.read("durable tasks", lambda: _kept(stores, sql), (0, 0.0)),
         quarantined=figures.quarantined,
-        streams=_streams(figures),
+        streams=streams_of(figures),
         crews=[_crew(size, workers) for size in Size],
-        active={
-            (task, f"{priority}:{size}"): number
-            for (task, priority, size), number in figures.active.items()
-        },
+        active=active_of(figures),
         stalls={worker.name: worker.lag_ms for worker in workers if worker.lag_ms},
         waiters=await reader.read("locks", stores.locks.contended),
         pauses=await reader.read("pauses", stores.controls.load, seconds=0),
@@ -171,12 +169,21 @@ async def _sql_state(stores: Stores, settings: Settings) -> str:
         return f"database {where} does not answer within {_SQL_SECONDS:g} s"
 
 
-def _streams(figures: Figures) -> list[StreamLoad]:
+def streams_of(figures: Figures) -> list[StreamLoad]:
+    """Return the streams that have tasks."""
     return [
         StreamLoad(priority, size, found.depth - found.in_flight, found.in_flight, found.oldest)
         for (priority, size), found in figures.streams.items()
         if found.depth
     ]
+
+
+def active_of(figures: Figures) -> dict[tuple[str, str], int]:
+    """Return the tasks that have not ended, by class and stream."""
+    return {
+        (task, f"{priority}:{size}"): number
+        for (task, priority, size), number in figures.active.items()
+    }
 
 
 def _crew(size: str, workers: Iterable[WorkerStatus]) -> Crew:

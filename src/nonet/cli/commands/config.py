@@ -116,6 +116,7 @@ async def show(
     task-run config show --task RemoveFile --vo lhcb nonet.yaml
     """
     from nonet.cli.commands import config_view
+    from nonet.operate.classes import values
 
     installation = _Installation(target)
     try:
@@ -132,7 +133,7 @@ async def show(
         "task": task_class.name,
         "vo": vo,
         "source": config.source,
-        "values": config_view.values(config, task_class, chosen),
+        "values": values(config, task_class, chosen),
         "entries": config_view.periodic(config, task_class, vos, chosen, show_args=show_args),
         "dropped": config_view.dropped(config, task_class, vos, chosen),
         "limits": config_view.limits(config, in_force, task_class, installation.registry, chosen),

@@ -8,11 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from pydantic import BaseModel
-
-from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config, SectionConfig, dotted
-from nonet.config.overrides import Effective, Overrides
 from nonet.rules.limits import DEFAULT, Limit, LimitAddress, find_object_type, snake_case
 from nonet.scheduler.periodic import plan
 from nonet.scheduler.periodic.periodic_loop import overlap_of
@@ -30,10 +26,6 @@ from nonet.tasks.task import PeriodicBaseTask, task_locks
 # Workers apply a newly published configuration within 2 s.
 _LAG = timedelta(seconds=10)
 _NOTHING = Published("", "", "", "", None, "", "", None)
-_NAMES = (
-    *("priority", "size", "retry_policy", "soft_timeout", "hard_timeout", "dlq_eligible"),
-    *("isolation", "memory_limit", "cpu_limit"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +39,6 @@ class LimitInForce:
     address: LimitAddress
     limit: Limit
     by: str = ""
-
-
-def values(config: Config, task_class: TaskClass, vo: str) -> list[dict[str, Any]]:
-    """Return name, value and origin of each attribute of a class that can be overridden."""
-    try:
-        found = Overrides.of(config).effective(task_class, vo)
-    except ConfigurationError as error:
-        raise ConfigurationError(
-            f"{error}: this process does not load the module that defines it, see --tasks"
-        ) from None
-    return [
-        {"name": name, "value": _value(found, name), "from": found.origins[name]} for name in _NAMES
-    ]
 
 
 def periodic(
@@ -143,14 +122,6 @@ def _worker(item: WorkerStatus, version: str) -> dict[str, Any]:
         "behind": bool(version) and item.config != version,
         "problem": item.config_problem or None,
     }
-
-
-def _value(found: Effective, name: str) -> Any:
-    value = getattr(found, name)
-    if name != "retry_policy":
-        return value
-    args = value.model_dump(mode="json") if isinstance(value, BaseModel) else {}
-    return {"class": type(value).__name__, "args": args}
 
 
 def _of_class(config: Config, task_class: TaskClass) -> Config:

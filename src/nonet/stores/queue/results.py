@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.base.keys import prefix
@@ -41,6 +42,9 @@ from nonet.stores.queue.workers import (
     worker_name,
 )
 from nonet.tasks.handles import Progress, TaskPage, TaskStatus
+
+if TYPE_CHECKING:
+    from nonet.stores.queue.stream_tasks import StreamTasks
 
 # A waiting client asks again after this time, because Redis may have lost its registration.
 _RECHECK_SECONDS = 5.0
@@ -180,6 +184,12 @@ class Results:
         states = selection.states or (*LIVE_STATES, DAMAGED)
         rows = [row for row in await self.statuses(found.ids) if row.state in states]
         return TaskPage(rows, found.matched, found.searched, found.total, found.cursor)
+
+    async def stream_tasks(self, name: str, limit: int) -> StreamTasks:
+        """Read the next and the running tasks of a stream ``PRIORITY:SIZE``, and who has them."""
+        from nonet.stores.queue.stream_tasks import stream_tasks  # only the dashboard shows them
+
+        return await stream_tasks(self._scripts, name, limit)
 
     async def live(
         self, *, state: str | None = None, task: str | None = None

@@ -8,9 +8,11 @@ from fastapi import APIRouter
 
 _PAGES = (
     "overview",
+    "stream",
     "tasks",
     "bulk",
     "task",
+    "classes",
     "workers",
     "locks",
     "limits",

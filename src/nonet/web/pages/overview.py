@@ -16,6 +16,7 @@ from nonet.rules.pauses import Pause, of_task
 from nonet.rules.situation import Overview, StreamLoad
 from nonet.web import shown
 from nonet.web.pages.rendering import has_page, path_of, render
+from nonet.web.pauses import pauses_of
 from nonet.web.ring import hour
 from nonet.web.site import Site, SiteOf, Viewer
 
@@ -50,7 +51,7 @@ class Cell(NamedTuple):
 async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
     """Show the overview."""
     found = await shown.overview(site, who)
-    pauses = await site.shared.read(("pauses",), 2.0, site.nonet.stores.controls.load)
+    pauses = await pauses_of(site)
     return render(
         request,
         "overview.html",

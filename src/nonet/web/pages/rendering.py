@@ -47,6 +47,7 @@ class Item(NamedTuple):
 NAVIGATION = (
     Item("overview", "Overview", "o"),
     Item("tasks", "Tasks", "t"),
+    Item("classes", "Classes", "c"),
     Item("workers", "Workers", "w"),
     Item("locks", "Locks", "l"),
     Item("limits", "Limits", "i"),

@@ -50,7 +50,7 @@
       height: 180,
       legend: { show: false },
       cursor: { y: false },
-      scales: { y: { range: (_, low, high) => [0, (high || 1) * 1.1] } },
+      scales: { x: { range: () => [Date.now() / 1000 - 3600, Date.now() / 1000] }, y: { range: (_, low, high) => [0, (high || 1) * 1.1] } },
       axes: [
         { stroke: text, grid, values: "{HH}:{mm}" },
         { stroke: text, grid, size: 64, values: (_, values) => values.map(form) },

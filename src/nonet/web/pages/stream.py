@@ -1,0 +1,96 @@
+"""One priority and size: what is queued and runs, who has it, and the button that pauses it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from fastapi.responses import Response
+
+from nonet.base.streams import Priority, Size
+from nonet.operate.overview import active_of, streams_of
+from nonet.rules.pace import drains
+from nonet.rules.pauses import of_task
+from nonet.rules.permissions import Action, Principal
+from nonet.stores.namespace.figures import Figures
+from nonet.stores.queue.stream_tasks import StreamTasks
+from nonet.web import workers
+from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.pauses import pause, pauses_of, resume
+from nonet.web.site import Site, SiteOf, Viewer, for_all_classes
+
+router = APIRouter(include_in_schema=False)
+Pauser = Annotated[Principal, for_all_classes(Action.PAUSE)]
+
+_SHOWN = 10
+_CLASSES = 20
+
+
+async def figures_of(site: Site) -> Figures:
+    """Return the figures of the namespace, read at most every two seconds for all viewers."""
+    return await site.shared.read(("figures",), 2.0, site.nonet.stores.measures.figures)
+
+
+@router.get("/streams/{priority}/{size}", name="stream")
+async def page(
+    request: Request, site: SiteOf, who: Viewer, priority: Priority, size: Size
+) -> Response:
+    """Show a stream."""
+    name = f"{priority}:{size}"
+    figures, pauses = await figures_of(site), await pauses_of(site)
+    stores = site.nonet.stores
+
+    async def read() -> tuple[StreamTasks, datetime]:
+        found = await stores.results.stream_tasks(name, _SHOWN)
+        return found, await stores.broker.logical_now()
+
+    tasks, now = await site.shared.read(("stream", name), 2.0, read)
+    pace = await site.shared.read(("pace",), 10.0, stores.history.pace)
+    crew = [item for item in await workers.registered(site) if item.size == size and item.alive]
+    active = active_of(figures)
+    classes = Counter({task: number for (task, of), number in active.items() if of == name})
+    return render(
+        request,
+        "stream.html",
+        name=name,
+        priority=priority,
+        size=size,
+        what=f"stream:{name}",
+        load=figures.streams[priority, size],
+        drain=drains(streams_of(figures), active, pace.classes).get(name),
+        pause=of_task(pauses, name, ""),
+        is_paused=any(item.what == f"stream:{name}" for item in pauses),
+        tasks=tasks,
+        crew=crew,
+        names={item.worker: item.name for item in crew},
+        slots=sum(item.concurrency for item in crew),
+        busy=sum(item.running for item in crew),
+        classes=classes.most_common(_CLASSES),
+        more=max(0, len(classes) - _CLASSES),
+        now=now.timestamp(),
+    )
+
+
+@router.post("/streams/{priority}/{size}/pause", name="pause_stream")
+async def pause_it(
+    request: Request,
+    site: SiteOf,
+    who: Pauser,
+    priority: Priority,
+    size: Size,
+    reason: Annotated[str, Form(max_length=500)] = "",
+) -> Response:
+    """Pause a stream."""
+    text = await pause(site, who, f"stream:{priority}:{size}", reason)
+    return back(request, path_of(request, "stream", priority=priority, size=size), text)
+
+
+@router.post("/streams/{priority}/{size}/resume", name="resume_stream")
+async def resume_it(
+    request: Request, site: SiteOf, who: Pauser, priority: Priority, size: Size
+) -> Response:
+    """End the pause of a stream."""
+    text = await resume(site, who, f"stream:{priority}:{size}")
+    return back(request, path_of(request, "stream", priority=priority, size=size), text)
