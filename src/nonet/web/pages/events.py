@@ -13,7 +13,7 @@ from nonet.base.keys import EVENT_KINDS
 from nonet.rules.permissions import Principal
 from nonet.stores.namespace.events import Event
 from nonet.web import shown
-from nonet.web.pages.rendering import has_page, path_of, render
+from nonet.web.pages.rendering import path_of, render
 from nonet.web.site import SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
@@ -55,8 +55,6 @@ def _matches(who: Principal, kind: str, text: str, event: Event) -> bool:
 
 def _linked(request: Request, text: str) -> Markup:
     """Escape a text, and link the ids of tasks in it."""
-    if not has_page("task"):
-        return escape(text)
     parts, end = Markup(), 0
     for found in _ID.finditer(text):
         link = Markup('<a class="mono" href="{}">{}</a>').format(

@@ -15,7 +15,7 @@ from nonet.rules.diagnosis import Finding
 from nonet.rules.pauses import Pause, of_task
 from nonet.rules.situation import Overview, StreamLoad
 from nonet.web import shown
-from nonet.web.pages.rendering import has_page, path_of, render
+from nonet.web.pages.rendering import path_of, render
 from nonet.web.pauses import pauses_of
 from nonet.web.ring import hour
 from nonet.web.site import Site, SiteOf, Viewer
@@ -101,7 +101,7 @@ def _linker(request: Request) -> Callable[[Finding], str]:
 
     def link(finding: Finding) -> str:
         route, parameters, query = _page_of(finding)
-        if not has_page(route):
+        if not route:
             return ""
         return path_of(request, route, **parameters) + (f"?{query}" if query else "")
 

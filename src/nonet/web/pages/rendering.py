@@ -8,7 +8,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -175,17 +175,6 @@ def _shape_of(app: FastAPI, *key: str) -> str | None:
     return shapes[key]
 
 
-@cache
-def _pages() -> frozenset[str]:
-
-    return frozenset(getattr(route, "name", "") for each in routers() for route in each.routes)
-
-
-def has_page(name: str) -> bool:
-    """Return whether a page has a route of this name."""
-    return name in _pages()
-
-
 def _told(request: Request) -> list[Message]:
     try:
         text, kind = json.loads(base64.urlsafe_b64decode(request.cookies.get(_MESSAGE, "")))
@@ -199,7 +188,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
 
     Templates have, besides `values`: ``request``, ``site``, ``who`` (the `Principal`), ``may``
     (takes the name of an action), ``url`` (takes the name of a route and its parameters),
-    ``has_page`` (takes the name of a route) and ``navigation``.
+    and ``navigation``.
     """
     site, who = get_site(request), getattr(request.state, "principal", None)
     base: str = request.scope.get("root_path", "")
@@ -216,7 +205,6 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         who=who,
         may=allowed,
         url=partial(path_of, request),
-        has_page=has_page,
         base=base,
         page=getattr(request.scope.get("route"), "name", ""),
         navigation=[item for item in NAVIGATION if allowed(item.action)],
