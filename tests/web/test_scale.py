@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
@@ -122,7 +123,7 @@ PARAMETERS = defaultdict(
 def reading_paths() -> list[str]:
     """The paths of all routes that read, with parameters that name something."""
     paths = [
-        route.path.replace(":path}", "}").format_map(PARAMETERS)
+        re.sub(r":\w+}", "}", route.path).format_map(PARAMETERS)
         for router in (*page_routers(), *api_routers())
         for route in router.routes
         if isinstance(route, APIRoute) and "GET" in route.methods
