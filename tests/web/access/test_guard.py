@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from web.access.doors import HTML, ORIGIN, OURS, app_of, csrf_of, door, log_in, visitor
 
@@ -17,6 +18,7 @@ from nonet.rules.permissions import READING, Action
 from nonet.web.access.guard import PUBLIC
 from nonet.web.api import routers as api_routers
 from nonet.web.pages import routers as page_routers
+from nonet.web.site import get_principal
 
 # These need a login, but no permission: they are about the caller's own sessions.
 _OWN = {"/logout", "/account/sessions/{digest}/end"}
@@ -56,6 +58,16 @@ def test_each_route_declares_a_permission() -> None:
     """A new route without a permission fails here; public and own ones are named."""
     bare = {route.path for _, route in routes() if action_of(route) is None}
     assert bare == (PUBLIC - {"/livez", "/readyz"}) | _OWN
+    # FastAPI takes a parameter whose annotation it cannot resolve for one of the query.
+    for _, route in routes():
+        if route.path not in PUBLIC:
+            assert get_principal in called(route.dependant), route.path
+
+
+def called(dependant: Dependant) -> set[object]:
+    """All that is called before a route."""
+    below = [called(item) for item in dependant.dependencies]
+    return {dependant.call}.union(*below)
 
 
 async def test_without_a_login_only_public_paths_answer(stranger: httpx.AsyncClient) -> None:

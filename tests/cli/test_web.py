@@ -1,0 +1,101 @@
+"""``task-run web``: lines for the file of users, links to log in, and the audit."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+from cli.terminal import NAMESPACE, TaskRun
+from ports import free_port
+
+from nonet import Nonet
+from nonet.rules.permissions import Action
+from nonet.stores.sql.audit import AuditEntry
+from nonet.web.access.users import Users
+
+
+async def test_the_lines_make_a_file(task_run: TaskRun, tmp_path: Path) -> None:
+    """The printed lines are those of a user and of tokens; no secret is on stdout."""
+    user = await task_run("web", "password", "alice", "--role", "admin", input="correct horse\n")
+    scope = ("--action", "submit", "--action", "cancel", "--task", "reports:*")
+    token = await task_run("web", "token", "ci", *scope, "--expires", "90d")
+    simple = await task_run("web", "token", "watch")
+    assert [item.code for item in (user, token, simple)] == [0, 0, 0], user.err
+    file = tmp_path / "users.yaml"
+    file.write_text(f"users:\n{user.out}tokens:\n{token.out}{simple.out}")
+    file.chmod(0o600)
+    users = Users(file)
+    alice = users.user("alice")
+    assert alice is not None and alice.role == "admin"
+    assert alice.hash.fits("correct horse") and not alice.hash.fits("correct horses")
+    (secret,) = re.findall(r"nonet_[\w-]{43}", token.err)
+    assert secret not in token.out and "correct" not in user.out + user.err
+    found = users.token(secret)
+    assert found is not None and found.actions == {Action.SUBMIT, Action.CANCEL}
+    assert found.classes == ("reports:*",)
+    assert found.expires is not None and 88 < (found.expires - datetime.now(UTC)).days < 91
+
+
+async def test_wrong_users_are_refused(task_run: TaskRun) -> None:
+    """A short password, a strange name, and a role beside actions, are errors (exit code 2)."""
+    for arguments, words in (
+        (("password", "alice"), "too short"),
+        (("password", "alice smith"), "is not a name"),
+        (("token", "ci", "--role", "admin", "--action", "read"), "either --role or --action"),
+    ):
+        ended = await task_run("web", *arguments, input="short\n")
+        assert ended.code == 2 and words in ended.err, ended.err
+
+
+async def test_the_audit_is_shown(task_run: TaskRun) -> None:
+    """The newest entry comes last; filters are those of the page."""
+    options = {"redis_url": task_run.environment["NONET_REDIS_URL"], "namespace": NAMESPACE}
+    async with Nonet.from_settings(state_dir=task_run.home / "state", **options) as nonet:
+        now = datetime.now(UTC)
+        for name in ("alice", "bob"):
+            entry = AuditEntry(now, name, "cancel", f"task of {name}", "127.0.0.1", "ok")
+            await (await nonet.stores.audit()).add([entry])
+    assert [row["who"] for row in (await task_run("web", "audit", "--json")).json] == [
+        "alice",
+        "bob",
+    ]
+    ended = await task_run("web", "audit", "--who", "bob", "--since", "1h", "--json")
+    assert [row["what"] for row in ended.json] == ["task of bob"]
+
+
+async def test_task_web_starts_with_a_link(task_run: TaskRun) -> None:
+    """Without users it logs a link that works once; `task-run web link` makes another one.
+
+    Its audit entries are in SQL when it has ended.
+    """
+    port = free_port()
+    address = {"NONET_WEB_PORT": str(port)}
+    daemon = await task_run.start(script="task-web", **address)
+    assert daemon.stderr is not None
+    url = f"http://127.0.0.1:{port}"
+    async with asyncio.timeout(30):
+        while not (found := re.search(rb"code=([\w-]+)", await daemon.stderr.readline())):
+            pass
+    made = await task_run("web", "link", **address)
+    assert made.out.startswith(f"{url}/login?code=")
+    for code in (found[1].decode(), made.out.strip().partition("code=")[2]):
+        async with httpx.AsyncClient(base_url=url) as client:
+            form = {"code": code}
+            answer = await client.post("/login/link", data=form, headers={"Origin": url})
+            assert answer.status_code == 303
+            assert (await client.get("/api/v1/overview")).status_code == 200
+    daemon.send_signal(signal.SIGTERM)
+    assert await daemon.wait() == 0
+    rows = (await task_run("web", "audit", "--json")).json
+    assert [row["action"] for row in rows] == ["login", "login"]
+    assert rows[0]["who"] == "link:task-web" and "@" in rows[1]["who"]
+
+
+async def test_task_web_refuses_others_without_users(task_run: TaskRun) -> None:
+    """An address that others reach needs users (exit code 2)."""
+    ended = await task_run("--host", "0.0.0.0", script="task-web")
+    assert ended.code == 2 and "NONET_WEB_USERS" in ended.err
