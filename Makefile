@@ -43,8 +43,9 @@ docs: $(DEV)      ## the site of these pages in docs/_build; a warning is an err
 	@$(BIN)/sphinx-build -W --keep-going -E -q -b html docs docs/_build
 	@echo "open docs/_build/index.html"
 
-reference: $(DEV) ## make anew what follows from the code: the page of commands, and parts of the chart
+reference: $(DEV) ## make anew what follows from the code: the pages of commands and of the API, and parts of the chart
 	@$(BIN)/python scripts/reference
+	@$(BIN)/python scripts/rest-api
 	@$(BIN)/python scripts/chart
 
 screens: $(DEV) servers ## make docs/reference/screens.md anew, from what commands print in a system that runs

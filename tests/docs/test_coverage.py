@@ -64,10 +64,11 @@ def told(page: str, title: str = "") -> dict[str, list[str]]:
     return dict(zip(names, found, strict=True))
 
 
-def test_commands_are_those_of_the_programs() -> None:
-    """commands.md has each command, argument and option with its default, as --help has them."""
+@pytest.mark.parametrize("name", ["reference", "rest-api"])
+def test_generated_pages_are_current(name: str) -> None:
+    """commands.md has each command with its options as --help has them, rest-api.md each route."""
     done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / "reference"), "--check"],
+        [sys.executable, str(ROOT / "scripts" / name), "--check"],
         capture_output=True,
         text=True,
         check=False,
@@ -75,7 +76,7 @@ def test_commands_are_those_of_the_programs() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("name", ["reference", "chart"])
+@pytest.mark.parametrize("name", ["reference", "rest-api", "chart"])
 def test_what_is_stale_is_made_by_a_target(name: str) -> None:
     """What a script says to run, runs it, with an interpreter that has what it imports."""
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -10,7 +10,12 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from nonet.base.errors import AdmissionRejected, NonetError
+from nonet.base.errors import (
+    AdmissionRejected,
+    NonetError,
+    NotConfirmedError,
+    ServerUnreachableError,
+)
 from nonet.web import statuses
 from nonet.web.api.problems import problem
 
@@ -42,6 +47,8 @@ async def answer(request: Request, error: Exception) -> Response:
     headers = dict(getattr(error, "headers", None) or {})
     if status in (429, 503):
         headers = {**statuses.retry_after(error), **headers}
+    if status == 503:
+        logger.warning("request failed: path=%s error=%s", request.url.path, error)
     if status == 500:
         logger.error("request failed: path=%s", request.url.path, exc_info=error)
     detail = _detail(error)
@@ -61,6 +68,9 @@ def _detail(error: Exception) -> str:
         return "; ".join(
             f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in error.errors()
         )
+    if isinstance(error, ServerUnreachableError) and not isinstance(error, NotConfirmedError):
+        # The error itself, which the log has, names the server.
+        return f"{error.server or 'SQL'} does not answer: try again later, or see 'task-run doctor'"
     return str(error)
 
 

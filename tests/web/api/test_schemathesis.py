@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
@@ -87,6 +90,25 @@ def fuzz(label: str, address: str, examples: int) -> None:
         case.call_and_validate(base_url=address, checks=CHECKS, timeout=30)
 
     one()
+
+
+def test_without_redis_each_call_answers_503(tmp_path: Path) -> None:
+    """A program learns when to try again; what SQL knows, or is wrong, is answered as ever."""
+    with RedisServer() as server, served(server.url, tmp_path) as url:
+        server.kill()
+        for path, operations in described()["paths"].items():
+            if path.endswith(("/live", "/openapi.json")) or "get" not in operations:
+                continue
+            known = path.replace("{name}", "limiter:conc:job:7").replace("{entry}", "1-1")
+            answer = httpx.get(url + re.sub(r"{\w+}", "7", known), timeout=60)
+            in_sql = any(part in path for part in ("/dead-letters", "/audit"))
+            assert answer.status_code in ((200, 404) if in_sql else (503,)), (path, answer.text)
+            assert in_sql or int(answer.headers["Retry-After"]) > 0
+            assert "127.0.0.1" not in answer.text
+        for name, status in (("Report", 503), ("Nothing", 422)):
+            body = {"task": f"web_tasks:{name}"}
+            answer = httpx.post(f"{url}/api/v1/tasks", json=body, timeout=60)
+            assert answer.status_code == status
 
 
 @pytest.mark.parametrize("label", OPERATIONS)
