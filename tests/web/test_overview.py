@@ -1,12 +1,32 @@
-"""The overview, as a page and in the API."""
+"""The overview, streams and classes, as pages and in the API."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import httpx
 from playwright.async_api import Page
-from web_tasks import Report
+from web_tasks import Held, Mail, Report
 
-from nonet import Nonet
+from nonet import Nonet, Size
+from nonet.daemon.service import Stop
+from nonet.tasks.task import Isolation
+
+
+@asynccontextmanager
+async def working(nonet: Nonet) -> AsyncIterator[None]:
+    """A small worker with two slots in this loop."""
+    stop = Stop()
+    async with nonet.injector() as injector:
+        worker = nonet.worker(Size.SMALL, injector, concurrency=2, isolation=Isolation.LOOP)
+        running = asyncio.create_task(worker.run(stop))
+        try:
+            yield
+        finally:
+            stop.request()
+            await running
 
 
 async def test_the_api_shows_what_the_command_shows(client: httpx.AsyncClient) -> None:
@@ -16,8 +36,60 @@ async def test_the_api_shows_what_the_command_shows(client: httpx.AsyncClient) -
     assert "no scheduler leads" in answer.text
 
 
-async def test_the_page_shows_findings(nonet: Nonet, address: str, browser_page: Page) -> None:
-    """The first page shows what is wrong."""
-    await nonet.submit(Report(1))
-    await browser_page.goto(address)
-    assert "scheduler" in await browser_page.inner_text("#findings")
+async def test_the_overview_shows_a_live_system(
+    nonet: Nonet, client: httpx.AsyncClient, address: str, browser_page: Page
+) -> None:
+    """It shows findings, streams, rates, times, slots, servers, running tasks and charts."""
+    Held.gate = asyncio.Event()
+    await nonet.submit_many([Mail() for _ in range(20)])
+    await nonet.submit_many([Report(number) for number in range(7)])
+    async with working(nonet):
+        held = await nonet.submit(Held())
+        async with asyncio.timeout(60):
+            found = (await client.get("/api/v1/overview")).json()
+            while not found["pace"]["ended"] or not found["longest"]:
+                await asyncio.sleep(0.2)
+                found = (await client.get("/api/v1/overview")).json()
+        assert [crew["busy"] for crew in found["crews"]] == [1, 0, 0]
+        await browser_page.goto(address)
+        parts = ("findings", "streams", "figures", "daemons", "longest", "minutes")
+        page = {part: await browser_page.inner_text(f"#{part}") for part in parts}
+        assert "no scheduler leads" in page["findings"]
+        assert "7 queued" in page["streams"]
+        assert "1 running" in page["streams"]
+        assert "95 %" in page["figures"]
+        assert "1 of 2" in page["daemons"]
+        assert "round trip" in page["daemons"]
+        assert str(held) in page["longest"]
+        await browser_page.click("#hour-table summary")
+        assert "20" in await browser_page.inner_text("#hour-table tbody tr >> nth=0")
+        await browser_page.wait_for_selector("figure[data-chart=load] canvas")
+        # It changes without a reload.
+        Held.gate.set()
+        await browser_page.wait_for_function(
+            "() => !document.querySelector('#longest').textContent.includes('Held')", timeout=20_000
+        )
+
+
+async def test_a_stream_and_a_class_are_paused_on_their_pages(
+    nonet: Nonet, address: str, browser_page: Page
+) -> None:
+    """A pause of a page is in force with its reason, and its button ends it."""
+    controls, page = nonet.stores.controls, browser_page
+    await nonet.submit_many([Report(number) for number in range(3)])
+    await page.goto(address)
+    await page.click("#streams a[aria-label^='normal:medium']")
+    assert "web_tasks:Report" in await page.inner_text("#queued")
+    await page.click("text=Pause …")
+    await page.fill("[name=reason]", "storage is full")
+    await page.click("#pause button.primary")
+    assert "storage is full" in await page.inner_text("#state")
+    assert [item.what for item in await controls.load()] == ["stream:normal:medium"]
+    await page.click("text=Resume")
+    await page.click("#classes a")
+    assert "medium" in await page.inner_text("#options")
+    await page.click("text=Pause …")
+    await page.click("#pause button.primary")
+    assert [item.what for item in await controls.load()] == ["task:web_tasks:Report"]
+    await page.goto(f"{address}/classes?q=report")
+    assert "paused" in await page.inner_text("#classes tbody")

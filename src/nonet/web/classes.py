@@ -67,7 +67,7 @@ async def summaries(site: Site, who: Principal) -> list[ClassSummary]:
     A principal that is scoped to classes sees those only.
     """
     figures, pauses = await figures_of(site), await pauses_of(site)
-    measured = await site.shared.read(("figures",), 2.0, site.nonet.stores.measures.figures)
+    measured = await site.shared.read(("queues",), 2.0, site.nonet.stores.measures.figures)
     active: dict[str, Counter[str]] = {}
     for (task, stream), number in active_of(measured).items():
         active.setdefault(task, Counter())[stream] = number

@@ -15,13 +15,13 @@ async def pauses_of(site: Site) -> list[Pause]:
 
 async def pause(site: Site, who: Principal, what: str, reason: str) -> str:
     """Pause something, and return what to tell; see `nonet.rules.pauses.Pause.what`."""
-    async with site.changing(who, Action.PAUSE, f"{in_words(what)}: pause"):
-        await site.nonet.stores.controls.pause([what], actor(), reason.strip()[:500])
+    async with site.changing(who, Action.PAUSE, f"pause {in_words(what)}: {reason}"):
+        await site.nonet.stores.controls.pause([what], actor(), reason)
     return f"{in_words(what)} is paused: no further task of it starts"
 
 
 async def resume(site: Site, who: Principal, what: str) -> str:
     """End a pause, and return what to tell."""
-    async with site.changing(who, Action.PAUSE, f"{in_words(what)}: resume"):
+    async with site.changing(who, Action.PAUSE, f"resume {in_words(what)}"):
         await site.nonet.stores.controls.resume([what], actor())
     return f"{in_words(what)} is resumed"

@@ -235,14 +235,14 @@ class Places:
 
 
 async def readable(pipe: Any) -> list[Any]:
-    """Execute a pipeline of reads; None stands for a missing stream and a key of a wrong type.
+    """Execute a pipeline of reads; None stands for a missing stream or group, or a wrong type.
 
     Raises:
         ResponseError: for any other error.
     """
     answers = await pipe.execute(raise_on_error=False)
     for answer in answers:
-        is_absent = str(answer).startswith("WRONGTYPE") or str(answer) == "no such key"
+        is_absent = str(answer).startswith(("WRONGTYPE", "NOGROUP")) or str(answer) == "no such key"
         if isinstance(answer, Exception) and not is_absent:
             raise answer
     return [None if isinstance(answer, Exception) else answer for answer in answers]

@@ -30,7 +30,7 @@ _CLASSES = 20
 
 async def figures_of(site: Site) -> Figures:
     """Return the figures of the namespace, read at most every two seconds for all viewers."""
-    return await site.shared.read(("figures",), 2.0, site.nonet.stores.measures.figures)
+    return await site.shared.read(("queues",), 2.0, site.nonet.stores.measures.figures)
 
 
 @router.get("/streams/{priority}/{size}", name="stream")

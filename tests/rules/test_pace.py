@@ -1,0 +1,26 @@
+"""How fast tasks ended lately."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from nonet.rules.figures import vector
+from nonet.rules.pace import pace_of
+
+NOW = datetime(2026, 5, 1, 12, 1, 30, tzinfo=UTC)
+MINUTE = datetime(2026, 5, 1, 12, 1, tzinfo=UTC)
+
+
+def test_the_pace_begins_with_the_first_tasks() -> None:
+    """Rates are of the time since the first slot that has something, and classes have theirs."""
+    mail = vector([90, 0, 0], [0, 90], [90], {})
+    report = vector([30, 15, 2], [0, 0, 30], [0, 30], {})
+    found = pace_of({"Mail": {MINUTE: mail}, "Report": {MINUTE: report}}, NOW)
+    assert (found.seconds, found.ended, found.failed) == (30.0, 4.0, 0.5)
+    assert found.classes == {"Mail": 3.0, "Report": 1.0}
+    assert found.wait.p50 is not None
+
+
+def test_without_tasks_there_is_no_pace() -> None:
+    """Nothing ended: all rates are zero, and no time is known."""
+    assert pace_of({}, NOW + timedelta(hours=1)).ended == 0.0
