@@ -1,4 +1,4 @@
-"""Nonet in a FastAPI application: a lifespan, a dependency for routes, and error responses.
+"""Nonet in a FastAPI application: a lifespan, a dependency for routes, errors, the dashboard.
 
 Example:
     app = FastAPI(lifespan=lifespan(tasks=("mypackage.tasks",)))
@@ -12,8 +12,8 @@ Example:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Annotated, Any, TypeAlias
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from fastapi import Depends, FastAPI, Request
 from fastapi.requests import HTTPConnection
@@ -23,6 +23,7 @@ from nonet.app import Nonet
 from nonet.base.errors import (
     AdmissionRejected,
     BrokerFullError,
+    ConfigurationError,
     ConflictError,
     InvalidArgumentsError,
     NonetError,
@@ -36,7 +37,13 @@ from nonet.base.errors import (
 )
 from nonet.web.statuses import STATUSES, retry_after
 
-__all__ = ["NonetApp", "get_app", "install", "lifespan"]
+__all__ = ["NonetApp", "get_app", "install", "lifespan", "mount_dashboard"]
+
+# In the state of an application: its dashboards.
+_DASHBOARDS = "nonet_dashboards"
+
+if TYPE_CHECKING:
+    from nonet.web.mounted import Check
 
 Lifespan: TypeAlias = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
@@ -73,7 +80,10 @@ def lifespan(nonet: Nonet | None = None, **options: Any) -> Lifespan:
         async with chosen:
             app.state.nonet = chosen
             try:
-                yield
+                async with AsyncExitStack() as dashboards:
+                    for mounted in getattr(app.state, _DASHBOARDS, ()):
+                        await dashboards.enter_async_context(mounted.open(chosen))
+                    yield
             finally:
                 del app.state.nonet
 
@@ -108,6 +118,44 @@ Example:
     async def send(number: int, to: str, nonet: NonetApp) -> dict[str, str]:
         return {"task": await nonet.submit(SendInvoice(number, to))}
 """
+
+
+def mount_dashboard(
+    app: FastAPI, path: str = "/nonet", *, principal: Check | None = None, **options: Any
+) -> None:
+    """Mount the dashboard and its API, on the Nonet that `lifespan` opens.
+
+    Args:
+        app: the FastAPI application; its lifespan must be, or enter, `lifespan`.
+        path: where the first page is.
+        principal: a function, plain or async, which returns the `nonet.rules.permissions.Principal`
+            of a request, or None to refuse it. None: users log in as in ``task-web``.
+        options: fields of ``WebSettings``, e.g. ``url="https://shop.example.org/nonet"``; the
+            environment supplies the others. Without an `url`, only requests by loopback names are
+            answered.
+
+    Raises:
+        ConfigurationError: the extra ``web`` is not installed, or a setting is invalid.
+
+    Example:
+        web = FastAPI(lifespan=lifespan(namespace="test"))
+        mount_dashboard(web, "/nonet")
+    """
+    try:
+        from nonet.web.mounted import Mounted
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"the dashboard needs the extra 'web' ({error.name} is missing): "
+            "pip install 'nonet[web]'"
+        ) from None
+    from nonet.config.web_settings import WebSettings  # only the dashboard needs it
+
+    path = "/" + path.strip("/")
+    mounted = Mounted(path, WebSettings.load(**options), principal)
+    if not hasattr(app.state, _DASHBOARDS):
+        setattr(app.state, _DASHBOARDS, [])
+    getattr(app.state, _DASHBOARDS).append(mounted)
+    app.mount(path, mounted)
 
 
 def install(app: FastAPI) -> None:

@@ -22,7 +22,7 @@ def ensure_protected(settings: WebSettings) -> None:
         is_local = settings.host == "localhost" or ip_address(settings.host).is_loopback
     except ValueError:
         is_local = False
-    if not (is_local or _is_configured(settings)):
+    if not (is_local or is_configured(settings)):
         raise ConfigurationError(
             f"NONET_WEB_HOST: {settings.host} is not a loopback address, and no users are "
             "configured: set NONET_WEB_USERS (see 'task-run web password'), NONET_WEB_OIDC_ISSUER "
@@ -30,14 +30,14 @@ def ensure_protected(settings: WebSettings) -> None:
         )
 
 
-def _is_configured(settings: WebSettings) -> bool:
+def is_configured(settings: WebSettings) -> bool:
     """Return whether there is another way to log in than by a link."""
     return bool(settings.users or settings.oidc_issuer or settings.proxy_header)
 
 
 async def announce(sessions: Sessions, settings: WebSettings, stop: Stop) -> None:
     """Log a link to log in by, if there is no other way; wait for Redis until a stop request."""
-    if _is_configured(settings):
+    if is_configured(settings):
         return
 
     async def offer() -> None:

@@ -1,0 +1,124 @@
+"""The dashboard inside of another ASGI application."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import signal
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request
+from starlette.types import Receive, Scope, Send
+
+from nonet.app import Nonet
+from nonet.base.errors import NotBoundError
+from nonet.config.web_settings import WebSettings
+from nonet.daemon.service import Stop, every
+from nonet.rules.permissions import Principal
+from nonet.web.access.links import is_configured
+from nonet.web.app import create_app
+
+logger = logging.getLogger(__name__)
+
+Check = Callable[[Request], Awaitable[Principal | None] | Principal | None]
+
+
+class Mounted:
+    """An ASGI application that can be mounted before its Nonet is open.
+
+    Args:
+        path: where it is mounted, for messages.
+        settings: those of the dashboard; where it listens is not used.
+        check: returns who sends a request, None for a stranger; None: as the settings say.
+    """
+
+    def __init__(self, path: str, settings: WebSettings, check: Check | None = None) -> None:
+        self._path = path
+        self._settings = settings
+        self._access = Checked(check) if check else None
+        self._app: FastAPI | None = None
+
+    @asynccontextmanager
+    async def open(self, nonet: Nonet) -> AsyncIterator[FastAPI]:
+        """Answer requests while the block runs, with a `nonet` that is open."""
+        self._app = app = create_app(nonet, self._settings, self._access)
+        if self._access is None and not is_configured(self._settings):
+            logger.warning(
+                "no users of the dashboard are configured: set NONET_WEB_USERS, or get a link by "
+                "'NONET_WEB_URL=http://HOST:PORT%s task-run web link'",
+                self._path,
+            )
+        site, stop = app.state.site, Stop()
+        auditing = asyncio.create_task(every(stop, "audit", site.audit.tick), name="audit")
+        try:
+            with _before_stop(site.live.stop):
+                yield app
+        finally:
+            self._app = None
+            site.live.stop()
+            stop.request()
+            await auditing
+            await site.audit.flush()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request; see ASGI."""
+        if self._app is None:
+            raise NotBoundError(
+                "the dashboard is not open: use FastAPI(lifespan=lifespan(…)) of "
+                "nonet.contrib.fastapi"
+            )
+        outer, path = scope.get("app_root_path", ""), scope["path"]
+        if outer and not path.startswith(f"{outer}/"):
+            # A proxy has removed the path of the outer application; Starlette finds routes with it.
+            scope = {**scope, "path": outer + path}
+        await self._app(scope, receive, send)
+
+
+class Checked:
+    """Lets a function of the outer application find who sends a request: an `Access`."""
+
+    def __init__(self, check: Check) -> None:
+        self._check = check
+
+    async def identify(self, request: Request) -> Principal | None:
+        """See `nonet.web.access.access.Access`."""
+        found: Any = self._check(request)
+        if inspect.isawaitable(found):
+            found = await found
+        principal: Principal | None = found
+        return principal
+
+
+@contextmanager
+def _before_stop(stop: Callable[[], None]) -> Iterator[None]:
+    """Call `stop` when a signal stops the server, before the server's own handler.
+
+    A server waits for open requests before it ends the lifespan, and live pages keep theirs open.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before: dict[signal.Signals, Any] = {}
+
+    def handle(number: int, frame: Any) -> None:
+        loop.call_soon_threadsafe(stop)
+        handler = before[signal.Signals(number)]
+        if callable(handler):
+            handler(number, frame)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        handler = signal.getsignal(number)
+        if callable(handler):  # nothing stops at a signal that is ignored
+            before[number] = handler
+            signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if signal.getsignal(number) is handle:
+                signal.signal(number, handler)

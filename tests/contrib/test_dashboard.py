@@ -1,0 +1,179 @@
+"""The dashboard inside of another application of FastAPI."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from playwright.async_api import Page, expect
+from ports import free_port
+from web.conftest import browser_page, principal
+
+from nonet import ConfigurationError, Nonet
+from nonet.config.settings import plain_settings
+from nonet.contrib.fastapi import lifespan, mount_dashboard
+from nonet.rules.permissions import Principal
+
+__all__ = ["browser_page"]
+
+
+@pytest.fixture
+def outer(redis_url: str, tmp_path: Path) -> FastAPI:
+    """An application with a route of its own."""
+    settings = plain_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path)
+    app = FastAPI(lifespan=lifespan(Nonet(settings, load_tasks=False)))
+
+    @app.get("/own")
+    async def own() -> str:
+        return "mine"
+
+    return app
+
+
+class _Server(uvicorn.Server):
+    """A server that leaves signals to the test."""
+
+    @asynccontextmanager
+    async def serving(self, port: int) -> AsyncIterator[str]:
+        serving = asyncio.create_task(self._serve())
+        while not self.started:
+            await asyncio.sleep(0.02)
+            assert not serving.done(), serving.result()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            self.should_exit = True
+            await serving
+
+
+@asynccontextmanager
+async def served(app: FastAPI) -> AsyncIterator[str]:
+    """Serve an application as uvicorn does, with its lifespan."""
+    port = free_port()
+    # Only a signal ends open streams.
+    config = uvicorn.Config(app, port=port, log_config=None, timeout_graceful_shutdown=1)
+    async with _Server(config).serving(port) as url:
+        yield url
+
+
+async def by_header(request: Request) -> Principal | None:
+    """Who sends a request, by a check of the outer application."""
+    return principal(name="bob") if request.cookies.get("shop") == "bob" else None
+
+
+def _behind_a_proxy(app: FastAPI) -> FastAPI:
+    app.root_path = "/shop"  # a proxy removes it from the paths of requests
+    return app
+
+
+def _inside(app: FastAPI) -> FastAPI:
+    outermost = FastAPI(lifespan=app.router.lifespan_context)
+    outermost.mount("/shop", app)
+    return outermost
+
+
+async def test_pages_work_below_a_path(outer: FastAPI, browser_page: Page) -> None:
+    """Static files, links, the live stream and forms; strangers are refused."""
+    mount_dashboard(outer, "/admin/jobs", principal=by_header)
+    async with served(outer) as url:
+        async with httpx.AsyncClient(base_url=url) as stranger:
+            assert (await stranger.get("/own")).json() == "mine"
+            assert (await stranger.get("/admin/jobs/api/v1/overview")).status_code == 401
+        await browser_page.context.add_cookies([{"name": "shop", "value": "bob", "url": url}])
+        async with browser_page.expect_response(re.compile("/admin/jobs/api/v1/live")) as live:
+            await browser_page.goto(f"{url}/admin/jobs/")
+        assert (await live.value).status == 200
+        await expect(browser_page.locator(".user")).to_contain_text("bob")
+        await browser_page.get_by_role("link", name="Limits").click()
+        assert browser_page.url == f"{url}/admin/jobs/limits"
+        answer = await browser_page.request.post(
+            f"{url}/admin/jobs/workers/drain",
+            form={"workers_shown": "none"},
+            headers={"Origin": url},
+            max_redirects=0,
+        )
+        assert (answer.status, answer.headers["location"]) == (303, "/admin/jobs/workers")
+        await browser_page.goto(f"{url}/own")  # closes the stream
+
+
+@pytest.mark.parametrize("wrap", [_behind_a_proxy, _inside])
+async def test_it_works_below_a_path_of_the_application(
+    outer: FastAPI, wrap: Callable[[FastAPI], FastAPI]
+) -> None:
+    """Links have both paths, whether a proxy has removed the first one or not."""
+    mount_dashboard(outer, principal=by_header)
+    app = wrap(outer)
+    sent = "" if app is outer else "/shop"
+    async with (
+        served(app) as url,
+        httpx.AsyncClient(base_url=url, cookies={"shop": "bob"}) as client,
+    ):
+        page = await client.get(f"{sent}/nonet/workers")
+        assert page.status_code == 200, page.text
+        assert 'href="/shop/nonet/events"' in page.text
+        assert (await client.get(f"{sent}/nonet/static/nonet.css")).status_code == 200
+
+
+async def test_by_default_users_log_in(outer: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same access as in task-web; and hosts that it does not know are refused."""
+    monkeypatch.setenv("NONET_WEB_URL", "https://shop.example.org/somewhere/nonet")
+    mount_dashboard(outer)
+    async with served(outer) as url, httpx.AsyncClient(base_url=url) as client:
+        page = await client.get("/nonet/workers", headers={"Accept": "text/html"})
+        assert (page.status_code, page.headers["location"]) == (
+            303,
+            "/nonet/login?next=%2Fnonet%2Fworkers",
+        )
+        login = await client.get("/nonet/login", headers={"Host": "shop.example.org"})
+        assert login.status_code == 200
+        assert (await client.get("/nonet/", headers={"Host": "evil.example"})).status_code == 421
+
+
+def test_a_wrong_setting_is_refused(outer: FastAPI) -> None:
+    """A slip must not become a default."""
+    with pytest.raises(ConfigurationError, match="readonly"):
+        mount_dashboard(outer, readonly=True)
+
+
+async def test_an_open_page_does_not_delay_the_end(redis_url: str, tmp_path: Path) -> None:
+    """uvicorn ends at SIGTERM, although a page keeps its stream open."""
+    port = free_port()
+    (tmp_path / "shop.py").write_text(
+        "from fastapi import FastAPI\n"
+        "from nonet.contrib.fastapi import lifespan, mount_dashboard\n"
+        "from nonet.rules.permissions import ACTIONS, Principal, Role\n"
+        "app = FastAPI(lifespan=lifespan(namespace='test'))\n"
+        "mount_dashboard(app, principal=lambda request: Principal('bob', ACTIONS[Role.ADMIN]))\n"
+    )
+    server = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "uvicorn", "shop:app", "--port", str(port)),
+        cwd=tmp_path,
+        env={**os.environ, "NONET_REDIS_URL": redis_url, "NONET_STATE_DIR": str(tmp_path)},
+    )
+    try:
+        transport = httpx.AsyncHTTPTransport(retries=200)
+        async with (
+            httpx.AsyncClient(transport=transport, timeout=30) as client,
+            client.stream("GET", f"http://127.0.0.1:{port}/nonet/api/v1/live") as stream,
+        ):
+            lines = stream.aiter_lines()
+            await anext(lines)
+            server.send_signal(signal.SIGTERM)
+            async with asyncio.timeout(10):
+                async for _ in lines:
+                    pass
+                await server.wait()
+    finally:
+        if server.returncode is None:
+            server.kill()
+            await server.wait()
