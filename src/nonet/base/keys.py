@@ -109,6 +109,7 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     probe:COMMAND           STRING  of any type, for an instant: tests which commands are permitted
     startup                 HASH    start-up hook → ``epoch|state|error``; the state is done,
                                     failed or running
+    alerts                  STRING  findings that were reported to the webhook, JSON
     quarantine              STREAM  messages that are not valid tasks: fields at (µs), reason, task,
                                     stream, entry, size, bytes; capped
     quarantine:bytes        STRING  total bytes of its entries
@@ -141,7 +142,18 @@ STRUCTURE = (
         "periodic*",
     ),
     *("startup", "quarantine*", "workers", "idle:*", "groups", "watch", "config", "limits*"),
-    *("paus*", "counters", "events", "clock*", "active", "ended:*", "ceilings", "capped", "slots"),
+    *(
+        "paus*",
+        "counters",
+        "events",
+        "clock*",
+        "active",
+        "ended:*",
+        "ceilings",
+        "capped",
+        "slots",
+        "alerts",
+    ),
 )
 
 # Kinds of entries in the event stream, and their meaning.

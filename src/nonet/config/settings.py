@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
 
@@ -107,6 +107,10 @@ class Settings(EnvironmentModel):
         allow_eviction: start although Redis may evict keys when its memory is full.
         on_overflow: ``module:function`` that the leading scheduler calls when workers are missing.
         overflow_cooldown: wait this long before calling it again.
+        webhook_url: ``http`` or ``https`` address to which the leading scheduler reports what an
+            overview finds; empty: none. ``NONET_WEBHOOK_URL_FILE`` names a file that holds it.
+        webhook_secret: key of the signature of these reports; empty: none.
+            ``NONET_WEBHOOK_SECRET_FILE`` names a file that holds it.
         metrics_host: address on which a daemon serves metrics and probes.
         metrics_port: port for metrics and probes; 0: off.
         signing_keys: ``id:base64,…``: the first key signs envelopes, every key verifies; empty:
@@ -119,7 +123,13 @@ class Settings(EnvironmentModel):
 
     PREFIX: ClassVar[str] = PREFIX
     # Secrets that may be in files: NONET_REDIS_URL_FILE …
-    FROM_FILES: ClassVar[tuple[str, ...]] = ("redis_url", "db_url", "signing_keys")
+    FROM_FILES: ClassVar[tuple[str, ...]] = (
+        "redis_url",
+        "db_url",
+        "signing_keys",
+        "webhook_url",
+        "webhook_secret",
+    )
     TEXTS: ClassVar[Mapping[str, str]] = {
         "namespace": "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'",
         "on_overflow": "MODULE:FUNCTION, such as mypackage.scaling:start, or empty",
@@ -164,6 +174,8 @@ class Settings(EnvironmentModel):
     allow_eviction: bool = False
     on_overflow: str = Field(default="", pattern=r"^([\w.]+:[\w.]+)?$")
     overflow_cooldown: float = Field(default=60, ge=1)
+    webhook_url: SecretStr = SecretStr("")
+    webhook_secret: SecretStr = SecretStr("")
     metrics_host: str = Field(default="0.0.0.0", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65535)
     signing_keys: SecretStr = SecretStr("")
@@ -173,6 +185,19 @@ class Settings(EnvironmentModel):
     def _split(cls, value: Any) -> Any:
         if isinstance(value, str):
             return tuple(part.strip() for part in value.split(",") if part.strip())
+        return value
+
+    @field_validator("webhook_url")
+    @classmethod
+    def _is_address(cls, value: SecretStr) -> SecretStr:
+        text = value.get_secret_value()
+        try:
+            parts = urlsplit(text)
+            is_one = parts.scheme in ("http", "https") and bool(parts.hostname)
+        except ValueError:
+            is_one = False
+        if text and not is_one:  # it is not quoted: it may hold a token
+            raise ValueError("must be an address such as https://hooks.example.org/TOKEN, or empty")
         return value
 
     @field_validator("slots", mode="before")
@@ -255,6 +280,9 @@ class Settings(EnvironmentModel):
         urls = (self.redis_url.get_secret_value(), self.db_url.get_secret_value(), self.config)
         passwords = ["".join(found) for url in urls for found in _PASSWORDS.findall(url)]
         texts = [key.partition(":")[2].strip() for key in keys]
+        hook = urlsplit(self.webhook_url.get_secret_value())
+        # The path of a chat service's address is a password.
+        texts += [self.webhook_secret.get_secret_value(), hook.path.strip("/"), hook.query]
         return [text for text in (*texts, *passwords, *map(unquote, passwords)) if text]
 
     def sql_url(self) -> str:

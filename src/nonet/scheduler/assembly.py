@@ -9,7 +9,9 @@ from functools import partial
 from nonet.base.streams import Size
 from nonet.client.parts import Parts
 from nonet.config.sources import open_source
+from nonet.config.web_url import web_url
 from nonet.daemon.contact import sql_reached
+from nonet.operate.overview import overview
 from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
 from nonet.scheduler.demand import DemandLoop
@@ -22,6 +24,7 @@ from nonet.scheduler.relay import Relay
 from nonet.scheduler.retention import Retention
 from nonet.scheduler.scheduler import Chore, Scheduler, SchedulerParts
 from nonet.scheduler.startup import StartUp, checked_hooks
+from nonet.scheduler.webhook import Webhook
 from nonet.tasks.hooks import Hook
 from nonet.tasks.injection import Injector
 from nonet.tasks.overflow import overflow_hooks
@@ -79,13 +82,24 @@ def _chores(parts: Parts) -> dict[str, Chore]:
         settings.overflow_cooldown,
         configured_slots=settings.slots,
     )
-    return {
+    chores: dict[str, Chore] = {
         "durable tasks": Relay(stores.outbox, settings).tick,
         "expired tasks": expired.tick,
         "demand": demand.tick,
         "fingerprints": Fingerprints(stores.dead_letters, settings.may_have_sql).tick,
         "old dead letters": Retention(stores.dead_letters, settings.dlq_retention).tick,
     }
+    if url := settings.webhook_url.get_secret_value():
+        chores["webhook"] = Webhook(
+            # The receiver may show everybody what it gets: no texts of errors.
+            partial(overview, stores, settings, details=False),
+            stores.alerts,
+            settings.namespace,
+            url,
+            settings.webhook_secret.get_secret_value(),
+            web_url(),
+        ).tick
+    return chores
 
 
 def _census(parts: Parts) -> Census:

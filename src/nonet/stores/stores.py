@@ -14,6 +14,7 @@ from nonet.stores.queue.broker import Broker, Waits
 
 # A command uses one or two of the stores, and each takes milliseconds to import; SQL takes 400.
 if TYPE_CHECKING:
+    from nonet.stores.namespace.alerts import Alerts
     from nonet.stores.namespace.ceilings import Ceilings
     from nonet.stores.namespace.controls import Controls
     from nonet.stores.namespace.demand import Demands
@@ -155,6 +156,13 @@ class Stores:
         from nonet.stores.namespace.events import Events
 
         return Events(self.broker.client, self._namespace)
+
+    @cached_property
+    def alerts(self) -> Alerts:
+        """What was reported to the webhook."""
+        from nonet.stores.namespace.alerts import Alerts
+
+        return Alerts(self.broker.client, self._namespace)
 
     @cached_property
     def locks(self) -> LockBoard:

@@ -11,10 +11,12 @@ from nonet.base.errors import NotFoundError
 from nonet.base.plain import printable
 from nonet.cli.options import Json, TaskId
 from nonet.cli.output import print_json, print_line, print_rows
+from nonet.cli.pages import page_at, with_page
 from nonet.cli.process import print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode, who
+from nonet.rules.alerts import page_of
 from nonet.rules.refusal import lasting, named, span
 
 if TYPE_CHECKING:
@@ -131,12 +133,15 @@ async def explain(
             found = await nonet.explain(id)
         except NotFoundError as error:
             raise NotFoundError(await _class_of(nonet, id) or str(error)) from None
+    page = page_at(page_of("task", id))
     if as_json:
-        print_json(found)
+        print_json(with_page(found, page))
     else:
         print_line(found.text)
         if found.next:
             typer.echo(f"next: {found.next}")
+        if page:
+            typer.echo(f"page: {page}")
     return ExitCode.OK
 
 

@@ -19,6 +19,7 @@ from nonet.cli.output import (
     print_line,
     print_rows,
 )
+from nonet.cli.pages import page_at, with_page
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode, until_signal
 from nonet.rules.peers import counted
@@ -73,8 +74,9 @@ async def _watch(nonet: Nonet, as_json: bool) -> None:
 
 
 def _print(found: Overview, as_json: bool) -> None:
+    page = page_at("/")
     if as_json:
-        print_json(found)
+        print_json(with_page(found, page))
         return
     print_heading(_verdict(found))
     print_line(_counts(found))
@@ -89,6 +91,8 @@ def _print(found: Overview, as_json: bool) -> None:
     if found.longest:
         typer.echo()
         print_rows([_running_row(task) for task in found.longest], False, "")
+    if page:
+        typer.echo(f"\npage: {page}")
 
 
 def _verdict(found: Overview) -> str:

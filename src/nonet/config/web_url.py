@@ -1,0 +1,27 @@
+"""The address of the dashboard, for commands and daemons that only link to it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from nonet.config.environment import EnvironmentModel
+
+
+class _WebUrl(EnvironmentModel):
+    """The field `WebSettings.url` alone: another wrong setting must not stop a command."""
+
+    PREFIX: ClassVar[str] = "NONET_WEB_"
+    TEXTS: ClassVar[dict[str, str]] = {"url": "an address such as https://nonet.example.org/jobs"}
+
+    url: str = Field(default="", pattern=r"^(https?://[^\s?#]+)?$")
+
+
+def web_url() -> str:
+    """Return ``NONET_WEB_URL`` without a slash at its end; empty if it is not set.
+
+    Raises:
+        ConfigurationError: it is no address.
+    """
+    return _WebUrl.load().url.rstrip("/")
