@@ -78,6 +78,9 @@ async def test_pages_follow_each_other_while_tasks_end(broker: Broker, history: 
     met = [row.id for page in (first, second, rest) for row in page.rows]
     assert sorted(met) == ids
     assert (first.matched, rest.cursor) == (30, "")
+    found = [await history.find(id) for id in (*ids, "new")]
+    assert [kept.task.id for kept in found if kept] == [*ids, "new"]
+    assert await history.find("t0") is None
     with pytest.raises(ValueError, match="cursor"):
         await history.page(EndedFilter(), cursor="[1]")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -247,10 +247,26 @@ class History:
     async def find(self, id: str) -> Kept | None:
         """Return the last end of a task; None if the history does not have it."""
         set_by = await correction(self._client, self._prefix)
-        async for _, _, kept in self._newest(list(_LISTS), set_by, {}):
-            if kept.task.id == id:
-                return kept
-        return None
+        ends = [await self._last_end(name, id, set_by) for name in _LISTS]
+        found = [kept for kept in ends if kept is not None]
+        return max(found, key=lambda kept: kept.task.ended, default=None)
+
+    async def _last_end(self, name: str, id: str, set_by: timedelta) -> Kept | None:
+        """Search one list, and parse only the part of it that has the id."""
+        last, needle, newer = -1, id.encode(), list[bytes]()
+        while True:
+            async with server_errors(self._client):
+                page = await self._client.lrange(
+                    f"{self._prefix}{name}", last - _PAGES[name] + 1, last
+                )
+            if any(needle in entry for entry in page):
+                # Short lines need a line that comes behind them, perhaps on the page before.
+                for kept in _parsed([*page, *newer], set_by):
+                    if kept.task.id == id:
+                        return kept
+            if len(page) < _PAGES[name]:
+                return None
+            last, newer = last - len(page), page[:_SHORT_LINES]
 
     async def figures(
         self, *, since: timedelta = timedelta(hours=1), task: str | None = None
@@ -372,6 +388,16 @@ class History:
                         skipped = None
             if len(page) < _PAGES[name]:
                 return
+
+
+def _parsed(entries: Sequence[bytes], set_by: timedelta) -> Iterator[Kept]:
+    """Parse lines, the newest first."""
+    newer = None
+    for entry in reversed(entries):
+        with suppress(ValueError, OverflowError):  # an entry of a foreign client
+            kept = _kept(entry, newer, set_by)
+            newer = kept.task
+            yield kept
 
 
 def _parse(cursor: str) -> dict[str, _Position]:

@@ -157,10 +157,14 @@ class Groups:
     async def opened_by(self, parent: str, most: int = 10) -> Sequence[str]:
         """Return the ids of the groups that a task has opened and that are still kept."""
         ids = [group_id(parent, number) for number in range(1, most + 1)]
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
-            for id in ids:
-                pipe.exists(f"{self._prefix}g:{id}")
-            known = await pipe.execute()
+        keys = [f"{self._prefix}g:{id}" for id in ids]
+        async with server_errors(self._client):
+            if not await self._client.exists(*keys):
+                return []
+            async with self._client.pipeline(transaction=False) as pipe:
+                for key in keys:
+                    pipe.exists(key)
+                known = await pipe.execute()
         return [id for id, is_known in zip(ids, known, strict=True) if is_known]
 
     async def list(self, limit: int) -> Sequence[GroupStatus]:

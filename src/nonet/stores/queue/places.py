@@ -206,14 +206,20 @@ class Places:
         return size or 0
 
     async def sizes(self) -> Sizes:
-        """Count the entries of all streams, in one round trip."""
+        """Count the entries of all streams."""
         client, prefix = self._scripts.client, self._scripts.prefix
         async with server_errors(client), client.pipeline(transaction=False) as pipe:
             for name in STREAMS:
-                pipe.xlen(prefix + name).xinfo_groups(prefix + name)
-            answers = await readable(pipe)
+                pipe.xlen(prefix + name)
+            lengths = dict(zip(STREAMS, await readable(pipe), strict=True))
+        used = [name for name, length in lengths.items() if length]
+        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+            for name in used:
+                pipe.xinfo_groups(prefix + name)
+            groups_of = dict(zip(used, await readable(pipe) if used else (), strict=True))
         sizes = Sizes({}, {})
-        for name, length, groups in zip(STREAMS, *[iter(answers)] * 2, strict=True):
+        for name, length in lengths.items():
+            groups = groups_of.get(name)
             delivered = sum(each["pending"] for each in groups or () if each["name"] == b"workers")
             sizes.delivered[name] = min(delivered, length or 0)
             sizes.unread[name] = (length or 0) - sizes.delivered[name]

@@ -13,15 +13,15 @@ async def read_envelopes(client: AsyncRedis, prefix: str, ids: Sequence[str]) ->
     Args:
         prefix: of all keys of the namespace.
     """
-    async with client.pipeline(transaction=False) as pipe:
-        pipe.mget([f"{prefix}b:{id}" for id in ids])
-        for id in ids:
-            pipe.hmget(f"{prefix}t:{id}", "name", "b")
-        stored, *records = await pipe.execute()
-    return [
-        whole_envelope(id, name or b"", kept) if kept else envelope
-        for id, envelope, (name, kept) in zip(ids, stored, records, strict=True)
-    ]
+    found = dict(zip(ids, await client.mget([f"{prefix}b:{id}" for id in ids]), strict=True))
+    if missing := [id for id, envelope in found.items() if envelope is None]:
+        async with client.pipeline(transaction=False) as pipe:
+            for id in missing:
+                pipe.hmget(f"{prefix}t:{id}", "name", "b")
+            records = await pipe.execute()
+        for id, (name, kept) in zip(missing, records, strict=True):
+            found[id] = whole_envelope(id, name or b"", kept) if kept else None
+    return [found[id] for id in ids]
 
 
 def whole_envelope(id: str, name: bytes, kept: bytes) -> bytes:

@@ -226,7 +226,7 @@ class Results:
             found += await self.statuses([item.id for item in page.found])
         return found
 
-    async def classes(self, selection: TaskFilter, budget: int = 5000) -> Counter[str]:
+    async def classes(self, selection: TaskFilter, budget: int) -> Counter[str]:
         """Count the classes of selected tasks, among so many records in no order."""
         found, examined = Counter[str](), 0
         async for page in self._places.walk("records", selection):
@@ -251,17 +251,34 @@ class Results:
                 self._client.pipeline(transaction=False) as pipe,
             ):
                 for id in some:
-                    pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
-                    pipe.get(f"{self._prefix}e:{id}")
-                answers = await readable(pipe)
-            for id, record, due, error in zip(some, *[iter(answers)] * 3, strict=True):
+                    pipe.hgetall(f"{self._prefix}t:{id}")
+                records = dict(zip(some, await readable(pipe), strict=True))
+            dues, errors = await self._set_aside(records)
+            for id, record in records.items():
                 if record is None:
                     found.append(_damaged_status(id))
                 elif _is_task(record):
-                    is_dying = record.get(b"state") == b"dying"
-                    error = error if is_dying else None
-                    found.append(_live_status(id, record, _wall(due, set_by), error))
+                    due = _wall(dues.get(id), set_by)
+                    found.append(_live_status(id, record, due, errors.get(id)))
         return await self._with_names(found)
+
+    async def _set_aside(
+        self, records: Mapping[str, Mapping[bytes, bytes] | None]
+    ) -> tuple[dict[str, float | None], dict[str, bytes | None]]:
+        """Read when delayed and dying tasks are due, and the errors of dying ones."""
+        states = {id: (record or {}).get(b"state") for id, record in records.items()}
+        delayed = [id for id, state in states.items() if state in (b"delayed", b"dying")]
+        dying = [id for id in delayed if states[id] == b"dying"]
+        if not delayed:
+            return {}, {}
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.zmscore(f"{self._prefix}tasks:delayed", delayed)
+            pipe.mget([f"{self._prefix}e:{id}" for id in dying or delayed[:1]])
+            dues, errors = await readable(pipe)
+        return (
+            dict(zip(delayed, dues or (), strict=False)),
+            dict(zip(dying, errors or (), strict=False)),
+        )
 
     async def ends(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the final state of each task that has ended and is remembered."""

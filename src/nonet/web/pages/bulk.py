@@ -24,6 +24,8 @@ router = APIRouter(include_in_schema=False)
 
 Which = Literal["cancel", "resubmit"]
 _SHOWN = 8
+# Records in which classes are counted; labels are read from the message of each.
+_SAMPLED, _LABELLED = 3000, 1000
 
 
 def _permitted(which: Which, action: Action) -> Any:
@@ -57,9 +59,10 @@ async def cancel_preview(
     """Show how many tasks a cancellation would end, and of which classes."""
     selection = await search.live_filter(site.nonet)
     found = await preview_cancel(site.nonet.client, selection)
-    classes: Mapping[str, int] = (
-        await site.nonet.stores.results.classes(selection) if found.number else {}
-    )
+    classes: Mapping[str, int] = {}
+    if found.number:
+        budget = _LABELLED if search.label else _SAMPLED
+        classes = await site.nonet.stores.results.classes(selection, budget)
     return _preview(request, "cancel", search, found, classes)
 
 

@@ -29,8 +29,9 @@ WITHIN: Mapping[str, timedelta] = {
     "7d": timedelta(days=7),
 }
 LIMIT = 100
-# What one page examines in each place: about 0.2 s.
-_BUDGET = 20_000
+# What one page examines in each place, so that it takes less than 0.3 s: "Search on" continues.
+# Labels are in the messages of tasks, which are read one by one.
+_BUDGET, _LABELLED, _ENDED = 3000, 1000, 5000
 _LONGEST = 300
 
 
@@ -189,7 +190,7 @@ async def find(search: Search, nonet: Nonet) -> Found:
     """
     if search.is_ended:
         ended = await nonet.stores.history.page(
-            await search.ended_filter(nonet), limit=LIMIT, budget=_BUDGET, cursor=search.cursor
+            await search.ended_filter(nonet), limit=LIMIT, budget=_ENDED, cursor=search.cursor
         )
         return Found(ended.rows, ended.matched, ended.searched, ended.total, ended.cursor)
     page = await nonet.list_tasks(
@@ -201,7 +202,7 @@ async def find(search: Search, nonet: Nonet) -> Found:
         error=search.error,
         since=WITHIN.get(search.within),
         limit=LIMIT,
-        budget=_BUDGET,
+        budget=_LABELLED if search.label else _BUDGET,
         cursor=search.cursor,
     )
     return Found(page.rows, page.matched, page.searched, page.total, page.cursor)
