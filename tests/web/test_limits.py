@@ -109,3 +109,12 @@ async def test_an_operator_sees_limits_and_changes_none(client_of: ClientOf, non
             answer = await client.post(path, data={"name": NAME, "number": "9"})
             assert answer.status_code == 403
     assert len(await nonet.stores.limits.all()) == 1
+
+
+async def test_the_api_lists_ceilings(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """Each scope has the number of its tasks and its ceiling."""
+    term = await nonet.stores.leadership.lead("a", 30, "{}") or ""
+    await nonet.stores.ceilings.publish(term, {"namespace": 5}, "scheduler@host 1")
+    found = (await client.get("/api/v1/ceilings")).json()["items"]
+    assert found == [{"scope": "namespace", "active": 0, "ceiling": 5}]
+    assert 'aria-label="0 of 5"' in (await client.get("/limits")).text

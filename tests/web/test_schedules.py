@@ -137,3 +137,19 @@ async def test_an_unknown_entry_is_not_found(client: httpx.AsyncClient) -> None:
     assert (await client.get("/schedules/a:B%7C%7Cc")).status_code == 404
     answer = await client.post("/schedules/pause", data={"entry": "a:B||c"})
     assert answer.status_code == 404
+
+
+async def test_the_api_tells_when_an_entry_fires(planned: Nonet, client_of: ClientOf) -> None:
+    """One entry has its next occurrences, and why it does not run, without errors for a viewer."""
+    url = "/api/v1/schedules"
+    async with client_of(Role.VIEWER) as client:
+        found = (await client.get(f"{url}/web_tasks:Report%7C%7Cdefault")).json()
+        assert len(found["upcoming"]) == 10 and found["upcoming"][0] == found["next"]
+        assert found["why"].startswith("fires at") and "args" not in found
+        own = (await client.get(f"{url}/web_tasks:Own%7C%7Cdefault")).json()
+        assert own["upcoming"] == [own["next"]]
+        assert (await client.get(f"{url}/a:B%7C%7Cc")).status_code == 404
+        beat = f"{url}/web_tasks:Beat%7Clhcb%7Cdefault"
+        assert (await client.get(beat)).json()["why"] == "broken"
+    async with client_of(Role.OPERATOR) as client:
+        assert "password is secret" in (await client.get(beat)).json()["why"]

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from nonet.rules.calendar import FULL, Cell, day, only
+from nonet.rules.calendar import FULL, Cell, day, following, only
 from nonet.rules.pauses import Pause, in_full
 from nonet.rules.remedies import of_pause
 from nonet.tasks.schedules import MICROSECOND, TaskScheduleBase, next_after
@@ -70,6 +70,19 @@ def schedule_of(item: EntryStatus) -> TaskScheduleBase | None:
 def calendar(items: Iterable[EntryStatus], leader: Leader | None, now: datetime) -> list[Line]:
     """Return when entries fire in the next 24 hours. It may take seconds: call it in a thread."""
     return [_line(item, state_of(item, leader), now) for item in items]
+
+
+def coming(item: EntryStatus, now: datetime) -> tuple[list[datetime], bool]:
+    """Return the next occurrences of an entry, and whether these are all of the next ten.
+
+    It may take a while: call it in a thread.
+    """
+    if not item.enabled or item.next is None:
+        return [], True
+    schedule = schedule_of(item)
+    if schedule is None:
+        return [item.next], False
+    return list(following(schedule, now)), True
 
 
 def _line(item: EntryStatus, state: str, now: datetime) -> Line:

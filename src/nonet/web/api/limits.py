@@ -53,6 +53,22 @@ class LimitList(BaseModel):
     items: Sequence[LimitItem]
 
 
+class CeilingItem(BaseModel):
+    """How many tasks there are in a scope, and how many there may be."""
+
+    scope: str = Field(description="`namespace`, `stream:PRIORITY:SIZE` or `task:CATEGORY:CLASS`.")
+    active: int = Field(description="How many tasks have not ended.")
+    ceiling: int | None = Field(
+        description="Submissions beyond it are refused; null: there is no ceiling."
+    )
+
+
+class CeilingList(BaseModel):
+    """The ceilings, and what counts towards them."""
+
+    items: Sequence[CeilingItem]
+
+
 class NewLimit(BaseModel, extra="forbid"):
     """A limit that overrides the configured one."""
 
@@ -78,6 +94,18 @@ async def list_limits(site: SiteOf, who: Viewer) -> LimitList:
     read = partial(limits_in_use, site.nonet.stores, names)
     found = await site.shared.read(("limits",), 2.0, read)
     return LimitList(items=[_item(row) for row in found])
+
+
+@router.get("/ceilings")
+async def list_ceilings(site: SiteOf, who: Viewer) -> CeilingList:
+    """List how many tasks there are: in all, by stream and by class, with their ceilings."""
+    found = await site.shared.read(("limits", "ceilings"), 2.0, site.nonet.stores.ceilings.loads)
+    return CeilingList(
+        items=[
+            CeilingItem(scope=load.scope, active=load.active, ceiling=load.ceiling)
+            for load in found
+        ]
+    )
 
 
 @router.get("/limits/{name:path}")

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
+from fastapi import Path
 from pydantic import BaseModel, Field
 
 from nonet.base.errors import NotFoundError
 from nonet.daemon.service import who as actor
-from nonet.operate.schedules import state_of
+from nonet.operate.schedules import coming, state_of
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.periodic import EntryStatus
 from nonet.web.api.routing import ClassName, Cursor, Limit, OfClass, Page, Text, resource, slice_of
+from nonet.web.pages.schedules import why_of
 from nonet.web.site import Site, SiteOf, ensure, may
 
 router = resource("schedules")
@@ -42,6 +45,15 @@ class Entry(BaseModel):
     missed: int = Field(description="Occurrences that were too old, after an outage.")
     suppressed: int = Field(description="Occurrences that were due while it was paused.")
     paused: str = Field(description="Who paused it, when and why; empty: it is not paused.")
+
+
+class EntryInFull(Entry):
+    """A periodic entry, why it does not run now, and when it fires next."""
+
+    why: str = Field(description="The first thing that keeps it from running now.")
+    upcoming: Sequence[datetime] = Field(
+        description="The next ten occurrences; only one if its schedule is an own class."
+    )
 
 
 class Chosen(BaseModel, extra="forbid"):
@@ -90,6 +102,22 @@ async def list_schedules(
     return Page(items=[_shown(item, leader) for item in rows.items], cursor=rows.cursor)
 
 
+@router.get("/schedules/{entry:path}")
+async def get_schedule(
+    entry: Annotated[
+        str, Path(pattern=r"^[!-~]{1,1000}$", description="Its identity, as the list has it.")
+    ],
+    site: SiteOf,
+    who: Reader,
+) -> EntryInFull:
+    """Return one entry, why it does not run now, and its next occurrences."""
+    (item,) = await _entries(site, who, [entry], Action.READ)
+    leader, now = await site.nonet.leader(), await site.nonet.broker.now()
+    upcoming, _ = await asyncio.to_thread(coming, item, now)
+    shown = _shown(item, leader).model_dump()
+    return EntryInFull(why=why_of(item, leader, who), upcoming=upcoming, **shown)
+
+
 @router.post("/schedules/run", status_code=202)
 async def run_schedule(
     body: OneEntry, site: SiteOf, who: Annotated[Principal, may(Action.SCHEDULE)]
@@ -129,7 +157,7 @@ async def _entries(
     known = {item.entry: item for item in await site.nonet.stores.periodic.statuses()}
     unknown = [key for key in wanted if key not in known]
     if unknown:
-        raise NotFoundError(f"no periodic entry {unknown[0]}: nothing was changed")
+        raise NotFoundError(f"no periodic entry {unknown[0]}: GET /api/v1/schedules lists them")
     return [known[key] for key in wanted]
 
 

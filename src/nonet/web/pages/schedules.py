@@ -15,7 +15,6 @@ from fastapi.responses import Response
 
 from nonet.daemon.service import who as actor
 from nonet.operate import schedules as entries
-from nonet.rules.calendar import following
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.periodic import EntryStatus
@@ -190,10 +189,7 @@ async def _page_of(
 ) -> Response:
     leader = await site.nonet.leader()
     now = await site.nonet.broker.now()
-    rule = entries.schedule_of(item) if item.enabled else None
-    coming = [item.next] if item.next and item.enabled else []
-    if rule is not None:
-        coming = await asyncio.to_thread(lambda: list(following(rule, now)))
+    coming, is_complete = await asyncio.to_thread(entries.coming, item, now)
     zone = zone_of(item.schedule)
     return render(
         request,
@@ -201,16 +197,16 @@ async def _page_of(
         item=item,
         zone=zone,
         coming=[(at, _local(at, zone)) for at in coming],
-        is_complete=rule is not None or not coming,
+        is_complete=is_complete,
         args=args,
         ends=await _ends(site, [item]),
-        why=await _why(site, who, item, leader),
+        why=why_of(item, leader, who),
         now=now,
         **_words(leader, now),
     )
 
 
-async def _why(site: Site, who: Principal, item: EntryStatus, leader: Leader | None) -> str:
+def why_of(item: EntryStatus, leader: Leader | None, who: Principal) -> str:
     """Say why an entry does not run now; the errors of authors' code need a permission."""
     if who.may(Action.DETAILS, item.task):
         return entries.why(item, leader, "")
