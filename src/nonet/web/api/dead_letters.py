@@ -10,13 +10,23 @@ from typing import Annotated, Any
 from fastapi import HTTPException, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
 
-from nonet.base.plain import plain
 from nonet.operate.dead_letters import arguments_of
 from nonet.rules.details import HIDDEN
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.sql.dead_letters import Cluster, LetterFilter, Status
 from nonet.web import bulks, letters, shown
-from nonet.web.api.routing import ClassName, Cursor, Id, Limit, Page, Text, opened, page, resource
+from nonet.web.api.routing import (
+    ClassName,
+    Cursor,
+    Id,
+    Limit,
+    Page,
+    Text,
+    ascii_json,
+    opened,
+    page,
+    resource,
+)
 from nonet.web.api.routing import slice_of as page_of_list
 from nonet.web.letters import Row
 from nonet.web.site import Site, SiteOf, ensure, for_all_classes, may
@@ -194,6 +204,11 @@ class ListedLetters(Letters):
 _Listed = Annotated[ListedLetters, Query()]
 
 
+_DRY_RUN: dict[int | str, dict[str, Any]] = {
+    200: {"model": Change, "description": "A dry run: nothing was changed."}
+}
+
+
 @router.get(_PATH)
 async def list_dead_letters(site: SiteOf, who: _Reader, wanted: _Listed) -> Page[Letter]:
     """Return dead letters, the newest first."""
@@ -224,7 +239,7 @@ def _readable(site: Site, who: Principal, wanted: Letters) -> LetterFilter:
     return selection
 
 
-@router.post(f"{_PATH}/resubmit", status_code=202)
+@router.post(f"{_PATH}/resubmit", status_code=202, responses=_DRY_RUN)
 async def resubmit_dead_letters(
     site: SiteOf, who: _Resubmitter, wanted: ResubmitLetters, answer: Response
 ) -> Change:
@@ -246,7 +261,7 @@ async def resubmit_dead_letters(
     return Change(number=bulk.total, up_to=exact.up_to or 0, bulk=_state(bulk, who))
 
 
-@router.post(f"{_PATH}/discard", status_code=202)
+@router.post(f"{_PATH}/discard", status_code=202, responses=_DRY_RUN)
 async def discard_dead_letters(
     site: SiteOf, who: _Discarder, wanted: DiscardLetters, answer: Response
 ) -> Change:
@@ -297,18 +312,17 @@ async def get_dead_letter(site: SiteOf, who: _Reader, row: _RowOf) -> LetterDeta
     return LetterDetails.model_validate(shown.dead_letter(letter, who))
 
 
-@router.get(f"{_PATH}/{{row}}/arguments")
+@router.get(f"{_PATH}/{{row}}/arguments", response_model=dict[str, Any])
 async def reveal_dead_letter(
     site: SiteOf, who: Annotated[Principal, may(Action.REVEAL)], row: _RowOf
-) -> dict[str, Any]:
+) -> Response:
     """Return the arguments of a dead letter, with secret ones masked. This is audited."""
     letter = await letters.one(site, row, who, Action.REVEAL)
     async with site.changing(who, Action.REVEAL, f"arguments of dead letter {row}"):
         found = arguments_of(letter, site.nonet.registry)
     if found is None:
-        raise HTTPException(409, f"the arguments of dead letter {row} cannot be decoded")
-    arguments: dict[str, Any] = plain(found)
-    return arguments
+        raise HTTPException(404, f"the arguments of dead letter {row} cannot be decoded")
+    return ascii_json(found)
 
 
 @router.post(f"{_PATH}/{{row}}/resubmit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import suppress
 from typing import Annotated, Any
 
@@ -11,12 +10,11 @@ from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
 from nonet.base.errors import NotFoundError, ResultError
-from nonet.base.plain import plain
 from nonet.operate.task_details import TaskReport, arguments_of, task_report
 from nonet.rules.permissions import Action, Principal
 from nonet.tasks.secrecy import mask_names, masked_result
 from nonet.web import shown
-from nonet.web.api.routing import TaskId, resource
+from nonet.web.api.routing import TaskId, ascii_json, resource
 from nonet.web.site import Site, SiteOf, ensure, may
 
 router = resource("tasks")
@@ -73,9 +71,9 @@ async def get_result(
             await site.nonet.result(id, timeout=wait)
         report = await _read(site, who, id)
     if report.is_live:
-        return _json(_outcome(site, who, report), 202)
+        return ascii_json(_outcome(site, who, report), 202)
     async with site.changing(who, Action.REVEAL, f"result of task {id}"):
-        return _json(_outcome(site, who, report), 200)
+        return ascii_json(_outcome(site, who, report), 200)
 
 
 @router.get("/tasks/{id:path}/arguments", response_model=Arguments)
@@ -90,7 +88,7 @@ async def get_arguments(id: TaskId, site: SiteOf, who: Revealer) -> Response:
         raise NotFoundError(f"the arguments of task {id} are unknown: {report.problem}")
     async with site.changing(who, Action.REVEAL, f"arguments of task {id}"):
         labels = mask_names(report.envelope.labels)
-        return _json(
+        return ascii_json(
             {
                 "id": id,
                 "task": report.status.name,
@@ -129,8 +127,3 @@ def _outcome(site: Site, who: Principal, report: TaskReport) -> dict[str, Any]:
         "traceback": status.traceback,
         "note": status.note,
     }
-
-
-def _json(content: dict[str, Any], status: int) -> Response:
-    # ASCII, because bytes that are not UTF-8 become lone surrogates.
-    return Response(json.dumps(plain(content)), status, media_type="application/json")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import zlib
 from collections.abc import Sequence
@@ -10,7 +11,10 @@ from contextlib import suppress
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import APIRouter, Path, Query
+from fastapi.responses import Response
 from pydantic import BaseModel, Field, StringConstraints
+
+from nonet.base.plain import plain
 
 PREFIX = "/api/v1"
 
@@ -143,3 +147,8 @@ def slice_of(found: Sequence[Any], limit: int, cursor: str) -> Page[Any]:
     start = int(text or 0)
     end = start + limit
     return page(found[start:end], str(end) if end < len(found) else "")
+
+
+def ascii_json(content: Any, status: int = 200) -> Response:
+    """Answer with values of tasks, whose bytes become lone surrogates that UTF-8 cannot encode."""
+    return Response(json.dumps(plain(content)), status, media_type="application/json")
