@@ -64,10 +64,10 @@ class Rendered:
                 yield item["metadata"]["name"], item["spec"]["template"]
 
     def daemons(self) -> Iterator[tuple[str, Object, Object]]:
-        """Name, pod template and container of each worker and scheduler."""
+        """Name, pod template and container of each worker, scheduler and dashboard."""
         for name, pod in self.pods(hooks=False):
             container = pod["spec"]["containers"][0]
-            if container["command"][0] in ("task-worker", "task-scheduler"):
+            if container["command"][0] in ("task-worker", "task-scheduler", "task-web"):
                 yield name, pod, container
 
 

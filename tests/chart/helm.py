@@ -28,7 +28,7 @@ _KINDS = {
     "batch/v1": ["Job"],
     "autoscaling/v2": ["HorizontalPodAutoscaler"],
     "policy/v1": ["PodDisruptionBudget"],
-    "networking.k8s.io/v1": ["NetworkPolicy"],
+    "networking.k8s.io/v1": ["NetworkPolicy", "Ingress"],
     "rbac.authorization.k8s.io/v1": ["Role", "RoleBinding"],
     "monitoring.coreos.com/v1": ["ServiceMonitor", "PodMonitor", "PrometheusRule"],
     "keda.sh/v1alpha1": ["ScaledObject", "TriggerAuthentication"],
@@ -36,7 +36,9 @@ _KINDS = {
 
 
 def _plural(kind: str) -> str:
-    return kind.lower()[:-1] + "ies" if kind.endswith("y") else kind.lower() + "s"
+    if kind.endswith("y"):
+        return kind.lower()[:-1] + "ies"
+    return kind.lower() + ("es" if kind.endswith("s") else "s")
 
 
 class _Cluster(ThreadingHTTPServer):

@@ -14,17 +14,26 @@ import typer.main
 from rendering import Charts, Object, Rendered, environment, values_of
 
 from nonet.cli import run
-from nonet.cli.daemons import scheduler, worker
+from nonet.cli.daemons import scheduler, web, worker
 from nonet.config.settings import load_settings
+from nonet.config.web_settings import WebSettings
 
 # The oldest version that Chart.yaml accepts, and the newest that is known.
 _KUBERNETES = ("1.27", str(kubernetes_validate.latest_version()))
 _SECRETS = {
     "redis-url": "redis+sentinel://u:p@s1:26379,s2:26379/main/0",
     "db-url": "mysql+aiomysql://u:p@db/nonet",
+    "webhook-url": "https://hooks.example.org/x",
+    "webhook-secret": "s",
+    "web-oidc-secret": "s",
     "signing-keys": "k:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
 }
-_APPS = {"task-run": run.app, "task-worker": worker.app, "task-scheduler": scheduler.app}
+_APPS = {
+    "task-run": run.app,
+    "task-worker": worker.app,
+    "task-scheduler": scheduler.app,
+    "task-web": web.app,
+}
 _PARSERS: dict[str, Any] = {name: typer.main.get_command(app) for name, app in _APPS.items()}
 
 
@@ -66,6 +75,7 @@ def test_settings_are_accepted(
             for name, value in environment(container).items():
                 patch.setenv(name, value.replace("/etc/nonet/secrets", str(tmp_path)))
             settings = load_settings()
+            WebSettings.load()
         assert str(settings.state_dir) == "/var/lib/nonet"
 
 
@@ -99,7 +109,7 @@ def test_hooks_before_the_release_need_nothing_of_it(rendered: Rendered) -> None
 def test_probes_ask_the_port_that_is_listened_on(rendered: Rendered) -> None:
     """Startup and liveness ask /livez, readiness asks /readyz, at NONET_METRICS_PORT."""
     for _, _, container in rendered.daemons():
-        (port,) = container["ports"]
+        port = container["ports"][0]
         assert environment(container)["NONET_METRICS_PORT"] == str(port["containerPort"])
         for probe, path in (
             ("startupProbe", "/livez"),
@@ -246,12 +256,14 @@ def test_a_network_policy_covers_each_pod(rendered: Rendered) -> None:
         ports = {
             (port["port"], port["protocol"])
             for item in over
-            for rule in item["spec"]["egress"]
+            for rule in item["spec"].get("egress", ())
             for port in rule["ports"]
         }
         assert {(53, "UDP"), (53, "TCP"), (6379, "TCP")} <= ports, name
         incoming = [rule for item in over for rule in item["spec"].get("ingress", ())]
-        assert [rule["ports"] for rule in incoming] == [[{"port": 9100, "protocol": "TCP"}]]
+        listens = {9100, 8800} if name.endswith("-web") else {9100}
+        assert {port["port"] for rule in incoming for port in rule["ports"]} == listens
+        assert len(incoming) == len(listens)
 
 
 def test_only_this_release_reaches_its_redis(charts: Charts) -> None:

@@ -267,3 +267,21 @@ def _secrets(pod: Object) -> dict[str, tuple[str, str]]:
 
 def _decoded(secret: Object) -> dict[str, str]:
     return {key: base64.b64decode(text).decode() for key, text in secret["data"].items()}
+
+
+def test_the_dashboard_is_at_its_address(charts: Charts) -> None:
+    """The Ingress has host and path of `url`, which task-web, alerts and the scheduler know too."""
+    found = charts.ci("web")
+    (rule,) = found.named("Ingress", "-web")["spec"]["rules"]
+    (path,) = rule["http"]["paths"]
+    assert (rule["host"], path["path"]) == ("jobs.example.org", "/nonet")
+    ports = {item["name"]: item for item in found.named("Service", "-web")["spec"]["ports"]}
+    assert path["backend"]["service"]["port"] == {"name": "http"} and "http" in ports
+    envs = {name: environment(container) for name, _, container in found.daemons()}
+    assert envs["prod-nonet-web"]["NONET_WEB_HOST"] == "0.0.0.0"
+    assert envs["prod-nonet-web"]["NONET_WEB_USERS"] == "/etc/nonet/web/users.yaml"
+    urls = {env.get("NONET_WEB_URL") for name, env in envs.items() if "worker" not in name}
+    assert urls == {"https://jobs.example.org/nonet"}
+    rules = found.named("PrometheusRule", "")["spec"]["groups"][0]["rules"]
+    assert {item["annotations"]["dashboard_url"] for item in rules} == urls
+    assert not charts.render(_REDIS).of_kind("Ingress")

@@ -86,6 +86,14 @@ def test_the_schema_refuses(charts: Charts, values: Object, words: list[str]) ->
             "extraEnv: NONET_LEASE is a setting of Nonet; write it under settings",
         ),
         (
+            {**_REDIS, "web": {"enabled": True, "url": "https://jobs.example.org"}},
+            "web: nobody could log in; name a Secret with users in web.users.name",
+        ),
+        (
+            {**_REDIS, "web": {"enabled": True, "users": {"name": "u"}}},
+            "web.url: it is missing; set the address of the dashboard",
+        ),
+        (
             {**_REDIS, "settings": {"LEASE": 20}},
             "LOCK_TTL (30 s) must be shorter than LEASE (20 s)",
         ),

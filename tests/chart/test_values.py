@@ -26,6 +26,19 @@ _BASE: Object = {
             "signing": {"name": "s"},
         }
     },
+    "web": {
+        "enabled": True,
+        "url": "https://jobs.example.org",
+        "users": {"name": "u"},
+        "oidcSecret": {"name": "o"},
+        "ingress": {"enabled": True},
+        "secrets": {
+            "redis": {"name": "r"},
+            "database": {"name": "d"},
+            "signing": {"name": "s"},
+        },
+    },
+    "webhook": {"secret": {"name": "w"}, "signing": {"name": "w"}},
     "workers": {"other": {"size": "small"}},
     "workerDefaults": {
         "autoscaling": {"type": "keda"},
@@ -49,6 +62,7 @@ _WITH: dict[str, Object] = {
     "signing.secret.key": {"workerDefaults": {"secrets": {"signing": {"name": ""}}}},
     "workerDefaults.autoscaling.metrics": {"workerDefaults": {"autoscaling": {"type": "hpa"}}},
     "networkPolicy.egress.git.to": {"networkPolicy": {"egress": {"git": {"ports": [443]}}}},
+    "networkPolicy.egress.web.to": {"networkPolicy": {"egress": {"web": {"ports": [443]}}}},
     "networkPolicy.egress.telemetry.to": {
         "networkPolicy": {"egress": {"telemetry": {"ports": [4318]}}}
     },
@@ -70,6 +84,9 @@ _OTHER: dict[str, Any] = {
     "redis.bundled.maxmemory": "1gb",
     "settings": {"LEASE": 99},
     "scheduler.settings": {"LEASE": 99},
+    "web.settings": {"LEASE": 99},
+    "web.url": "https://other.example.org",
+    "web.strategy.type": "Recreate",
     "workerDefaults.settings": {"LEASE": 99},
     "tasks": ["a.b"],
     "workerDefaults.autoscaling.type": "hpa",

@@ -189,6 +189,9 @@ securityContext:
 {{- define "nonet.probes" -}}
 ports:
   - {name: metrics, containerPort: {{ .Values.metricsPort }}, protocol: TCP}
+  {{- with .extraPorts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 startupProbe:
   httpGet: {path: /livez, port: metrics}
   {{- toYaml .Values.probes.startup | nindent 2 }}
@@ -306,6 +309,7 @@ priorityClassName: {{ . }}
 {{- include "nonet.validateEnv" (dict "where" "scheduler.extraEnv" "env" .Values.scheduler.extraEnv) -}}
 {{- include "nonet.validateLabels" (dict "where" "commonLabels" "labels" .Values.commonLabels) -}}
 {{- include "nonet.validateLabels" (dict "where" "scheduler.podLabels" "labels" .Values.scheduler.podLabels) -}}
+{{- include "nonet.validateWeb" . -}}
 {{- range $name, $pool := $pools -}}
 {{- include "nonet.validateEnv" (dict "where" (printf "workers.%s.extraEnv" $name) "env" $pool.extraEnv) -}}
 {{- include "nonet.validateLabels" (dict "where" (printf "workers.%s.podLabels" $name) "labels" $pool.podLabels) -}}
@@ -316,6 +320,23 @@ priorityClassName: {{ . }}
 {{- end -}}
 {{- if and (eq $autoscaling.type "hpa") (lt (int $autoscaling.min) 1) -}}
 {{- fail (printf "workers.%s.autoscaling: a HorizontalPodAutoscaler keeps at least one pod; set min to 1, or type to keda" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Check that the dashboard can be used; otherwise its pods would not start. */}}
+{{- define "nonet.validateWeb" -}}
+{{- with .Values.web -}}
+{{- if .enabled -}}
+{{- if not (or .users.name .settings.WEB_OIDC_ISSUER .settings.WEB_PROXY_HEADER) -}}
+{{- fail "web: nobody could log in; name a Secret with users in web.users.name, or set WEB_OIDC_ISSUER or WEB_PROXY_HEADER in web.settings" -}}
+{{- end -}}
+{{- if not .url -}}
+{{- fail "web.url: it is missing; set the address of the dashboard, because only requests for its host are answered" -}}
+{{- end -}}
+{{- include "nonet.validateEnv" (dict "where" "web.extraEnv" "env" .extraEnv) -}}
+{{- include "nonet.validateLabels" (dict "where" "web.podLabels" "labels" .podLabels) -}}
+{{- include "nonet.validateLease" (dict "where" "web" "settings" (list $.Values.settings .settings)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
