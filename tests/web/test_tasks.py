@@ -180,6 +180,18 @@ async def test_arguments_are_revealed_with_secrets_masked(
     )  # the result, of which the token is secret
 
 
+async def test_a_revealed_page_stays_live(nonet: Nonet, address: str, browser_page: Page) -> None:
+    """The answer to the button shows arguments, and is read again as the page of its task."""
+    id = await nonet.submit(Report(4711))
+    page = browser_page
+    await page.goto(f"{address}/tasks/{id}")
+    await page.get_by_role("button", name="Show arguments and command…").click()
+    async with page.expect_response(lambda answer: answer.url == f"{address}/tasks/{id}") as seen:
+        await page.get_by_role("button", name="Show them").click()
+    assert (await seen.value).ok
+    assert "4711" in await page.inner_text("#revealed")
+
+
 async def test_submit_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
     """A live task is copied once per form, a failure once at all, and a done task not."""
     live = await nonet.submit(Report(1), at_time=datetime.now(UTC) + timedelta(hours=1))

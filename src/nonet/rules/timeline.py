@@ -127,7 +127,7 @@ def _now(status: TaskStatus) -> list[Step]:
 def _end(status: TaskStatus, started: datetime | None) -> Step:
     ran = status.attempt and status.state in ("done", "dead")
     return Step(
-        f"attempt {status.attempt} ended it" if ran else "ended",
+        f"ended in attempt {status.attempt}" if ran else "ended",
         status.finished,
         status.state,
         status.finished - started if started and status.finished else None,

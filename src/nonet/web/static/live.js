@@ -118,8 +118,10 @@
     isReading = true;
     isDue = false;
     try {
-      const answer = await fetch(location.href, { headers: { "Nonet-Refresh": "1" }, cache: "no-store" });
-      if (answer.redirected && new URL(answer.url).pathname !== location.pathname) {
+      // The answer to a form has no address of its own: it names the page that it shows.
+      const target = new URL(document.body.dataset.read || location.href, location.href);
+      const answer = await fetch(target, { headers: { "Nonet-Refresh": "1" }, cache: "no-store" });
+      if (answer.redirected && new URL(answer.url).pathname !== target.pathname) {
         show("your session has ended: reload the page to log in", true);
       } else if (answer.ok) {
         refresh(new DOMParser().parseFromString(await answer.text(), "text/html"));

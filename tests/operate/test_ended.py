@@ -1,0 +1,95 @@
+"""Submitting all failures of the history again: dead letters too, at most once, part by part."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nonet import BaseTask, Isolation, Nonet, NoRetry
+from nonet.daemon.service import Stop
+from nonet.operate.ended import Resubmitted, preview_resubmit, resubmit_all
+from nonet.stores.namespace.history import FAILED, EndedFilter
+
+
+@dataclass
+class Plain(BaseTask):
+    """Fails, and is in the history only."""
+
+    number: int
+
+    retry_policy = NoRetry()
+
+    async def execute(self) -> None:
+        raise ValueError(f"number {self.number}")
+
+
+@dataclass
+class Letter(Plain):
+    """Fails, and is in SQL, too."""
+
+    dlq_eligible = True
+
+
+@pytest.fixture
+async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
+    made = Nonet.from_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path, tasks=())
+    for task_class in (Plain, Letter):
+        made.registry.add(task_class, "test")
+    async with made as opened:
+        yield opened
+
+
+async def run_all(nonet: Nonet) -> None:
+    """Run a worker until no task is live."""
+    stop = Stop()
+    async with nonet.injector() as injector:
+        worker = nonet.worker(Plain.size, injector, isolation=Isolation.LOOP)
+        running = asyncio.create_task(worker.run(stop))
+        for task in [item async for item in nonet.live()]:
+            await nonet.client.results.wait(task.id, 30)
+        stop.request()
+        await running
+
+
+async def again(nonet: Nonet, selection: EndedFilter, **options: object) -> Resubmitted:
+    stores = nonet.stores
+    return await resubmit_all(
+        selection,
+        nonet.client,
+        stores.history,
+        stores.dead_letters,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+async def test_all_failures_are_submitted_once(nonet: Nonet) -> None:
+    """Failures and dead letters become new tasks; a second call submits none of them."""
+    await nonet.submit_many([Plain(1), Plain(2), Letter(3)])
+    await run_all(nonet)
+    found = await preview_resubmit(nonet.client, nonet.stores.history, EndedFilter(FAILED))
+    assert (found.classes, found.is_exact) == ({"test:Plain": 2, "test:Letter": 1}, True)
+    selection = EndedFilter(FAILED, until=found.moment)
+    first = await again(nonet, selection)
+    assert (first.number, first.refused, first.cursor) == (3, 0, "")
+    (row,) = await (await nonet.dead_letters()).list()
+    assert row.status == "DISPATCHED"
+    await run_all(nonet)  # they fail once more, after the moment
+    second = await again(nonet, selection)
+    assert (second.number, second.refused) == (0, 3)
+    assert any("submitted again already" in problem for problem in second.problems)
+
+
+async def test_a_call_ends_in_time_and_is_continued(nonet: Nonet) -> None:
+    """Its cursor leads to the failures that are left."""
+    await nonet.submit_many([Plain(number) for number in range(5)])
+    await run_all(nonet)
+    selection, cursor, numbers = EndedFilter(FAILED), "", []
+    while not numbers or cursor:
+        part = await again(nonet, selection, cursor=cursor, seconds=0.0)
+        cursor = part.cursor
+        numbers.append(part.number)
+    assert sum(numbers) == 5 and max(numbers) == 1
