@@ -55,7 +55,6 @@ class Search:
         task: full or bare name of the class.
         error: a part of the exception's class name.
         status: see `Status`.
-        reason: why they died.
         cluster: their fingerprint.
         id: id of the task.
         within: one of `WITHIN`.
@@ -64,7 +63,6 @@ class Search:
     task: str = ""
     error: str = ""
     status: str = ""
-    reason: str = ""
     cluster: str = ""
     id: str = ""
     within: str = ""
@@ -80,7 +78,6 @@ class Search:
             task_class=full_name(self.task, registry),
             error=self.error or None,
             status=self.status or None,
-            reason=self.reason or None,
             fingerprints=(self.cluster,) if self.cluster else None,
             task_id=self.id or None,
             died_after=None if age is None else datetime.now(UTC) - age,
@@ -108,13 +105,12 @@ def searched(
     task: _Text = "",
     error: _Text = "",
     status: Literal["", "PENDING", "DISPATCHED", "FAILED"] = "",
-    reason: _Text = "",
     cluster: _Text = "",
     id: _Text = "",
     within: Literal["", "hour", "day", "week"] = "",
 ) -> Search:
     """Return what the query of a page's URL searches."""
-    return Search(task, error, status, reason, cluster, id.strip(), within)
+    return Search(task, error, status, cluster, id.strip(), within)
 
 
 def full_name(task: str | None, registry: Registry) -> str | None:
@@ -251,13 +247,16 @@ async def annotate(site: Site, row: int, who: Principal, note: str) -> None:
 
 async def start_resubmission(
     site: Site, who: Principal, selection: LetterFilter, rate: float | None, text: str
-) -> Bulk:
+) -> tuple[Bulk, int]:
     """Begin to submit letters again that were not yet; it goes on after the request.
 
     Args:
         selection: with `up_to`.
         rate: how many start in a second; None: all at once.
         text: which letters, for people.
+
+    Returns:
+        The change, and the highest row that it may concern.
     """
     number, exact = await measured(site, replace(selection, status=Status.PENDING))
     speed = "" if rate is None else f" at {rate:g} a second"
@@ -269,13 +268,13 @@ async def start_resubmission(
         async def record(done: Bulk) -> None:
             await _record(site, "dlq-resubmit", in_words(done.done, done.last))
 
-        return site.bulks.start(bulk, work, record)
+        return site.bulks.start(bulk, work, record), exact.up_to or 0
 
 
 async def start_discarding(
     site: Site, who: Principal, selection: LetterFilter, note: str, text: str
-) -> Bulk:
-    """Begin to delete letters; it goes on after the request. Arguments as above."""
+) -> tuple[Bulk, int]:
+    """Begin to delete letters; it goes on after the request. See `start_resubmission`."""
     number, exact = await measured(site, selection)
     letters = await site.nonet.dead_letters()
     bulk = Bulk(Action.DISCARD, f"discard {text}", who.name, number)
@@ -285,7 +284,7 @@ async def start_discarding(
         async def record(done: Bulk) -> None:
             await _record(site, "dlq-discard", f"{done.done} rows, {text}{about}")
 
-        return site.bulks.start(bulk, _purged(letters, exact), record)
+        return site.bulks.start(bulk, _purged(letters, exact), record), exact.up_to or 0
 
 
 async def stop(site: Site, who: Principal, id: str) -> Bulk:

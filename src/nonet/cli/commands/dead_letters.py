@@ -82,8 +82,8 @@ async def clusters(
 ) -> int:
     """List what dead letters have in common: class, exception and place; the newest first.
 
-    The place is the innermost function of your code in the traceback. 'dlq list', 'resubmit' and
-    'discard' take a cluster with --cluster.
+    The place is the innermost function of your code in the traceback. 'dlq list', 'dlq resubmit'
+    and 'dlq discard' take a cluster with --cluster.
 
     \b
     task-run dlq clusters --newer-than 12h

@@ -56,7 +56,6 @@ class Letters(BaseModel, extra="forbid"):
     task: ClassName | None = Field(default=None, description="Full or bare name of the class.")
     error: Text | None = Field(default=None, description="Part of the exception's class name.")
     status: Status | None = None
-    reason: Text | None = None
     cluster: Text | None = Field(default=None, description="`fingerprint` of a cluster.")
     task_id: Id | None = Field(default=None, description="Id of the task that died.")
     died_after: _Instant | None = None
@@ -68,7 +67,6 @@ class Letters(BaseModel, extra="forbid"):
             task_class=letters.full_name(self.task, site.nonet.registry),
             error=self.error or None,
             status=self.status,
-            reason=self.reason,
             fingerprints=(self.cluster,) if self.cluster else None,
             task_id=self.task_id,
             died_after=self.died_after,
@@ -176,6 +174,11 @@ class Change(BaseModel):
     bulk: BulkState | None = None
 
 
+_DRY: dict[int | str, dict[str, Any]] = {
+    200: {"model": Change, "description": "A dry run: nothing was changed."}
+}
+
+
 class Resubmitted(BaseModel):
     """The new task of a letter."""
 
@@ -202,11 +205,6 @@ class ListedLetters(Letters):
 
 
 _Listed = Annotated[ListedLetters, Query()]
-
-
-_DRY_RUN: dict[int | str, dict[str, Any]] = {
-    200: {"model": Change, "description": "A dry run: nothing was changed."}
-}
 
 
 @router.get(_PATH)
@@ -239,7 +237,7 @@ def _readable(site: Site, who: Principal, wanted: Letters) -> LetterFilter:
     return selection
 
 
-@router.post(f"{_PATH}/resubmit", status_code=202, responses=_DRY_RUN)
+@router.post(f"{_PATH}/resubmit", status_code=202, responses=_DRY)
 async def resubmit_dead_letters(
     site: SiteOf, who: _Resubmitter, wanted: ResubmitLetters, answer: Response
 ) -> Change:
@@ -253,27 +251,30 @@ async def resubmit_dead_letters(
     selection = replace(selection, status=wanted.status or Status.PENDING)
     if selection.status != Status.PENDING:
         raise HTTPException(422, "status: only PENDING letters are submitted again by a filter")
-    number, exact = await letters.measured(site, selection)
     if wanted.dry_run:
         answer.status_code = 200
-        return Change(number=number, up_to=exact.up_to or 0)
-    bulk = await letters.start_resubmission(site, who, exact, wanted.rate, wanted.words)
-    return Change(number=bulk.total, up_to=exact.up_to or 0, bulk=_state(bulk, who))
+        return await _counted(site, selection)
+    bulk, last = await letters.start_resubmission(site, who, selection, wanted.rate, wanted.words)
+    return Change(number=bulk.total, up_to=last, bulk=_state(bulk, who))
 
 
-@router.post(f"{_PATH}/discard", status_code=202, responses=_DRY_RUN)
+@router.post(f"{_PATH}/discard", status_code=202, responses=_DRY)
 async def discard_dead_letters(
     site: SiteOf, who: _Discarder, wanted: DiscardLetters, answer: Response
 ) -> Change:
     """Delete the letters of a selection; 202: it goes on after the answer."""
     selection = wanted.exact(site)
     ensure(who, Action.DISCARD, selection.task_class)
-    number, exact = await letters.measured(site, selection)
     if wanted.dry_run:
         answer.status_code = 200
-        return Change(number=number, up_to=exact.up_to or 0)
-    bulk = await letters.start_discarding(site, who, exact, wanted.note, wanted.words)
-    return Change(number=bulk.total, up_to=exact.up_to or 0, bulk=_state(bulk, who))
+        return await _counted(site, selection)
+    bulk, last = await letters.start_discarding(site, who, selection, wanted.note, wanted.words)
+    return Change(number=bulk.total, up_to=last, bulk=_state(bulk, who))
+
+
+async def _counted(site: Site, selection: LetterFilter) -> Change:
+    number, exact = await letters.measured(site, selection)
+    return Change(number=number, up_to=exact.up_to or 0)
 
 
 @router.get(f"{_PATH}/bulk")

@@ -121,7 +121,7 @@ async def resubmit_all(
 ) -> Response:
     """Submit the letters again that existed at the preview."""
     selection = replace(search.selection(site.nonet.registry), up_to=up_to)
-    bulk = await letters.start_resubmission(
+    bulk, _ = await letters.start_resubmission(
         site, who, selection, _rate_of(rate), letters.in_words_of(search)
     )
     text = f"Submitting {bulk.total} letters again. It goes on when you leave this page."
@@ -170,7 +170,7 @@ async def discard_all(
 ) -> Response:
     """Delete the letters that existed at the preview."""
     selection = replace(search.selection(site.nonet.registry), up_to=up_to)
-    bulk = await letters.start_discarding(
+    bulk, _ = await letters.start_discarding(
         site, who, selection, note.strip(), letters.in_words_of(search)
     )
     text = f"Discarding {bulk.total} letters. It goes on when you leave this page."
