@@ -18,6 +18,7 @@ from nonet.tasks.schedules.description import described
 
 ENTRY = "web_tasks:Report||default"
 BEAT = "web_tasks:Beat|lhcb|default"
+BROKEN = {BEAT: "ValueError: the password is secret", "web_tasks:New||default": "TypeError: no x"}
 
 
 def entry(key: str, schedule: str, **values: Any) -> Change:
@@ -34,7 +35,7 @@ def entry(key: str, schedule: str, **values: Any) -> Change:
 @pytest.fixture
 async def planned(nonet: Nonet) -> Nonet:
     """An application with three planned entries and a leader."""
-    told = json.dumps({"name": "7@host", "broken": {BEAT: "ValueError: the password is secret"}})
+    told = json.dumps({"name": "7@host", "broken": BROKEN})
     term = await nonet.stores.leadership.lead("a", 300, told) or ""
     rule = "CronSchedule('30 2 * * *', 'Europe/Zurich')"
     entries = [
@@ -52,6 +53,7 @@ async def test_entries_are_listed(planned: Nonet, client: httpx.AsyncClient) -> 
     assert "at 02:30 every day (Europe/Zurich)" in page and " 02:30:00 CE" in page
     assert "every 10 s" in page and "VO lhcb" in page and "broken" in page
     assert "7@host" in page
+    assert "<code>web_tasks:New||default</code> cannot be planned: TypeError: no x" in page
     assert "Beat" not in (await client.get("/schedules?q=report")).text
     assert "Report" not in (await client.get("/schedules?vo=lhcb")).text
     assert "No periodic entry matches" in (await client.get("/schedules?state=running")).text
@@ -126,7 +128,12 @@ async def test_a_viewer_changes_nothing_and_sees_no_error(
     async with client_of(Role.VIEWER) as client:
         page = (await client.get("/schedules")).text
         page += (await client.get("/schedules/web_tasks:Beat%7Clhcb%7Cdefault")).text
-        assert "broken" in page and "password" not in page and "Run now" not in page
+        assert (
+            "broken" in page
+            and "password" not in page
+            and "no x" not in page
+            and "Run now" not in page
+        )
         for verb in ("run", "pause", "resume", ENTRY):
             answer = await client.post(f"/schedules/{verb}", data={"entry": ENTRY})
             assert answer.status_code == 403, verb

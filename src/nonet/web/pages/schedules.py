@@ -85,6 +85,7 @@ async def schedules(
         now=now,
         leader=_leader(leader, who),
         held_back=entries.held_back(shown),
+        refused=_refused(known, leader, who),
         states=entries.STATES,
         **_words(leader, now),
         **values,
@@ -237,6 +238,18 @@ def _words(leader: Leader | None, now: datetime) -> dict[str, Any]:
         "local": lambda item: _local(item.next, zone_of(item.schedule)) if item.next else "",
         "state_of": lambda item: entries.state_of(item, leader),
     }
+
+
+def _refused(
+    known: Sequence[EntryStatus], leader: Leader | None, who: Principal
+) -> list[tuple[str, str]]:
+    """Return the entries that could not be planned, and why if `who` may see errors."""
+    planned = {item.entry for item in known}
+    return [
+        (key, why if who.may(Action.DETAILS, key.partition("|")[0]) else "")
+        for key, why in entries.problems(leader).items()
+        if key not in planned and who.may(Action.READ, key.partition("|")[0])
+    ]
 
 
 def _leader(leader: Leader | None, who: Principal) -> str:
