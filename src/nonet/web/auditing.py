@@ -57,15 +57,15 @@ class Auditor:
         """Record a change in the log at once; in SQL with the next one."""
         entry = AuditEntry(
             datetime.now(UTC),
-            who,
+            _storable(who),
             action,
-            without_secrets(what),
-            address.get(),
-            without_secrets(outcome),
+            _storable(without_secrets(what)),
+            _storable(address.get()),
+            _storable(without_secrets(outcome)),
         )
         logger.info(
             "audit: who=%r action=%s what=%r address=%s outcome=%r",
-            who,
+            entry.who,
             action,
             entry.what,
             entry.address,
@@ -104,3 +104,8 @@ class Auditor:
             if number := await store.purge(timedelta(seconds=self._retention)):
                 logger.info("deleted old audit entries: number=%d", number)
         return _REST_SECONDS
+
+
+def _storable(text: str) -> str:
+    """Replace what a database may refuse: one such entry would keep all others waiting."""
+    return text.encode(errors="replace").decode().replace("\0", "�")

@@ -92,7 +92,7 @@ async def test_no_line_can_be_forged(
     client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A text with line ends, or tags, stays one line and is inert on the page."""
-    evil = "x\naudit: who='bob' <script>alert(1)</script>"
+    evil = "x\0\ud800\naudit: who='bob' <script>alert(1)</script>"
     await site_of(client).audit.record(evil, "login", evil)
     lines = [line for item in caplog.records for line in item.message.splitlines()]
     assert any("bob" in line for line in lines)

@@ -142,21 +142,30 @@ class Login:
             HTTPException: 429, there were too many attempts.
             ServerUnreachableError: Redis does not answer.
         """
-        sessions = self._nonet.stores.sessions
         # Counted before the comparison, so that attempts at the same time count, too.
-        for kind, what in (("address", address), ("user", name)):
-            number, left = await sessions.attempt(f"{kind} {what}", _TRIES_SECONDS)
-            if number > _MOST_TRIES[kind]:
-                raise HTTPException(
-                    429,
-                    f"too many attempts to log in: try again in {math.ceil(left / 60)} min",
-                    {"Retry-After": str(math.ceil(left))},
-                )
+        await self.count_attempt("address", address)
+        await self.count_attempt("user", name)
         if self._checker.is_busy:
             raise HTTPException(429, "too many logins at once: try again in some seconds")
         user = self._users.user(name)
         fits = await self._checker.fits(user.hash if user else NOBODY, password)
         if user is None or not fits:
             return None
-        await sessions.forgive(f"user {name}")
+        await self._nonet.stores.sessions.forgive(f"user {name}")
         return user
+
+    async def count_attempt(self, kind: str, what: str) -> None:
+        """Count an attempt to log in, as a ``user`` or from an ``address``.
+
+        Raises:
+            HTTPException: 429, there were too many.
+            ServerUnreachableError: Redis does not answer.
+        """
+        sessions = self._nonet.stores.sessions
+        number, left = await sessions.attempt(f"{kind} {what}", _TRIES_SECONDS)
+        if number > _MOST_TRIES[kind]:
+            raise HTTPException(
+                429,
+                f"too many attempts to log in: try again in {math.ceil(left / 60)} min",
+                {"Retry-After": str(math.ceil(left))},
+            )

@@ -17,6 +17,7 @@ from nonet.web.site import SiteOf, get_principal, get_site, may
 router = APIRouter(include_in_schema=False)
 
 _FLOW_SECONDS = 600
+_LONGEST = 1000
 
 
 def get_login(site: SiteOf) -> Login:
@@ -51,12 +52,7 @@ async def log_in(
     """Log in a user by its password."""
     if not login.has_passwords:
         raise HTTPException(403, "no users are configured here: set NONET_WEB_USERS")
-    try:
-        user = await login.check_password(name, password, address.get())
-    except HTTPException as error:
-        if error.status_code == 429:
-            await site.audit.record(name, "login", "by password", str(error.detail))
-        raise
+    user = await login.check_password(name, password, address.get())
     if user is None:
         await site.audit.record(name, "login", "by password", "refused: wrong name or password")
         problem = "The name or the password is wrong."
@@ -72,6 +68,7 @@ async def log_in_by_link(
     request: Request, site: SiteOf, login: LoginOf, code: Annotated[str, Form(max_length=100)]
 ) -> Response:
     """Spend the code of a one-time link."""
+    await login.count_attempt("address", address.get())
     maker = await site.nonet.stores.sessions.redeem(code)
     if maker is None:
         await site.audit.record("?", "login", "by link", "refused: spent, too old or unknown")
@@ -92,6 +89,7 @@ async def oidc(request: Request, login: LoginOf, next: str = "") -> Response:
     """Send the browser to the OIDC provider."""
     if login.provider is None:
         raise HTTPException(404, "no OIDC provider is configured: set NONET_WEB_OIDC_ISSUER")
+    next = own_path(next, base_of(request.scope))[:_LONGEST]  # it becomes part of a cookie
     url, flow = await login.provider.start(_callback(request), next)
     answer = RedirectResponse(url, 303)
     cookie = login.browsers.cookie(request, "oidc")
