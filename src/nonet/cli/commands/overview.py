@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ServerUnreachableError
-from nonet.cli.commands.figures import times_text
 from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
 from nonet.cli.output import (
@@ -27,8 +27,7 @@ from nonet.rules.refusal import span
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.rules.pace import Pace
-    from nonet.rules.situation import Overview
+    from nonet.rules.situation import Overview, StreamLoad
 
 _REFRESH_SECONDS = 2.0
 
@@ -80,14 +79,11 @@ def _print(found: Overview, as_json: bool) -> None:
         return
     print_heading(_verdict(found))
     print_line(_counts(found))
-    if found.pace and found.pace.ended:
-        print_line(_pace(found.pace))
     print_line(_servers(found))
     print_findings(found.findings)
     if found.streams:
         typer.echo()
-        rows = [_stream_row(load, found.drains.get(load.name)) for load in found.streams]
-        print_rows(rows, False, "", least=("drains_in",))
+        print_rows([_stream_row(load, found.drains) for load in found.streams], False, "")
     if found.longest:
         typer.echo()
         print_rows([_running_row(task) for task in found.longest], False, "")
@@ -107,13 +103,6 @@ def _counts(found: Overview) -> str:
     return f"tasks: {', '.join(tasks) or 'none'}"
 
 
-def _pace(pace: Pace) -> str:
-    return (
-        f"pace of {span(pace.seconds)}: {pace.ended:.3g} end and {pace.failed:.3g} fail a second; "
-        f"50, 95, 99 % wait {times_text(pace.wait)}, run {times_text(pace.run)}"
-    )
-
-
 def _servers(found: Overview) -> str:
     limit = f" of {format_bytes(found.memory_limit)}" if found.memory_limit else ""
     workers = ", ".join(f"{number} {size}" for size, number in found.workers.items())
@@ -124,14 +113,17 @@ def _servers(found: Overview) -> str:
     )
 
 
-def _stream_row(load: Any, drains_in: float | None) -> dict[str, Any]:
-    return {
+def _stream_row(load: StreamLoad, drains: Mapping[str, float]) -> dict[str, Any]:
+    row: dict[str, Any] = {
         "stream": load.name,
         "queued": load.queued,
         "running": load.running,
         "oldest": span(load.oldest_seconds) if load.queued else None,
-        "drains_in": span(drains_in) if load.queued and drains_in is not None else None,
     }
+    if drains:
+        is_known = load.queued and load.name in drains
+        row["drains_in"] = span(drains[load.name]) if is_known else None
+    return row
 
 
 def _running_row(task: Any) -> dict[str, Any]:
