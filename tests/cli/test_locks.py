@@ -69,6 +69,21 @@ async def test_explain_says_one_sentence(task_run: TaskRun) -> None:
     assert (unknown.code, unknown.out) == (4, "") and "nobody is unknown" in unknown.err
 
 
+async def test_answers_link_to_the_dashboard(task_run: TaskRun) -> None:
+    """If its address is set; a wrong one costs the link, and not the answer."""
+    url = "https://jobs.example.org/nonet"
+    async with task_run.app() as app:
+        queued = await app.submit(Add(1))
+    page = f"{url}/tasks/{queued}"
+    told = await task_run("explain", queued, NONET_WEB_URL=f"{url}/")
+    assert told.out.endswith(f"\npage: {page}\n")
+    full = await task_run("explain", queued, "--json", NONET_WEB_URL=url)
+    assert full.json["page"] == page
+    assert (await task_run("overview", "--json", NONET_WEB_URL=url)).json["page"] == f"{url}/"
+    wrong = await task_run("explain", queued, NONET_WEB_URL="jobs.example.org")
+    assert wrong.code == 0 and "page:" not in wrong.out and "NONET_WEB_URL" in wrong.err
+
+
 async def test_explain_of_a_group_names_the_command_that_shows_it(task_run: TaskRun) -> None:
     """A group is no task."""
     async with task_run.app() as app:
