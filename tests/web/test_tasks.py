@@ -13,9 +13,9 @@ import httpx
 import pytest
 from playwright.async_api import Page
 from pydantic import SecretStr
-from web_tasks import Failing, Locked, Login, Report
+from web_tasks import Failing, Held, Locked, Login, Report
 
-from nonet import Isolation, LockedObjectType, MutexLock, Nonet
+from nonet import Isolation, LockedObjectType, MutexLock, Nonet, Size
 from nonet.daemon.service import Stop
 from nonet.messages.message import VERSION, Envelope, encode
 from nonet.rules.permissions import Role
@@ -25,11 +25,11 @@ LOCK = "lock:mutex:job:7"
 
 
 @asynccontextmanager
-async def working(nonet: Nonet) -> AsyncIterator[None]:
+async def working(nonet: Nonet, size: Size = Report.size) -> AsyncIterator[None]:
     """Run a worker in this process."""
     stop = Stop()
     async with nonet.injector() as injector:
-        worker = nonet.worker(Report.size, injector, isolation=Isolation.LOOP)
+        worker = nonet.worker(size, injector, isolation=Isolation.LOOP)
         running = asyncio.create_task(worker.run(stop))
         try:
             yield
@@ -247,6 +247,21 @@ async def test_submit_all_failures_again(nonet: Nonet, client: httpx.AsyncClient
     again = await client.post(path, data=form)
     assert "5 tasks were not submitted again" in again.text
     assert (await nonet.list_tasks(task="Failing")).matched == 5
+
+
+async def test_a_running_task_links_its_worker(
+    nonet: Nonet, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page names the worker as other pages do, and leads to it."""
+    monkeypatch.setattr(Held, "gate", asyncio.Event())
+    async with working(nonet, Held.size):
+        id = await nonet.submit(Held())
+        await in_state(nonet, id, "running")
+        text = (await client.get(f"/tasks/{id}")).text
+        link = re.search(r'href="(/workers/[^"]+)">([0-9]+@[^<]+)<', text)
+        assert link and link[2] in (await client.get(link[1])).text
+        Held.gate.set()
+        await nonet.client.results.wait(id, 30)
 
 
 async def test_groups(nonet: Nonet, client: httpx.AsyncClient) -> None:

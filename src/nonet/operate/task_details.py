@@ -58,6 +58,7 @@ class TaskReport:
         timeline: its life.
         locks: its locks, while it is live.
         fence: fence of its running attempt, or empty.
+        owner: incarnation of `status.worker`, while that is registered.
         groups: ids of the groups that it opened.
         envelope: its message, as far as it is kept.
         problem: why `envelope` is None.
@@ -70,6 +71,7 @@ class TaskReport:
     timeline: Timeline
     locks: Sequence[LockUse]
     fence: str
+    owner: str
     groups: Sequence[str]
     envelope: Envelope | None
     problem: str
@@ -125,12 +127,20 @@ async def task_report(id: str, client: Client, stores: Stores, *, may_have_sql: 
         ),
         locks=await _locks(status, details, stores) if is_live else (),
         fence=details.record.get("fence", "") if status.state == "running" else "",
+        owner=_owner(status, details, kept),
         groups=await stores.groups.opened_by(id),
         envelope=envelope,
         problem=problem,
         result=details.ended.document if details.ended else None,
         letter=letter,
     )
+
+
+def _owner(status: TaskStatus, details: TaskDetails, kept: Kept | None) -> str:
+    if not status.worker:
+        return ""
+    owner = kept.task.worker if kept else details.record.get("owner", "")
+    return owner if owner != status.worker else ""  # a forgotten worker has no name
 
 
 async def submit_copy(
