@@ -116,7 +116,6 @@ _STAFF = {"groups": ["staff"]}
         {"iat": past(-3600)},
         {"sub": None},
     ],
-    ids=str,
 )
 async def test_false_claims_are_refused(
     client: httpx.AsyncClient, provider: FakeProvider, claims: dict[str, Any]
