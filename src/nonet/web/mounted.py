@@ -56,10 +56,10 @@ class Mounted:
         auditing = asyncio.create_task(every(stop, "audit", site.audit.tick), name="audit")
         try:
             with _before_stop(site.live.stop):
-                yield app
+                async with site.at_work():
+                    yield app
         finally:
             self._app = None
-            site.live.stop()
             stop.request()
             await auditing
             await site.audit.flush()
