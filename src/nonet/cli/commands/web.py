@@ -14,7 +14,6 @@ from typing import Annotated, Any
 
 import typer
 
-from nonet.base.errors import ConfigurationError
 from nonet.cli.durations import duration
 from nonet.cli.options import Json, Limit
 from nonet.cli.output import print_line, print_rows
@@ -157,11 +156,11 @@ def _read_password() -> str:
     if sys.stdin is not None and sys.stdin.isatty():
         found = getpass.getpass("Password: ")
         if found != getpass.getpass("Again: "):
-            raise ConfigurationError("the two passwords differ: try again")
+            raise typer.BadParameter("the two passwords differ: try again")
     else:
         found = sys.stdin.readline().rstrip("\r\n") if sys.stdin else ""
     if len(found) < _SHORTEST:
-        raise ConfigurationError(f"the password is too short: take at least {_SHORTEST} characters")
+        raise typer.BadParameter(f"the password is too short: take at least {_SHORTEST} characters")
     return found
 
 
