@@ -42,8 +42,6 @@ def create_app(nonet: Nonet, settings: WebSettings, access: Access | None = None
     failures.install(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     # Pages first: some have the name of a function of the API, and `url` finds the first route.
-    routers = (*page_routers(), *api_routers())
-    for router in routers:
+    for router in (*page_routers(), *api_routers()):
         app.include_router(router)
-    app.state.routes = [route for router in routers for route in router.routes]
     return app
