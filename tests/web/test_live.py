@@ -211,6 +211,20 @@ async def test_a_refresh_keeps_what_the_user_did(
     assert await browser_page.inner_text("#connection") == "live"
 
 
+async def test_a_page_gets_over_a_stream_that_replaces_its_own(
+    app: FastAPI, url: str, browser_page: Page
+) -> None:
+    """The stream of a page that was left may reach the server late: the open page stays live."""
+    add_probe(app)
+    await browser_page.goto(f"{url}/probe")
+    await eventually(lambda: app.state.site.live.open == 1)
+    async with stream(url) as late:
+        await until(late, "hello")
+    await eventually(lambda: app.state.site.live.open == 1)
+    shown = await browser_page.inner_text("#count")
+    await browser_page.wait_for_function("old => count.textContent !== old", arg=shown)
+
+
 async def test_the_tabs_of_a_browser_share_a_stream(
     app: FastAPI, url: str, browser_page: Page
 ) -> None:
@@ -260,7 +274,8 @@ async def test_open_pages_share_the_budget_of_commands(
         return found
 
     app.add_api_route("/probe/{number}", probe)
-    async with httpx.AsyncClient(timeout=20, base_url=url) as client, stream(url) as messages:
+    refresh = httpx.AsyncClient(timeout=20, base_url=url, headers={"Nonet-Refresh": "1"})
+    async with refresh as client, stream(url) as messages:
         await until(messages, "hello")
         counting = asyncio.create_task(commands_of(redis_url, found))
         began = time.monotonic()

@@ -14,6 +14,7 @@ from nonet.telemetry.metrics import Histogram, Sample
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _NO_ROUTE = "none"
+_REFRESH = b"nonet-refresh"
 _LIVE = "/api/v1/live"  # lasts as long as its page is open
 
 
@@ -21,7 +22,7 @@ class Requests:
     """What was requested since the process began.
 
     Attributes:
-        pages: what pages have sent to Redis.
+        pages: what open pages have sent to Redis to read themselves again.
     """
 
     def __init__(self) -> None:
@@ -69,9 +70,10 @@ class Measured:
             await send(message)
 
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        is_page = not path.startswith(("/api/", "/static/"))
+        # What people open or change is not counted: else their clicks would delay the next tick.
+        is_refresh = any(name == _REFRESH for name, _ in scope["headers"])
         try:
-            with spending(self._requests.pages) if is_page else nullcontext():
+            with spending(self._requests.pages) if is_refresh else nullcontext():
                 await self._app(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "")

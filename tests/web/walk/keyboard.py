@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from playwright.async_api import Locator, Page
+import re
+
+from playwright.async_api import Locator, Page, TimeoutError
 
 _MOST_TABS = 400
 
@@ -29,18 +31,60 @@ class Keyboard:
             await self._page.keyboard.press("Tab")
         raise AssertionError(f"{target} cannot be reached with Tab")
 
-    async def fill(self, label: str, text: str) -> None:
-        """Type into the field with this label."""
-        await self.reach(self._page.get_by_label(label, exact=True).first)
+    async def fill(self, field: Locator, text: str) -> None:
+        """Type into a field."""
+        await self.reach(field)
         await self._page.keyboard.press("Control+A")
         await self._page.keyboard.type(text)
 
-    async def press_button(self, name: str) -> None:
-        """Press the button with this text."""
-        await self.reach(self._page.get_by_role("button", name=name, exact=True).first)
+    async def press(self, target: Locator) -> None:
+        """Press a button, or follow a link."""
+        await self.reach(target)
         await self._page.keyboard.press("Enter")
 
-    async def follow(self, name: str) -> None:
-        """Follow the link with this text."""
-        await self.reach(self._page.get_by_role("link", name=name, exact=True).first)
-        await self._page.keyboard.press("Enter")
+
+class Actor:
+    """Acts on pages with the keyboard.
+
+    Args:
+        page: a page that has logged in.
+        url: of the dashboard.
+    """
+
+    def __init__(self, page: Page, url: str) -> None:
+        self._page = page
+        self._url = url
+        self._keyboard = Keyboard(page)
+
+    async def open(self, path: str) -> None:
+        """Open a page by its address."""
+        await self._page.goto(f"{self._url}{path}")
+
+    async def sees(self, *texts: str) -> None:
+        """Wait until the page has all these texts."""
+        for text in texts:
+            try:
+                await self._page.get_by_text(text).first.wait_for(state="attached")
+            except TimeoutError:
+                shown = await self._page.inner_text("main")
+                raise AssertionError(f"{text!r} is not on {self._page.url}: {shown}") from None
+
+    async def press(self, button: str | re.Pattern[str], **fields: str) -> None:
+        """Fill fields by the beginnings of their labels, and press the button with this text."""
+        for label, text in fields.items():
+            await self._keyboard.fill(
+                self._shown(self._page.get_by_label(re.compile(f"^{label}"))), text
+            )
+        await self._keyboard.press(
+            self._shown(self._page.get_by_role("button", name=button, exact=True))
+        )
+
+    async def follow(self, link: str | re.Pattern[str]) -> None:
+        """Follow the first link with this text."""
+        await self._keyboard.press(
+            self._shown(self._page.get_by_role("link", name=link, exact=True))
+        )
+
+    @staticmethod
+    def _shown(found: Locator) -> Locator:
+        return found.locator("visible=true").first

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import redis
 from daemons import Daemon, wait_until
 
 _TESTS = Path(__file__).parents[2]
@@ -116,3 +117,9 @@ class Shop:
         """The state of a task."""
         state: str = json.loads(self.command("task-run", "status", id, "--json"))["state"]
         return state
+
+    def quarantine(self) -> None:
+        """Put a message that is no task into the stream of small tasks, and wait for its end."""
+        with redis.Redis.from_url(self.variables["NONET_REDIS_URL"]) as client:
+            client.xadd("{shop}:tasks:normal:small", {"x": "nothing of ours"})
+        wait_until(lambda: self.command("task-run", "quarantine", "list", "--json") != "[]\n", "q")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Literal
@@ -14,7 +15,7 @@ from ports import free_port
 from servers import RedisServer
 from web.accessible import faults
 from web.conftest import CHROMIUM
-from web.walk.keyboard import Keyboard
+from web.walk.keyboard import Actor, Keyboard
 from web.walk.shop import PASSWORD, Shop
 
 Theme = Literal["light", "dark"]
@@ -84,11 +85,9 @@ async def walking(theme: Theme, width: int) -> AsyncIterator[Page]:
 
 async def log_in(page: Page, shop: Shop) -> None:
     """Log in with the keyboard."""
-    await page.goto(shop.url)
-    keyboard = Keyboard(page)
-    await keyboard.fill("Name", "ann")
-    await keyboard.fill("Password", PASSWORD)
-    await keyboard.press_button("Log in")
+    actor = Actor(page, shop.url)
+    await actor.open("/")
+    await actor.press("Log in", Name="ann", Password=PASSWORD)
     await page.wait_for_url(f"{shop.url}/")
 
 
@@ -109,8 +108,6 @@ async def test_every_page_is_reached_by_keys_and_excludes_no_one(
         await log_in(page, shop)
         found: dict[str, list[str]] = {}
         for key, name in PAGES.items():
-            if not await page.locator(f'nav.pages a[data-key="{key}"]').count():
-                continue
             await Keyboard(page).go(key)
             found[name] = await _look_at(page)
             await _picture(page, name, theme, width)
@@ -137,3 +134,115 @@ async def _picture(page: Page, name: str, theme: Theme, width: int) -> None:
     if wanted and (theme, width) == ("light", WIDE):
         _PICTURES.mkdir(parents=True, exist_ok=True)
         await page.screenshot(path=_PICTURES / f"{name}.png")
+
+
+async def test_every_action_is_done_with_the_keyboard(shop: Shop) -> None:
+    """Each button does what it says, and the next page tells so."""
+    async with walking("light", WIDE) as page:
+        await log_in(page, shop)
+        actor = Actor(page, shop.url)
+        await _act_on_tasks(actor, shop)
+        await _act_on_limits_and_locks(actor, shop)
+        await _act_on_schedules(actor)
+        await _act_on_streams_and_classes(actor)
+        await _act_on_dead_letters(actor)
+        await _act_on_quarantine(actor, shop)
+        await _act_on_workers(actor)
+        await actor.open("/audit")
+        await actor.sees("release", "limit", "cancel", "drain", "discard", "reveal")
+        await actor.follow("ann")
+
+
+async def _act_on_tasks(actor: Actor, shop: Shop) -> None:
+    await actor.open("/tasks?q=invoice-7-again")
+    await actor.sees("lock:mutex:invoice:7", "Why it does not run")
+    await actor.press("Cancel…")
+    await actor.press("Cancel it", Reason="not needed")
+    await actor.sees("cancelled")
+    await actor.open("/tasks/users-0")
+    await actor.sees("FileNotFoundError", "Traceback")
+    await actor.press("Show arguments and command…")
+    await actor.press("Show them")
+    await actor.sees("/data/users0.csv", "task-run call")
+    await actor.open("/tasks/users-1")
+    await actor.press("Submit again")
+    await actor.sees("Submitted")
+    await actor.open("/delayed")
+    await actor.press("Run later now")
+    shop.reach("later", "done")
+    for number in range(3):
+        shop.submit(f"old-{number}", "queued", "RenderArchive", number)
+    await actor.open("/tasks?state=queued&task=RenderArchive")
+    await actor.follow("Cancel all that match…")
+    await actor.sees("RenderArchive: 4")
+    await actor.press("Cancel 4 tasks")
+    assert shop.state("old-0") == "cancelled"
+
+
+async def _act_on_limits_and_locks(actor: Actor, shop: Shop) -> None:
+    await actor.open("/limits")
+    await actor.follow("Change concurrency mail_host default")
+    await actor.press("Preview", Executions="5")
+    await actor.press("Set it")
+    await actor.sees("set by hand")
+    await actor.press("Undo concurrency mail_host default")
+    await actor.sees("configuration")
+    await actor.open("/locks/lock:mutex:invoice:7")
+    await actor.sees("invoice-7", "SendInvoice")
+    await actor.follow("Release by force …")
+    await actor.press("Release it", Type="lock:mutex:invoice:7")
+    await actor.sees("eleased")
+
+
+async def _act_on_schedules(actor: Actor) -> None:
+    await actor.open("/schedules")
+    await actor.press(re.compile("^Run .*NightlyReport.* now$"))
+    await actor.sees("ubmitted")
+    await actor.open("/schedules")
+    await actor.follow("shop_tasks:NightlyReport")
+    await actor.press("Pause", Reason="maintenance")
+    await actor.sees("maintenance")
+    await actor.press("Resume")
+    await actor.open("/schedules")
+    await actor.follow("Next 24 hours")
+    await actor.sees("shop_tasks:NightlyReport", ":00")
+
+
+async def _act_on_streams_and_classes(actor: Actor) -> None:
+    for path in ("/streams/normal/small", "/classes/shop_tasks:SendMail"):
+        await actor.open(path)
+        await actor.press("Pause …")
+        await actor.press("Pause", Reason="maintenance")
+        await actor.sees("maintenance")
+        await actor.press("Resume")
+        await actor.sees("Pause …")
+
+
+async def _act_on_dead_letters(actor: Actor) -> None:
+    await actor.open("/dead-letters")
+    await actor.follow("FileNotFoundError")
+    await actor.sees("users-2")
+    await actor.follow("Submit them again …")
+    await actor.press(re.compile(r"^Submit \d+ again$"))
+    await actor.sees("3 of 3 done")
+    await actor.open("/dead-letters")
+    await actor.follow("Discard all …")
+    await actor.press(re.compile(r"^Discard \d+$"), Why="known fault")
+    await actor.sees("There are no dead letters")
+
+
+async def _act_on_quarantine(actor: Actor, shop: Shop) -> None:
+    shop.quarantine()
+    await actor.open("/quarantine")
+    await actor.sees("not a task pointer")
+    await actor.follow(re.compile(r"^\d+-\d+$"))
+    await actor.press("Discard…")
+    await actor.press("Discard it", Why="a test")
+    await actor.sees("iscarded")
+
+
+async def _act_on_workers(actor: Actor) -> None:
+    await actor.open("/workers")
+    await actor.follow("Drain all small …")
+    await actor.press("Drain 2 small workers")
+    await actor.sees("draining")

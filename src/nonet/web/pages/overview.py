@@ -121,10 +121,8 @@ def _page_of(finding: Finding) -> tuple[str, dict[str, Any], str]:
             return ("task_class", {"name": what}, "") if ":" in what else ("workers", {}, "")
         case "class":
             return "task_class", {"name": what}, ""
-        case "lock":
+        case "lock" | "limiter":
             return "lock", {"name": what}, ""
-        case "limiter":
-            return "limits", {}, ""
         case "pause" if what.startswith("stream:"):
             _, priority, size = what.split(":")
             return "stream", {"priority": priority, "size": size}, ""

@@ -8,6 +8,7 @@
   const badge = document.getElementById("connection");
   const CHECK_MS = 1000;
   const LONGEST_RETRY_MS = 60000;
+  const REPLACED_MS = 3000;
 
   let source = null; // of the tab that holds the stream
   let lastEvent = "";
@@ -190,8 +191,13 @@
     };
 
     if (navigator.locks) {
-      // The lock is free when the tab that has it closes.
-      navigator.locks.request(name, () => new Promise(listen));
+      // The lock is free when the tab that has it closes. A stream of a page that was left at once
+      // may reach the server after ours, and replace it: then open one again.
+      const hold = async () => {
+        await navigator.locks.request(name, () => new Promise(listen));
+        setTimeout(hold, REPLACED_MS);
+      };
+      hold();
     } else {
       // Without TLS there are no Web Locks: who hears nothing takes the stream.
       const check = () => {
