@@ -21,7 +21,6 @@ from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon.service import who
-from nonet.rules.explanation import Explanation
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores
 from nonet.tasks.execution import TaskContext
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
+    from nonet.rules.explanation import Explanation
     from nonet.rules.situation import Overview
     from nonet.scheduler.scheduler import Scheduler
     from nonet.stores.namespace.leadership import Leader

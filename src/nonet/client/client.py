@@ -25,11 +25,8 @@ from nonet.client.outcomes import child_result, value_of
 from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
 from nonet.messages.signing import Signer
-from nonet.rules.explanation import Explanation, Facts, explain, explain_kept
 from nonet.stores.namespace.cancellation import Cancellation
-from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
-from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
@@ -59,14 +56,13 @@ from nonet.tasks.task import (
 from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
+    from nonet.rules.explanation import Explanation, Facts
     from nonet.stores.sql.outbox import Kept, Outbox
 
 # Seconds between two queries of a task that is in SQL only; the relay runs once a second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
 # Query SQL at least once, for up to this long, even with `timeout=0`.
 _QUERY_SECONDS = 0.5
-# Holders of a lock that a list examines, and as many waiters.
-_OF_LOCK = 500
 # A worker stores at most one progress of an attempt a second, so none is missed.
 _PROGRESS_SECONDS = 0.5
 # Many tasks can wait for results at once. Without a bound they would exhaust the connection pool,
@@ -115,8 +111,6 @@ class Client:
             registry, self.live_config, signer or Signer(), message_limit=message_limit
         )
         self.groups: Groups = Groups(broker.client, namespace)
-        self._facts = TaskFacts(broker.client, namespace, broker.crash_limit, broker.lock_ttl_ms)
-        self._locks = LockBoard(broker.client, namespace, broker.lock_ttl_ms)
         self.results: Results = Results(broker.client, broker.scripts, broker.url, namespace)
         self._outbox = outbox
         self._may_have_sql = may_have_sql
@@ -301,20 +295,27 @@ class Client:
     async def explain_by_facts(
         self, id: str, *, details: bool = True
     ) -> tuple[Explanation, Facts | None]:
-        """As `explain`, with the facts of it; None: SQL alone knows the task."""
+        """As `explain`, with the facts, for the framework; None: SQL alone knows the task."""
+        from nonet.rules.explanation import explain
+        from nonet.stores.namespace.explaining import TaskFacts  # workers explain no tasks
+
         self._ensure_open(id)
+        broker = self.broker
+        source = TaskFacts(broker.client, self._namespace, broker.crash_limit, broker.lock_ttl_ms)
         try:
-            facts = await self._facts.read(id)
+            facts = await source.read(id)
         except NotFoundError:
             kept = await self._kept(id)
             if kept is not None:
                 return await self._explain_kept(id, kept), None
             # The relay may have moved it from SQL to Redis in between.
-            facts = await self._facts.read(id)
+            facts = await source.read(id)
         facts = facts if details else facts.without_details()
         return explain(facts), facts
 
     async def _explain_kept(self, id: str, kept: Kept) -> Explanation:
+        from nonet.rules.explanation import explain_kept
+
         return explain_kept(
             id,
             seconds=(datetime.now(UTC) - kept.created).total_seconds(),
@@ -405,43 +406,24 @@ class Client:
         for name, value in (("limit", limit), ("budget", budget)):
             if value < 1:
                 raise ValueError(f"list_tasks: {name}={value!r} must be at least 1")
-        states = (state,) if state else ()
-        selection = await self.selection(
-            states, task=task, labels=labels, worker=worker, error=error, since=since
+        from nonet.stores.namespace.live_tasks import live_filter, page_of_lock
+
+        selection = await live_filter(
+            self.broker,
+            self.results,
+            (state,) if state else (),
+            task=task,
+            labels=labels,
+            worker=worker,
+            error=error,
+            since=since,
         )
         if lock is None:
             return await self.results.page(selection, limit=limit, budget=budget, cursor=cursor)
-        ids, total = await self._locks.tasks(lock, _OF_LOCK)
-        rows = await self.results.chosen(ids, selection)
-        return TaskPage(rows[:limit], len(rows), len(ids), max(total, len(ids)))
+        from nonet.stores.namespace.lock_board import LockBoard  # workers look at no locks
 
-    async def selection(
-        self,
-        states: Sequence[str],
-        *,
-        task: str | None = None,
-        labels: Mapping[str, Any] | None = None,
-        worker: str | None = None,
-        error: str = "",
-        since: timedelta | None = None,
-        until: datetime | None = None,
-    ) -> TaskFilter:
-        """Return the filter for live tasks, for `results.page` and `cancellation`.
-
-        Args:
-            worker: name or incarnation of the worker that has the task; None: any, or none.
-            since: at most this long ago.
-            until: latest submission, by the logical clock of Redis.
-        """
-        return TaskFilter(
-            task or "",
-            labels or {},
-            states,
-            workers=None if worker is None else await self.results.incarnations(worker),
-            error=error,
-            since=None if since is None else await self.broker.logical_now() - since,
-            until=until,
-        )
+        locks = LockBoard(self.broker.client, self._namespace, self.broker.lock_ttl_ms)
+        return await page_of_lock(self.results, locks, lock, selection, limit)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks in whatever state they are; see `Nonet.cancel`."""

@@ -119,18 +119,23 @@ async def list_(
         filters = EndedOptions(state, task, labels_of(label), worker, error, since)
         return await list_ended(target, filters, limit, search, as_json)
     labels = labels_of(label)
-    async with target.observer() as nonet:
-        page = await nonet.list_tasks(
-            state=state,
+    from nonet.stores.namespace.live_tasks import live_filter, page_of_lock  # these import redis
+
+    async with target.stores() as stores:
+        selection = await live_filter(
+            stores.broker,
+            stores.results,
+            (state,) if state else (),
             task=task,
             labels=labels,
             worker=worker,
-            lock=lock,
             error=error,
-            limit=limit,
-            budget=search,
         )
-        now = await nonet.broker.logical_now()
+        if lock:
+            page = await page_of_lock(stores.results, stores.locks, lock, selection, limit)
+        else:
+            page = await stores.results.page(selection, limit=limit, budget=search)
+        now = await stores.broker.logical_now()
     if as_json:
         print_json(page.rows)
     else:

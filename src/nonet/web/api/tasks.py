@@ -15,6 +15,7 @@ from nonet.operate.ended import resubmit_ended
 from nonet.operate.task_details import task_report
 from nonet.rules.explanation import Explanation
 from nonet.rules.permissions import Action, Principal
+from nonet.stores.queue.places import TaskFilter
 from nonet.tasks.handles import TaskStatus
 from nonet.web import shown
 from nonet.web.api.routing import (
@@ -182,7 +183,7 @@ async def cancel_tasks(body: CancelMany, site: SiteOf, who: Canceller) -> Cancel
     if not (body.task or body.labels):
         raise ValueError("give a task class or labels, or it would cancel all tasks")
     client = site.nonet.client
-    selection = await client.selection(body.states, task=body.task, labels=body.labels)
+    selection = TaskFilter(body.task or "", body.labels, body.states)
     if body.dry_run:
         found = await preview_cancel(client, selection)
         sample = [shown.status(item, who) for item in shown.visible(found.sample, who)]

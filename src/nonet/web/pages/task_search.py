@@ -14,6 +14,7 @@ from nonet.app import Nonet
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.namespace.history import STATES as END_STATES
 from nonet.stores.namespace.history import EndedFilter
+from nonet.stores.namespace.live_tasks import live_filter
 from nonet.stores.queue.places import LIVE_STATES, UNFINISHED, TaskFilter
 from nonet.tasks.handles import EndedTask, TaskStatus
 
@@ -109,7 +110,9 @@ class Search:
             until: latest submission.
         """
         states = (self.state,) if self.state in UNFINISHED else UNFINISHED
-        return await nonet.client.selection(
+        return await live_filter(
+            nonet.broker,
+            nonet.client.results,
             states,
             task=self.task or None,
             labels=self.labels,
