@@ -33,7 +33,7 @@ def of_call(name: str, arguments: Mapping[str, Any]) -> str:
         arguments: by name, in types of JSON.
 
     >>> of_call("mail:Invoice", {"to": "a b"})
-    'task-run call mail:Invoice --kwargs \'{"to": "a b"}\''
+    'task-run call mail:Invoice --kwargs \\'{"to": "a b"}\\''
     """
     given = ("--kwargs", json.dumps(arguments)) if arguments else ()
     return command("task-run", "call", name, *given)
