@@ -55,7 +55,7 @@ class Sessions:
 
     def __init__(self, client: AsyncRedis, namespace: str) -> None:
         self._client = client
-        self._prefix = f"{prefix(namespace)}web:"
+        self._prefix = prefix(namespace)
 
     async def begin(self, session: Session, idle: float) -> None:
         """Store a session. It ends after `idle` seconds unless `extend` is called."""
@@ -110,11 +110,13 @@ class Sessions:
     async def offer(self, code: str, who: str, seconds: float) -> None:
         """Accept the code of a one-time link for some time; `who` made it."""
         async with server_errors(self._client):
-            await self._client.set(f"{self._prefix}link:{digest_of(code)}", who, px=_ms(seconds))
+            await self._client.set(
+                f"{self._prefix}web:link:{digest_of(code)}", who, px=_ms(seconds)
+            )
 
     async def redeem(self, code: str) -> str | None:
         """Return who made a link, and end it; None: it is unknown, spent or too old."""
-        key = f"{self._prefix}link:{digest_of(code)}"
+        key = self._link(code)
         async with server_errors(self._client):
             who = await self._client.get(key)
             # Of several callers, one deletes it.
@@ -146,13 +148,16 @@ class Sessions:
             await self._client.delete(self._tries(what))
 
     def _key(self, digest: str) -> str:
-        return f"{self._prefix}session:{digest}"
+        return f"{self._prefix}web:session:{digest}"
 
     def _index(self, name: str) -> str:
-        return f"{self._prefix}sessions:{escape(name)}"
+        return f"{self._prefix}web:sessions:{escape(name)}"
+
+    def _link(self, code: str) -> str:
+        return f"{self._prefix}web:link:{digest_of(code)}"
 
     def _tries(self, what: str) -> str:
-        return f"{self._prefix}tries:{digest_of(what)}"  # it may be a text of any length
+        return f"{self._prefix}web:tries:{digest_of(what)}"  # it may be a text of any length
 
 
 def _ms(seconds: float) -> int:
