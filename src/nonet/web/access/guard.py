@@ -212,7 +212,6 @@ def _ask_for_login(request: Request, path: str) -> Response:
         not path.startswith("/api/")
         and "text/html" in headers.get("Accept", "")
         and headers.get("Sec-Fetch-Mode", "navigate") == "navigate"
-        and "HX-Request" not in headers
     )
     if not is_page:
         raise HTTPException(
