@@ -38,12 +38,13 @@ class Sessions:
 
     def __init__(self, *known: str) -> None:
         self.known = set(known)
+        self.role = Role.ADMIN
 
     async def identify(self, request: Request) -> Principal | None:
         """See `nonet.web.access.access.Access`."""
         session = request.headers.get("X-Session", "one")
         known = session in self.known
-        return Principal("alice", ACTIONS[Role.ADMIN], session=session) if known else None
+        return Principal("alice", ACTIONS[self.role], session=session) if known else None
 
 
 @pytest.fixture
@@ -137,6 +138,23 @@ async def test_a_stream_beats_and_ends_with_its_session(
         await until(messages, ":")
         sessions.known.clear()
         assert (await until(messages, "end"))[0] == {"reason": "session"}
+
+
+@pytest.mark.parametrize("end", ["removed", "demoted"])
+async def test_ticks_keep_no_stream_open(
+    url: str, sessions: Sessions, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """A stream with much to send ends as soon, too, when its user is out or may see less."""
+    monkeypatch.setattr(live_module, "_HEARTBEAT_SECONDS", 0.5)
+    monkeypatch.setattr(live_module, "_SHORTEST_SECONDS", 0.05)
+    async with stream(url) as messages:
+        await until(messages, "tick")
+        if end == "removed":
+            sessions.known.clear()
+        else:
+            sessions.role = Role.VIEWER
+        async with asyncio.timeout(5):
+            assert (await until(messages, "end"))[0] == {"reason": "session"}
 
 
 async def test_a_session_has_one_stream_which_its_logout_closes(app: FastAPI, url: str) -> None:

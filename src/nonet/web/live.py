@@ -109,7 +109,7 @@ class Live:
 
         Args:
             owner: the session of the caller, whose earlier stream ends, or a name.
-            allowed: asked at each heartbeat; the stream ends if the answer is no.
+            allowed: asked every 15 seconds; the stream ends if the answer is no.
             show: returns an event as the caller may see it.
             is_session: whether `owner` is a session.
             after: id of the last event that the caller has seen; those after it are sent first.
@@ -124,10 +124,15 @@ class Live:
             for id, event in await self._missed(after):
                 stream.replayed |= {id}
                 yield _event(id, show(event))
+            asked_at = time.monotonic()
             while not stream.end:
-                if not await _woken(stream, _HEARTBEAT_SECONDS):
+                is_woken = await _woken(stream, _HEARTBEAT_SECONDS)
+                if time.monotonic() - asked_at >= _HEARTBEAT_SECONDS:  # ticks come more often
                     if not await allowed():
                         stream.finish("session")
+                        break
+                    asked_at = time.monotonic()
+                if not is_woken:
                     yield format_sse_event(comment="still here")
                 while stream.unsent:
                     yield stream.unsent.popleft()
