@@ -121,7 +121,7 @@ def _deaths(found: Situation) -> Iterator[Finding]:
         if death.number < _FEW_DEATHS or is_paused:
             continue
         # A class with further tasks can be stopped. Else there is only the error to read.
-        verb, command = "died", remedies.command("task-run", "result", death.id)
+        verb, command = "died", remedies.of_task("result", death.id)
         if any(task == death.task for task, _ in found.active):
             command = remedies.command("task-run", "pause", "--task", death.task)
         if death.state == "expired":

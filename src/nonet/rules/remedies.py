@@ -26,6 +26,17 @@ def command(*words: str) -> str:
     return shlex.join(words) if all(word.isprintable() for word in words) else ""
 
 
+def of_task(verb: str, id: str) -> str:
+    """The command that does something with one task.
+
+    Whoever submits a task may choose its id, so that it must not be taken for an option.
+
+    >>> of_task("cancel", "t-1"), of_task("cancel", "--task=mail:Send")
+    ('task-run cancel t-1', 'task-run cancel -- --task=mail:Send')
+    """
+    return command("task-run", verb, *(["--"] if id.startswith("-") else []), id)
+
+
 def of_call(name: str, arguments: Mapping[str, Any]) -> str:
     """The command that runs a task here, without a worker.
 
@@ -76,7 +87,7 @@ def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
         return ""
     if first.is_left or first.task == "hold":
         return command("task-run", "locks", "release", lock)
-    return command("task-run", "cancel", first.id) if first.is_live else ""
+    return of_task("cancel", first.id) if first.is_live else ""
 
 
 def of_limiter(counter: str, enough: int, window: float | None = None) -> str:
@@ -107,7 +118,7 @@ def of_turn(first: str) -> str:
     >>> of_turn("t-1"), of_turn("")
     ('task-run explain t-1', '')
     """
-    return command("task-run", "explain", first) if first else ""
+    return of_task("explain", first) if first else ""
 
 
 def of_pause(what: str) -> str:
