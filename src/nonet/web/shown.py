@@ -9,7 +9,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
@@ -22,14 +22,16 @@ from nonet.rules.situation import Overview
 from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.periodic import EntryStatus
 from nonet.stores.namespace.quarantine import Quarantined
+from nonet.stores.queue.workers import WorkerStatus
 from nonet.stores.sql.letters import DeadLetter
 from nonet.tasks.handles import EndedTask, TaskStatus
 from nonet.web.site import Site, ensure
 
 # Ends that say who ended the task and why, instead of an error that the task raised.
 _TOLD = ("cancelled", "expired")
-# Kinds of events whose text quotes an error.
+# Kinds of events whose text quotes an error; and those that quote a search, for labels or errors.
 _QUOTING = frozenset({"config-refused", "overflow-hook", "startup-hook"})
+_SEARCHED = frozenset({"tasks-cancelled", "tasks-resubmitted"})
 
 
 class Named(Protocol):
@@ -57,9 +59,12 @@ def ensure_searchable(who: Principal, task_class: str | None, *details: object) 
 
 def visible(found: Iterable[_Named], who: Principal) -> list[_Named]:
     """Return the tasks of a list whose classes `who` may read."""
-    if who.classes is None:
-        return list(found)
     return [item for item in found if who.may(Action.READ, item.name)]
+
+
+def matched(number: int, rows: Sequence[object], who: Principal, task_class: str | None) -> int:
+    """Return how many tasks match a search, or of how many of them `who` may know."""
+    return number if who.may(Action.READ, task_class) else len(rows)
 
 
 def status(found: TaskStatus, who: Principal) -> TaskStatus:
@@ -110,6 +115,13 @@ def _attempt(found: Mapping[str, Any]) -> dict[str, Any]:
     return {**found, "error": error_type(str(found.get("error", "")))}
 
 
+def worker(found: WorkerStatus, who: Principal) -> WorkerStatus:
+    """Return a worker as `who` may see it: a problem of its configuration quotes values."""
+    if not found.config_problem or sees_details(who, None):
+        return found
+    return replace(found, config_problem=HIDDEN)
+
+
 def entry(found: EntryStatus) -> EntryStatus:
     """Return a periodic entry without its arguments."""
     return replace(found, args={})
@@ -123,9 +135,12 @@ def quarantined(found: Quarantined, who: Principal) -> Quarantined:
 
 def event(found: Event, who: Principal) -> Event:
     """Return an event as `who` may see it."""
-    if found.kind not in _QUOTING or sees_details(who, None):
+    if found.kind not in _QUOTING | _SEARCHED or sees_details(who, None):
         return found
-    return replace(found, text=HIDDEN)
+    if found.kind in _QUOTING:
+        return replace(found, text=HIDDEN)
+    number, colon, _ = found.text.partition(": ")
+    return replace(found, text=f"{number}: {HIDDEN}" if colon else number)
 
 
 async def overview(site: Site, who: Principal) -> Overview:

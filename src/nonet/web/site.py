@@ -157,7 +157,9 @@ def _ensure_writable(site: Site, action: Action) -> None:
 
 def refuse(who: Principal, action: Action, task_class: str | None = None) -> None:
     """Raise 403 and name the missing permission."""
-    scope = f" for {task_class}" if task_class else ""
+    # The class of a task, which a caller knows by its id only, is not for all.
+    may_know = who.may(Action.READ, task_class)
+    scope = f" for {task_class if may_know else 'that class'}" if task_class else ""
     raise HTTPException(403, f"{who.name} may not {action}{scope}: ask an admin for a role")
 
 

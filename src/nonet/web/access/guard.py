@@ -123,12 +123,12 @@ class Guard:
         if path.startswith(STATIC):
             return None
         if path in PUBLIC:
-            _slow_down(self._unknown_rates, address)
+            _slow_down(self._unknown_rates, requests.household_of(address))
             _ensure_own_origin(request, is_needed=True)
             return None
         principal = await site.access.identify(request)
         if principal is None:
-            _slow_down(self._unknown_rates, address)
+            _slow_down(self._unknown_rates, requests.household_of(address))
             return _ask_for_login(request, path)
         _slow_down(self._rates, principal.name)
         if not request.headers.get("Authorization", "").lower().startswith("bearer "):

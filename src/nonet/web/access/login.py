@@ -15,7 +15,7 @@ from nonet.rules.permissions import ACTIONS, Principal, Role, highest, read_role
 from nonet.stores.namespace.sessions import Session
 from nonet.web.access.oidc import Provider
 from nonet.web.access.passwords import NOBODY, Checker
-from nonet.web.access.requests import is_in, networks, peer_of
+from nonet.web.access.requests import household_of, is_in, networks, peer_of
 from nonet.web.access.sessions import Browsers, csrf_of
 from nonet.web.access.users import User, Users
 
@@ -161,6 +161,7 @@ class Login:
             HTTPException: 429, there were too many.
             ServerUnreachableError: Redis does not answer.
         """
+        what = household_of(what) if kind == "address" else what
         sessions = self._nonet.stores.sessions
         number, left = await sessions.attempt(f"{kind} {what}", _TRIES_SECONDS)
         if number > _MOST_TRIES[kind]:

@@ -102,7 +102,7 @@ class Provider:
         """
         secret, _, next = cookie.partition(".")
         state = answer.get("state", "")
-        if not secret or not hmac.compare_digest(_part(secret, "state"), state):
+        if not secret or not hmac.compare_digest(_part(secret, "state").encode(), state.encode()):
             raise _refused("the login began in another browser or too long ago: log in again")
         if answer.get("iss", self._issuer) != self._issuer:
             raise _refused(f"the answer is of {answer['iss'][:200]!r}, another provider")

@@ -50,6 +50,20 @@ def address_of(request: Request, proxies: Networks) -> str:
     return found[:64]
 
 
+def household_of(address: str) -> str:
+    """Return what is counted as one caller: an IPv4 address, or a network that one IPv6 caller has.
+
+    >>> household_of("192.0.2.1"), household_of("2001:db8:0:7::1"), household_of("?")
+    ('192.0.2.1', '2001:db8:0:7::/64', '?')
+    """
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    found = getattr(found, "ipv4_mapped", None) or found
+    return str(found if found.version == 4 else ip_network(f"{found}/64", strict=False))
+
+
 def base_of(scope: Scope) -> str:
     """Return the path below which all pages are; empty for the root."""
     return str(scope.get("root_path", "")).rstrip("/")

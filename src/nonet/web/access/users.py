@@ -118,8 +118,8 @@ class Users:
         self._users: Mapping[str, User] = {}
         self._tokens: Mapping[str, Token] = {}
         if path is not None:
+            self._seen = _state(path)  # first, so that a change while it is read counts
             self._take(path)
-            self._seen = _state(path)
             if path.stat().st_mode & 0o004:
                 logger.warning(
                     "all users of this machine can read the hashes of passwords and tokens: "
@@ -210,6 +210,11 @@ def _repeated(found: _File, document: Document) -> Iterator[tuple[int, str]]:
         for number, name in enumerate(names):
             if name in names[:number]:
                 yield document.line_of((kind, number)), f"{kind}[{number}] repeats {name!r}"
+    hashes = [token.sha256 for token in found.tokens]
+    for number, value in enumerate(hashes):
+        if value in hashes[:number]:  # which of the two has the right scope?
+            line = document.line_of(("tokens", number))
+            yield line, f"tokens[{number}] is the token of another line: make a new one"
 
 
 def _state(path: Path) -> tuple[int, ...] | str:

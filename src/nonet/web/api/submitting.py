@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from fastapi import Header
+from fastapi import Header, HTTPException
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints
 
 from nonet.base.errors import InvalidArgumentsError, UnknownTaskError
@@ -208,6 +208,11 @@ def _checked(
     if key is not None and item.id is not None:
         raise ValueError("id: leave it out, because the Idempotency-Key decides it")
     task_class = _class_of(site, who, item.task)
+    if who.classes is not None and item.unique and item.unique.key is not None:
+        # It would hold off, or with keep_latest cancel, tasks of other classes with the same key.
+        raise HTTPException(
+            403, f"unique.key: all classes share keys, and {who.name} is for some: leave it out"
+        )
     options = item.options(now)
     return bound(task_class, [], item.arguments), options
 

@@ -153,7 +153,7 @@ async def list_tasks(
     return LivePage(
         items=rows,
         cursor=sealed(found.cursor),
-        matched=found.matched,
+        matched=shown.matched(found.matched, rows, who, task),
         searched=found.searched,
         total=found.total,
     )
@@ -180,6 +180,7 @@ async def cancel_tasks(body: CancelMany, site: SiteOf, who: Canceller) -> Cancel
     second one, with this moment, cancels those that existed then.
     """
     ensure(who, Action.CANCEL, body.task)
+    shown.ensure_searchable(who, body.task, body.labels)
     if not (body.task or body.labels):
         raise ValueError("give a task class or labels, or it would cancel all tasks")
     client = site.nonet.client

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from nonet.base.streams import Size
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.queue.workers import WorkerStatus, chosen
-from nonet.web import workers
+from nonet.web import shown, workers
 from nonet.web.site import SiteOf, Viewer, for_all_classes
 
 router = APIRouter(prefix="/api/v1/workers", tags=["workers"])
@@ -36,13 +36,14 @@ async def list_workers(
     state: Annotated[str, Query(description="working, idle, draining, …")] = "",
 ) -> list[WorkerStatus]:
     """Return the registered workers, by size and name, with up to 20 tasks of each."""
-    return workers.matching(await workers.registered(site), size or "", state)
+    found = workers.matching(await workers.registered(site), size or "", state)
+    return [shown.worker(item, who) for item in found]
 
 
 @router.get("/{name}")
 async def worker(site: SiteOf, who: Viewer, name: str) -> WorkerStatus:
     """Return one worker, by its id or its pid@host."""
-    return chosen(await workers.registered(site), name)
+    return shown.worker(chosen(await workers.registered(site), name), who)
 
 
 @router.post("/{name}/drain")

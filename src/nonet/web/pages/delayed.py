@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from nonet.base.errors import NotFoundError
 from nonet.operate.delayed import cancel_delayed, hasten
 from nonet.rules.permissions import Action, Principal
+from nonet.web import shown
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import Site, SiteOf, ensure, may
 
@@ -39,7 +40,7 @@ async def delayed(
     found = await site.shared.read(("delayed", task, cursor), 2.0, read)
     now = await site.nonet.broker.now()
     rows = [
-        (item, (now - item.due).total_seconds() if item.due else 0.0)
+        (shown.status(item, who), (now - item.due).total_seconds() if item.due else 0.0)
         for item in found.rows
         if who.may(Action.READ, item.name)
     ]
@@ -51,7 +52,6 @@ async def delayed(
         task=task,
         is_first=not cursor,
         overdue=_OVERDUE_SECONDS,
-        sees=lambda name: who.may(Action.DETAILS, name),
     )
 
 

@@ -115,6 +115,8 @@ async def oidc_callback(request: Request, site: SiteOf, login: LoginOf) -> Respo
                 "NONET_WEB_OIDC_ROLES gives none of them a role. Ask an admin of this dashboard.",
             )
     except HTTPException as error:
+        if error.status_code == 403:  # or anybody could fill the audit
+            await login.count_attempt("address", address.get())
         await site.audit.record("?", "login", "by OIDC", str(error.detail))
         raise
     answer = RedirectResponse(own_path(found.next, base_of(request.scope)), 303)

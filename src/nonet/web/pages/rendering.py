@@ -20,6 +20,7 @@ from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
 from nonet.rules.permissions import Action
+from nonet.web.access.requests import base_of, is_secure
 from nonet.web.site import get_site
 
 REFRESH = "Nonet-Refresh"
@@ -139,8 +140,19 @@ def back(request: Request, path: str, text: str, kind: str = "good") -> Redirect
     """
     answer = RedirectResponse(path, 303)
     value = base64.urlsafe_b64encode(json.dumps([text[:1000], kind]).encode()).decode()
-    answer.set_cookie(_MESSAGE, value, max_age=30, httponly=True, samesite="strict")
+    answer.set_cookie(_MESSAGE, value, max_age=30, **_attributes(request))
     return answer
+
+
+def _attributes(request: Request) -> dict[str, Any]:
+    """Return those of the cookie of a message: other pages of this host do not get it."""
+    settings = get_site(request).settings
+    return {
+        "path": base_of(request.scope) or "/",
+        "secure": is_secure(request, settings),
+        "httponly": True,
+        "samesite": "strict",
+    }
 
 
 def path_of(request: Request, route: str, /, **parameters: Any) -> str:
@@ -179,7 +191,7 @@ def _told(request: Request) -> list[Message]:
     try:
         text, kind = json.loads(base64.urlsafe_b64decode(request.cookies.get(_MESSAGE, "")))
         return [Message(str(text), "bad" if kind == "bad" else "good")]
-    except ValueError:  # there is none, or the browser's user made it up
+    except (ValueError, TypeError, RecursionError):  # there is none, or somebody made it up
         return []
 
 
@@ -214,7 +226,7 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     )
     answer = HTMLResponse(content, status, {"Cache-Control": "no-store"})
     if messages:
-        answer.delete_cookie(_MESSAGE, httponly=True, samesite="strict")
+        answer.delete_cookie(_MESSAGE, **_attributes(request))
     return answer
 
 

@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from nonet.base.streams import Size
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.queue.workers import STATES, WorkerStatus, chosen
-from nonet.web import workers
+from nonet.web import shown, workers
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import SiteOf, Viewer, for_all_classes
 
@@ -30,7 +30,9 @@ async def page(
     return render(
         request,
         "workers.html",
-        workers=workers.matching(found, size, state, q.strip()),
+        workers=[
+            shown.worker(item, who) for item in workers.matching(found, size, state, q.strip())
+        ],
         all=found,
         sizes=Counter(item.size for item in alive),
         slots=sum(item.concurrency for item in alive),
@@ -54,9 +56,9 @@ async def drain_all(
     request: Request, site: SiteOf, who: Drainer, workers_shown: Annotated[str, Form()]
 ) -> Response:
     """Drain those workers that the preview has shown."""
-    shown = set(workers_shown.split())
+    wanted = set(workers_shown.split())
     asked = await workers.drain(
-        site, who, [item for item in await _all(site) if item.worker in shown]
+        site, who, [item for item in await _all(site) if item.worker in wanted]
     )
     return back(request, path_of(request, "workers"), f"{asked} workers drain")
 
@@ -71,7 +73,7 @@ async def one(request: Request, site: SiteOf, who: Viewer, id: str) -> Response:
     return render(
         request,
         "worker.html",
-        worker=worker,
+        worker=shown.worker(worker, who),
         classes=classes,
         usual_version=workers.usual_version(item for item in found if item.alive),
         now=datetime.now(UTC),

@@ -1,0 +1,230 @@
+"""What hostile callers tried, and must not get."""
+
+from __future__ import annotations
+
+import base64
+import logging
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from web.access.doors import ORIGIN, OURS, app_of, csrf_of, door, log_in
+from web.access.provider import FakeProvider, providing
+from web.access.test_oidc import options
+from web.access.test_tokens import SHA
+from web.conftest import ClientOf
+from web_tasks import Failing, Report
+
+from nonet import Nonet
+from nonet.base.errors import ConfigurationError
+from nonet.operate.letter_bulk import Outcome
+from nonet.rules.details import HIDDEN
+from nonet.rules.permissions import Action, Principal, Role
+from nonet.stores.queue.workers import WorkerStatus
+from nonet.web import workers
+from nonet.web.access.users import Users
+from nonet.web.bulks import Bulk
+
+API = "/api/v1"
+TASKS = f"{API}/tasks"
+
+
+@pytest.fixture
+async def reporter(client_of: ClientOf) -> AsyncIterator[httpx.AsyncClient]:
+    """A token that may do all with reports, and nothing else."""
+    who = Principal("token:ci", frozenset(Action), ("*:Report",))
+    async with client_of(who) as client:
+        yield client
+
+
+@pytest.mark.parametrize("mode", ["keep_latest", "until_done"])
+async def test_a_scoped_token_cannot_take_the_unique_key_of_other_classes(
+    reporter: httpx.AsyncClient, client: httpx.AsyncClient, nonet: Nonet, mode: str
+) -> None:
+    """All classes share keys: a newer report would cancel their tasks, or hold them off."""
+    unique = {"mode": mode, "key": "nightly"}
+    other = await client.post(
+        TASKS, json={"task": "web_tasks:Failing", "unique": unique, "delay": 999}
+    )
+    mine = await reporter.post(TASKS, json={"task": "web_tasks:Report", "unique": unique})
+    assert mine.status_code == 403 and "unique.key" in mine.json()["detail"]
+    assert (await nonet.status(other.json()["id"])).state == "delayed"
+    own = {"task": "web_tasks:Report", "unique": {"mode": mode}}
+    assert (await reporter.post(TASKS, json=own)).status_code == 202
+
+
+async def test_a_scoped_token_learns_nothing_of_other_classes(
+    reporter: httpx.AsyncClient, nonet: Nonet
+) -> None:
+    """Neither how many tasks they have, nor the class of a task whose id it guesses."""
+    await nonet.submit(Report(1))
+    for number in range(3):
+        await nonet.submit(Failing(), id=f"order-{number}")
+    for query in ({}, {"task": "web_tasks:Failing"}):
+        found = (await reporter.get(TASKS, params=query)).json()
+        assert found["matched"] == len(found["items"]) == (0 if query else 1)
+    for method, path in (("GET", ""), ("GET", "/explanation"), ("POST", "/cancel")):
+        answer = await reporter.request(method, f"{TASKS}/order-1{path}")
+        assert answer.status_code == 403 and "Failing" not in answer.text
+
+
+async def test_a_scoped_token_sees_no_bulk_change_of_others(reporter: httpx.AsyncClient) -> None:
+    """It may follow the changes that it began itself."""
+
+    async def nothing() -> AsyncIterator[list[Outcome]]:
+        yield []
+
+    async def record(bulk: Bulk) -> None: ...
+
+    bulks = app_of(reporter).state.site.bulks
+    for who, status in (("ann", 403), ("token:ci", 200)):
+        bulk = bulks.start(Bulk(Action.DISCARD, "discard all", who, 1), nothing(), record)
+        answer = await reporter.get(f"{API}/dead-letters/bulk/{bulk.id}")
+        assert answer.status_code == status
+
+
+async def test_a_token_that_only_cancels_finds_no_labels(client_of: ClientOf, nonet: Nonet) -> None:
+    """The number of a preview would tell which labels tasks have, and its sample who they are."""
+    await nonet.submit(Report(1), labels={"customer": "acme"})
+    async with client_of(Principal("token:ci", frozenset({Action.CANCEL}))) as token:
+        wanted = {"labels": {"customer": "acme"}}
+        assert (await token.post(f"{TASKS}/cancel", json=wanted)).status_code == 403
+        wanted = {"task": "web_tasks:Report"}
+        found = (await token.post(f"{TASKS}/cancel", json=wanted)).json()
+        assert (found["number"], found["sample"]) == (1, [])
+
+
+async def test_a_viewer_reads_no_search_in_events(
+    client: httpx.AsyncClient, client_of: ClientOf, nonet: Nonet
+) -> None:
+    """Whoever cancels by label or error writes it into the event, which a viewer does not see."""
+    await nonet.submit(Report(1), labels={"customer": "acme"})
+    wanted = {"labels": {"customer": "acme"}, "dry_run": False}
+    moment = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+    done = await client.post(f"{TASKS}/cancel", json={**wanted, "moment": moment})
+    assert done.json()["number"] == 1
+    text = "2 tasks: ?state=dead&error=acme"
+    await nonet.stores.events.log("tasks-resubmitted", "ann", text)
+    async with client_of(Role.VIEWER) as viewer:
+        for path in ("/events", f"{API}/events", "/events?q=acme"):
+            answer = await viewer.get(path)
+            assert "acme" not in answer.text.replace('value="acme"', ""), path
+        assert f"2 tasks: {HIDDEN}" in (await viewer.get(f"{API}/events")).text
+    assert "acme" in (await client.get(f"{API}/events")).text
+
+
+async def test_a_viewer_reads_no_configuration_in_workers(
+    client: httpx.AsyncClient, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Why a worker refused its configuration quotes what stands there."""
+    found = WorkerStatus(
+        "small-1", "7@host", "small", 1, "1", 0.1, True, config_problem="line 3: hunter2"
+    )
+
+    async def registered(site: object) -> list[WorkerStatus]:
+        return [found]
+
+    monkeypatch.setattr(workers, "registered", registered)
+    async with client_of(Role.VIEWER) as viewer:
+        for base in ("", API):
+            for path in (f"{base}/workers", f"{base}/workers/small-1"):
+                assert "hunter2" in (await client.get(path)).text
+                answer = await viewer.get(path)
+                assert answer.status_code == 200 and "hunter2" not in answer.text
+
+
+@pytest.mark.parametrize("text", ["1", "null", "{}", '"ab"', "[" * 3000, '["\\ud800", "good"]'])
+async def test_a_made_up_message_breaks_no_page(client: httpx.AsyncClient, text: str) -> None:
+    """Another server of this host can set the cookie of a message."""
+    value = base64.urlsafe_b64encode(text.encode()).decode()
+    answer = await client.get("/account", headers={"Cookie": f"nonet_message={value}"})
+    assert answer.status_code == 200
+
+
+async def test_messages_stay_with_our_pages(nonet: Nonet, users: Path) -> None:
+    """What a change tells goes to no other path of the host, and with https in no open request."""
+    url = "https://nonet.example/jobs"
+    async with door(nonet, users=users, url=url, base="https://nonet.example") as client:
+        origin = {"Origin": "https://nonet.example"}
+        form = {"name": "viewer", "password": "correct horse"}
+        await client.post("/jobs/login", data=form, headers=origin)
+        page = (await client.get("/jobs/account")).text
+        form = {"csrf": page.partition('name="csrf" value="')[2].partition('"')[0]}
+        answer = await client.post("/jobs/account/sessions/x/end", data=form, headers=origin)
+        (cookie,) = answer.headers.get_list("set-cookie")
+        assert cookie.startswith("nonet_message=")
+        assert {"Path=/jobs", "Secure", "HttpOnly"} <= set(cookie.split("; "))
+
+
+async def test_bodies_of_other_types_have_no_token(nonet: Nonet, users: Path) -> None:
+    """What a foreign page can send without asking is not read for a CSRF token, or as JSON."""
+    async with door(nonet, users=users) as client:
+        await log_in(client, "admin")
+        csrf = await csrf_of(client)
+        for kind in ("text/plain", "application/json", "multipart/form-data; boundary=x", ""):
+            answer = await client.post(
+                "/logout", content=f"csrf={csrf}", headers={**OURS, "Content-Type": kind}
+            )
+            assert answer.status_code == 403, kind
+        answer = await client.post(f"{API}/pauses", content='{"everything": true}', headers=OURS)
+        assert answer.status_code == 403
+        assert (await client.get("/account")).status_code == 200
+
+
+@pytest.fixture
+async def provider() -> AsyncIterator[FakeProvider]:
+    """A provider that answers."""
+    async with providing() as opened:
+        yield opened
+
+
+async def test_false_answers_of_a_provider_fill_no_audit(
+    nonet: Nonet, provider: FakeProvider, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They are refused, whatever they contain; after fifty their sender has to wait."""
+    async with door(nonet, **options(provider)) as client:
+        caplog.set_level(logging.INFO, "nonet.web.auditing")
+        client.cookies.set("nonet-test-oidc", "made.up")
+        answer = await client.get("/login/callback?state=%C3%A9&code=1")
+        assert answer.status_code == 403, answer.text
+        seen = [(await client.get("/login/callback?state=x")).status_code for _ in range(60)]
+        assert seen == [403] * 49 + [429] * 11
+        assert caplog.text.count("audit: ") == 50
+
+
+async def test_a_network_of_one_ipv6_caller_counts_once(nonet: Nonet, users: Path) -> None:
+    """Each has 2^64 addresses, from all of which it could guess passwords."""
+    proxy = {"proxy_addresses": ("127.0.0.1",)}
+    async with door(nonet, users=users, **proxy) as client:
+        seen = []
+        for number in range(52):
+            headers = {**OURS, "X-Forwarded-For": f"2001:db8:0:7::{number:x}"}
+            answer = await client.post("/login/link", data={"code": "x"}, headers=headers)
+            seen.append(answer.status_code)
+        assert seen == [401] * 50 + [429] * 2
+        headers["X-Forwarded-For"] = "2001:db8:0:8::1"
+        answer = await client.post("/login/link", data={"code": "x"}, headers=headers)
+        assert answer.status_code == 401
+
+
+def test_a_token_with_two_names_is_refused(tmp_path: Path) -> None:
+    """Else the last line decides its scope, and the audit may name the other one."""
+    file = tmp_path / "users.yaml"
+    file.write_text(
+        f"tokens:\n  - {{name: a, sha256: {SHA}, role: viewer}}\n"
+        f"  - {{name: b, sha256: {SHA}, role: admin}}\n"
+    )
+    with pytest.raises(ConfigurationError, match=r":3: tokens\[1\] is the token of another line"):
+        Users(file)
+
+
+async def test_a_refused_host_gets_no_page_of_ours(nonet: Nonet, users: Path) -> None:
+    """Its answer has no link to the name that it used."""
+    async with door(nonet, users=users) as client:
+        for host in ("evil.example", "127.0.0.1.evil.example", "evil@evil.example:8800", ""):
+            answer = await client.get("/login", headers={"Host": host})
+            assert answer.status_code == 421 and f"//{host}/" not in answer.text
+        answer = await client.get("/login", headers={"Host": "localhost:8800"})
+        assert answer.status_code == 200 and ORIGIN not in answer.text
