@@ -244,6 +244,7 @@ def _delivered(facts: Facts) -> Explanation:
     text, next = f"running on {facts.worker} for {span(facts.running_seconds)}", ""
     if facts.state == "dying":
         text = f"{_dying(facts)}: {facts.worker} is writing its dead letter to SQL"
+        next = remedies.of_sql()
     if not facts.is_worker_alive and facts.workers:
         text += ". That worker no longer answers; another one takes over when the lease ends"
     elif not facts.is_worker_alive:
@@ -370,7 +371,8 @@ def _queued(facts: Facts) -> Explanation:
 
 
 def _unknown(facts: Facts, text: str) -> Explanation:
-    return _made(facts, "unknown", text, next=remedies.of_worker(facts.size))
+    # No command mends it: another worker of the same installation would not know the class either.
+    return _made(facts, "unknown", text)
 
 
 def _in_line(facts: Facts, what: str) -> Explanation:

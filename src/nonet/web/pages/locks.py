@@ -12,6 +12,7 @@ from fastapi.responses import RedirectResponse, Response
 from nonet.daemon.service import who as actor
 from nonet.operate.locks import WARNING, LocksInUse, arrange, held_names
 from nonet.rules.limits import LimitAddress
+from nonet.rules.peers import counted
 from nonet.rules.permissions import Action, Principal
 from nonet.rules.refusal import named, refused_by
 from nonet.stores.namespace.lock_board import LockStatus, is_name, nobody_holds, waiters_of
@@ -95,7 +96,7 @@ async def release(
     if done.dropped:
         told.append(f"emptied it of {done.dropped}")
     if done.woken:
-        told.append(f"woke {len(done.woken)} tasks")
+        told.append(f"woke {counted(len(done.woken), 'task')}")
     return back(request, path_of(request, "lock", name=name), ", ".join(told))
 
 
