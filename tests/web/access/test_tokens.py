@@ -155,6 +155,8 @@ _END = "$8$1$AAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAA"
         ("tokens:\n  - name: a\n    sha256: nonet_x", ":3: tokens[0].sha256 is not"),
         (f"tokens:\n  - {{{_TOKEN}}}", ":2: tokens[0] needs either a role or"),
         (f"tokens:\n  - {{{_TOKEN}, actions: [fly]}}", ":2: tokens[0].actions"),
+        (f"tokens:\n  - {{{_TOKEN}, role: admin, classes: }}", "no value for classes"),
+        (f"tokens:\n  - {{{_TOKEN}, role: admin, expires: null}}", "no value for expires"),
         (f"tokens: [{{{_TOKEN}, role: admin}}, {{{_TOKEN}, role: admin}}]", "repeats 'a'"),
     ],
 )

@@ -85,6 +85,10 @@ class Token(_Line):
     def _has_one(self) -> Token:
         if (self.role is None) == (self.actions is None):
             raise ValueError("needs either a role or a list of actions")
+        for name in ("classes", "expires"):
+            if name in self.model_fields_set and getattr(self, name) is None:
+                # Perhaps all its values are comments now: it must not count as no limit.
+                raise ValueError(f"has no value for {name}: give one, or leave it out for no limit")
         return self
 
     def principal(self) -> Principal:
