@@ -92,7 +92,7 @@ async def test_pages_show_workers_and_drain_them(
 
         await browser_page.goto(f"{address}/workers")
         await browser_page.get_by_role("link", name="Drain all large …").click()
-        await browser_page.get_by_role("button", name="Drain 1 large workers").click()
+        await browser_page.get_by_role("button", name="Drain 1 large worker").click()
         await expect(browser_page.get_by_role("status").last).to_contain_text("1 workers drain")
         assert await other is ExitCode.OK
         await eventually(lambda: _shows(browser_page, "No worker is registered"))

@@ -157,10 +157,15 @@ def _ensure_writable(site: Site, action: Action) -> None:
 
 def refuse(who: Principal, action: Action, task_class: str | None = None) -> None:
     """Raise 403 and name the missing permission."""
-    # The class of a task, which a caller knows by its id only, is not for all.
-    may_know = who.may(Action.READ, task_class)
-    scope = f" for {task_class if may_know else 'that class'}" if task_class else ""
-    raise HTTPException(403, f"{who.name} may not {action}{scope}: ask an admin for a role")
+    if action in who.actions and who.classes is not None:
+        # The class of a task that a caller knows by its id only is not named.
+        scope = f"tasks of {', '.join(who.classes)}"
+        wanted = "not of that class" if task_class else "and this request is about all classes"
+        raise HTTPException(403, f"{who.name} may {action} only {scope}, {wanted}")
+    source = "role" if who.role else "role or token"
+    raise HTTPException(
+        403, f"{who.name} may not {action}: ask an admin for a {source} that may"
+    )
 
 
 Viewer: TypeAlias = Annotated[Principal, for_all_classes(Action.READ)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from nonet.rules.permissions import ACTIONS, Action, Role
 
-PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "dashboard.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "secure-the-dashboard.md"
 
 
 def test_roles_are_those_of_the_code() -> None:

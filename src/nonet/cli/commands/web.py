@@ -98,7 +98,7 @@ async def link(target: Target) -> int:
     """Print a link by which one browser logs in to task-web as an admin, within ten minutes.
 
     It starts with NONET_WEB_URL, or with the address of NONET_WEB_HOST and NONET_WEB_PORT. Use it
-    if nobody can log in: it needs only Redis.
+    when no admin can log in: it needs only Redis.
 
     \b
     task-run web link
