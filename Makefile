@@ -49,7 +49,7 @@ reference: $(DEV) ## make anew what follows from the code: the pages of commands
 	@$(BIN)/python scripts/chart
 
 screens: $(DEV) servers ## make docs/reference/screens.md anew, from what commands print in a system that runs
-	@SCREENS=write $(BIN)/python -m pytest -q tests/docs/test_screens.py
+	@SCREENS=write $(BIN)/python -m pytest -q tests/docs/test_screens.py tests/web/walk -k "screens or commands_print or reached_by_keys"
 
 faults: $(DEV) servers ## break everything that can break, and print what was lost or doubled
 	@$(BIN)/python -m pytest tests/faults -m "soak or not soak" -k "not scaled" $(ARGS)

@@ -163,9 +163,7 @@ def refuse(who: Principal, action: Action, task_class: str | None = None) -> Non
         wanted = "not of that class" if task_class else "and this request is about all classes"
         raise HTTPException(403, f"{who.name} may {action} only {scope}, {wanted}")
     source = "role" if who.role else "role or token"
-    raise HTTPException(
-        403, f"{who.name} may not {action}: ask an admin for a {source} that may"
-    )
+    raise HTTPException(403, f"{who.name} may not {action}: ask an admin for a {source} that may")
 
 
 Viewer: TypeAlias = Annotated[Principal, for_all_classes(Action.READ)]
