@@ -10,6 +10,7 @@ import pytest
 from nonet.rules.explanation import Facts, explain
 from nonet.rules.overview import troubles
 from nonet.rules.permissions import ACTIONS, Action, Principal, Role
+from nonet.rules.refusal import LockHolder, Refusal
 from nonet.rules.servers import Server
 from nonet.rules.situation import Deaths, Situation
 from nonet.stores.namespace.events import Event
@@ -113,6 +114,21 @@ def test_an_explanation_hides_texts_of_errors(facts: Facts) -> None:
     hidden = explain(facts.without_details())
     assert SECRET not in hidden.text
     assert hidden.cause == explain(facts).cause
+
+
+@pytest.mark.parametrize("task", ["secret:Audit", "reports:Other"])
+def test_a_token_is_told_of_no_holder_of_another_class(task: str) -> None:
+    """It learns that the lock is held and for how long, and gets no command that ends others."""
+    holder = LockHolder("theirs", task, "7@host", 12.0, 20.0, True)
+    lock = Refusal("lock:mutex:job:7", "M", True, holding=1, holders=(holder,), first="next")
+    facts = Facts("a", "waiting", 0.0, due=9.0, is_parked=True, refusal=lock)
+    found, seen = shown.why(explain(facts), facts, SCOPED)
+    is_own = task.startswith("reports:")
+    for text in (str(found), str(seen)):
+        assert ("theirs" in text, task in text, "7@host" in text) == (is_own,) * 3
+    assert found.cause == "lock" and "held for 12 s" in found.text
+    assert bool(found.next) is is_own
+    assert shown.why(explain(facts), facts, VIEWER) == (explain(facts), facts)
 
 
 def test_an_explanation_still_names_the_quarantine() -> None:

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeVar
 
 from nonet.operate.overview import overview as nonet_overview
 from nonet.rules.details import HIDDEN, error_type
-from nonet.rules.explanation import Explanation
+from nonet.rules.explanation import Explanation, Facts, explain
 from nonet.rules.permissions import Action, Principal
 from nonet.rules.situation import Overview
 from nonet.stores.namespace.events import Event
@@ -27,6 +27,8 @@ from nonet.stores.sql.letters import DeadLetter
 from nonet.tasks.handles import EndedTask, TaskStatus
 from nonet.web.site import Site, ensure
 
+# Instead of the id of a task that a token of some classes may not see.
+_OTHER = "(of another class)"
 # Ends that say who ended the task and why, instead of an error that the task raised.
 _TOLD = ("cancelled", "expired")
 # Kinds of events whose text quotes an error; and those that quote a search, for labels or errors.
@@ -164,4 +166,23 @@ async def explanation(site: Site, id: str, who: Principal, task_class: str) -> E
     Args:
         task_class: class of the task.
     """
-    return await site.nonet.client.explain(id, details=sees_details(who, task_class))
+    details = sees_details(who, task_class)
+    return why(*await site.nonet.client.explain_by_facts(id, details=details), who)[0]
+
+
+def why(
+    found: Explanation, facts: Facts | None, who: Principal
+) -> tuple[Explanation, Facts | None]:
+    """Return an explanation in which a token of some classes sees no tasks of others."""
+    refusal = facts.refusal if facts else None
+    if who.classes is None or facts is None or refusal is None:
+        return found, facts
+    holders = tuple(
+        holder
+        if who.may(Action.READ, holder.task)
+        else replace(holder, id=_OTHER, task="", worker="")
+        for holder in refusal.holders
+    )
+    facts = replace(facts, refusal=replace(refusal, holders=holders, first=""))
+    told = explain(facts)
+    return (replace(told, next="") if _OTHER in told.next else told), facts

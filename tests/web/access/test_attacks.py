@@ -15,9 +15,11 @@ from web.access.provider import FakeProvider, providing
 from web.access.test_oidc import options
 from web.access.test_tokens import SHA
 from web.conftest import ClientOf
-from web_tasks import Failing, Report
+from web.test_tasks import in_state
+from web.test_workers import working
+from web_tasks import Failing, Locked, Report
 
-from nonet import Nonet
+from nonet import LockedObjectType, MutexLock, Nonet, Size
 from nonet.base.errors import ConfigurationError
 from nonet.operate.letter_bulk import Outcome
 from nonet.rules.details import HIDDEN
@@ -70,6 +72,21 @@ async def test_a_scoped_token_learns_nothing_of_other_classes(
         assert answer.status_code == 403 and "Failing" not in answer.text
 
 
+async def test_a_scoped_token_is_told_of_no_other_holder(client_of: ClientOf, nonet: Nonet) -> None:
+    """An explanation names no task or program of another class, and neither does the page."""
+    who = Principal("token:ci", frozenset({Action.READ}), ("*:Locked",))
+    async with nonet.hold(MutexLock(LockedObjectType.JOB, 7)), working(nonet, Size.MEDIUM):
+        task = await nonet.submit(Locked())
+        await in_state(nonet, task, "waiting")
+        full = await nonet.explain(task)
+        assert full.holders[0].id in full.text
+        async with client_of(who) as token:
+            for path in (f"{TASKS}/{task}/explanation", f"/tasks/{task}"):
+                answer = await token.get(path)
+                assert "of another class" in answer.text
+                assert full.holders[0].id not in answer.text
+
+
 async def test_a_scoped_token_sees_no_bulk_change_of_others(reporter: httpx.AsyncClient) -> None:
     """It may follow the changes that it began itself."""
 
@@ -89,10 +106,10 @@ async def test_a_token_that_only_cancels_finds_no_labels(client_of: ClientOf, no
     """The number of a preview would tell which labels tasks have, and its sample who they are."""
     await nonet.submit(Report(1), labels={"customer": "acme"})
     async with client_of(Principal("token:ci", frozenset({Action.CANCEL}))) as token:
-        wanted = {"labels": {"customer": "acme"}}
-        assert (await token.post(f"{TASKS}/cancel", json=wanted)).status_code == 403
-        wanted = {"task": "web_tasks:Report"}
-        found = (await token.post(f"{TASKS}/cancel", json=wanted)).json()
+        by_label = {"labels": {"customer": "acme"}}
+        assert (await token.post(f"{TASKS}/cancel", json=by_label)).status_code == 403
+        by_class = {"task": "web_tasks:Report"}
+        found = (await token.post(f"{TASKS}/cancel", json=by_class)).json()
         assert (found["number"], found["sample"]) == (1, [])
 
 

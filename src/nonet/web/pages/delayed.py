@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
@@ -48,7 +49,7 @@ async def delayed(
         request,
         "delayed.html",
         rows=rows,
-        found=found,
+        found=replace(found, matched=shown.matched(found.matched, rows, who, task or None)),
         task=task,
         is_first=not cursor,
         overdue=_OVERDUE_SECONDS,

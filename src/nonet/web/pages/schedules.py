@@ -77,7 +77,7 @@ async def schedules(
         "schedules.html",
         total=len(found),
         changeable=[item.entry for item in found if who.may(Action.PAUSE, item.task)],
-        vos=sorted({item.vo for item in known if item.vo}),
+        vos=sorted({item.vo for item in known if item.vo and who.may(Action.READ, item.task)}),
         filters={"q": text, "vo": vo, "state": state},
         view=view,
         number=number,

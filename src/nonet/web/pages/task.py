@@ -51,9 +51,10 @@ async def _why(
     id = report.status.id
     source = partial(site.nonet.client.explain_by_facts, id, details=details)
     try:
-        return await site.shared.read(("task why", id, details), _SECONDS, source)
+        found = await site.shared.read(("task why", id, details), _SECONDS, source)
     except NotFoundError:
         return None, None
+    return shown.why(*found, who)
 
 
 @router.get("/tasks/{id:path}", name="task")
