@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from nonet.stores.connection.redis import script
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
+from nonet.stores.namespace.sessions import Session, Sessions
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.leases import Leases
@@ -69,6 +71,11 @@ async def busy(broker: Broker, redis_url: str) -> None:
     await broker.hold("hold-1", encode_locks([MutexLock("job", 11)]))
     await broker.hold("hold-2", LOCKS, wait=True)
     await broker.scripts.run("wait", "queued", "client-1")  # somebody awaits its result
+    logins, now = Sessions(broker.client, "test"), time.time()
+    await logins.begin(Session("alice", "file", "", "", "", now, now + 60, "digest"), 60)
+    await logins.offer("code", "alice", 60)
+    await logins.attempt("alice", 60)
+    await broker.client.set("{test}:alerts", "[]")  # as the leader keeps what it reported
 
 
 async def test_a_busy_namespace_is_healthy(broker: Broker, redis_url: str) -> None:

@@ -110,9 +110,7 @@ class Sessions:
     async def offer(self, code: str, who: str, seconds: float) -> None:
         """Accept the code of a one-time link for some time; `who` made it."""
         async with server_errors(self._client):
-            await self._client.set(
-                f"{self._prefix}web:link:{digest_of(code)}", who, px=_ms(seconds)
-            )
+            await self._client.set(self._link(code), who, px=_ms(seconds))
 
     async def redeem(self, code: str) -> str | None:
         """Return who made a link, and end it; None: it is unknown, spent or too old."""
