@@ -56,7 +56,7 @@ class Watched:
     """What was scraped of a system in which all is in one state for a while.
 
     Attributes:
-        by_daemon: of ``worker``, ``leader``, ``standby``, ``fleet`` and ``member`` its families.
+        by_daemon: of ``worker``, ``leader``, ``standby``, ``fleet``, ``member`` and ``web`` its families.
         desired: what the leader and the standby answer to autoscalers.
     """
 
@@ -105,6 +105,7 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
         "NONET_TASKS": "metrics_tasks",
         "NONET_METRICS_HOST": HOST,
         "NONET_CONFIG": str(home / "config.yaml"),
+        "NONET_WEB_PORT": str(free_ports(1)),
     }
 
     daemons: dict[str, Daemon] = {}
@@ -125,7 +126,12 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
     await until(lambda: "nonet_stream_depth" in _families(early), "a scheduler has looked")
     worker = start("worker", "task-worker", "--size", "small", "--concurrency", "4")
     fleet = start("fleet", "task-worker", "--size", "large", "--min", "1", "--max", "2")
-    options = {name.removeprefix("NONET_").lower(): text for name, text in environment.items()}
+    web = start("web", "task-web")
+    options = {
+        name.removeprefix("NONET_").lower(): text
+        for name, text in environment.items()
+        if not name.startswith("NONET_WEB_")
+    }
     async with Nonet.from_settings(**options) as app:
         gate = await _work(app, home)
         daemons["early"].terminate()  # it has asked SQL before there was any
@@ -139,7 +145,9 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
         await until(lambda: get(member["port"], "/readyz")[0] == 200, "its worker is ready")
         leader, standby = schedulers if _leads(schedulers[0]) else reversed(schedulers)
         ports = {"worker": worker, "fleet": fleet, "member": member["port"]}
-        ports |= {"leader": leader, "standby": standby}
+        ports |= {"leader": leader, "standby": standby, "web": web}
+        await until(lambda: get(web, "/readyz")[0] == 200, "the dashboard is ready")
+        get(int(environment["NONET_WEB_PORT"]), "/login")  # so that a request is counted
         desired = [json.loads(get(port, "/desired")[1]) for port in (leader, standby)]
         found = {name: _families(port) for name, port in ports.items()}
         gate.touch()

@@ -28,7 +28,19 @@ OF_CLIENTS = (
 )
 # What is sent outside of scripts alone, or runs them.
 OUTSIDE = {
-    *("ping", "eval", "evalsha", "blpop", "lrange", "scan", "multi", "exec", "wait"),
+    *(
+        "ping",
+        "eval",
+        "evalsha",
+        "blpop",
+        "llen",
+        "lrange",
+        "scan",
+        "zmscore",
+        "multi",
+        "exec",
+        "wait",
+    ),
     "cluster|slots",
 }
 LOOKS = (

@@ -1,6 +1,9 @@
 // What pages do without a reload: live parts, copies, the theme and keys.
 "use strict";
 
+// On a phone the pages are one line that scrolls: show the current one.
+document.querySelector("nav.pages [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
+
 // A click on the button of the theme chooses the other one, for this browser.
 document.addEventListener("click", (event) => {
   if (!event.target.closest("#theme")) return;
