@@ -56,7 +56,8 @@ class Watched:
     """What was scraped of a system in which all is in one state for a while.
 
     Attributes:
-        by_daemon: the families of ``worker``, ``leader``, ``standby``, ``fleet``, ``member``, ``web``.
+        by_daemon: the families of ``worker``, ``leader``, ``standby``, ``fleet``, ``member`` and
+            ``web``.
         desired: what the leader and the standby answer to autoscalers.
     """
 
