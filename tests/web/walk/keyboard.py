@@ -38,9 +38,13 @@ class Keyboard:
         await self._page.keyboard.type(text)
 
     async def press(self, target: Locator) -> None:
-        """Press a button, or follow a link."""
+        """Press a button, or follow a link; wait for the page that a form leads to."""
         await self.reach(target)
-        await self._page.keyboard.press("Enter")
+        if await target.evaluate("element => element.type === 'submit' && element.form !== null"):
+            async with self._page.expect_navigation():
+                await self._page.keyboard.press("Enter")
+        else:
+            await self._page.keyboard.press("Enter")
 
 
 class Actor:

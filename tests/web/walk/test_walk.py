@@ -179,6 +179,7 @@ async def _act_on_tasks(actor: Actor, shop: Shop) -> None:
     await actor.follow("Cancel all that match…")
     await actor.sees("RenderArchive: 4")
     await actor.press("Cancel 4 tasks")
+    await actor.sees("Cancelled 4 tasks")
     assert shop.state("old-0") == "cancelled"
 
 
