@@ -7,12 +7,21 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import httpx
+import pytest
+from fastapi import Request
 from playwright.async_api import Page
+from web.conftest import principal
 from web_tasks import Held, Mail, Report
 
 from nonet import Nonet, Size
+from nonet.config.settings import plain_settings
+from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import Stop
+from nonet.rules.diagnosis import Finding
 from nonet.tasks.task import Isolation
+from nonet.web.access.access import Fixed
+from nonet.web.app import create_app
+from nonet.web.pages.overview import linker
 
 
 @asynccontextmanager
@@ -93,3 +102,26 @@ async def test_a_stream_and_a_class_are_paused_on_their_pages(
     assert [item.what for item in await controls.load()] == ["task:web_tasks:Report"]
     await page.goto(f"{address}/classes?q=report")
     assert "paused" in await page.inner_text("#classes tbody")
+
+
+@pytest.mark.parametrize(
+    ("kind", "what", "path"),
+    [
+        ("lock", "lock:mutex:job:7", "/locks/lock:mutex:job:7"),
+        ("limiter", "limiter:rate:host:a", "/locks/limiter:rate:host:a"),
+        ("class", "mail:Send", "/classes/mail:Send"),
+        ("worker", "small", "/workers?size=small"),
+        ("worker", "mail:Send", "/classes/mail:Send"),
+        ("pause", "stream:background:small", "/streams/background/small"),
+        ("pause", "task:mail:Send", "/classes/mail:Send"),
+        ("pause", "all", ""),
+        ("schedule", "mail:Send", "/schedules"),
+        ("sql", "dead letters", "/dead-letters"),
+        ("sql", "database", ""),
+    ],
+)
+def test_a_finding_links_to_what_it_is_about(kind: str, what: str, path: str) -> None:
+    """The page of a finding shows the thing itself; a finding about no thing has no link."""
+    app = create_app(Nonet(plain_settings()), WebSettings.plain(), Fixed(principal()))
+    request = Request({"type": "http", "app": app, "root_path": ""})
+    assert linker(request)(Finding(kind, what, "", "")) == path

@@ -58,7 +58,7 @@ async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
         overview=found,
         rows=_rows(found, pauses),
         sizes=list(Size),
-        link=_linker(request),
+        link=linker(request),
         letters=await _letters(site) if found.sql in ("", "current", "ahead") else None,
         hour=await hour(site),
         table_minutes=_TABLE_MINUTES,
@@ -96,7 +96,7 @@ def _rows(found: Overview, pauses: list[Pause]) -> list[list[Cell]]:
     return [[cell(priority, size) for size in Size] for priority in Priority]
 
 
-def _linker(request: Request) -> Callable[[Finding], str]:
+def linker(request: Request) -> Callable[[Finding], str]:
     """Return a function that finds the page about a finding; empty: there is none."""
 
     def link(finding: Finding) -> str:
