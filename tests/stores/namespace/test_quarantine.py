@@ -246,7 +246,7 @@ async def test_what_is_discarded_is_written_down(broker: Broker, quarantine: Qua
     assert events[1][b"text"].startswith(b"2 entries")
 
 
-@pytest.mark.parametrize("entry", ["", "-", "+", "x", "1-1-1", "1 - 1"])
+@pytest.mark.parametrize("entry", ["", "-", "+", "x", "1-1-1", "1 - 1", f"{2**64}-0"])
 async def test_only_ids_of_entries_are_taken(quarantine: Quarantine, entry: str) -> None:
     """A range or a typing error never means more than one entry."""
     with pytest.raises(NotFoundError, match="an id looks like"):

@@ -21,7 +21,7 @@ from nonet.stores.queue.submissions import Submission
 
 # States of a known task after which its entry must stay in the quarantine.
 FAILED_STATES = frozenset({"dying", "dead", "cancelled", "expired"})
-_ENTRY = re.compile(r"\d{1,20}-\d{1,20}")
+_ENTRY = re.compile(r"\d{1,19}-\d{1,19}", re.ASCII)  # 64 bits have all of these
 # Entries in one call: each may hold as much as a whole message.
 _PAGE = 50
 _DISCARDED_AT_ONCE = 500

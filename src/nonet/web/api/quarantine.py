@@ -20,7 +20,8 @@ from nonet.web.site import SiteOf, Viewer, for_all_classes
 router = resource("quarantine")
 
 _EntryId = Annotated[
-    str, Path(pattern=r"^\d{1,20}-\d{1,20}$", description="Id of the entry, `1767225600000-0`.")
+    str,
+    Path(pattern=r"^[0-9]{1,19}-[0-9]{1,19}$", description="Id of the entry, `1767225600000-0`."),
 ]
 _Resubmitter = Annotated[Principal, for_all_classes(Action.RESUBMIT)]
 _Discarder = Annotated[Principal, for_all_classes(Action.DISCARD)]
