@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from doors import Door
 from hypothesis import settings
 from preloaded import PLACES
-from servers import MariaServer, RedisServer, Server
+from servers import MariaServer, PostgresServer, RedisServer, Server
 from sharing import shared
 
 from nonet.base.keys import STRUCTURE
@@ -28,7 +28,7 @@ _databases = itertools.count(1)
 _TESTS = Path(__file__).parent
 # Fixtures that start a server, and folders whose tests run the product as a whole or need more
 # than Python: a chart is rendered by Helm's library.
-_SERVERS = {"redis_server", "maria_server", "nonet_server", "servers"}
+_SERVERS = {"redis_server", "maria_server", "postgres_server", "nonet_server", "servers"}
 _WHOLE = {
     *("acceptance", "budget", "chart", "demo", "examples", "faults", "image"),
     *("release", "topologies", "upgrade"),
@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_report_header() -> list[str]:
     """Which servers the tests run against."""
-    return [RedisServer.version(), MariaServer.version()]
+    return [RedisServer.version(), MariaServer.version(), PostgresServer.version()]
 
 
 @pytest.fixture(scope="session")
@@ -109,6 +109,22 @@ def mariadb_url(maria_server: MariaServer) -> Iterator[str]:
     maria_server.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
     yield maria_server.url(name)
     maria_server.execute(f"DROP DATABASE {name}")
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[PostgresServer]:
+    """One PostgreSQL for all tests that ask for it."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server: PostgresServer) -> Iterator[str]:
+    """An empty PostgreSQL database, for SQLAlchemy with asyncpg."""
+    name = f"test_{next(_databases)}"
+    postgres_server.execute(f"CREATE DATABASE {name}")
+    yield postgres_server.url(name)
+    postgres_server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
 @pytest.fixture

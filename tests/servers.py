@@ -1,4 +1,4 @@
-"""`RedisServer` and `MariaServer`: private real servers for tests, on loopback ports of their own.
+"""Private real servers for tests, on loopback ports of their own: Redis, MariaDB and PostgreSQL.
 
     with RedisServer() as server:       # a Redis that this test alone may kill
         server.kill()
@@ -9,6 +9,7 @@ A server is gone when its test process is, and its files too, also when that one
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -16,10 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import asyncpg
 import pymysql
 import redis
 from ports import free_port
@@ -46,6 +49,7 @@ class Server:
         self.port = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._environment: Mapping[str, str] = {}
+        self._user: str | None = None  # another one than the user of this process
         self._home = Path(tempfile.mkdtemp(prefix="nonet-test-", dir=place))
         _reaper.watch(self._home)
 
@@ -136,6 +140,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                user=self._user,
             )
         _reaper.watch(self._process.pid)
         deadline = time.monotonic() + _START_TIMEOUT
@@ -286,6 +291,88 @@ class MariaServer(Server):
     @staticmethod
     def _as_user() -> list[str]:
         return ["--user=root"] if os.getuid() == 0 else []
+
+
+class PostgresServer(Server):
+    """A private PostgreSQL server; user postgres without password."""
+
+    binary_name = "postgres"
+
+    def __init__(self) -> None:
+        super().__init__(_in_memory())
+        if os.getuid() == 0:  # as root it refuses to run
+            self._user = "nobody"
+            shutil.chown(self._home, self._user)
+
+    @classmethod
+    def find(cls) -> str | None:
+        """Path of the installed server; Debian keeps it outside of PATH."""
+        found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"))
+        return str(found[-1]) if found else super().find()
+
+    def url(self, database: str) -> str:
+        """For SQLAlchemy, through asyncpg."""
+        return f"postgresql+asyncpg://postgres@127.0.0.1:{self.port}/{database}"
+
+    def execute(self, statement: str) -> None:
+        """Run one statement as the administrator."""
+        _in_own_loop(self._execute(statement))
+
+    async def _execute(self, statement: str) -> None:
+        connection = await self._connect(self.port)
+        try:
+            await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    def _make_data(self) -> None:
+        binary = self.find()
+        assert binary
+        made = subprocess.run(
+            [
+                *(str(Path(binary).resolve().with_name("initdb")), f"--pgdata={self.data}"),
+                *("--username=postgres", "--auth=trust", "--encoding=UTF8", "--no-sync"),
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd=self._home,
+            user=self._user,
+        )
+        if made.returncode:
+            raise RuntimeError(made.stdout.decode(errors="replace"))
+
+    def _options(self, port: int) -> list[str]:
+        settings = {
+            "port": port,
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": self._home,
+            "fsync": "off",  # the machine does not crash; kills of the server lose nothing
+            "max_connections": 200,
+        }
+        options = (f"--{name}={value}" for name, value in settings.items())
+        return [f"-D{self.data}", *options]
+
+    def _answers(self, port: int) -> bool:
+        try:
+            _in_own_loop(self._ping(port))
+        except (asyncpg.PostgresError, OSError):
+            return False
+        # Ours has made its socket by then; another server would not.
+        return (self._home / f".s.PGSQL.{port}").exists()
+
+    async def _ping(self, port: int) -> None:
+        await (await self._connect(port)).close()
+
+    async def _connect(self, port: int) -> asyncpg.Connection:
+        return await asyncpg.connect(
+            host="127.0.0.1", port=port, user="postgres", database="postgres", timeout=2
+        )
+
+
+def _in_own_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run a coroutine in a thread: the caller's thread may have an event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result()
 
 
 class _Reaper:

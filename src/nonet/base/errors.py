@@ -353,6 +353,26 @@ class UnableToAcquireLockError(NonetError):
     """
 
 
+class RowsBusy(UnableToAcquireLockError):  # as AdmissionRejected
+    """A row is leased by a pipeline or another program; FastAPI answers 409 with ``Retry-After``.
+
+    Attributes:
+        table: name of its table.
+        key: its primary key.
+        retry_after: seconds after which to try again.
+    """
+
+    retry_after: float = 5.0
+
+    def __init__(self, table: str, key: Any) -> None:
+        super().__init__(f"row {key} of table {table} is in use by another process: try again")
+        self.table = table
+        self.key = key
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.table, self.key)
+
+
 class DeadlockError(NonetError):
     """Code waits for a task or a lock that it blocks itself, so the wait would never end."""
 

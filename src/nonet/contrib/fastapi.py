@@ -30,6 +30,7 @@ from nonet.base.errors import (
     NotBoundError,
     NotFoundError,
     ResultUnavailable,
+    RowsBusy,
     ServerUnreachableError,
     TaskCancelled,
     TaskExpired,
@@ -164,7 +165,8 @@ def install(app: FastAPI) -> None:
 
     - 429 with ``Retry-After`` and the numbers: ``AdmissionRejected``.
     - 503 with ``Retry-After``: Redis or SQL does not answer, or Redis is full.
-    - 409: a lock is held by others, or the task has already ended in another way.
+    - 409: a lock is held by others, or the task has already ended in another way; with
+      ``Retry-After`` if a pipeline processes the row.
     - 404: the task or its result is unknown.
     - 422 with the reasons: invalid arguments or ids.
 
@@ -185,7 +187,8 @@ def install(app: FastAPI) -> None:
 async def _answer(request: Request, error: Exception) -> Response:
     kind = next(kind for kind in type(error).__mro__ if kind in _BODIES)
     status = STATUSES[kind]
-    headers = retry_after(error) if status in (429, 503) else None
+    is_timed = status in (429, 503) or isinstance(error, RowsBusy)
+    headers = retry_after(error) if is_timed else None
     return JSONResponse(_BODIES[kind](error), status, headers)
 
 

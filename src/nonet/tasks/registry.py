@@ -154,7 +154,7 @@ class Registry:
         ]
         found = [c for c in defined if hasattr(c, "execute") and not inspect.isabstract(c)]
         self._skipped |= dict.fromkeys(c for c in defined if not hasattr(c, "execute"))
-        if not found:
+        if not found and not _has_pipelines(module):
             reasons = [f": {reason}" for cls in defined[:1] if (reason := lacks_execute(cls))]
             raise RegistrationError(
                 f"tasks module {module_name!r} defines no task (a BaseTask with execute())"
@@ -262,6 +262,11 @@ def load_lock_types(prefixes: Iterable[str]) -> None:
     """
     for entry in entries(prefixes, "lock_object_types"):
         load(entry)
+
+
+def _has_pipelines(module: ModuleType) -> bool:
+    """Whether a module defines pipelines, which need no tasks (`nonet.pipelines.Pipeline`)."""
+    return any(getattr(item, "nonet_component", False) is True for item in vars(module).values())
 
 
 def vos_from_entry_points(prefixes: Iterable[str]) -> list[str]:

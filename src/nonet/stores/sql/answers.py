@@ -61,7 +61,7 @@ async def again_after_deadlock(transaction: Callable[[], Awaitable[_Answer]]) ->
         try:
             return await transaction()
         except ServerUnreachableError as error:
-            if not _is_deadlock(error):
+            if not _is_after_deadlock(error):
                 raise
         await asyncio.sleep(random.uniform(0, longest_pause))
     return await transaction()
@@ -80,15 +80,20 @@ def _lacks_schema(error: DBAPIError) -> bool:
     if cause is None:
         return False
     is_sqlite = str(cause).startswith(("no such table", "no such column"))
-    return is_sqlite or bool(_codes(cause) & _SCHEMA_CODES)
+    return is_sqlite or bool(codes(cause) & _SCHEMA_CODES)
 
 
-def _is_deadlock(error: NonetError) -> bool:
-    cause = error.__cause__.orig if isinstance(error.__cause__, DBAPIError) else None
-    return cause is not None and bool(_DEADLOCK_CODES & _codes(cause))
+def _is_after_deadlock(error: NonetError) -> bool:
+    return isinstance(error.__cause__, DBAPIError) and is_deadlock(error.__cause__)
 
 
-def _codes(cause: BaseException) -> set[Any]:
+def is_deadlock(error: DBAPIError) -> bool:
+    """Whether the database aborted the transaction because of a conflict with another one."""
+    return error.orig is not None and bool(_DEADLOCK_CODES & codes(error.orig))
+
+
+def codes(cause: BaseException) -> set[Any]:
+    """The error codes in an exception of a driver: a number of MySQL, or the SQLSTATE."""
     return {getattr(cause, "sqlstate", None), *cause.args[:1]}
 
 

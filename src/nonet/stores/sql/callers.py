@@ -45,6 +45,11 @@ async def connection_of(transaction: Any, database: Database) -> AsyncConnection
     return transaction
 
 
+def is_same_database(one: str, other: str) -> bool:
+    """Whether two URLs name the same database."""
+    return _place(sa.make_url(one)) == _place(sa.make_url(other))
+
+
 def _place(url: sa.URL) -> tuple[str, str]:
     """Identify a database in any spelling of its URL. Leave out the host: it may have aliases."""
     backend = url.get_backend_name()

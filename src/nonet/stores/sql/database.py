@@ -51,11 +51,14 @@ _Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
 
 
-def open_engine(url: str) -> AsyncEngine:
+def open_engine(url: str, **options: Any) -> AsyncEngine:
     """Make an engine for a URL, without a connection.
 
     A URL without a driver gets the asynchronous one. SQLite uses a write-ahead log (WAL), and
     writers wait for each other, so that several processes can share the file.
+
+    Args:
+        options: further arguments of ``create_async_engine``.
 
     Raises:
         ConfigurationError: the URL cannot be used, or its driver is not installed.
@@ -65,12 +68,13 @@ def open_engine(url: str) -> AsyncEngine:
     """
     parsed = _parse(url)
     defaults = _CONNECT_ARGUMENTS.get(parsed.get_driver_name(), {})
+    given = options.pop("connect_args", {})
     try:
         engine = create_async_engine(
             parsed,
-            pool_pre_ping=True,
+            **{"pool_pre_ping": True, **options},
             hide_parameters=True,  # keeps task arguments out of errors and logs
-            connect_args={k: v for k, v in defaults.items() if k not in parsed.query},
+            connect_args={k: v for k, v in defaults.items() if k not in parsed.query} | given,
         )
     except ModuleNotFoundError as missing:
         extra = _EXTRAS.get(parsed.get_backend_name(), "that package")

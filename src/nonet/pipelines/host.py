@@ -1,0 +1,119 @@
+"""All pipelines of one process: `PipelineHost` starts, watches and drains them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+from nonet.base.loop import in_own_thread
+from nonet.client.parts import Parts
+from nonet.daemon.service import ExitCode, Stop, process_name, reached
+from nonet.pipelines.burial import Letters
+from nonet.pipelines.database import RowDatabase
+from nonet.pipelines.heartbeat import Heartbeat
+from nonet.pipelines.options import PipelineOptions
+from nonet.pipelines.pipeline import Pipeline
+from nonet.pipelines.registry import Pipelines
+from nonet.pipelines.runner import Runner
+from nonet.pipelines.tally import PipelineTally
+from nonet.stores.sql.callers import is_same_database
+from nonet.tasks.injection import Injector
+
+logger = logging.getLogger(__name__)
+
+
+class PipelineHost:
+    """Runs pipelines in this process.
+
+    Args:
+        parts: the open application.
+        injector: provides the parameters of ``process``.
+        pipelines: the pipelines that this process knows.
+        names: those that it runs.
+
+    Raises:
+        NotFoundError: a name is unknown.
+
+    Attributes:
+        id: unique to this process.
+        name: ``pid@host``, shown to operators.
+    """
+
+    def __init__(
+        self, parts: Parts, injector: Injector, pipelines: Pipelines, names: Sequence[str]
+    ) -> None:
+        self.id = f"pipelines-{secrets.token_hex(6)}"
+        self.name = process_name()
+        self._parts = parts
+        self._classes = [pipelines.find(name) for name in dict.fromkeys(names)]
+        databases = {cls.database for cls in self._classes}
+        self._heartbeats = {database: Heartbeat(database) for database in databases}
+        letters = Letters(parts)
+        self.runners = [
+            Runner(
+                pipelines.leasing(cls),
+                self._heartbeats[cls.database],
+                injector,
+                parts.client,
+                partial(self._options, cls),
+                letters,
+                PipelineTally(),
+                has_outbox=_has_outbox(parts, cls.database),
+            )
+            for cls in self._classes
+        ]
+
+    async def run(self, stop: Stop) -> ExitCode:
+        """Process rows until a stop is requested, then drain.
+
+        Wait for the databases while they are unavailable.
+
+        Returns:
+            OK if all rows in process have ended, FAILED if the grace period cut some off,
+            SECOND_SIGNAL if a second signal did.
+
+        Raises:
+            ConfigurationError: a database cannot be used.
+        """
+        async with AsyncExitStack() as closing:
+            for database in self._heartbeats:
+                if (reserved := database.reserve()) is not None:
+                    closing.enter_context(reserved)
+                closing.push_async_callback(database.close)
+                if not await reached(stop, database.check):
+                    return ExitCode.OK
+            for heartbeat in self._heartbeats.values():
+                heartbeat.start()
+                closing.push_async_callback(in_own_thread, heartbeat.stop)
+            logger.info(
+                "pipelines %s ready: %s", self.name, ", ".join(c.name for c in self._classes)
+            )
+            loops = [asyncio.create_task(runner.run(stop)) for runner in self.runners]
+            await stop.requested.wait()
+            await asyncio.gather(*loops)
+            return await self._drain(stop)
+
+    async def _drain(self, stop: Stop) -> ExitCode:
+        grace = self._parts.settings.grace
+        logger.info("draining %d rows", sum(runner.running for runner in self.runners))
+        ended = await asyncio.gather(*(r.drain(grace, stop.forced) for r in self.runners))
+        if stop.forced.is_set():
+            return ExitCode.SECOND_SIGNAL
+        return ExitCode.OK if all(ended) else ExitCode.FAILED
+
+    def _options(self, cls: type[Pipeline[Any]]) -> PipelineOptions:
+        return PipelineOptions(cls.workers, cls.interval, cls.queue)
+
+    def heartbeats(self) -> Iterator[Heartbeat]:
+        """The threads that renew leases."""
+        yield from self._heartbeats.values()
+
+
+def _has_outbox(parts: Parts, database: RowDatabase) -> bool:
+    settings = parts.settings
+    return settings.may_have_sql() and is_same_database(settings.sql_url(), database.url)

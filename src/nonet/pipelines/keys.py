@@ -1,0 +1,51 @@
+"""Primary keys and indexes of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+
+def table_of(model: Any) -> sa.Table:
+    """The table of a mapped class."""
+    table = sa.inspect(model).local_table
+    assert isinstance(table, sa.Table)
+    return table
+
+
+def key_of(table: Any) -> sa.ColumnElement[Any]:
+    """The primary key column of a table or of an alias of it."""
+    found: sa.ColumnElement[Any] = next(iter(table.primary_key))
+    return found
+
+
+def column_of(table: Any, attribute: Any) -> Any:
+    """The column of a table, or of an alias of it, that a mapped attribute stands for; or None."""
+    element = getattr(attribute, "__clause_element__", lambda: attribute)()
+    return next((column for column in table.c if column.name == element.name), None)
+
+
+def is_leading(table: sa.Table, columns: Sequence[Any]) -> bool:
+    """Whether an index of a table begins with these columns, in this order and direction."""
+    wanted = [_spelt(column) for column in columns]
+    keys = [list(table.primary_key.columns), *(index.expressions for index in table.indexes)]
+    keys += [
+        list(each.columns) for each in table.constraints if isinstance(each, sa.UniqueConstraint)
+    ]
+    for key in keys:
+        spelt = [_spelt(column) for column in key]
+        backwards = [(name, not is_descending) for name, is_descending in spelt]
+        if wanted in (spelt[: len(wanted)], backwards[: len(wanted)]):
+            return True
+    return False
+
+
+def _spelt(expression: Any) -> tuple[str, bool]:
+    """Name of a column in an order, and whether it is descending."""
+    is_descending = False
+    while isinstance(expression, sa.UnaryExpression):
+        is_descending ^= expression.modifier is sa.sql.operators.desc_op
+        expression = expression.element
+    return str(getattr(expression, "name", expression)), is_descending

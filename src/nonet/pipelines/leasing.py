@@ -1,0 +1,496 @@
+"""The statements that lease, load, renew and release the rows of one pipeline: `Leasing`.
+
+One row in one pass: `fetch` → `load` → (`process`, outside of this module) → `apply` or `fail`.
+Every statement that changes a leased row checks its key and its token, so that a worker that lost
+its lease changes nothing. All times are those of the database.
+
+Who may take a row:
+
+* A free row: any pipeline of its table. A row whose lease has ended: its owner only, because the
+  owner knows what the dead process may have begun.
+* A *waiting* row (owner, but no token) could not get its related rows. Its pipeline tries again
+  soon. Until then nobody fetches the related rows, so that they become free. They can still be
+  fetched by a pipeline that owns them already: it has to end what it began.
+* An owner that has not come back for `ABANDONED_SECONDS` is ignored.
+
+All related rows are leased in one transaction or none is, and no row is leased while its
+transaction waits for another row. So no two rows can wait for each other.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from nonet.pipelines.changes import Changes, statements, with_now
+from nonet.pipelines.clock import db_now, read_now
+from nonet.pipelines.database import RowDatabase
+from nonet.pipelines.hints import announce
+from nonet.pipelines.keys import key_of, table_of
+from nonet.pipelines.pipeline import Pipeline, order_of
+from nonet.pipelines.related import Related
+
+ABANDONED_SECONDS = 600.0
+# Owner of the leases of `Rows.hold`. Such a lease is free for all when it has ended.
+HOLD = "hold"
+# When a waiting row is due again. Random, so that two rows that wait for each other's related rows
+# do not meet again.
+_WAITING_SECONDS = (0.5, 2.0)
+
+FREE: dict[str, Any] = {"lease_token": None, "lease_owner": None, "lease_expires_at": None}
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Leased rows of one table with one token: what is renewed together.
+
+    Attributes:
+        owner: value of ``lease_owner``.
+    """
+
+    table: sa.Table
+    keys: tuple[Any, ...]
+    token: str
+    owner: str
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One leased row, from its fetch to its release.
+
+    Attributes:
+        since: monotonic time before the lease was requested.
+        due_at: when the row was due, as the fetch or `Leasing.load` read it.
+        attempt: number of this attempt, from 1; 0: not loaded yet.
+        related: its related rows.
+    """
+
+    key: Any
+    token: str
+    since: float
+    due_at: datetime
+    attempt: int = 0
+    related: list[Held] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A row that can be processed."""
+
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """A row that becomes a dead letter.
+
+    Attributes:
+        attempts: how many attempts it had.
+        series: identifies the attempts since its last success, in microseconds.
+    """
+
+    attempts: int
+    series: int
+
+
+class Stale(Exception):
+    """The lease was lost: another worker may have the row."""
+
+
+class RelatedBusy(Exception):
+    """A related row is leased by others."""
+
+
+class NotSelected(Exception):
+    """`Pipeline.load` does not select the row."""
+
+
+class _Guard(NamedTuple):
+    """A leased row, locked until its transaction ends; `now` is the time of all its changes."""
+
+    now: datetime
+    due_at: datetime | None
+    attempts: int
+
+
+class Leasing:
+    """The leases of one pipeline.
+
+    Args:
+        waiting_for: the pipelines whose related rows are in the table of this pipeline.
+    """
+
+    def __init__(
+        self, pipeline: Pipeline[Any], waiting_for: Sequence[tuple[type[Pipeline[Any]], Related]]
+    ) -> None:
+        self.pipeline = pipeline
+        self.table = table_of(pipeline.model)
+        self.database: RowDatabase = pipeline.database
+        self._key = key_of(self.table)
+        self._select = _fetch_statement(pipeline, waiting_for)
+
+    # ---- one row, from its fetch to its release -------------------------------------------------
+
+    async def fetch(self, limit: int, since: float) -> list[Lease]:
+        """Lease due rows, the first in the order of the pipeline.
+
+        Args:
+            limit: number of rows at most.
+            since: monotonic time now.
+        """
+        table, key = self.table.c, self._key
+        async with self.database.transaction() as session:
+            found = (await session.execute(self._select.limit(limit))).all()
+            if not found:
+                return []
+            token = str(uuid.uuid4())
+            leased = {
+                table.lease_token: token,
+                table.lease_owner: self.pipeline.name,
+                table.lease_expires_at: db_now(self.pipeline.lease),
+            }
+            keys = [row[0] for row in found]
+            await _update(session, self.table, key.in_(keys), leased)
+        return [Lease(row[0], token, since, row[1]) for row in found]
+
+    async def load(self, lease: Lease) -> Loaded | Exhausted:
+        """Count an attempt, lease the related rows, and read the row.
+
+        Raises:
+            Stale: the lease was lost.
+            RelatedBusy: a related row is leased by others; nothing has changed.
+            NotSelected: `Pipeline.load` does not select the row; nothing has changed.
+        """
+        columns = self.table.c
+        async with self.database.transaction() as session:
+            counted = {columns.attempts: columns.attempts + 1}
+            may_try = columns.attempts.between(0, self.pipeline.max_attempts - 1)
+            mine = sa.and_(self._is_mine(lease), may_try)
+            if not await _update(session, self.table, mine, counted):
+                return await self._exhausted(session, lease)
+            row = await self._read(session, lease)
+            lease.attempt, lease.due_at = row.attempts, row.due_at
+            if self.pipeline.related and self.pipeline.needs_related(row):
+                related = [
+                    held
+                    for item in self.pipeline.related
+                    if (held := await self._lease_related(session, lease, item)) is not None
+                ]
+                row = await self._read(session, lease)  # it may have loaded related rows
+                lease.related = related
+            session.expunge_all()
+        return Loaded(row)
+
+    async def _read(self, session: AsyncSession, lease: Lease) -> Any:
+        statement = self.pipeline.load(lease.key).execution_options(populate_existing=True)
+        row = (await session.execute(statement)).unique().scalar_one_or_none()
+        if row is None:
+            raise NotSelected
+        return row
+
+    async def _exhausted(self, session: AsyncSession, lease: Lease) -> Exhausted:
+        """Mark a row as dying, because its last attempts died with their processes."""
+        columns = self.table.c
+        query = sa.select(columns.attempts, columns.last_processed_at).where(self._is_mine(lease))
+        found = (await session.execute(query.with_for_update())).one_or_none()
+        if found is None:
+            raise Stale
+        if found.attempts < 0:
+            return Exhausted(-found.attempts, _microseconds(found.last_processed_at))
+        return await self._mark_dying(session, lease, found.attempts)
+
+    async def _mark_dying(self, session: AsyncSession, lease: Lease, attempts: int) -> Exhausted:
+        now = await read_now(session)
+        dying = {self.table.c.attempts: -attempts, self.table.c.last_processed_at: now}
+        await _update(session, self.table, self._is_mine(lease), dying)
+        return Exhausted(attempts, _microseconds(now))
+
+    async def _lease_related(
+        self, session: AsyncSession, lease: Lease, related: Related
+    ) -> Held | None:
+        table = table_of(related.model)
+        key = key_of(table)
+        owner = owner_of_related(self.pipeline, lease.key)
+        condition = related.condition(self.pipeline.model, lease.key)
+        free = sa.and_(condition, may_take(table, owner))
+        query = sa.select(key).where(free).order_by(key)
+        got = (await session.scalars(query.with_for_update(skip_locked=True, of=table))).all()
+        count = sa.select(sa.func.count()).select_from(table).where(condition)
+        if len(got) < (await session.execute(count)).scalar_one():
+            raise RelatedBusy
+        if not got:
+            return None
+        leased = {
+            table.c.lease_token: lease.token,
+            table.c.lease_owner: owner,
+            table.c.lease_expires_at: db_now(self.pipeline.lease),
+        }
+        await _update(session, table, key.in_(got), leased)
+        return Held(table, tuple(got), lease.token, owner)
+
+    async def apply(
+        self,
+        lease: Lease,
+        row: Any,
+        changes: Changes,
+        interval: float,
+        tries: list[datetime],
+        within: Callable[[AsyncSession], Awaitable[None]],
+    ) -> None:
+        """Write the changes of a successful attempt and release the row and its related rows.
+
+        Args:
+            interval: seconds until the row is due again, unless the changes say otherwise.
+            tries: collects the times of the tries. After a lost connection the last try may have
+                been committed, which a repetition recognises by its time.
+            within: called in the transaction.
+
+        Raises:
+            Stale: the lease was lost; nothing was written.
+        """
+        due_in = interval if changes.due_in is None else changes.due_in
+        async with self.database.transaction() as session:
+            guard = await self._guard(session, lease, tries)
+            if guard is None:
+                return
+            due = None if changes.is_finished else guard.now + timedelta(seconds=due_in)
+            values = with_now(changes.values, guard.now) | {"attempts": 0}
+            await self._end(session, lease, guard, due, values)
+            for statement in statements(changes, guard.now):
+                await session.execute(statement)
+            for model, _ in changes.touches:
+                announce(session, table_of(model).name)
+            await self.pipeline.apply(session, row, changes)
+            await within(session)
+
+    async def fail(
+        self, lease: Lease, delay: float, tries: list[datetime], *, counts: bool = True
+    ) -> None:
+        """Release a row that was not processed successfully, due again after `delay` seconds.
+
+        Args:
+            tries: as in `apply`.
+            counts: whether this was an attempt.
+
+        Raises:
+            Stale: the lease was lost; nothing was written.
+        """
+        async with self.database.transaction() as session:
+            guard = await self._guard(session, lease, tries)
+            if guard is None:
+                return
+            used = guard.attempts - (lease.attempt > 0 and not counts)
+            due = guard.now + timedelta(seconds=delay)
+            await self._end(session, lease, guard, due, {"attempts": used})
+
+    async def _end(
+        self,
+        session: AsyncSession,
+        lease: Lease,
+        guard: _Guard,
+        due: datetime | None,
+        values: dict[str, Any],
+    ) -> None:
+        # A row that was touched during the lease has another due time now, and keeps it.
+        due_at = due if guard.due_at == lease.due_at else guard.due_at
+        values |= {"due_at": due_at, "last_processed_at": guard.now, **FREE}
+        model = self.pipeline.model
+        await session.execute(sa.update(model).where(self._key == lease.key).values(values))
+        await self._release_related(session, lease)
+
+    async def exhaust(self, lease: Lease) -> Exhausted:
+        """Mark a row as dying after its last attempt. Raises `Stale`."""
+        async with self.database.transaction() as session:
+            query = sa.select(self.table.c.attempts).where(self._is_mine(lease))
+            if (attempts := await session.scalar(query.with_for_update())) is None:
+                raise Stale
+            await self._release_related(session, lease)
+            lease.related = []
+            return await self._mark_dying(session, lease, abs(attempts))
+
+    async def bury(self, lease: Lease) -> None:
+        """Finish a dying row whose letter is written. Raises `Stale`."""
+        columns = self.table.c
+        values = {columns.due_at: None, columns.attempts: 0, **self._released()}
+        async with self.database.transaction() as session:
+            if not await _update(session, self.table, self._is_mine(lease), values):
+                raise Stale
+
+    async def wait(self, lease: Lease) -> None:
+        """Make it a waiting row, because a related row was not free. Raises `Stale`."""
+        columns = self.table.c
+        values = {
+            columns.lease_token: None,
+            columns.lease_expires_at: None,
+            columns.last_processed_at: db_now(),
+            columns.due_at: db_now(random.uniform(*_WAITING_SECONDS)),
+        }
+        async with self.database.transaction() as session:
+            if not await _update(session, self.table, self._is_mine(lease), values):
+                raise Stale
+
+    async def release(self, leases: Sequence[Lease]) -> None:
+        """Release rows that were not processed: they stay due, and no attempt is counted."""
+        if not leases:
+            return
+        columns = self.table.c
+        async with self.database.transaction() as session:
+            for token, group in _by_token(leases).items():
+                mine = sa.and_(
+                    self._key.in_([each.key for each in group]), columns.lease_token == token
+                )
+                counted = [each.key for each in group if each.attempt]
+                uncounted = sa.case(
+                    (sa.and_(self._key.in_(counted), columns.attempts > 0), columns.attempts - 1),
+                    else_=columns.attempts,
+                )
+                values = {columns.attempts: uncounted, **self._released()}
+                await _update(session, self.table, mine, values)
+            for lease in leases:
+                await self._release_related(session, lease)
+
+    async def release_related(self, lease: Lease) -> None:
+        """Release the related rows of a lease that was lost."""
+        if lease.related:
+            async with self.database.transaction() as session:
+                await self._release_related(session, lease)
+
+    # ---- helpers --------------------------------------------------------------------------------
+
+    def held(self, lease: Lease) -> list[Held]:
+        """The rows to renew for a lease."""
+        main = Held(self.table, (lease.key,), lease.token, self.pipeline.name)
+        return [main, *lease.related]
+
+    def _is_mine(self, lease: Lease) -> sa.ColumnElement[bool]:
+        return sa.and_(self._key == lease.key, self.table.c.lease_token == lease.token)
+
+    def _released(self) -> dict[Any, Any]:
+        return {self.table.c[name]: value for name, value in FREE.items()}
+
+    async def _guard(
+        self, session: AsyncSession, lease: Lease, tries: list[datetime]
+    ) -> _Guard | None:
+        """Lock a row that is still leased; None: an earlier try was committed after all."""
+        columns = self.table.c
+        query = sa.select(db_now(), columns.due_at, columns.attempts).where(self._is_mine(lease))
+        found = (await session.execute(query.with_for_update())).one_or_none()
+        if found is not None:
+            tries.append(found[0])
+            return _Guard(*found)
+        if tries:
+            query = sa.select(columns.last_processed_at).where(self._key == lease.key)
+            if await session.scalar(query) in tries:
+                return None
+        raise Stale
+
+    async def _release_related(self, session: AsyncSession, lease: Lease) -> None:
+        for held in lease.related:
+            columns = held.table.c
+            mine = sa.and_(
+                key_of(held.table).in_(held.keys),
+                columns.lease_token == held.token,
+                columns.lease_owner == held.owner,
+            )
+            values = {columns[name]: value for name, value in FREE.items()}
+            await _update(session, held.table, mine, values)
+
+
+async def extend(session: AsyncSession, items: Sequence[Held], seconds: float) -> list[Held]:
+    """Renew leases; return those that were lost.
+
+    Args:
+        items: rows of one table.
+        seconds: how long they last from now.
+    """
+    table = items[0].table
+    key, columns = key_of(table), table.c
+    keys = sorted({key for item in items for key in item.keys})
+    tokens = {item.token for item in items}
+    mine = sa.and_(key.in_(keys), columns.lease_token.in_(tokens))
+    renewed = await _update(session, table, mine, {columns.lease_expires_at: db_now(seconds)})
+    if renewed == sum(len(item.keys) for item in items):
+        return []
+    found = (await session.execute(sa.select(key, columns.lease_token).where(key.in_(keys)))).all()
+    alive = {(row[0], row[1]) for row in found}
+    return [item for item in items if any((key, item.token) not in alive for key in item.keys)]
+
+
+def owner_of_related(pipeline: Pipeline[Any], key: Any) -> str:
+    """Owner of the related rows of a main row."""
+    return f"{pipeline.name}:{key}"
+
+
+def may_take(table: sa.Table, owner: str) -> sa.ColumnElement[bool]:
+    """Whether an owner that is no pipeline may lease a row now; a waiting row may be taken."""
+    columns = table.c
+    is_free = columns.lease_token.is_(None)
+    is_over = columns.lease_expires_at < db_now()
+    return sa.or_(is_free, sa.and_(is_over, _may_retake(table, owner)))
+
+
+def _may_retake(table: Any, owner: str) -> sa.ColumnElement[bool]:
+    last = sa.func.coalesce(table.c.lease_expires_at, table.c.last_processed_at)
+    is_own = table.c.lease_owner.in_([owner, HOLD])
+    return sa.or_(is_own, last < db_now(-ABANDONED_SECONDS))
+
+
+def _fetch_statement(
+    pipeline: Pipeline[Any], waiting_for: Sequence[tuple[type[Pipeline[Any]], Related]]
+) -> sa.Select[Any]:
+    table = table_of(pipeline.model)
+    columns = table.c
+    chosen = pipeline.select()
+    is_unleased = sa.or_(columns.lease_expires_at.is_(None), columns.lease_expires_at < db_now())
+    is_unowned = columns.lease_owner.is_(None)
+    is_wanted = sa.or_(*(_is_wanted(of, related) for of, related in waiting_for), sa.false())
+    may_begin = sa.and_(is_unowned, sa.not_(is_wanted)) if waiting_for else is_unowned
+    return (
+        chosen.with_only_columns(key_of(table), columns.due_at, maintain_column_froms=True)
+        .where(
+            columns.due_at <= db_now(),
+            is_unleased,
+            sa.or_(may_begin, _may_retake(table, pipeline.name)),
+        )
+        .order_by(None)
+        .order_by(*order_of(chosen, table))
+        .with_for_update(skip_locked=True, of=table)
+    )
+
+
+def _is_wanted(of: type[Pipeline[Any]], related: Related) -> sa.ColumnElement[bool]:
+    """Whether a main row of another pipeline waits for a row of this table."""
+    main = table_of(of.model).alias()
+    is_waiting = sa.and_(
+        main.c.lease_owner == of.name,
+        main.c.lease_token.is_(None),
+        main.c.due_at.is_not(None),
+        main.c.last_processed_at > db_now(-ABANDONED_SECONDS),
+    )
+    return sa.exists(sa.select(sa.literal(1)).where(related.is_of(main), is_waiting))
+
+
+async def _update(
+    session: AsyncSession, table: sa.Table, where: Any, values: dict[Any, Any]
+) -> int:
+    """Change rows; return how many matched."""
+    changed: Any = await session.execute(sa.update(table).where(where).values(values))
+    return int(changed.rowcount)
+
+
+def _by_token(leases: Sequence[Lease]) -> dict[str, list[Lease]]:
+    groups: dict[str, list[Lease]] = {}
+    for lease in leases:
+        groups.setdefault(lease.token, []).append(lease)
+    return groups
+
+
+def _microseconds(at: datetime | None) -> int:
+    return 0 if at is None else round(at.timestamp() * 1e6)

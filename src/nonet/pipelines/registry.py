@@ -1,0 +1,111 @@
+"""Find the pipelines of a process: `load_pipelines`."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from nonet.base.errors import NotFoundError, RegistrationError
+from nonet.config.settings import Settings
+from nonet.pipelines.keys import table_of
+from nonet.pipelines.leasing import Leasing
+from nonet.pipelines.pipeline import Pipeline
+from nonet.pipelines.related import Related
+from nonet.tasks.entry_points import IMPORT_ERRORS, entries, import_problem, load
+
+
+class Pipelines(Mapping[str, type[Pipeline[Any]]]):
+    """The pipelines that this process knows, by name."""
+
+    def __init__(self, classes: Iterable[type[Pipeline[Any]]] = ()) -> None:
+        self._classes: dict[str, type[Pipeline[Any]]] = {}
+        for cls in classes:
+            self.add(cls)
+
+    def __getitem__(self, name: str) -> type[Pipeline[Any]]:
+        return self._classes[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(self._classes))
+
+    def __len__(self) -> int:
+        return len(self._classes)
+
+    def add(self, cls: type[Pipeline[Any]]) -> None:
+        """Check a class and add it.
+
+        Raises:
+            RegistrationError: it cannot run, or another class has its name.
+        """
+        cls.check()
+        known = self._classes.setdefault(cls.name, cls)
+        if known is not cls:
+            raise RegistrationError(
+                f"two pipelines are named {cls.name!r}, in {known.__module__} and "
+                f"{cls.__module__}: set another `name` in one of them"
+            )
+
+    def find(self, name: str) -> type[Pipeline[Any]]:
+        """The pipeline with this name.
+
+        Raises:
+            NotFoundError: it is unknown.
+        """
+        if name in self._classes:
+            return self._classes[name]
+        known = ", ".join(self) or "none is loaded: name their modules with --tasks"
+        raise NotFoundError(f"no pipeline is named {name!r} (known: {known})")
+
+    def waiting_for(
+        self, cls: type[Pipeline[Any]]
+    ) -> Sequence[tuple[type[Pipeline[Any]], Related]]:
+        """The pipelines whose related rows are in the table of a pipeline."""
+        table = table_of(cls.model)
+        return [
+            (other, related)
+            for other in self._classes.values()
+            for related in other.related
+            if table_of(related.model) is table
+        ]
+
+    def leasing(self, cls: type[Pipeline[Any]]) -> Leasing:
+        """Make the store of the leases of a pipeline."""
+        return Leasing(cls(), self.waiting_for(cls))
+
+
+def load_pipelines(settings: Settings) -> Pipelines:
+    """Load the pipelines of the entry points ``nonet.pipelines`` and of ``NONET_TASKS``.
+
+    Raises:
+        RegistrationError: one cannot be imported or cannot run.
+    """
+    found = Pipelines()
+    for entry in entries(settings.groups, "pipelines"):
+        cls = load(entry)
+        if not _is_pipeline(cls):
+            raise RegistrationError(
+                f"entry point {entry.value!r} of {entry.group} is not a pipeline: name a subclass "
+                "of nonet.pipelines.Pipeline"
+            )
+        found.add(cls)
+    for name in settings.tasks:
+        for cls in _in_module(name):
+            found.add(cls)
+    return found
+
+
+def _in_module(name: str) -> Iterator[type[Pipeline[Any]]]:
+    try:
+        module = importlib.import_module(name)
+    except IMPORT_ERRORS as error:
+        raise RegistrationError(f"module {name!r}: {import_problem(error, name)}") from error
+    for cls in vars(module).values():
+        # A class without `process` is a base of others.
+        if _is_pipeline(cls) and cls.__module__ == module.__name__ and hasattr(cls, "process"):
+            yield cls
+
+
+def _is_pipeline(cls: object) -> bool:
+    return inspect.isclass(cls) and issubclass(cls, Pipeline) and cls is not Pipeline
