@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
+    from nonet.pipelines.host import PipelineHost
     from nonet.rules.explanation import Explanation
     from nonet.rules.situation import Overview
     from nonet.scheduler.scheduler import Scheduler
@@ -622,6 +623,23 @@ class Nonet:
         from nonet.worker.assembly import assemble
 
         return assemble(self._opened(), injector, size, concurrency, isolation)
+
+    def pipelines(self, names: Sequence[str], injector: Injector) -> PipelineHost:
+        """Create what runs pipelines in this process; call its ``run``.
+
+        Args:
+            names: the pipelines to run, among those of the entry points ``nonet.pipelines`` and of
+                the task modules of the settings.
+            injector: an injector of this application, for the parameters of ``process``.
+
+        Raises:
+            NotFoundError: a name is unknown.
+            RegistrationError: a pipeline cannot run.
+        """
+        from nonet.pipelines.host import PipelineHost
+        from nonet.pipelines.registry import load_pipelines
+
+        return PipelineHost(self._opened(), injector, load_pipelines(self.settings), names)
 
     def scheduler(
         self, injector: Injector, *, hooks: Mapping[str, Hook] | None = None

@@ -84,6 +84,13 @@ class Heartbeat:
         if self._thread.ident is not None:
             self._thread.join(_STOP_SECONDS)
 
+    def stuck(self) -> str:
+        """Why leases are not renewed; empty if they are, or if only the database is silent."""
+        has_ended = self._thread.ident is not None and not self._thread.is_alive()
+        if has_ended and not self._stopping.is_set():
+            return f"the thread {self._thread.name} has ended"
+        return ""
+
     def hold(
         self, items: Sequence[Held], lasts: float, since: float, on_lost: Callable[[str], None]
     ) -> Beating:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 from nonet.base.loop import in_own_thread
 from nonet.client.parts import Parts
+from nonet.daemon.health import Page, Report
 from nonet.daemon.service import ExitCode, Stop, process_name, reached
 from nonet.pipelines.burial import Letters
 from nonet.pipelines.database import RowDatabase
@@ -21,8 +22,10 @@ from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.registry import Pipelines
 from nonet.pipelines.runner import Runner
 from nonet.pipelines.tally import PipelineTally
+from nonet.stores.queue.workers import DRAINS
 from nonet.stores.sql.callers import is_same_database
 from nonet.tasks.injection import Injector
+from nonet.telemetry.metrics import Sample
 
 logger = logging.getLogger(__name__)
 
@@ -51,6 +54,8 @@ class PipelineHost:
         self.name = process_name()
         self._parts = parts
         self._classes = [pipelines.find(name) for name in dict.fromkeys(names)]
+        self._stop = Stop()
+        self._is_ready = False
         databases = {cls.database for cls in self._classes}
         self._heartbeats = {database: Heartbeat(database) for database in databases}
         letters = Letters(parts)
@@ -80,6 +85,7 @@ class PipelineHost:
         Raises:
             ConfigurationError: a database cannot be used.
         """
+        self._stop = stop
         async with AsyncExitStack() as closing:
             for database in self._heartbeats:
                 if (reserved := database.reserve()) is not None:
@@ -93,6 +99,7 @@ class PipelineHost:
             logger.info(
                 "pipelines %s ready: %s", self.name, ", ".join(c.name for c in self._classes)
             )
+            self._is_ready = True
             loops = [asyncio.create_task(runner.run(stop)) for runner in self.runners]
             await stop.requested.wait()
             await asyncio.gather(*loops)
@@ -109,9 +116,36 @@ class PipelineHost:
     def _options(self, cls: type[Pipeline[Any]]) -> PipelineOptions:
         return PipelineOptions(cls.workers, cls.interval, cls.queue)
 
-    def heartbeats(self) -> Iterator[Heartbeat]:
-        """The threads that renew leases."""
-        yield from self._heartbeats.values()
+    # ---- what probes and metrics show -----------------------------------------------------------
+
+    def report(self) -> Report:
+        """Report whether this process processes rows, and if not, why."""
+        reasons = [
+            f"pipeline {runner.pipeline}: {runner.problem}"
+            for runner in self.runners
+            if runner.problem
+        ]
+        if self._stop.requested.is_set():
+            reasons.insert(0, DRAINS)
+        elif not self._is_ready:
+            reasons.insert(0, "its databases have not answered yet")
+        pipelines = {
+            runner.pipeline.name: {"running": runner.running, "queued": runner.queued}
+            for runner in self.runners
+        }
+        return Report(not reasons, reasons, {"worker": self.name, "pipelines": pipelines})
+
+    def stuck(self) -> Sequence[str]:
+        """Return why leases are not renewed, if a heartbeat has ended."""
+        return [why for heartbeat in self._heartbeats.values() if (why := heartbeat.stuck())]
+
+    def pages(self) -> Mapping[str, Page]:
+        """Return no pages."""
+        return {}
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the metrics of the pipelines."""
+        return iter(())
 
 
 def _has_outbox(parts: Parts, database: RowDatabase) -> bool:

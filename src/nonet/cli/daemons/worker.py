@@ -98,6 +98,14 @@ def work(
         Size | None, typer.Option(help="Run tasks of this size.", show_default="required")
     ] = None,
     *,
+    pipelines: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="Run these pipelines, separated by commas, instead of tasks or beside them.",
+            show_default="none",
+        ),
+    ] = None,
     options: WorkerOptions,
     drain: Annotated[
         bool,
@@ -119,7 +127,7 @@ def work(
     metrics_port: MetricsPort = None,
     version: Version = False,
 ) -> None:
-    """Fetch, execute and settle tasks of one size until SIGTERM.
+    """Run tasks of one size, pipelines, or both until SIGTERM.
 
     Settings come from NONET_… variables; Redis from NONET_REDIS_URL. If Redis is unreachable, the
     worker waits for it.
@@ -135,28 +143,41 @@ def work(
     \b
     task-worker --size small --tasks mytasks
     task-worker --size medium --min 1 --max 4      # a fleet
+    task-worker --pipelines volumes,invoices       # process rows of tables
     task-worker --drain --timeout 60               # stop those that run here
     """
     from nonet.cli.daemons import working  # slower to import than `--help` may take
 
     if drain:
-        if options != WorkerOptions() or target.tasks is not None or metrics_port is not None:
+        given = target.tasks, metrics_port, pipelines
+        if options != WorkerOptions() or any(value is not None for value in given):
             raise typer.BadParameter(
                 "--drain takes only --size, --timeout, --namespace and --state-dir"
             )
         run(target.debug, lambda: working.drain(size, timeout, target))
-    if size is None:
-        raise typer.BadParameter("missing: name a size, or --drain", param_hint="--size")
+    names = [name.strip() for name in (pipelines or "").split(",") if name.strip()]
+    if pipelines is not None and not names:
+        raise typer.BadParameter("names no pipeline", param_hint="--pipelines")
+    if size is None and not names:
+        raise typer.BadParameter(
+            "missing: name a size, --pipelines, or --drain", param_hint="--size"
+        )
     if timeout is not None:
         raise typer.BadParameter("needs --drain", param_hint="--timeout")
-    if (bounds := options.fleet_bounds()) is not None:
+    bounds = options.fleet_bounds()
+    if names and (bounds is not None or options.idle_exit is not None):
+        raise typer.BadParameter(
+            "runs until it is stopped: leave out --min, --max and --idle-exit",
+            param_hint="--pipelines",
+        )
+    if size is not None and bounds is not None:
         run(
             target.debug,
             lambda: working.supervise(size, bounds, options, target, metrics_port),
         )
     run(
         target.debug,
-        lambda: working.work(size, options, target, metrics_port),
+        lambda: working.work(size, names, options, target, metrics_port),
         runs_user_code=True,
     )
 

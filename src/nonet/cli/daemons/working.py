@@ -6,8 +6,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,7 @@ from nonet.daemon.service import (
     stop_on_signals,
     told_of_end,
 )
+from nonet.daemon.together import Together, run_together
 from nonet.stores.namespace.inspection import Inspection
 from nonet.telemetry.logs import describe_process, process_description
 from nonet.telemetry.tracing import exporting_traces
@@ -44,6 +45,7 @@ from nonet.worker.worker import Worker
 if TYPE_CHECKING:
     from nonet.cli.daemons.worker import WorkerOptions
     from nonet.cli.target import CodeTarget
+    from nonet.pipelines.host import PipelineHost
 
 logger = logging.getLogger(__name__)
 
@@ -57,13 +59,21 @@ _ENDS: dict[int | None, str] = {
 }
 
 
+PIPELINES = "pipelines"
+"""Stands for the size of a process that runs pipelines only."""
+
+
 async def work(
-    size: Size, options: WorkerOptions, target: CodeTarget, metrics_port: int | None
+    size: Size | None,
+    pipelines: Sequence[str],
+    options: WorkerOptions,
+    target: CodeTarget,
+    metrics_port: int | None,
 ) -> int:
-    """Run one worker until it is stopped or ends by itself."""
+    """Run one worker, pipelines, or both until they are stopped or the worker ends by itself."""
     settings = load_settings(**target.options(), grace=options.grace, metrics_port=metrics_port)
     set_up_logging(target.debug, settings)
-    describe_process(size=size)
+    describe_process(size=size or PIPELINES)
     application = Nonet(settings)
     signals = stop_on_signals(settings.grace)
     traces = exporting_traces("nonet-worker", process_description())
@@ -72,14 +82,22 @@ async def work(
             logger.error("%s", problem)
         for warning in application.registry.warnings():
             logger.warning("%s", warning)
-        worker = application.worker(size, injector, concurrency=options.concurrency)
-        describe_process(worker=worker.name)
-        address = settings.metrics_host, settings.metrics_port
-        probes = answering_probes(*address, worker)
-        async with probes, _retiring(application, size, worker, options, stop):
-            with _run_file(settings, size, worker.id) as run_file:
+        daemons: list[Worker | PipelineHost] = []
+        async with AsyncExitStack() as around:
+            if size is not None:
+                worker = application.worker(size, injector, concurrency=options.concurrency)
+                daemons.append(worker)
+                await around.enter_async_context(
+                    _retiring(application, size, worker, options, stop)
+                )
+            if pipelines:
+                daemons.append(application.pipelines(pipelines, injector))
+            describe_process(worker=daemons[0].name)
+            address = settings.metrics_host, settings.metrics_port
+            await around.enter_async_context(answering_probes(*address, Together(daemons)))
+            with _run_file(settings, size or PIPELINES, daemons[0].id) as run_file:
                 spare_collector()
-                code = await worker.run(stop)
+                code = await run_together(daemons, stop)
                 if run_file is not None:
                     run_file.ended(code)
                 return code
@@ -112,9 +130,7 @@ async def _retiring(
 
 
 @contextmanager
-def _run_file(
-    settings: Settings, size: Size, incarnation: str
-) -> Iterator[runfiles.RunFile | None]:
+def _run_file(settings: Settings, size: str, incarnation: str) -> Iterator[runfiles.RunFile | None]:
     """Write a run file, by which --drain finds this process; None if that fails."""
     about = runfiles.RunningWorker(
         settings.namespace, size, os.getpid(), incarnation, runfiles.place()
