@@ -26,6 +26,7 @@ from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
 from nonet.messages.signing import Signer
 from nonet.stores.namespace.cancellation import Cancellation
+from nonet.stores.namespace.hints import Hints
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
@@ -111,6 +112,7 @@ class Client:
             registry, self.live_config, signer or Signer(), message_limit=message_limit
         )
         self.groups: Groups = Groups(broker.client, namespace)
+        self.hints: Hints = Hints(broker.client, namespace)
         self.results: Results = Results(broker.client, broker.scripts, broker.url, namespace)
         self._outbox = outbox
         self._may_have_sql = may_have_sql

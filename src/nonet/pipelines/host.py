@@ -6,10 +6,11 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
+from nonet.base.errors import NonetError
 from nonet.base.loop import in_own_thread
 from nonet.client.parts import Parts
 from nonet.daemon.health import Page, Report
@@ -17,6 +18,7 @@ from nonet.daemon.service import ExitCode, Stop, process_name, reached
 from nonet.pipelines.burial import Letters
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.heartbeat import Heartbeat
+from nonet.pipelines.hints import Listener
 from nonet.pipelines.options import PipelineOptions
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.registry import Pipelines
@@ -28,6 +30,8 @@ from nonet.tasks.injection import Injector
 from nonet.telemetry.metrics import Sample
 
 logger = logging.getLogger(__name__)
+
+_HINT_SECONDS = 1.0
 
 
 class PipelineHost:
@@ -73,6 +77,12 @@ class PipelineHost:
             for cls in self._classes
         ]
 
+        self._listener = Listener(
+            parts.client.hints,
+            parts.stores.broker.wakes,
+            [(runner.table, runner.hinted.set) for runner in self.runners],
+        )
+
     async def run(self, stop: Stop) -> ExitCode:
         """Process rows until a stop is requested, then drain.
 
@@ -101,14 +111,22 @@ class PipelineHost:
             )
             self._is_ready = True
             loops = [asyncio.create_task(runner.run(stop)) for runner in self.runners]
-            await stop.requested.wait()
-            await asyncio.gather(*loops)
-            return await self._drain(stop)
+            listening = asyncio.create_task(self._listener.run(stop), name="hints")
+            try:
+                await asyncio.gather(*loops)
+                return await self._drain(stop)
+            finally:
+                for task in (*loops, listening):
+                    task.cancel()
+                await asyncio.wait({*loops, listening})
 
     async def _drain(self, stop: Stop) -> ExitCode:
         grace = self._parts.settings.grace
         logger.info("draining %d rows", sum(runner.running for runner in self.runners))
         ended = await asyncio.gather(*(r.drain(grace, stop.forced) for r in self.runners))
+        with suppress(NonetError, TimeoutError):
+            async with asyncio.timeout(_HINT_SECONDS):
+                await self._parts.client.hints.send([runner.table for runner in self.runners])
         if stop.forced.is_set():
             return ExitCode.SECOND_SIGNAL
         return ExitCode.OK if all(ended) else ExitCode.FAILED

@@ -28,6 +28,7 @@ from nonet.daemon.service import Stop
 from nonet.pipelines.backoff import Pauses, wanted
 from nonet.pipelines.changes import Changes
 from nonet.pipelines.heartbeat import Beating, Heartbeat
+from nonet.pipelines.hints import send_soon
 from nonet.pipelines.leasing import (
     Exhausted,
     Lease,
@@ -82,6 +83,7 @@ class Runner:
         has_outbox: durable tasks are stored in the database of the rows.
 
     Attributes:
+        table: name of its table.
         hinted: set when a row of the table may have become due.
         problem: why the database does not work, or empty.
     """
@@ -100,6 +102,7 @@ class Runner:
     ) -> None:
         self.pipeline: Pipeline[Any] = leasing.pipeline
         self.leasing = leasing
+        self.table = leasing.table.name
         self._heartbeat = heartbeat
         self._injector = injector
         self._client = client
@@ -393,6 +396,7 @@ class Runner:
             Whether all rows in process have ended by themselves.
         """
         await self._release_queue()
+        send_soon({self.table})
         deadline = time.monotonic() + grace
         while self._running and time.monotonic() < deadline and not forced.is_set():
             tasks = {item.task for item in self._running if item.task is not None}

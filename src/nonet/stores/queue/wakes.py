@@ -24,8 +24,8 @@ class Wake:
         """End this wait, or the next one."""
         self._told.set()
 
-    async def wait(self, seconds: float) -> None:
-        """Sleep until a script reports the id, at most `seconds`.
+    async def wait(self, seconds: float) -> bool:
+        """Sleep until a script reports the id, at most `seconds`; return whether it did.
 
         Return at once if it was reported since the last call.
         """
@@ -33,7 +33,9 @@ class Wake:
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._told.wait()
+        is_told = self._told.is_set()
         self._told.clear()
+        return is_told
 
 
 class Wakes:
