@@ -146,6 +146,7 @@ class Nonet:
             outbox=stores.outbox,
             may_have_sql=settings.may_have_sql,
             who=who,
+            resume_row=self._resume_row,
         )
         self._closing.push_async_callback(client.aclose)
         bind_submitter(client)
@@ -153,6 +154,14 @@ class Nonet:
         self._parts = Parts(settings, self.registry, stores, client)
         if self.prepares_sqlite:
             await self._prepare_sqlite()
+
+    async def _resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:
+        from nonet.pipelines.burial import resume_row
+        from nonet.pipelines.registry import load_pipelines
+
+        cls = load_pipelines(self.settings).find(pipeline)
+        self._closing.push_async_callback(cls.database.close)
+        await resume_row(cls, key, at_time)
 
     async def _prepare_sqlite(self) -> None:
         """Create the table of durable tasks before a transaction of the user can lock the file."""

@@ -71,6 +71,10 @@ _PROGRESS_SECONDS = 0.5
 _CONCURRENT_SQL_QUERIES = 4
 
 
+ResumeRow = Callable[[str, str, datetime | None], Awaitable[None]]
+"""Takes the name of a pipeline, the key of a row, and when it is due (None: now)."""
+
+
 class Client:
     """Submits tasks to one namespace and reads their state; `Nonet.client` is one.
 
@@ -83,6 +87,7 @@ class Client:
         outbox: opens the SQL store of durable tasks on first use; None: there are no durable tasks.
         may_have_sql: whether a task unknown to Redis may still be in a database.
         who: returns the author of changes for the event stream, ``user@host pid``.
+        resume_row: makes the row of a dead letter due again; None: this program has no pipelines.
 
     Attributes:
         envelopes: creates and reads messages.
@@ -104,6 +109,7 @@ class Client:
         outbox: Callable[[], Awaitable[Outbox]] | None = None,
         may_have_sql: Callable[[], bool] = lambda: False,
         who: Callable[[], str] = lambda: "",
+        resume_row: ResumeRow | None = None,
     ) -> None:
         self.broker = broker
         self.registry = registry
@@ -118,6 +124,7 @@ class Client:
         self._may_have_sql = may_have_sql
         self._sql_queries = asyncio.Semaphore(_CONCURRENT_SQL_QUERIES)
         self._who = who
+        self._resume_row = resume_row
         self.cancellation: Cancellation = Cancellation(broker, outbox, may_have_sql)
         self._namespace = namespace
         self._is_closed = False
@@ -230,6 +237,17 @@ class Client:
         if self._outbox is None:
             raise NotBoundError("a durable task needs SQL: submit it through an open application")
         return await self._outbox()
+
+    async def resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:
+        """Make the row of a dead letter due again.
+
+        Raises:
+            NotFoundError: the pipeline is unknown here, or the row does not exist.
+            ServerUnreachableError: its database does not answer.
+        """
+        if self._resume_row is None:
+            raise NotFoundError(f"this program cannot reach the rows of pipeline {pipeline}")
+        await self._resume_row(pipeline, key, at_time)
 
     async def status(self, id: str) -> TaskStatus:
         """Return the status of a task; see `Nonet.status`."""

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_PIPELINE = "pipeline:"
 _LARGEST_INT = 2**31 - 1
 _LARGEST_ROW = 2**63 - 1
 _END_OF_TIME = 253_402_300_800  # the year 10000, which databases reject
@@ -76,6 +77,8 @@ async def resubmit(
         InvalidArgumentsError: the class rejects the arguments.
     """
     letter = await letters.get(row_id)
+    if (pipeline := pipeline_of(letter.task_class)) is not None:
+        return await _resume(letter, pipeline, client, letters, again=again, at_time=at_time)
     if not letter.task_class:
         raise ConflictError(
             f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
@@ -108,6 +111,48 @@ async def resubmit(
     ):  # another operator changed the row; the task is submitted
         await letters.dispatch(letter.id, repeat.id)
     return Handle(repeat.id, client, created=created)
+
+
+async def _resume(
+    letter: DeadLetter,
+    pipeline: str,
+    client: Client,
+    letters: DeadLetters,
+    *,
+    again: bool,
+    at_time: datetime | None,
+) -> Handle[Any]:
+    """Make the row of a letter due again. Repeating it after a crash is harmless."""
+    if letter.status != "PENDING" and not again:
+        raise ConflictError(
+            f"dead letter {letter.id}: the row was made due again already; "
+            f"'task-run dlq resubmit --again {letter.id}' does it once more"
+        )
+    key = decode(letter.task_args)["key"]
+    await letters.claim(letter, letter.task_id, letter.resubmissions + 1)
+    try:
+        await client.resume_row(pipeline, key, at_time)
+    except NonetError:
+        with suppress(NonetError):  # report the first error
+            await letters.release(letter, letter.task_id)
+        raise
+    with suppress(NotFoundError, ConflictError):  # another operator changed the letter
+        await letters.dispatch(letter.id, letter.task_id)
+    return Handle(letter.task_id, client)
+
+
+def row_letter_class(pipeline: str) -> str:
+    """What the letters of a pipeline have as their task class.
+
+    >>> row_letter_class("volumes"), pipeline_of("pipeline:volumes"), pipeline_of("mail:Send")
+    ('pipeline:volumes', 'volumes', None)
+    """
+    return f"{_PIPELINE}{pipeline}"
+
+
+def pipeline_of(task_class: str) -> str | None:
+    """The pipeline of a letter; None if it is the letter of a task."""
+    return task_class.removeprefix(_PIPELINE) if task_class.startswith(_PIPELINE) else None
 
 
 async def _look(

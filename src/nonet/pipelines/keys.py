@@ -7,6 +7,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nonet.base.errors import NotFoundError
+
 
 def table_of(model: Any) -> sa.Table:
     """The table of a mapped class."""
@@ -19,6 +21,21 @@ def key_of(table: Any) -> sa.ColumnElement[Any]:
     """The primary key column of a table or of an alias of it."""
     found: sa.ColumnElement[Any] = next(iter(table.primary_key))
     return found
+
+
+def key_from_text(table: Any, text: str) -> Any:
+    """Convert a primary key that was written as text.
+
+    Raises:
+        NotFoundError: no row can have it.
+    """
+    kind = key_of(table).type.python_type
+    try:
+        return text if kind is str else kind(text)
+    except ValueError:
+        raise NotFoundError(
+            f"table {table.name} has no row {text!r}: its keys are of type {kind.__name__}"
+        ) from None
 
 
 def column_of(table: Any, attribute: Any) -> Any:

@@ -8,6 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,11 +36,14 @@ class Rows:
         async with database.sessions() as session:
             async with volumes.hold(session, [7], wait=5):
                 await session.execute(sa.update(Volume).where(Volume.id == 7).values(size=20))
+
+    Attributes:
+        table: the table.
     """
 
     def __init__(self, model: Any) -> None:
-        self._table = table_of(model)
-        self._key = key_of(self._table)
+        self.table = table_of(model)
+        self._key = key_of(self.table)
 
     async def touch(self, session: AsyncSession, ids: Sequence[Any]) -> int:
         """Make rows due now, in the transaction of a session, and hint after its commit.
@@ -58,10 +62,29 @@ class Rows:
                 session.add(Event(volume_id=7, text="resize"))
                 await volumes.touch(session, [7])
         """
-        columns = self._table.c
-        update = sa.update(self._table).where(self._key.in_(sorted(ids)))
+        columns = self.table.c
+        update = sa.update(self.table).where(self._key.in_(sorted(ids)))
         changed: Any = await session.execute(update.values({columns.due_at: db_now()}))
-        announce(session, self._table.name)
+        announce(session, self.table.name)
+        return int(changed.rowcount)
+
+    async def resume(
+        self, session: AsyncSession, ids: Sequence[Any], at_time: datetime | None = None
+    ) -> int:
+        """Make rows due again that had become dead letters: their attempts count from 0.
+
+        Args:
+            ids: primary keys.
+            at_time: when they are due; None: now.
+
+        Returns:
+            How many of the rows exist.
+        """
+        columns = self.table.c
+        values = {columns.attempts: 0, columns.due_at: at_time or db_now()}
+        update = sa.update(self.table).where(self._key.in_(sorted(ids))).values(values)
+        changed: Any = await session.execute(update)
+        announce(session, self.table.name)
         return int(changed.rowcount)
 
     @asynccontextmanager
@@ -94,7 +117,7 @@ class Rows:
         try:
             yield
             await self._release(session, keys, token)
-            announce(session, self._table.name)  # rows that became due meanwhile were skipped
+            announce(session, self.table.name)  # rows that became due meanwhile were skipped
             await session.commit()
         except BaseException:
             await session.rollback()
@@ -103,41 +126,41 @@ class Rows:
 
     async def _lease(self, session: AsyncSession, keys: list[Any], token: str, wait: float) -> None:
         ends_at = time.monotonic() + wait
-        columns = self._table.c
+        columns = self.table.c
         leased = {
             columns.lease_token: token,
             columns.lease_owner: HOLD,
             columns.lease_expires_at: db_now(_HOLD_SECONDS),
         }
-        free = sa.and_(self._key.in_(keys), may_take(self._table, HOLD))
+        free = sa.and_(self._key.in_(keys), may_take(self.table, HOLD))
         query = sa.select(self._key).where(free).order_by(self._key)
         while True:
             async with session.begin():
                 got = (await session.scalars(query.with_for_update(skip_locked=True))).all()
                 if len(got) == len(keys):
-                    update = sa.update(self._table).where(self._key.in_(keys)).values(leased)
+                    update = sa.update(self.table).where(self._key.in_(keys)).values(leased)
                     await session.execute(update)
                     return
                 await self._check_exist(session, keys)
             left = ends_at - time.monotonic()
             if left <= 0:
                 busy = next(key for key in keys if key not in got)
-                raise RowsBusy(self._table.name, busy)
+                raise RowsBusy(self.table.name, busy)
             await asyncio.sleep(min(left, random.uniform(*_ASK_SECONDS)))
 
     async def _check_exist(self, session: AsyncSession, keys: list[Any]) -> None:
         found = set((await session.scalars(sa.select(self._key).where(self._key.in_(keys)))).all())
         if missing := [key for key in keys if key not in found]:
-            raise ConflictError(f"hold: table {self._table.name} has no row {missing[0]}")
+            raise ConflictError(f"hold: table {self.table.name} has no row {missing[0]}")
 
     async def _release(self, session: AsyncSession, keys: list[Any], token: str) -> None:
-        columns = self._table.c
+        columns = self.table.c
         mine = sa.and_(self._key.in_(keys), columns.lease_token == token)
         free = {columns[name]: value for name, value in FREE.items()}
-        released: Any = await session.execute(sa.update(self._table).where(mine).values(free))
+        released: Any = await session.execute(sa.update(self.table).where(mine).values(free))
         if released.rowcount < len(keys):
             raise LeaseLostError(
-                f"hold: the lease of rows of table {self._table.name} ended after "
+                f"hold: the lease of rows of table {self.table.name} ended after "
                 f"{_HOLD_SECONDS:g} s, before the block did; nothing was changed"
             )
 
