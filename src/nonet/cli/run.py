@@ -103,6 +103,9 @@ PLACES = {
     "schedules": Command(
         "schedules", "app", "Periodic entries: when they fire, their pauses, the leader."
     ),
+    "pipelines": Command(
+        "pipelines", "app", "Pipelines: rows of SQL tables that are processed continuously."
+    ),
     "dlq": Command(
         "dead_letters", "app", "Dead letters: tasks that failed for good, kept in SQL.", group="act"
     ),

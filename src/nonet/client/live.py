@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from contextvars import Context
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from nonet.stores.namespace.publication import Publication
 from nonet.tasks.registry import Registry
 
 if TYPE_CHECKING:
-    from nonet.config.models import Config
+    from nonet.config.models import Config, PipelineConfig
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,7 @@ class LiveConfig:
 
     Attributes:
         overrides: configured values that replace attributes of task classes.
+        pipelines: configured values by pipeline.
         version: version of the applied document; empty: none.
         problem: why the published document is not applied; empty if it is.
         log_level: level of the log line about a new version.
@@ -43,6 +45,7 @@ class LiveConfig:
 
     def __init__(self, publication: Publication, registry: Registry) -> None:
         self.overrides: Overrides = NONE
+        self.pipelines: Mapping[str, PipelineConfig] = {}
         self.version: str = ""
         self.problem: str = ""
         self.log_level: int = logging.INFO
@@ -101,7 +104,8 @@ class LiveConfig:
 
     def _apply(self, version: str, config: type[Config], document: str) -> None:
         try:
-            overrides = Overrides.of(config.from_document(document))
+            read = config.from_document(document)
+            overrides = Overrides.of(read)
             overrides.check(self._registry)
         except ConfigurationError as error:
             self._refuse(version, str(error))
@@ -110,6 +114,7 @@ class LiveConfig:
             self._refuse(version, summarize(error).brief)
             return
         self.overrides, self.version = overrides, version
+        self.pipelines = read.pipelines
         self.problem = self._refused = ""
         logger.log(self.log_level, "configuration applied version=%s", version)
 

@@ -343,6 +343,22 @@ class CeilingsConfig(Section):
     tasks: dict[Name, _Ceiling] = Field(default_factory=dict)
 
 
+class PipelineConfig(Section):
+    """``pipelines: {volumes: {workers: 40}}``: values that replace attributes of a pipeline.
+
+    Attributes:
+        workers: how many rows one process processes at once.
+        interval: seconds until a processed row is due again.
+        queue: how many rows one process leases in advance at most.
+        pause: fetch no rows.
+    """
+
+    workers: Annotated[Annotated[StrictInt, Field(ge=1, le=10_000)] | None, _Given] = None
+    interval: _Seconds = None
+    queue: Annotated[Annotated[StrictInt, Field(ge=1, le=100_000)] | None, _Given] = None
+    pause: bool = False
+
+
 def _distinct_names(entries: list[TaskConfig]) -> list[TaskConfig]:
     names = [entry.name for entry in entries]
     problems: list[tuple[Location, str]] = []
@@ -403,12 +419,14 @@ class Config(Section):
         common: values for the installation and for every VO.
         vo_overrides: by VO; the entries of a class replace its common entries for this VO.
         ceilings: the most tasks at a time; further submissions are rejected.
+        pipelines: by pipeline; a name that no process knows has no effect.
     """
 
     vos: list[Name] = Field(default_factory=list)
     common: SectionConfig = SectionConfig()
     vo_overrides: dict[Name, SectionConfig] = Field(default_factory=dict, alias="vo-overrides")
     ceilings: CeilingsConfig = CeilingsConfig()
+    pipelines: dict[Name, PipelineConfig] = Field(default_factory=dict)
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)
     _unplaced: Unplaced = PrivateAttr(Unplaced())

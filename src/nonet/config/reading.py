@@ -16,6 +16,7 @@ from nonet.config.models import (
     WRITTEN,
     CeilingsConfig,
     Config,
+    PipelineConfig,
     RetryPolicyConfig,
     ScheduleConfig,
     Section,
@@ -110,6 +111,8 @@ def _whole(location: Location) -> int:
     """Return the length of the path to the smallest part that can be dropped on its own."""
     if location[:1] == ("ceilings",):
         return 3
+    if location[:1] == ("pipelines",):
+        return 2
     section = {"common": 1, "vo-overrides": 2}.get(str(location[0]), 0) if location else 0
     if not section or len(location) <= section:
         return section or 1
@@ -266,6 +269,8 @@ def _model_at(location: Location) -> type[Section]:
             return Config
         case ("ceilings", *_):
             return CeilingsConfig
+        case ("pipelines", *_):
+            return PipelineConfig
         case ("common", *inside) | ("vo-overrides", _, *inside):
             pass
     match inside:

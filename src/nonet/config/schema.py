@@ -38,6 +38,13 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "common": "Values for the installation and for every VO.",
         "vo-overrides": "Per VO; the entries of a class replace its common entries for this VO.",
         "ceilings": "The most tasks at a time; further submissions are rejected.",
+        "pipelines": "Per pipeline: values that override its attributes.",
+    },
+    "PipelineConfig": {
+        "workers": "How many rows one process processes at once.",
+        "interval": "Seconds until a processed row is due again.",
+        "queue": "How many rows one process leases in advance at most.",
+        "pause": "true: no row is fetched.",
     },
     "CeilingsConfig": {
         "namespace": "For all tasks together.",

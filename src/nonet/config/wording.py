@@ -70,7 +70,7 @@ def place_reason(location: Sequence[Any], details: Mapping[str, Any]) -> str:
             advice = f"{{class: {value}}}"
         case (
             *above,
-            "soft-timeout" | "hard-timeout" | "cpu-limit" | "jitter" | "misfire-grace",
+            "soft-timeout" | "hard-timeout" | "cpu-limit" | "jitter" | "misfire-grace" | "interval",
         ) if "args" not in above:
             return value_reason(details, " of seconds, such as 60")
     if advice and len(advice) <= _LONGEST_ADVICE:

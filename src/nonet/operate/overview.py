@@ -131,6 +131,7 @@ async def look(
         lost_workers=await reader.read("events", lambda: _lost_workers(stores, now), 0),
         foreign=await reader.read("tasks handed on", stores.measures.handed_on, {}),
         late=await reader.read("schedules", lambda: _late(stores, wall), {}),
+        pipelines=await reader.read("pipelines", stores.pipelines.read),
         full=await reader.read("ceilings", lambda: _full(stores), {}),
         unreadable=reader.problems,
     )

@@ -14,16 +14,18 @@ from nonet.base.errors import NonetError
 from nonet.base.loop import in_own_thread
 from nonet.client.parts import Parts
 from nonet.daemon.health import Page, Report
-from nonet.daemon.service import ExitCode, Stop, process_name, reached
+from nonet.daemon.service import ExitCode, Stop, every, process_name, reached
 from nonet.pipelines.burial import Letters
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.heartbeat import Heartbeat
 from nonet.pipelines.hints import Listener
-from nonet.pipelines.options import PipelineOptions
+from nonet.pipelines.options import PipelineOptions, options_of
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.registry import Pipelines
 from nonet.pipelines.runner import Runner
 from nonet.pipelines.tally import PipelineTally
+from nonet.rules.pauses import Pause, of_pipeline
+from nonet.rules.pipelines import Replica, RowFigures
 from nonet.stores.queue.workers import DRAINS
 from nonet.stores.sql.callers import is_same_database
 from nonet.tasks.injection import Injector
@@ -32,6 +34,8 @@ from nonet.telemetry.metrics import Sample
 logger = logging.getLogger(__name__)
 
 _HINT_SECONDS = 1.0
+_FOLLOW_SECONDS = 1.0
+_REPORT_SECONDS = 5.0
 
 
 class PipelineHost:
@@ -62,7 +66,9 @@ class PipelineHost:
         self._is_ready = False
         databases = {cls.database for cls in self._classes}
         self._heartbeats = {database: Heartbeat(database) for database in databases}
-        letters = Letters(parts)
+        letters = self._letters = Letters(parts)
+        self._pauses: Sequence[Pause] = ()
+        self._rows: dict[str, RowFigures] = {}
         self.runners = [
             Runner(
                 pipelines.leasing(cls),
@@ -109,16 +115,24 @@ class PipelineHost:
             logger.info(
                 "pipelines %s ready: %s", self.name, ", ".join(c.name for c in self._classes)
             )
+            # A paused pipeline must not fetch before its pause is known. Without Redis it may.
+            with suppress(NonetError, TimeoutError):
+                async with asyncio.timeout(_HINT_SECONDS):
+                    await self._follow()
             self._is_ready = True
             loops = [asyncio.create_task(runner.run(stop)) for runner in self.runners]
-            listening = asyncio.create_task(self._listener.run(stop), name="hints")
+            beside = {
+                asyncio.create_task(self._listener.run(stop), name="hints"),
+                asyncio.create_task(every(stop, "configuration of pipelines", self._follow)),
+                asyncio.create_task(every(stop, "report of pipelines", self._report)),
+            }
             try:
                 await asyncio.gather(*loops)
                 return await self._drain(stop)
             finally:
-                for task in (*loops, listening):
+                for task in (*loops, *beside):
                     task.cancel()
-                await asyncio.wait({*loops, listening})
+                await asyncio.wait({*loops, *beside})
 
     async def _drain(self, stop: Stop) -> ExitCode:
         grace = self._parts.settings.grace
@@ -126,13 +140,48 @@ class PipelineHost:
         ended = await asyncio.gather(*(r.drain(grace, stop.forced) for r in self.runners))
         with suppress(NonetError, TimeoutError):
             async with asyncio.timeout(_HINT_SECONDS):
-                await self._parts.client.hints.send([runner.table for runner in self.runners])
+                await self._parts.client.hints.send({runner.table for runner in self.runners})
+                await self._parts.stores.pipelines.leave(self.id)
         if stop.forced.is_set():
             return ExitCode.SECOND_SIGNAL
         return ExitCode.OK if all(ended) else ExitCode.FAILED
 
+    # ---- configuration, pauses and figures ------------------------------------------------------
+
     def _options(self, cls: type[Pipeline[Any]]) -> PipelineOptions:
-        return PipelineOptions(cls.workers, cls.interval, cls.queue)
+        pause = of_pipeline(self._pauses, cls.name)
+        by = f"by {pause.who}" if pause is not None else ""
+        configured = self._parts.client.live_config.pipelines.get(cls.name)
+        return options_of(cls, configured, by)
+
+    async def _follow(self) -> float:
+        """Read the pauses and the configuration, which stay as they are while Redis is away."""
+        await self._parts.client.live_config.refresh()
+        self._pauses = await self._parts.stores.controls.load()
+        return _FOLLOW_SECONDS
+
+    async def _report(self) -> float:
+        """Report to operators, and count rows if that is the turn of this process."""
+        reports = self._parts.stores.pipelines
+        await reports.report(self.id, {r.pipeline.name: self._replica(r) for r in self.runners})
+        for runner in self.runners:
+            if await reports.may_count(runner.pipeline.name):
+                self._rows[runner.pipeline.name] = rows = await runner.leasing.measure()
+                await reports.report_rows(runner.pipeline.name, rows)
+        return _REPORT_SECONDS
+
+    def _replica(self, runner: Runner) -> Replica:
+        options = self._options(type(runner.pipeline))
+        return Replica(
+            name=self.name,
+            workers=options.workers,
+            running=runner.running,
+            queued=runner.queued,
+            rate=runner.tally.rate,
+            wait=runner.tally.wait,
+            problem=runner.problem,
+            paused=options.paused,
+        )
 
     # ---- what probes and metrics show -----------------------------------------------------------
 
@@ -163,7 +212,22 @@ class PipelineHost:
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of the pipelines."""
-        return iter(())
+        failures = sum(heartbeat.failures for heartbeat in self._heartbeats.values())
+        yield "nonet_pipeline_heartbeat_failures_total", (), failures
+        for runner in self.runners:
+            name, options = runner.pipeline.name, self._options(type(runner.pipeline))
+            yield "nonet_pipeline_workers", (name,), options.workers
+            yield "nonet_pipeline_rows_running", (name,), runner.running
+            yield "nonet_pipeline_rows_queued", (name,), runner.queued
+            yield "nonet_pipeline_paused", (name,), float(bool(options.paused))
+            yield "nonet_pipeline_database_up", (name,), float(not runner.problem)
+            yield "nonet_pipeline_letters_waiting", (name,), float(bool(self._letters.problem))
+            if (rows := self._rows.get(name)) is not None:
+                yield "nonet_pipeline_rows_due", (name,), rows.due
+                yield "nonet_pipeline_rows_leased", (name,), rows.leased
+                yield "nonet_pipeline_rows_stale", (name,), rows.stale
+                yield "nonet_pipeline_oldest_due_seconds", (name,), rows.oldest
+            yield from runner.tally.samples(name)
 
 
 def _has_outbox(parts: Parts, database: RowDatabase) -> bool:

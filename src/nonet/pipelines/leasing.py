@@ -36,6 +36,7 @@ from nonet.pipelines.hints import announce
 from nonet.pipelines.keys import key_of, table_of
 from nonet.pipelines.pipeline import Pipeline, order_of
 from nonet.pipelines.related import Related
+from nonet.rules.pipelines import MOST, RowFigures, RowState
 
 ABANDONED_SECONDS = 600.0
 # Owner of the leases of `Rows.hold`. Such a lease is free for all when it has ended.
@@ -135,6 +136,7 @@ class Leasing:
         self.database: RowDatabase = pipeline.database
         self._key = key_of(self.table)
         self._select = _fetch_statement(pipeline, waiting_for)
+        self._due = _due_rows(pipeline)
 
     # ---- one row, from its fetch to its release -------------------------------------------------
 
@@ -362,6 +364,46 @@ class Leasing:
             async with self.database.transaction() as session:
                 await self._release_related(session, lease)
 
+    # ---- figures --------------------------------------------------------------------------------
+
+    async def measure(self) -> RowFigures:
+        """Count the due rows of the pipeline, at most `MOST`."""
+        columns = self.table.c
+        due = self._due.limit(MOST + 1).subquery()
+        is_leased = due.c.lease_token.is_not(None)
+        is_over = due.c.lease_expires_at < db_now()
+
+        def number(condition: Any) -> Any:
+            return sa.func.coalesce(sa.func.sum(sa.case((condition, 1), else_=0)), 0)
+
+        query = sa.select(
+            db_now(),
+            sa.func.count(),
+            number(sa.and_(is_leased, sa.not_(is_over))),
+            number(sa.and_(is_leased, is_over)),
+            number(sa.and_(due.c.lease_owner.is_not(None), sa.not_(is_leased))),
+            number(due.c.attempts < 0),
+            sa.func.min(sa.case((is_leased, None), else_=due.c.due_at), type_=columns.due_at.type),
+        ).select_from(due)
+        async with self.database.transaction() as session:
+            now, total, leased, stale, waiting, dying, oldest = (await session.execute(query)).one()
+        age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
+        return RowFigures(now, int(total), int(leased), int(stale), int(waiting), int(dying), age)
+
+    async def look(self, key: Any) -> RowState | None:
+        """Read the lease columns of a row; None: it does not exist."""
+        columns = self.table.c
+        chosen = self.pipeline.select().with_only_columns(self._key, maintain_column_froms=True)
+        query = sa.select(
+            db_now(),
+            *(columns.due_at, columns.lease_expires_at, columns.lease_token, columns.lease_owner),
+            columns.attempts,
+            self._key.in_(chosen.where(self._key == key).order_by(None)),
+        ).where(self._key == key)
+        async with self.database.transaction() as session:
+            found = (await session.execute(query)).one_or_none()
+        return None if found is None else RowState(*found)
+
     # ---- helpers --------------------------------------------------------------------------------
 
     def held(self, lease: Lease) -> list[Held]:
@@ -462,6 +504,19 @@ def _fetch_statement(
         .order_by(None)
         .order_by(*order_of(chosen, table))
         .with_for_update(skip_locked=True, of=table)
+    )
+
+
+def _due_rows(pipeline: Pipeline[Any]) -> sa.Select[Any]:
+    table = table_of(pipeline.model)
+    columns = table.c
+    shown = (columns.lease_token, columns.lease_owner, columns.lease_expires_at)
+    return (
+        pipeline.select()
+        .with_only_columns(*shown, columns.attempts, columns.due_at, maintain_column_froms=True)
+        .where(columns.due_at <= db_now())
+        .order_by(None)
+        .order_by(columns.due_at, key_of(table))
     )
 
 

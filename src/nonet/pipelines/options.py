@@ -1,8 +1,13 @@
-"""What is configured for a pipeline now: `PipelineOptions`."""
+"""What is configured for a pipeline now: `options_of`."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nonet.config.models import PipelineConfig
+    from nonet.pipelines.pipeline import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +18,28 @@ class PipelineOptions:
         workers: how many rows one process processes at once.
         interval: seconds until a processed row is due again.
         queue: how many rows are leased in advance at most; None: twice `workers`.
-        paused: no row is fetched.
+        paused: why no row is fetched; empty if rows are.
     """
 
     workers: int
     interval: float
     queue: int | None
-    paused: bool = False
+    paused: str = ""
+
+
+def options_of(
+    cls: type[Pipeline[Any]], configured: PipelineConfig | None, pause: str
+) -> PipelineOptions:
+    """Combine the attributes of a pipeline with its section of the configuration.
+
+    Args:
+        configured: its section; None: there is none.
+        pause: who paused it by a command; empty: nobody.
+    """
+    workers, interval, queue = cls.workers, cls.interval, cls.queue
+    if configured is not None:
+        workers = configured.workers or workers
+        interval = interval if configured.interval is None else configured.interval
+        queue = configured.queue or queue
+        pause = pause or ("by the configuration" if configured.pause else "")
+    return PipelineOptions(workers, interval, queue, pause)

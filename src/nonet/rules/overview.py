@@ -55,7 +55,7 @@ def waits(found: Situation) -> list[Finding]:
     """Return what keeps tasks from running or succeeding, without problems of the servers."""
     rules: Sequence[Callable[[Situation], Iterable[Finding]]] = (
         _dying, _no_leader, _no_worker, _no_taker, _foreign, _deaths, _lost_workers, _locks,
-        _limiters, _pauses, _late, _full, _backlog, _stalls, _quarantine, _unreadable,
+        _limiters, _pipelines, _pauses, _late, _full, _backlog, _stalls, _quarantine, _unreadable,
     )  # fmt: skip
     return list(chain.from_iterable(map(_few, (rule(found) for rule in rules))))
 
@@ -209,15 +209,44 @@ def _by_type(
         yield Finding("limiter" if limiter else "lock", first.refusal.lock, problem, remedy(first))
 
 
+def _pipelines(found: Situation) -> Iterator[Finding]:
+    """Report the first thing that keeps the due rows of a pipeline waiting."""
+    for item in found.pipelines:
+        rows, name = item.rows, item.name
+        behind = rows.due - rows.leased
+        waits = f"{counted(behind, 'row')} of pipeline {name} {'waits' if behind == 1 else 'wait'}"
+        waits += f", the oldest for {span(rows.oldest)}"
+        show = remedies.command("task-run", "pipelines", "show", name)
+        if broken := next((one for one in item.replicas if one.problem), None):
+            problem = f"{broken.name} cannot read the rows of pipeline {name}: {broken.problem}"
+            yield Finding("pipeline", name, problem, show)
+        elif rows.dying:
+            problem = f"{counted(rows.dying, 'row')} of pipeline {name} failed for good, and no "
+            problem += "dead letter can be written"
+            yield Finding("pipeline", name, problem, remedies.of_sql())
+        elif behind <= 0 or item.paused:  # a pause is a finding of its own
+            continue
+        elif not item.replicas:
+            command = remedies.command("task-worker", "--pipelines", name)
+            yield Finding("pipeline", name, f"no process runs it: {waits}", command)
+        elif rows.stale and rows.oldest >= _LONG_QUEUE:
+            problem = f"{counted(rows.stale, 'row')} of pipeline {name} left by a dead process"
+            yield Finding("pipeline", name, f"{problem}; {waits}", show)
+        elif rows.oldest >= _LONG_QUEUE and item.cause:
+            yield Finding("pipeline", name, f"{waits}: {item.cause}", show)
+
+
 def _pauses(found: Situation) -> Iterator[Finding]:
     for pause in found.pauses:
         held = _held_by(found, pause)
         reason = f" ({pause.reason})" if pause.reason else ""
         stream = pause.what.partition(":")[2]
         classes = _classes(found, [stream])
+        is_pipeline = pause.what.startswith("pipeline:")
+        held_up = f"{counted(held, 'row')} due" if is_pipeline else _tasks_wait(held)
         problem = (
             f"{in_words(pause.what)} is paused since {pause.since:%Y-%m-%d %H:%M:%SZ} by "
-            f"{pause.who}{reason}: {_tasks_wait(held)}{classes}"
+            f"{pause.who}{reason}: {held_up}{classes}"
         )
         yield Finding("pause", pause.what, problem, remedies.of_pause(pause.what))
 
@@ -225,6 +254,8 @@ def _pauses(found: Situation) -> Iterator[Finding]:
 def _held_by(found: Situation, pause: Pause) -> int:
     """How many tasks have not ended to which the pause applies, without those that run."""
     kind, _, name = pause.what.partition(":")
+    if kind == "pipeline":
+        return sum(item.rows.due for item in found.pipelines if item.name == name)
     if kind == "task":
         return sum(
             number
@@ -271,7 +302,7 @@ def _backlog(found: Situation) -> Iterator[Finding]:
 
 
 def _stopped(found: Situation) -> bool:
-    return any(not pause.what.startswith("task:") for pause in found.pauses)
+    return any(not pause.what.startswith(("task:", "pipeline:")) for pause in found.pauses)
 
 
 def _stalls(found: Situation) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""The pauses of operators: everything, a stream or a task class. Pure."""
+"""The pauses of operators: everything, a stream, a task class or a pipeline. Pure."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from nonet.base.streams import Priority, Size
 
 EVERYTHING = "all"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PIPELINE = re.compile(r"[\w.-]{1,60}")
 _NAME = re.compile(r"([^\W\d]\w*:)?[^\W\d]\w*")
 
 
@@ -20,7 +21,7 @@ class Pause:
     """A pause of some tasks.
 
     Attributes:
-        what: ``all``, ``stream:PRIORITY:SIZE`` or ``task:NAME``.
+        what: ``all``, ``stream:PRIORITY:SIZE``, ``task:NAME`` or ``pipeline:NAME``.
         since: start of the pause.
         who: the operator, ``user@host pid``.
         reason: for people; may be empty.
@@ -124,6 +125,26 @@ def task(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise ConfigurationError(f"--task {name!r} must be CATEGORY:CLASS, or a bare class name")
     return f"task:{name}"
+
+
+def pipeline(name: str) -> str:
+    """Return `Pause.what` for a pipeline.
+
+    Raises:
+        ConfigurationError: the name is malformed.
+
+    >>> pipeline("volumes")
+    'pipeline:volumes'
+    """
+    if not _PIPELINE.fullmatch(name):
+        raise ConfigurationError(f"--pipeline {name!r} is no name of a pipeline")
+    return f"pipeline:{name}"
+
+
+def of_pipeline(pauses: Sequence[Pause], name: str) -> Pause | None:
+    """Return the pause that keeps a pipeline from fetching rows, or None."""
+    wanted = (EVERYTHING, f"pipeline:{name}")
+    return next((pause for pause in pauses if pause.what in wanted), None)
 
 
 def of_task(pauses: Sequence[Pause], stream: str, name: str) -> Pause | None:

@@ -11,6 +11,7 @@ from nonet.rules.details import error_type
 from nonet.rules.diagnosis import Finding
 from nonet.rules.pace import Pace
 from nonet.rules.pauses import Pause
+from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.refusal import Waiters
 from nonet.rules.servers import Server
 
@@ -93,6 +94,7 @@ class Situation:
         late: periodic entries by class, and the seconds that they are overdue.
         full: scopes whose ceiling is reached, with the ceiling.
         stalls: workers whose event loop stalled, with the milliseconds.
+        pipelines: what the processes that run pipelines report.
         unreadable: what could not be read, with the error.
     """
 
@@ -112,6 +114,7 @@ class Situation:
     late: Mapping[str, float] = field(default_factory=dict)
     full: Mapping[str, int] = field(default_factory=dict)
     stalls: Mapping[str, int] = field(default_factory=dict)
+    pipelines: Sequence[PipelineStatus] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
     def without_details(self) -> Situation:

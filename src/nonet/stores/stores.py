@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.limits import Limits
     from nonet.stores.namespace.lock_board import LockBoard
     from nonet.stores.namespace.periodic import Periodic
+    from nonet.stores.namespace.pipelines import PipelineReports
     from nonet.stores.namespace.publication import Publication
     from nonet.stores.namespace.quarantine import Quarantine
     from nonet.stores.namespace.sessions import Sessions
@@ -179,6 +180,13 @@ class Stores:
         # A waiting task is checked again after at most this long: the pause varies by half.
         ahead = 1.5 * self._settings.lock_recheck_max
         return Measures(self.broker.client, self._namespace, ahead)
+
+    @cached_property
+    def pipelines(self) -> PipelineReports:
+        """What the processes that run pipelines report."""
+        from nonet.stores.namespace.pipelines import PipelineReports
+
+        return PipelineReports(self.broker.client, self._namespace)
 
     @cached_property
     def history(self) -> History:

@@ -94,6 +94,33 @@ METRICS: Mapping[str, Metric] = {
             "Resident memory of the worker and its children at its last beat",
         ),
         _counter("nonet_event_loop_blocked_total", "task", "Times that a task blocked the loop"),
+        # Of pipelines.
+        _counter("nonet_pipeline_processed_total", "pipeline outcome", "Rows that left a worker"),
+        _counter("nonet_pipeline_fetches_total", "pipeline", "Statements that fetched due rows"),
+        _counter("nonet_pipeline_leases_lost_total", "pipeline", "Leases of rows that were lost"),
+        _counter("nonet_pipeline_heartbeat_failures_total", "", "Failed renewals of row leases"),
+        _histogram(
+            "nonet_pipeline_wait_seconds", "pipeline", "Time for which rows were due before a start"
+        ),
+        _histogram("nonet_pipeline_run_seconds", "pipeline", "Duration of a row in a worker"),
+        _gauge("nonet_pipeline_workers", "pipeline", "Rows that this process processes at a time"),
+        _gauge("nonet_pipeline_rows_running", "pipeline", "Rows in process in this process"),
+        _gauge("nonet_pipeline_rows_queued", "pipeline", "Leased rows that wait for a worker"),
+        _gauge("nonet_pipeline_paused", "pipeline", "Whether no row is fetched"),
+        _gauge("nonet_pipeline_database_up", "pipeline", "Whether the last fetch succeeded"),
+        _gauge(
+            "nonet_pipeline_letters_waiting",
+            "pipeline",
+            "Whether dead letters of rows cannot be written",
+        ),
+        _gauge("nonet_pipeline_rows_due", "pipeline", "Due rows, at most 10001 are counted"),
+        _gauge("nonet_pipeline_rows_leased", "pipeline", "Due rows that a process has"),
+        _gauge("nonet_pipeline_rows_stale", "pipeline", "Rows whose lease ended"),
+        _gauge(
+            "nonet_pipeline_oldest_due_seconds",
+            "pipeline",
+            "How long the oldest row that no process has is due",
+        ),
         # Of schedulers.
         _gauge("nonet_scheduler_is_leader", "", "Whether this scheduler leads"),
         _counter(

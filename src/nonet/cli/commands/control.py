@@ -15,6 +15,7 @@ from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import warn_of_unknown
 from nonet.daemon.service import ExitCode, who
 from nonet.rules.pauses import EVERYTHING, Pause, as_option, in_words, streams
+from nonet.rules.pauses import pipeline as pipeline_pause
 from nonet.rules.pauses import task as task_pause
 
 Everything = Annotated[bool, typer.Option("--all", help="All tasks of the namespace.")]
@@ -35,6 +36,10 @@ Classes = Annotated[
         autocompletion=classes,
     ),
 ]
+Pipelines = Annotated[
+    list[str] | None,
+    typer.Option("--pipeline", metavar="NAME", help="Rows of this pipeline. Repeatable."),
+]
 
 
 @operation
@@ -43,6 +48,7 @@ async def pause(
     everything: Everything = False,
     stream: Streams = None,
     task: Classes = None,
+    pipeline: Pipelines = None,
     reason: Annotated[str, typer.Option(help="Reason, shown by 'paused' and 'explain'.")] = "",
     as_json: Json = False,
 ) -> int:
@@ -56,7 +62,7 @@ async def pause(
     task-run pause --stream 'background:*' --reason "storage is full"
     task-run pause --all
     """
-    wanted = _wanted(everything, stream, task)
+    wanted = _wanted(everything, stream, task, pipeline)
     async with target.observer() as nonet:
         await nonet.stores.controls.pause(wanted, who(), reason)
         found = [item for item in await nonet.stores.controls.load() if item.what in wanted]
@@ -75,6 +81,7 @@ async def resume(
     everything: Everything = False,
     stream: Streams = None,
     task: Classes = None,
+    pipeline: Pipelines = None,
     as_json: Json = False,
 ) -> int:
     """End pauses, so that paused tasks can start again.
@@ -87,7 +94,7 @@ async def resume(
     \b
     task-run resume --stream 'background:*'
     """
-    wanted = _wanted(everything, stream, task)
+    wanted = _wanted(everything, stream, task, pipeline)
     async with target.stores() as stores:
         before = {item.what for item in await stores.controls.load()}
         await stores.controls.resume(
@@ -125,7 +132,12 @@ async def paused(
     return ExitCode.OK
 
 
-def _wanted(everything: bool, stream: list[str] | None, task: list[str] | None) -> list[str]:
+def _wanted(
+    everything: bool,
+    stream: list[str] | None,
+    task: list[str] | None,
+    pipeline: list[str] | None,
+) -> list[str]:
     """Return the pauses that the options name, without duplicates.
 
     Raises:
@@ -133,12 +145,13 @@ def _wanted(everything: bool, stream: list[str] | None, task: list[str] | None) 
     """
     chosen = [what for pattern in stream or [] for what in streams(pattern)]
     chosen += [task_pause(name) for name in task or []]
+    chosen += [pipeline_pause(name) for name in pipeline or []]
     if everything and chosen:
-        raise ConfigurationError("--all excludes --stream and --task: leave out one or the other")
+        raise ConfigurationError("--all excludes the other options: leave out one or the other")
     if not (everything or chosen):
         raise ConfigurationError(
             "which tasks? Give --stream PRIORITY:SIZE (for example background:small or '*:large'), "
-            "--task CLASS, or --all"
+            "--task CLASS, --pipeline NAME, or --all"
         )
     return [EVERYTHING] if everything else list(dict.fromkeys(chosen))
 

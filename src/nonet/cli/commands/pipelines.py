@@ -1,0 +1,256 @@
+"""``task-run pipelines``: rows of SQL tables that are processed continuously."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from nonet.base.errors import NotFoundError
+from nonet.cli.options import Json
+from nonet.cli.output import print_json, print_rows
+from nonet.cli.target import CodeTarget, Target, operation
+from nonet.daemon.service import ExitCode, who
+from nonet.rules.pauses import pipeline as pipeline_pause
+from nonet.rules.pipelines import MOST, PipelineStatus, explain_row
+from nonet.stores.stores import Stores
+
+app = typer.Typer(
+    help="Pipelines: rows of SQL tables that are processed continuously.", rich_markup_mode=None
+)
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of a pipeline.")]
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Primary key of a row.")]
+
+
+@app.command("list")
+@operation
+async def list_(target: Target, as_json: Json = False) -> int:
+    """List the pipelines: due rows, how fast they are processed, and what keeps them waiting.
+
+    RATE is the number of rows done within the last minute, WAIT how long these had been due.
+
+    \b
+    task-run pipelines list
+    """
+    async with target.stores() as stores:
+        found = await stores.pipelines.read()
+    rows = [_row(item) if as_json else _line(item) for item in found]
+    print_rows(rows, as_json, "no process has reported a pipeline: task-worker --pipelines NAME")
+    return ExitCode.OK
+
+
+@app.command()
+@operation
+async def show(
+    target: CodeTarget,
+    name: Name,
+    row: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="Explain why the row with this primary key waits."),
+    ] = None,
+    as_json: Json = False,
+) -> int:
+    """Show one pipeline: its rows, the processes that run it, and what keeps it waiting.
+
+    --row reads the row from its database, so this program must know the pipeline: install its
+    package, or name its module with --tasks.
+
+    Exit codes: 0 shown, 3 Redis or the database does not answer, 4 unknown pipeline or row.
+
+    \b
+    task-run pipelines show volumes
+    task-run pipelines show volumes --row 17 --tasks myservice.pipelines
+    """
+    if row is not None:
+        return await _explain(target, name, row, as_json)
+    async with target.stores() as stores:
+        found = await _status(stores, name)
+    if as_json:
+        print_json(_row(found) | {"replicas": [_replica(item) for item in found.replicas]})
+        return ExitCode.OK
+    rows = found.rows
+    typer.echo(f"rows due     {_number(rows.due)}, the oldest that waits for {rows.oldest:.0f} s")
+    typer.echo(f"in process   {rows.leased} leased, {rows.stale} of dead processes")
+    typer.echo(f"held up      {rows.waiting} wait for related rows, {rows.dying} for a dead letter")
+    typer.echo(f"speed        {found.rate} rows in the last minute, due {found.wait:.1f} s before")
+    typer.echo(f"waits for    {found.cause or 'nothing'}")
+    typer.echo("")
+    lines = [_replica(item) for item in found.replicas]
+    print_rows(lines, False, f"no process runs it: task-worker --pipelines {name}")
+    return ExitCode.OK
+
+
+async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> int:
+    from nonet.pipelines.keys import key_from_text
+    from nonet.pipelines.registry import load_pipelines
+
+    async with target.application() as nonet:
+        pipelines = load_pipelines(nonet.settings)
+        leasing = pipelines.leasing(pipelines.find(name))
+        try:
+            found = await leasing.look(key_from_text(leasing.table, key))
+        finally:
+            await leasing.database.close()
+        if found is None:
+            raise NotFoundError(f"pipeline {name}: table {leasing.table.name} has no row {key}")
+        known = {item.name: item for item in await nonet.stores.pipelines.read()}
+        why = explain_row(found, known.get(name, PipelineStatus(name))).replace("KEY", key)
+    if as_json:
+        print_json({"pipeline": name, "key": key, "cause": why, "attempts": abs(found.attempts)})
+    else:
+        typer.echo(f"row {key} of {name}: {why}")
+    return ExitCode.OK
+
+
+@app.command()
+@operation
+async def pause(
+    target: Target,
+    name: Name,
+    reason: Annotated[str, typer.Option(help="Reason, shown by 'list' and 'overview'.")] = "",
+) -> int:
+    """Fetch no more rows of a pipeline, until 'task-run pipelines resume'.
+
+    Rows in process end, and the leased ones that wait are released.
+
+    \b
+    task-run pipelines pause volumes --reason "the cloud is down"
+    """
+    async with target.stores() as stores:
+        await stores.controls.pause([pipeline_pause(name)], who(), reason)
+        known = [item.name for item in await stores.pipelines.read()]
+    typer.echo(f"paused: pipeline {name}")
+    if name not in known:
+        typer.echo(f"no process has reported a pipeline {name!r} yet", err=True)
+    return ExitCode.OK
+
+
+@app.command()
+@operation
+async def resume(target: Target, name: Name) -> int:
+    """End the pause of a pipeline.
+
+    Exit codes: 0 resumed, 4 it was not paused by a command.
+
+    \b
+    task-run pipelines resume volumes
+    """
+    what = pipeline_pause(name)
+    async with target.stores() as stores:
+        paused = [item.what for item in await stores.controls.load()]
+        await stores.controls.resume([what], who())
+        status = {item.name: item for item in await stores.pipelines.read()}.get(name)
+    if what not in paused:
+        by = f"; it is paused {status.paused}" if status is not None and status.paused else ""
+        raise NotFoundError(f"pipeline {name} was not paused by a command{by}")
+    typer.echo(f"resumed: pipeline {name}")
+    return ExitCode.OK
+
+
+@app.command()
+@operation
+async def hint(target: CodeTarget, name: Name) -> int:
+    """Let all processes of a pipeline look for due rows now instead of in a few seconds.
+
+    This program must know the pipeline: install its package, or name its module with --tasks.
+
+    \b
+    task-run pipelines hint volumes --tasks myservice.pipelines
+    """
+    from nonet.pipelines.keys import table_of
+    from nonet.pipelines.registry import load_pipelines
+
+    async with target.application() as nonet:
+        table = table_of(load_pipelines(nonet.settings).find(name).model).name
+        number = await nonet.client.hints.send({table})
+    typer.echo(f"hinted {number} {'process' if number == 1 else 'processes'}")
+    return ExitCode.OK
+
+
+@app.command()
+@operation
+async def touch(target: CodeTarget, name: Name, key: Key) -> int:
+    """Make a row due now, whatever its state is, and hint its processes.
+
+    A row that is in process is due again when that has ended. This program must know the pipeline:
+    install its package, or name its module with --tasks.
+
+    Exit codes: 0 done, 3 the database does not answer, 4 unknown pipeline or row.
+
+    \b
+    task-run pipelines touch volumes 17 --tasks myservice.pipelines
+    """
+    from nonet.pipelines.keys import key_from_text
+    from nonet.pipelines.registry import load_pipelines
+    from nonet.pipelines.rows import Rows
+
+    async with target.application() as nonet:
+        cls = load_pipelines(nonet.settings).find(name)
+        rows = Rows(cls.model)
+        try:
+            async with cls.database.transaction() as session:
+                found = await rows.touch(session, [key_from_text(rows.table, key)])
+        finally:
+            await cls.database.close()
+        if not found:
+            raise NotFoundError(f"pipeline {name}: table {rows.table.name} has no row {key}")
+        await nonet.client.hints.send({rows.table.name})
+    typer.echo(f"due now: row {key} of {name}")
+    return ExitCode.OK
+
+
+async def _status(stores: Stores, name: str) -> PipelineStatus:
+    found = {item.name: item for item in await stores.pipelines.read()}
+    if name not in found:
+        known = ", ".join(found) or "none"
+        raise NotFoundError(f"no process has reported a pipeline {name!r} (reported: {known})")
+    return found[name]
+
+
+def _number(rows: int) -> str:
+    return f"more than {MOST}" if rows > MOST else str(rows)
+
+
+def _line(item: PipelineStatus) -> dict[str, Any]:
+    rows = item.rows
+    return {
+        "pipeline": item.name,
+        "due": _number(rows.due),
+        "leased": rows.leased,
+        "stale": rows.stale,
+        "oldest": f"{rows.oldest:.0f} s",
+        "rate": item.rate,
+        "wait": f"{item.wait:.1f} s",
+        "runs": len(item.replicas),
+        "waits for": item.cause,
+    }
+
+
+def _row(item: PipelineStatus) -> dict[str, Any]:
+    rows = item.rows
+    return {
+        "pipeline": item.name,
+        "counted_at": rows.at,
+        "due": rows.due,
+        "leased": rows.leased,
+        "stale": rows.stale,
+        "waiting": rows.waiting,
+        "dying": rows.dying,
+        "oldest_seconds": rows.oldest,
+        "rate": item.rate,
+        "wait_seconds": item.wait,
+        "paused": item.paused,
+        "cause": item.cause,
+    }
+
+
+def _replica(item: Any) -> dict[str, Any]:
+    return {
+        "process": item.name,
+        "running": item.running,
+        "workers": item.workers,
+        "queued": item.queued,
+        "rate": item.rate,
+        "problem": item.problem,
+    }

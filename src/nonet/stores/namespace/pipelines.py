@@ -1,0 +1,102 @@
+"""What the processes that run pipelines report to operators."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from nonet.base.keys import prefix
+from nonet.rules.pipelines import PipelineStatus, Replica, RowFigures
+from nonet.stores.connection.redis import AsyncRedis, server_errors
+
+# A report counts for this long.
+REPORT_SECONDS = 30.0
+# Rows are counted by one process in this time.
+COUNT_SECONDS = 15
+_KEEP_SECONDS = 86_400
+
+
+class PipelineReports:
+    """The reports of one namespace, over a broker's connection.
+
+    HASH ``pipelines`` has the figures of each pipeline, HASH ``pipelines:replicas`` what each
+    process reports. Every method raises `ServerUnreachableError` if Redis does not answer.
+    """
+
+    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+        self._client = client
+        self._figures = f"{prefix(namespace)}pipelines"
+        self._replicas = f"{prefix(namespace)}pipelines:replicas"
+
+    async def may_count(self, name: str) -> bool:
+        """Whether it is the turn of the caller to count the rows of a pipeline."""
+        async with server_errors(self._client):
+            turn = f"{self._figures}:turn:{name}"
+            return bool(await self._client.set(turn, 1, nx=True, ex=COUNT_SECONDS))
+
+    async def report_rows(self, name: str, rows: RowFigures) -> None:
+        """Publish the figures of the rows of a pipeline."""
+        found = dataclasses.asdict(rows) | {"at": (rows.at or datetime.now(UTC)).timestamp()}
+        await self._write(self._figures, name, found)
+
+    async def report(self, replica: str, pipelines: Mapping[str, Replica]) -> None:
+        """Publish what a process does, for `REPORT_SECONDS`."""
+        until = await self._now() + REPORT_SECONDS
+        found = {name: dataclasses.asdict(item) for name, item in pipelines.items()}
+        await self._write(self._replicas, replica, {"until": until, "pipelines": found})
+
+    async def leave(self, replica: str) -> None:
+        """Remove a process that ends."""
+        async with server_errors(self._client):
+            await self._client.hdel(self._replicas, replica)
+
+    async def read(self) -> Sequence[PipelineStatus]:
+        """Return the pipelines by name; those that no process runs are kept for a day."""
+        async with server_errors(self._client):
+            figures = await self._client.hgetall(self._figures)
+            replicas = await self._client.hgetall(self._replicas)
+        now = await self._now()
+        running: defaultdict[str, list[Replica]] = defaultdict(list)
+        gone = []
+        for id, value in replicas.items():
+            found = _decoded(value)
+            if float(found.get("until", 0)) < now:
+                gone.append(id)
+                continue
+            for name, item in found.get("pipelines", {}).items():
+                running[name].append(Replica(**item))
+        if gone:
+            async with server_errors(self._client):
+                await self._client.hdel(self._replicas, *gone)
+        rows = {name.decode(): _rows(_decoded(value)) for name, value in figures.items()}
+        return [
+            PipelineStatus(name, rows.get(name, RowFigures()), tuple(running[name]))
+            for name in sorted({*rows, *running})
+        ]
+
+    async def _write(self, key: str, field: str, value: Any) -> None:
+        async with server_errors(self._client):
+            await self._client.hset(key, field, json.dumps(value))
+            await self._client.expire(key, _KEEP_SECONDS)
+
+    async def _now(self) -> float:
+        async with server_errors(self._client):
+            seconds, microseconds = await self._client.time()
+        return float(int(seconds) + int(microseconds) / 1e6)
+
+
+def _decoded(value: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(value)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _rows(found: dict[str, Any]) -> RowFigures:
+    at = datetime.fromtimestamp(float(found.pop("at", 0.0)), UTC)
+    return RowFigures(at=at, **found)
