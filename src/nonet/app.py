@@ -146,6 +146,7 @@ class Nonet:
             outbox=stores.outbox,
             may_have_sql=settings.may_have_sql,
             who=who,
+            dead_letters=stores.dead_letters,
             resume_row=self._resume_row,
         )
         self._closing.push_async_callback(client.aclose)

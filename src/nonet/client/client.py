@@ -26,6 +26,7 @@ from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
 from nonet.messages.signing import Signer
 from nonet.stores.namespace.cancellation import Cancellation
+from nonet.stores.namespace.ceilings import Ceilings
 from nonet.stores.namespace.hints import Hints
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
@@ -58,6 +59,7 @@ from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
     from nonet.rules.explanation import Explanation, Facts
+    from nonet.stores.sql.dead_letters import DeadLetters
     from nonet.stores.sql.outbox import Kept, Outbox
 
 # Seconds between two queries of a task that is in SQL only; the relay runs once a second.
@@ -87,6 +89,7 @@ class Client:
         outbox: opens the SQL store of durable tasks on first use; None: there are no durable tasks.
         may_have_sql: whether a task unknown to Redis may still be in a database.
         who: returns the author of changes for the event stream, ``user@host pid``.
+        dead_letters: opens the SQL store of dead letters on first use; None: there are none.
         resume_row: makes the row of a dead letter due again; None: this program has no pipelines.
 
     Attributes:
@@ -109,6 +112,7 @@ class Client:
         outbox: Callable[[], Awaitable[Outbox]] | None = None,
         may_have_sql: Callable[[], bool] = lambda: False,
         who: Callable[[], str] = lambda: "",
+        dead_letters: Callable[[], Awaitable[DeadLetters]] | None = None,
         resume_row: ResumeRow | None = None,
     ) -> None:
         self.broker = broker
@@ -117,6 +121,7 @@ class Client:
         self.envelopes: Envelopes = Envelopes(
             registry, self.live_config, signer or Signer(), message_limit=message_limit
         )
+        self._ceilings = Ceilings(broker.client, namespace)
         self.groups: Groups = Groups(broker.client, namespace)
         self.hints: Hints = Hints(broker.client, namespace)
         self.results: Results = Results(broker.client, broker.scripts, broker.url, namespace)
@@ -124,6 +129,7 @@ class Client:
         self._may_have_sql = may_have_sql
         self._sql_queries = asyncio.Semaphore(_CONCURRENT_SQL_QUERIES)
         self._who = who
+        self._dead_letters = dead_letters
         self._resume_row = resume_row
         self.cancellation: Cancellation = Cancellation(broker, outbox, may_have_sql)
         self._namespace = namespace
@@ -237,6 +243,20 @@ class Client:
         if self._outbox is None:
             raise NotBoundError("a durable task needs SQL: submit it through an open application")
         return await self._outbox()
+
+    async def active_tasks(self, name: str) -> int:
+        """Return how many tasks of a class have not ended, by its full name."""
+        return await self._ceilings.active_tasks(name)
+
+    async def dead_letters(self) -> DeadLetters:
+        """Open the SQL store of dead letters.
+
+        Raises:
+            ConfigurationError: this program has none, or it cannot be used.
+        """
+        if self._dead_letters is None:
+            raise ConfigurationError("this program has no database for dead letters")
+        return await self._dead_letters()
 
     async def resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:
         """Make the row of a dead letter due again.

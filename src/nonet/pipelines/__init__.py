@@ -13,7 +13,9 @@ statements, and explains who may take a row.
     columns, related, changes, pipeline, rows   what authors write
     leasing, clock, database                    SQL
     heartbeat                                   the thread that renews leases
+    processing                                  what happens to one leased row
     runner, backoff, host                       one pipeline in a process, and all of them
+    row_task                                    rows that are processed by tasks
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from nonet.pipelines.columns import LeaseMixin
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related import Children, Shared
+from nonet.pipelines.row_task import RowTask
 from nonet.pipelines.rows import Rows
 
 __all__ = [
@@ -33,6 +36,7 @@ __all__ = [
     "LeaseMixin",
     "Pipeline",
     "RowDatabase",
+    "RowTask",
     "Rows",
     "RowsBusy",
     "Shared",

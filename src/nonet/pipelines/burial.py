@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import ConfigurationError, NotFoundError, ServerUnreachableError
-from nonet.client.parts import Parts
+from nonet.client.client import Client
 from nonet.messages.message import encode, pack
 from nonet.operate.dead_letters import row_letter_class, write
 from nonet.pipelines.keys import key_from_text
@@ -39,44 +39,40 @@ class Letters:
         problem: why the last letter was not written, or empty.
     """
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, client: Client) -> None:
+        self._client = client
         self._retry_at = 0.0
         self.problem = ""
 
-    @property
-    def retry_seconds(self) -> float:
-        """After how many seconds to try a row again whose letter was not written."""
-        return _RETRY_SECONDS * random.uniform(1, 2)
-
     async def write(
         self, pipeline: str, key: Any, exhausted: Exhausted, last: Settlement | None
-    ) -> bool:
+    ) -> float | None:
         """Write the letter of a row; writing it again changes nothing.
 
         Args:
             last: how its last attempt ended; None: with the death of its process, or unknown.
 
         Returns:
-            False if it has to be tried again later.
+            None, or in how many seconds to try again.
         """
+        again = _RETRY_SECONDS * random.uniform(1, 2)
         if self.problem and time.monotonic() < self._retry_at:
-            return False
+            return again
         self._retry_at = time.monotonic() + _RETRY_SECONDS
         letter = letter_of(pipeline, key, exhausted, last, datetime.now(UTC))
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                number = await write(letter, await self._parts.stores.dead_letters())
+                number = await write(letter, await self._client.dead_letters())
         except (ServerUnreachableError, ConfigurationError, TimeoutError) as error:
             self.problem = str(error) or f"no answer within {_ANSWER_SECONDS:g} s"
             logger.error(
                 "dead letter of a row waits: pipeline=%s key=%s error=%s",
                 *(pipeline, key, self.problem),
             )
-            return False
+            return again
         self.problem = ""
         logger.info("row is a dead letter: pipeline=%s key=%s letter=%d", pipeline, key, number)
-        return True
+        return None
 
 
 def letter_of(

@@ -66,7 +66,7 @@ class PipelineHost:
         self._is_ready = False
         databases = {cls.database for cls in self._classes}
         self._heartbeats = {database: Heartbeat(database) for database in databases}
-        letters = self._letters = Letters(parts)
+        letters = self._letters = Letters(parts.client)
         self._pauses: Sequence[Pause] = ()
         self._rows: dict[str, RowFigures] = {}
         self.runners = [

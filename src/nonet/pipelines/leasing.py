@@ -41,6 +41,8 @@ from nonet.rules.pipelines import MOST, RowFigures, RowState
 ABANDONED_SECONDS = 600.0
 # Owner of the leases of `Rows.hold`. Such a lease is free for all when it has ended.
 HOLD = "hold"
+# After this time a row is dispatched to a task again.
+_DISPATCH_SECONDS = 60.0
 # When a waiting row is due again. Random, so that two rows that wait for each other's related rows
 # do not meet again.
 _WAITING_SECONDS = (0.5, 2.0)
@@ -79,6 +81,13 @@ class Lease:
     due_at: datetime
     attempt: int = 0
     related: list[Held] = field(default_factory=list)
+
+
+class Dispatched(NamedTuple):
+    """A due row for which a task is submitted; `series` changes when the row was processed."""
+
+    key: Any
+    series: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +144,14 @@ class Leasing:
         self.table = table_of(pipeline.model)
         self.database: RowDatabase = pipeline.database
         self._key = key_of(self.table)
-        self._select = _fetch_statement(pipeline, waiting_for)
+        due = self.table.c.due_at <= db_now()
+        exhausted = self.table.c.attempts < 0
+        by_task = pipeline.process_as is not None
+        fetched = sa.and_(due, exhausted) if by_task else due
+        dispatched = sa.and_(due, sa.not_(exhausted))
+        self._select = _fetch_statement(pipeline, waiting_for, fetched)
+        self._dispatched = _fetch_statement(pipeline, waiting_for, dispatched)
+        self._taken = _fetch_statement(pipeline, waiting_for, sa.true())
         self._due = _due_rows(pipeline)
 
     # ---- one row, from its fetch to its release -------------------------------------------------
@@ -161,6 +177,46 @@ class Leasing:
             keys = [row[0] for row in found]
             await _update(session, self.table, key.in_(keys), leased)
         return [Lease(row[0], token, since, row[1]) for row in found]
+
+    async def dispatch(self, limit: int) -> list[Dispatched]:
+        """Take due rows for tasks: they are due again in a while, unless a task leases them.
+
+        Then they are dispatched again, because the task may be lost.
+        """
+        columns = self.table.c
+        statement = self._dispatched.add_columns(columns.last_processed_at)
+        async with self.database.transaction() as session:
+            found = (await session.execute(statement.limit(limit))).all()
+            if found:
+                keys = [row[0] for row in found]
+                later = {columns.due_at: db_now(_DISPATCH_SECONDS)}
+                await _update(session, self.table, self._key.in_(keys), later)
+        return [Dispatched(row[0], _microseconds(row[2])) for row in found]
+
+    async def take(self, key: Any, series: int, since: float) -> Lease | None:
+        """Lease a row that was dispatched to a task.
+
+        Args:
+            series: as in `Dispatched`.
+            since: monotonic time now.
+
+        Returns:
+            None if the row was processed meanwhile, is finished, or is leased by others.
+        """
+        columns = self.table.c
+        statement = self._taken.add_columns(columns.last_processed_at).where(self._key == key)
+        async with self.database.transaction() as session:
+            found = (await session.execute(statement)).one_or_none()
+            if found is None or _microseconds(found[2]) != series:
+                return None
+            token = str(uuid.uuid4())
+            leased = {
+                columns.lease_token: token,
+                columns.lease_owner: self.pipeline.name,
+                columns.lease_expires_at: db_now(self.pipeline.lease),
+            }
+            await _update(session, self.table, self._key == key, leased)
+        return Lease(key, token, since, found[1])
 
     async def load(self, lease: Lease) -> Loaded | Exhausted:
         """Count an attempt, lease the related rows, and read the row.
@@ -288,7 +344,8 @@ class Leasing:
             guard = await self._guard(session, lease, tries)
             if guard is None:
                 return
-            used = guard.attempts - (lease.attempt > 0 and not counts)
+            is_taken_back = lease.attempt > 0 and not counts
+            used = guard.attempts - is_taken_back
             due = guard.now + timedelta(seconds=delay)
             await self._end(session, lease, guard, due, {"attempts": used})
 
@@ -321,6 +378,17 @@ class Leasing:
         """Finish a dying row whose letter is written. Raises `Stale`."""
         columns = self.table.c
         values = {columns.due_at: None, columns.attempts: 0, **self._released()}
+        async with self.database.transaction() as session:
+            if not await _update(session, self.table, self._is_mine(lease), values):
+                raise Stale
+
+    async def put_off(self, lease: Lease, delay: float) -> None:
+        """Release a dying row whose letter was not written, due again after `delay` seconds.
+
+        Raises `Stale`.
+        """
+        columns = self.table.c
+        values = {columns.due_at: db_now(delay), **self._released()}
         async with self.database.transaction() as session:
             if not await _update(session, self.table, self._is_mine(lease), values):
                 raise Stale
@@ -485,7 +553,9 @@ def _may_retake(table: Any, owner: str) -> sa.ColumnElement[bool]:
 
 
 def _fetch_statement(
-    pipeline: Pipeline[Any], waiting_for: Sequence[tuple[type[Pipeline[Any]], Related]]
+    pipeline: Pipeline[Any],
+    waiting_for: Sequence[tuple[type[Pipeline[Any]], Related]],
+    condition: sa.ColumnElement[bool],
 ) -> sa.Select[Any]:
     table = table_of(pipeline.model)
     columns = table.c
@@ -497,7 +567,8 @@ def _fetch_statement(
     return (
         chosen.with_only_columns(key_of(table), columns.due_at, maintain_column_froms=True)
         .where(
-            columns.due_at <= db_now(),
+            condition,
+            columns.due_at.is_not(None),
             is_unleased,
             sa.or_(may_begin, _may_retake(table, pipeline.name)),
         )

@@ -175,6 +175,8 @@ def _problems(cls: type[Pipeline[Any]]) -> Any:
         yield f"lease={cls.lease!r} must be 1 second or more"
     if not cls.interval >= 0:
         yield f"interval={cls.interval!r} must be 0 seconds or more"
+    if cls.process_as is not None and not _is_row_task(cls.process_as):
+        yield "process_as must be a subclass of nonet.pipelines.RowTask"
     if cls.timeout is not None and not cls.timeout > 0:
         yield f"timeout={cls.timeout!r} must be more than 0 seconds"
     order = order_of(cls().select(), table)
@@ -184,6 +186,12 @@ def _problems(cls: type[Pipeline[Any]]) -> Any:
             f"no index of table {table.name} begins with {shown}, the order of select(): a fetch "
             "would sort the whole table. Add an index, or order by another column"
         )
+
+
+def _is_row_task(cls: object) -> bool:
+    from nonet.pipelines.row_task import RowTask  # it imports this module
+
+    return inspect.isclass(cls) and issubclass(cls, RowTask)
 
 
 def order_of(select: sa.Select[Any], table: sa.Table) -> list[Any]:

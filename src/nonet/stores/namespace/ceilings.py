@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from nonet.base.keys import prefix
+from nonet.base.streams import Priority, Size
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 NAMESPACE = "namespace"
@@ -54,6 +55,13 @@ class Ceilings:
             "publish_ceilings", term, ceilings_version(ceilings), who, *pairs
         )
         return bool(answer == 1)
+
+    async def active_tasks(self, name: str) -> int:
+        """Return how many tasks of a class have not ended."""
+        fields = [f"{priority}:{size}|{name}" for priority in Priority for size in Size]
+        async with server_errors(self._client):
+            found = await self._client.hmget(f"{self._prefix}active", fields)
+        return sum(int(number) for number in found if number)
 
     async def loads(self) -> list[Load]:
         """Return the load of the namespace, and of all streams and classes in use or capped."""

@@ -1,0 +1,288 @@
+"""What happens to one leased row: load → process → apply or fail: `Processing`.
+
+A pipeline does this in its own process (`runner`), or in a task (`row_task`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from nonet.base.errors import NonetError, ServerUnreachableError, TaskTimeoutError
+from nonet.client.client import Client
+from nonet.pipelines.changes import Changes
+from nonet.pipelines.heartbeat import Beating
+from nonet.pipelines.leasing import (
+    Exhausted,
+    Lease,
+    Leasing,
+    Loaded,
+    NotSelected,
+    RelatedBusy,
+    Stale,
+)
+from nonet.pipelines.pipeline import Pipeline
+from nonet.rules.outcomes import End, Failed, Settlement, decide
+from nonet.tasks.injection import Injector
+from nonet.tasks.task import BaseTask
+from nonet.telemetry.failures import FailureLog
+
+logger = logging.getLogger(__name__)
+
+_AGAIN_SECONDS = 0.5
+# How long to try to submit the tasks of changes that were applied.
+_SUBMIT_SECONDS = 60.0
+
+WriteLetter = Callable[[Any, Exhausted, Settlement | None], Awaitable[float | None]]
+"""Writes the letter of a row; returns None, or in how many seconds to try again."""
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    """A leased row in this process.
+
+    Attributes:
+        lost: why the lease is lost; None while it is not.
+        is_stopped: the process stops, so the row is handed back.
+        task: the asyncio task that processes it; None while it is queued.
+        error: what `process` raised.
+    """
+
+    lease: Lease
+    beating: Beating = field(init=False)
+    lost: str | None = None
+    is_stopped: bool = False
+    task: asyncio.Task[Any] | None = None
+    error: BaseException | None = None
+
+
+class Processing:
+    """Processes leased rows of one pipeline.
+
+    Args:
+        interval: returns the seconds until a processed row is due again.
+        write: writes dead letters.
+        started: called with the seconds that a row had been due.
+        has_outbox: durable tasks are stored in the database of the rows.
+    """
+
+    def __init__(
+        self,
+        leasing: Leasing,
+        injector: Injector,
+        client: Client,
+        interval: Callable[[], float],
+        write: WriteLetter,
+        *,
+        started: Callable[[float], None] = lambda seconds: None,
+        has_outbox: bool = False,
+    ) -> None:
+        self.pipeline: Pipeline[Any] = leasing.pipeline
+        self.leasing = leasing
+        self._injector = injector
+        self._client = client
+        self._interval = interval
+        self._write = write
+        self._started = started
+        self._has_outbox = has_outbox
+        self._log = FailureLog(f"rows of pipeline {self.pipeline.name}", logger)
+        # What the injector has to fill: all parameters of `process` but the row.
+        self._injected = partial(self.pipeline.process, **{_first(self.pipeline.process): None})
+
+    async def run(self, item: Item) -> str:
+        """Load, process and settle a leased row; return its outcome.
+
+        Raises:
+            Stale: the lease was lost.
+        """
+        lease = item.lease
+        try:
+            loaded = await self._until_lost(item, partial(self.leasing.load, lease))
+        except RelatedBusy:
+            await self._until_lost(item, partial(self.leasing.wait, lease))
+            return "waiting"
+        except NotSelected:
+            fail = partial(self.leasing.fail, lease, self._interval(), [], counts=False)
+            await self._until_lost(item, fail)
+            return "not-selected"
+        if isinstance(loaded, Exhausted):
+            return await self._bury(item, loaded, None)
+        item.beating.items = self.leasing.held(lease)
+        self._started(max(0.0, (datetime.now(UTC) - lease.due_at).total_seconds()))
+        changes = None
+        try:
+            changes = await self._call(loaded.row)
+            await self._apply(item, loaded, changes)
+            return "done"
+        except Stale:
+            await self._on_stale(loaded, changes)
+            raise
+        except asyncio.CancelledError as error:
+            if not is_cancelled():  # the author's code raised it
+                return await self._fail(item, error)
+            if item.lost is not None:
+                uncancel()
+                await self._on_stale(loaded, changes)
+            raise
+        except BaseException as error:  # SystemExit in an author's code must not end the process
+            item.error = error
+            return await self._fail(item, error)
+
+    async def _call(self, row: Any) -> Changes:
+        """Call the author's code outside of any transaction."""
+        process = self.pipeline.process
+        limit = self.pipeline.timeout
+        try:
+            async with asyncio.timeout(limit) as timer:
+                async with self._injector.open(self._injected) as arguments:
+                    changes = await process(row, **arguments)
+        except TimeoutError as error:
+            if not timer.expired():
+                raise
+            raise TaskTimeoutError(
+                f"process did not end within its timeout of {limit:g} s"
+            ) from error
+        if changes is not None and not isinstance(changes, Changes):
+            raise TypeError(
+                f"process of pipeline {self.pipeline} returned {changes!r:.100}: "
+                "return Changes(…) or None"
+            )
+        refuse_modified(row)
+        return changes or Changes()
+
+    async def _apply(self, item: Item, loaded: Loaded, changes: Changes) -> None:
+        tries: list[datetime] = []
+        durable, others = self._split(changes)
+        apply = partial(
+            self.leasing.apply,
+            *(item.lease, loaded.row, changes, self._interval(), tries),
+            within=partial(self._submit_within, durable),
+        )
+        await self._until_lost(item, apply)
+        await self._submit_after(others)
+
+    def _split(self, changes: Changes) -> tuple[list[BaseTask], list[BaseTask]]:
+        """Tasks that are submitted within the transaction, and those submitted after it."""
+        within = [task for task in changes.tasks if self._has_outbox and task.durable]
+        return within, [task for task in changes.tasks if task not in within]
+
+    async def _submit_within(self, tasks: Sequence[BaseTask], session: AsyncSession) -> None:
+        if tasks:
+            await self._client.submit_many(tasks, transaction=session)
+
+    async def _submit_after(self, tasks: Sequence[BaseTask]) -> None:
+        """Submit tasks whose changes are committed; wait for Redis if it is unavailable."""
+        ends_at = time.monotonic() + _SUBMIT_SECONDS
+        for task in tasks:
+            id = str(uuid.uuid4())  # so that a repetition after a lost reply is the same task
+            while True:
+                try:
+                    await self._client.submit(task, id=id)
+                    break
+                except NonetError as error:
+                    if time.monotonic() > ends_at:
+                        name = type(task).__name__
+                        logger.error("task of an applied row lost: class=%s error=%s", name, error)
+                        break
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _fail(self, item: Item, error: BaseException) -> str:
+        lease = item.lease
+        settlement = decide(
+            Failed(error),
+            self.pipeline.retry_policy,
+            lease.attempt,
+            datetime.now(UTC),
+            dlq_eligible=True,
+        )
+        is_last = lease.attempt >= self.pipeline.max_attempts and settlement.end is End.RETRY
+        if settlement.end is End.DEAD or is_last:
+            self._log_failure(item, settlement, "becomes a dead letter")
+            exhausted = await self._until_lost(item, partial(self.leasing.exhaust, lease))
+            return await self._bury(item, exhausted, settlement)
+        delay = settlement.delay.total_seconds()
+        counts = settlement.end is End.RETRY
+        self._log_failure(item, settlement, f"due again in {delay:.0f} s")
+        await self._until_lost(item, partial(self.leasing.fail, lease, delay, [], counts=counts))
+        return "failed" if counts else "handed-back"
+
+    async def _bury(self, item: Item, exhausted: Exhausted, last: Settlement | None) -> str:
+        """Write the dead letter, then finish the row; it stays dying while that is impossible."""
+        key = item.lease.key
+        if (delay := await self._write(key, exhausted, last)) is not None:
+            await self._until_lost(item, partial(self.leasing.put_off, item.lease, delay))
+            return "dying"
+        await self._until_lost(item, partial(self.leasing.bury, item.lease))
+        return "dead"
+
+    async def _on_stale(self, loaded: Loaded, changes: Changes | None) -> None:
+        try:
+            await self.pipeline.on_stale(loaded.row, changes)
+        except Exception:
+            logger.exception("on_stale of pipeline %s failed", self.pipeline)
+
+    async def _until_lost(self, item: Item, step: Callable[[], Any]) -> Any:
+        """Do a step, and repeat it while the database is unavailable and the lease holds."""
+        while True:
+            try:
+                done = await step()
+                self._log.succeeded()
+                return done
+            except ServerUnreachableError as error:
+                if time.monotonic() >= item.beating.deadline:
+                    raise Stale from error
+                self._log.failed(error, _AGAIN_SECONDS)
+            await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def release_related(self, item: Item) -> None:
+        """Release the related rows of a lost lease; if that fails, their leases end."""
+        try:
+            await self.leasing.release_related(item.lease)
+        except NonetError as error:
+            logger.warning("related rows not released, their leases end: %s", error)
+
+    def _log_failure(self, item: Item, settlement: Settlement, what: str) -> None:
+        logger.error(
+            "row failed, %s: pipeline=%s key=%s attempt=%s error=%s\n%s",
+            *(what, self.pipeline, item.lease.key, item.lease.attempt),
+            *(settlement.error.brief, settlement.error.traceback),
+        )
+
+
+def _first(process: Callable[..., Any]) -> str:
+    return next(iter(inspect.signature(process).parameters))
+
+
+def refuse_modified(row: Any) -> None:
+    """Raise `TypeError` if code has changed a detached row, because that would not be saved."""
+    state: Any = sa.inspect(row)
+    changed = sorted(name for name in state.committed_state)
+    if changed:
+        raise TypeError(
+            f"process changed {', '.join(changed)} of the row, which is read-only: "
+            f"return Changes({changed[0]}=…)"
+        )
+
+
+def is_cancelled() -> bool:
+    """Whether the current asyncio task was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def uncancel() -> None:
+    """Undo the cancellation of the current asyncio task, which goes on."""
+    task = asyncio.current_task()
+    while task is not None and task.cancelling():
+        task.uncancel()

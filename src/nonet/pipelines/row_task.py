@@ -1,0 +1,158 @@
+"""`RowTask`: a task that processes one row of a pipeline, in a worker of its size."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from nonet.base.errors import LeaseLostError, NonetError
+from nonet.base.loop import in_own_thread
+from nonet.client.client import Client
+from nonet.config.settings import load_settings
+from nonet.pipelines.burial import Letters
+from nonet.pipelines.database import RowDatabase
+from nonet.pipelines.heartbeat import Heartbeat
+from nonet.pipelines.keys import key_from_text
+from nonet.pipelines.leasing import Leasing, Stale
+from nonet.pipelines.options import options_of
+from nonet.pipelines.processing import Item, Processing, is_cancelled, uncancel
+from nonet.pipelines.registry import Pipelines, load_pipelines
+from nonet.tasks.injection import Injector
+from nonet.tasks.task import BaseTask, current_submitter
+from nonet.tasks.unique import Unique
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass
+class RowTask(BaseTask):
+    """Processes one row of a pipeline: subclass it, and name the subclass in ``process_as``.
+
+    The subclass declares size, priority, time limits, locks and limiters like any task; they hold
+    while the row is processed. The lease of the row begins when the task does. The retry policy of
+    the pipeline decides when a row whose processing failed is due again; the task itself is not
+    retried.
+
+    Args:
+        pipeline: name of the pipeline.
+        key: primary key of the row, as text.
+        series: identifies the state of the row for which the task was submitted.
+
+    Example:
+        class ScanVolume(RowTask):
+            size = Size.LARGE
+
+            @property
+            def execution_locks(self):
+                return [*super().execution_locks, MutexLock(LockedObjectType.VOLUME, self.key)]
+
+        class ScanVolumes(Pipeline[Volume]):
+            process_as = ScanVolume
+    """
+
+    pipeline: str
+    key: str
+    series: int
+
+    unique = Unique.until_done()
+
+    async def execute(self) -> str:
+        """Lease and process the row; return how that ended, e.g. ``done``.
+
+        Raises:
+            LeaseLostError: the lease of the row was lost; another worker processes it.
+            BaseException: whatever ``process`` raises, after the row was released.
+        """
+        pipelines = _pipelines()
+        leasing = pipelines.leasing(pipelines.find(self.pipeline))
+        async with _renewed(leasing.database) as heartbeat:
+            since = time.monotonic()
+            key = key_from_text(leasing.table, self.key)
+            lease = await leasing.take(key, self.series, since)
+            if lease is None:
+                return "not due any more"
+            item = Item(lease)
+            task, loop = asyncio.current_task(), asyncio.get_running_loop()
+
+            def lose(reason: str) -> None:
+                item.lost = reason
+                if task is not None:
+                    loop.call_soon_threadsafe(task.cancel)
+
+            held = leasing.held(lease)
+            item.beating = heartbeat.hold(held, leasing.pipeline.lease, since, lose)
+            try:
+                return await _process(leasing, item)
+            finally:
+                heartbeat.drop(item.beating)
+
+
+async def _process(leasing: Leasing, item: Item) -> str:
+    client = current_submitter()
+    assert isinstance(client, Client)  # a worker has opened it
+    cls = type(leasing.pipeline)
+
+    def interval() -> float:
+        return options_of(cls, client.live_config.pipelines.get(cls.name), "").interval
+
+    async with Injector() as injector:
+        write = partial(Letters(client).write, cls.name)
+        processing = Processing(leasing, injector, client, interval, write)
+        try:
+            outcome = await processing.run(item)
+        except Stale:
+            await processing.release_related(item)
+            raise LeaseLostError(f"the lease of row {item.lease.key} was lost") from None
+        except asyncio.CancelledError:
+            if item.lost is not None:
+                uncancel()
+                raise LeaseLostError(
+                    f"the lease of row {item.lease.key} was lost: {item.lost}"
+                ) from None
+            if is_cancelled():  # the worker stops, or the task was cancelled
+                await asyncio.shield(_release(leasing, item))
+            raise
+    if item.error is not None:
+        raise item.error
+    return outcome
+
+
+async def _release(leasing: Leasing, item: Item) -> None:
+    try:
+        await leasing.release([item.lease])
+    except NonetError as error:
+        logger.warning("row not released, its lease ends: %s", error)
+
+
+def _pipelines() -> Pipelines:
+    global _known
+    if _known is None:
+        _known = load_pipelines(load_settings())
+    return _known
+
+
+_known: Pipelines | None = None
+_renewing: dict[RowDatabase, tuple[Heartbeat, int]] = {}
+
+
+@asynccontextmanager
+async def _renewed(database: RowDatabase) -> AsyncIterator[Heartbeat]:
+    """Renew leases of a database while rows of it are processed in this process."""
+    heartbeat, users = _renewing.get(database) or (Heartbeat(database), 0)
+    if not users:
+        heartbeat.start()
+    _renewing[database] = heartbeat, users + 1
+    try:
+        yield heartbeat
+    finally:
+        heartbeat, users = _renewing.pop(database)
+        if users > 1:
+            _renewing[database] = heartbeat, users - 1
+        else:
+            await in_own_thread(heartbeat.stop)
+            await database.close()
