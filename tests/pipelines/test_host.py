@@ -1,0 +1,407 @@
+"""Pipelines in a process: fetching, renewing, processing and stopping, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from row_tables import Event, Instance, Instances, on
+
+from nonet import BaseTask, ExponentialBackoff, Nonet, Size, StopRetrying
+from nonet.base.errors import ConfigurationError, RegistrationError
+from nonet.daemon.service import ExitCode, Stop
+from nonet.pipelines import Changes, Pipeline, RowDatabase, Rows
+from nonet.pipelines.backoff import Pauses, wanted
+from nonet.pipelines.heartbeat import Heartbeat
+from nonet.pipelines.host import PipelineHost
+from nonet.pipelines.leasing import Held
+
+pytestmark = pytest.mark.server
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
+    """An open application, with dead letters in a file."""
+    settings = {"redis_url": redis_url, "namespace": "test", "state_dir": tmp_path, "grace": 5.0}
+    app = Nonet.from_settings(db_url=f"sqlite:///{tmp_path}/letters.db", **settings)
+    app.registry.add(Note, "rows")
+    async with app:
+        yield app
+
+
+class Note(BaseTask):
+    """A task that pipelines submit."""
+
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        """Do nothing."""
+
+
+@asynccontextmanager
+async def hosted(nonet: Nonet, pipelines: Any, names: list[str] | None = None) -> Any:
+    """Run pipelines while the block runs."""
+    async with nonet.injector() as injector:
+        host = PipelineHost(nonet._opened(), injector, pipelines, names or list(pipelines))
+        stop = Stop()
+        running = asyncio.create_task(host.run(stop))
+        try:
+            yield host, stop, running
+        finally:
+            stop.request()
+            await asyncio.wait({running})
+            running.result()
+
+
+async def until(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Wait for a state; it may be a coroutine function."""
+    ends_at = time.monotonic() + seconds
+    while True:
+        found = condition()
+        if asyncio.iscoroutine(found):
+            found = await found
+        if found:
+            return
+        assert time.monotonic() < ends_at, "it did not happen in time"
+        await asyncio.sleep(0.02)
+
+
+async def count(database: RowDatabase, model: Any, **values: Any) -> int:
+    """How many rows have these values."""
+    async with database.sessions() as session:
+        query = sa.select(sa.func.count()).select_from(model).filter_by(**values)
+        return int(await session.scalar(query) or 0)
+
+
+def test_d04_a_fetch_asks_for_what_the_queue_lacks() -> None:
+    """Nothing is fetched while half of the workers have a row to come."""
+    assert [wanted(length, 20, None) for length in (0, 9, 10, 40)] == [40, 31, 0, 0]
+    assert [wanted(length, 20, 4) for length in (0, 3, 4)] == [4, 1, 0]
+
+
+def test_d05_empty_fetches_become_rare() -> None:
+    """The pause grows to 5 s ± 20 %, drops sometimes, and starts anew after a row."""
+    pauses = Pauses()
+    first = [pauses.after(0) for _ in range(4)]
+    for pause, step in zip(first, (0.5, 1, 2, 5), strict=True):
+        assert step * 0.8 <= pause <= step * 1.2
+    later = [pauses.after(0) for _ in range(300)]
+    assert max(later) <= 6.0
+    assert any(pause <= 0.6 for pause in later)
+    assert pauses.after(7) == 0.0
+    assert pauses.after(0) <= 0.6
+
+
+def test_idle_pipelines_ask_at_most_22_times_a_minute() -> None:
+    """The mean of the pauses bounds the load of an idle pipeline."""
+    pauses = Pauses()
+    assert 60 / (sum(pauses.after(0) for _ in range(3000)) / 3000) <= 22
+
+
+async def test_d06_a_hint_wakes_a_sleeping_fetch(
+    database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """A row that a program touches is processed long before the next poll."""
+    [key] = await add(Instance())
+    async with hosted(nonet, on(database, Instances)) as (host, _, _):
+        await until(lambda: count(database, Instance, status="done"))
+        runner = host.runners[0]
+        await until(lambda: runner._pauses.empty >= 4)
+        fetches = runner.tally.fetches
+        async with database.transaction() as session:
+            await session.execute(sa.update(Instance).values(status="new"))
+            await Rows(Instance).touch(session, [key])
+        await until(lambda: count(database, Instance, status="done"), 3.0)
+        assert runner.tally.fetches <= fetches + 4
+        async with database.sessions() as session:
+            await Rows(Instance).touch(session, [key])
+            await session.rollback()
+        assert await count(database, Instance, due_at=None) == 1
+
+
+async def test_d10_d11_d12_leases_are_renewed_while_the_loop_is_blocked(
+    database: RowDatabase, add: Any
+) -> None:
+    """The thread renews what is held, drops what was lost, and touches nobody else's row."""
+    held = {"lease_token": "mine", "lease_owner": "instances", "lease_expires_at": PAST}
+    mine, foreign = await add(Instance(**held), Instance(**held | {"lease_token": "theirs"}))
+    heartbeat = Heartbeat(database)
+    heartbeat.start()
+    lost: list[str] = []
+    try:
+        table = Instance.__table__
+        now = time.monotonic()
+        for key in (mine, foreign):
+            item = Held(table, (key,), "mine", "instances")
+            heartbeat.hold([item], 1.5, now, lambda reason, key=key: lost.append((key, reason)))
+        time.sleep(3.0)  # noqa: ASYNC251  # the event loop of the application is blocked
+        assert lost == [(foreign, "the lease was taken away")]
+    finally:
+        heartbeat.stop()
+    async with database.sessions() as session:
+        row = await session.get_one(Instance, mine)
+        other = await session.get_one(Instance, foreign)
+    assert row.lease_expires_at > datetime.now(UTC)
+    assert other.lease_expires_at == PAST
+
+
+async def test_a_lease_that_cannot_be_renewed_is_lost_before_it_ends(tmp_path: Path) -> None:
+    """Without the database the lease counts as lost while nobody else can have the row."""
+    heartbeat = Heartbeat(RowDatabase(f"sqlite:///{tmp_path}/none/rows.db"))
+    heartbeat.start()
+    lost = threading.Event()
+    try:
+        item = Held(Instance.__table__, (1,), "mine", "instances")
+        began = time.monotonic()
+        heartbeat.hold([item], 1.0, began, lambda reason: lost.set())
+        assert lost.wait(5)
+        assert time.monotonic() - began < 1.0
+    finally:
+        heartbeat.stop()
+
+
+async def test_d14_no_connection_is_in_use_while_rows_are_processed(
+    url: str, database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """Many more workers than connections process their rows at the same time."""
+    await add(*(Instance() for _ in range(12)))
+    few = RowDatabase(url, connections=3)
+    together = asyncio.Barrier(12)
+
+    class Slow(Instances):
+        workers = 12
+
+        async def process(self, row: Any) -> Changes:
+            await together.wait()
+            assert few.engine.pool.checkedout() <= 2
+            return Changes(status="done").finish()
+
+    async with hosted(nonet, on(few, Slow)):
+        await until(lambda: count(database, Instance, status="done"))
+        await until(lambda: _is_12(database))
+
+
+async def _is_12(database: RowDatabase) -> bool:
+    return await count(database, Instance, status="done") == 12
+
+
+async def test_d20_a_failure_follows_the_retry_policy_and_the_worker_lives(
+    database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """Failed rows are due again after the policy's delay; for good, they become dead letters."""
+    again, never, fine = await add(Instance(), Instance(), Instance())
+    tries: Counter[int] = Counter()
+
+    class Failing(Instances):
+        workers = 1
+        retry_policy = ExponentialBackoff(base_delay_seconds=0.1, max_retries=5)
+
+        async def process(self, row: Any) -> Changes:
+            tries[row.id] += 1
+            if row.id == never:
+                raise StopRetrying("no such disk")
+            if row.id == again and tries[row.id] < 3:
+                raise ValueError("not yet")
+            return Changes(status="done").finish()
+
+    async with hosted(nonet, on(database, Failing)):
+        await until(lambda: tries[again] == 3 and tries[fine] == 1)
+        letters = await nonet.stores.dead_letters()
+        await until(lambda: _letters(nonet))
+        await until(lambda: count(database, Instance, id=never, due_at=None))
+    [letter] = await letters.list()
+    assert (letter.task_class, letter.error_type) == ("pipeline:instances", "StopRetrying")
+    assert letter.task_id.startswith(f"row:instances:{never}:")
+    assert tries == {again: 3, never: 1, fine: 1}
+
+
+async def _letters(nonet: Nonet) -> Any:
+    return await (await nonet.stores.dead_letters()).list()
+
+
+async def test_a_row_that_is_changed_in_place_is_refused(
+    database: RowDatabase, add: Any, nonet: Nonet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Changes of the detached row would be lost, so they are an error that names them."""
+    await add(Instance())
+
+    class Careless(Instances):
+        async def process(self, row: Any) -> Changes:
+            row.status = "done"
+            return Changes()
+
+    async with hosted(nonet, on(database, Careless)):
+        await until(lambda: "process changed status of the row" in caplog.text)
+
+
+async def test_tasks_of_an_apply_are_submitted_after_its_commit(
+    database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """A result that was applied submits its tasks; one that was stale does not."""
+    good, bad = await add(Instance(), Instance())
+    stale: list[int] = []
+
+    class Submitting(Instances):
+        async def process(self, row: Any) -> Changes:
+            if row.id == bad:
+                async with database.transaction() as session:
+                    await session.execute(
+                        sa.update(Instance).where(Instance.id == bad).values(lease_token="x")
+                    )
+            return Changes(status="done").finish().submit(Note())
+
+        async def on_stale(self, row: Any, changes: Any) -> None:
+            stale.append(row.id)
+
+    async with hosted(nonet, on(database, Submitting)):
+        await until(lambda: count(database, Instance, id=good, status="done"))
+        await until(lambda: stale)
+    assert stale == [bad]
+    assert len([status async for status in nonet.live(task="Note")]) == 1
+
+
+async def test_a_lost_lease_cancels_the_processing(
+    database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """process() is cancelled when the lease is gone, and on_stale is told."""
+    await add(Instance())
+    events: list[str] = []
+
+    class Long(Instances):
+        lease = 1.0
+
+        async def process(self, row: Any) -> Changes:
+            events.append("began")
+            try:
+                await asyncio.sleep(60)
+            finally:
+                events.append("ended")
+            return Changes()
+
+        async def on_stale(self, row: Any, changes: Any) -> None:
+            events.append("stale")
+
+    async with hosted(nonet, on(database, Long)):
+        await until(lambda: events == ["began"])
+        async with database.transaction() as session:
+            await session.execute(sa.update(Instance).values(lease_token="x", due_at=None))
+        await until(lambda: events == ["began", "ended", "stale"])
+
+
+async def test_a_stop_releases_rows_without_using_an_attempt(
+    database: RowDatabase, add: Any, nonet: Nonet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the grace the rows in process are released; the queued ones at once."""
+    await add(*(Instance() for _ in range(5)))
+    begun = asyncio.Event()
+
+    class Long(Instances):
+        workers = 2
+
+        async def process(self, row: Any) -> Changes:
+            begun.set()
+            await asyncio.sleep(60)
+            return Changes()
+
+    parts = nonet._opened()
+    hurried = parts.settings.model_copy(update={"grace": 0.3})
+    monkeypatch.setattr(nonet, "_parts", replace(parts, settings=hurried))
+    async with hosted(nonet, on(database, Long)) as (_, stop, running):
+        await begun.wait()
+        stop.request()
+        assert await running == ExitCode.FAILED
+    assert await count(database, Instance, lease_token=None, lease_owner=None, attempts=0) == 5
+    assert await count(database, Instance, due_at=None) == 0
+
+
+def test_d22_a_second_process_on_a_sqlite_file_is_refused(tmp_path: Path) -> None:
+    """Only one process may run pipelines on a SQLite file, until it has ended."""
+    url = f"sqlite:///{tmp_path}/rows.db"
+    program = (
+        "import sys; from nonet.pipelines import RowDatabase; "
+        f"kept = RowDatabase({url!r}).reserve(); print('reserved', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "reserved\n"
+        with pytest.raises(ConfigurationError, match="another process runs pipelines"):
+            RowDatabase(url).reserve()
+        other.communicate()
+    kept = RowDatabase(url).reserve()
+    assert kept is not None
+    kept.close()
+
+
+async def test_d23_a_paused_pipeline_fetches_nothing_until_it_is_resumed(
+    database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """A pause holds from the start, and its end is noticed without a restart."""
+    await add(Instance())
+    await nonet.stores.controls.pause(["pipeline:instances"], "ann@host 1")
+    async with hosted(nonet, on(database, Instances)) as (host, _, _):
+        await until(lambda: host.report().ready)
+        await until(lambda: nonet.stores.pipelines.read())
+        [status] = await nonet.stores.pipelines.read()
+        assert status.cause == "paused by ann@host 1"
+        assert host.runners[0].tally.fetches == 0
+        await nonet.stores.controls.resume(["pipeline:instances"], "ann@host 1")
+        await until(lambda: count(database, Instance, status="done"))
+
+
+class Unordered(Instances):
+    """Its order has no index."""
+
+    def select(self) -> Any:
+        """Order by a column without an index."""
+        return sa.select(Instance).order_by(Instance.status)
+
+
+class Plain(Pipeline[Any]):
+    """Its table has no lease columns."""
+
+    model = Event
+
+    async def process(self, row: Any) -> None:
+        """Do nothing."""
+
+
+class Sync(Instances):
+    """Its process is no coroutine function."""
+
+    def process(self, row: Any) -> None:  # type: ignore[override]
+        """Do nothing."""
+
+
+@pytest.mark.parametrize(
+    ("cls", "attributes", "problem"),
+    [
+        (Unordered, {}, "no index of table instances begins with"),
+        (Plain, {}, "has no lease columns"),
+        (Sync, {}, "write `async def process"),
+        (Instances, {"workers": 0}, "workers=0 must be"),
+        (Instances, {"lease": 0.5}, "lease=0.5 must be"),
+        (Instances, {"name": "a b"}, "name must have"),
+        (Instances, {"process_as": Note}, "must be a subclass of nonet.pipelines.RowTask"),
+    ],
+)
+def test_a_pipeline_that_cannot_work_is_refused(
+    cls: Any, attributes: dict[str, Any], problem: str
+) -> None:
+    """The error names the pipeline, the reason and what to write."""
+    with pytest.raises(RegistrationError, match=problem):
+        on(RowDatabase("sqlite:///unused.db"), cls, **attributes)
