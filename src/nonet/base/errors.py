@@ -15,6 +15,7 @@
     ├── ConflictError                 the thing is in a state that forbids the request (exit 1)
     ├── NotBoundError                 ``.schedule()`` outside ``async with Nonet…``
     ├── UnableToAcquireLockError      another owner holds a declared lock
+    │   └── RowsBusy                  a pipeline or another program has the row
     ├── DeadlockError                 a task awaits one that needs its own locks
     ├── LimitImpossible               one execution needs more than a limiter ever allows
     ├── TaskTimeoutError              this attempt exceeded its timeout

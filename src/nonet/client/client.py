@@ -245,7 +245,14 @@ class Client:
         return await self._outbox()
 
     async def active_tasks(self, name: str) -> int:
-        """Return how many tasks of a class have not ended, by its full name."""
+        """Return how many tasks of a class have not ended.
+
+        Args:
+            name: full name of the class.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer.
+        """
         return await self._ceilings.active_tasks(name)
 
     async def dead_letters(self) -> DeadLetters:
@@ -260,6 +267,11 @@ class Client:
 
     async def resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:
         """Make the row of a dead letter due again.
+
+        Args:
+            pipeline: name of its pipeline.
+            key: its primary key, as text.
+            at_time: when it is due; None: now.
 
         Raises:
             NotFoundError: the pipeline is unknown here, or the row does not exist.

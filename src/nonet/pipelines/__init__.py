@@ -24,6 +24,7 @@ from nonet.base.errors import RowsBusy
 from nonet.pipelines.changes import NOW, Changes
 from nonet.pipelines.columns import LeaseMixin
 from nonet.pipelines.database import RowDatabase
+from nonet.pipelines.migration import add_lease_columns, drop_lease_columns
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related import Children, Shared
 from nonet.pipelines.row_task import RowTask
@@ -40,4 +41,6 @@ __all__ = [
     "Rows",
     "RowsBusy",
     "Shared",
+    "add_lease_columns",
+    "drop_lease_columns",
 ]

@@ -157,7 +157,7 @@ class RowDatabase:
             return None
         path = Path(f"{parsed.database}.pipelines.lock")
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
+        file = path.open("a", encoding="utf-8")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

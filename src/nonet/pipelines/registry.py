@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -13,7 +12,8 @@ from nonet.pipelines.keys import table_of
 from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related import Related
-from nonet.tasks.entry_points import IMPORT_ERRORS, entries, import_problem, load
+from nonet.tasks.entry_points import entries, load
+from nonet.tasks.registry import import_named
 
 
 class Pipelines(Mapping[str, type[Pipeline[Any]]]):
@@ -97,10 +97,7 @@ def load_pipelines(settings: Settings) -> Pipelines:
 
 
 def _in_module(name: str) -> Iterator[type[Pipeline[Any]]]:
-    try:
-        module = importlib.import_module(name)
-    except IMPORT_ERRORS as error:
-        raise RegistrationError(f"module {name!r}: {import_problem(error, name)}") from error
+    module = import_named(name)
     for cls in vars(module).values():
         # A class without `process` is a base of others.
         if _is_pipeline(cls) and cls.__module__ == module.__name__ and hasattr(cls, "process"):

@@ -143,7 +143,7 @@ class Registry:
         Raises:
             RegistrationError: the module cannot be imported or defines no task.
         """
-        module = _import(module_name)
+        module = import_named(module_name)
         category = module_name.rpartition(".")[2]
         defined = [
             item
@@ -284,7 +284,12 @@ def vos_from_entry_points(prefixes: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(map(str, names)))
 
 
-def _import(module_name: str) -> ModuleType:
+def import_named(module_name: str) -> ModuleType:
+    """Import a module that the settings name.
+
+    Raises:
+        RegistrationError: it cannot be imported.
+    """
     problem = f"tasks module {module_name!r}"
     if not all(module_name.split(".")):
         raise RegistrationError(f"{problem}: write the full name of a module, as package.module")

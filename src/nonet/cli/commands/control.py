@@ -147,7 +147,9 @@ def _wanted(
     chosen += [task_pause(name) for name in task or []]
     chosen += [pipeline_pause(name) for name in pipeline or []]
     if everything and chosen:
-        raise ConfigurationError("--all excludes the other options: leave out one or the other")
+        raise ConfigurationError(
+            "--all excludes --stream, --task and --pipeline: leave out one or the other"
+        )
     if not (everything or chosen):
         raise ConfigurationError(
             "which tasks? Give --stream PRIORITY:SIZE (for example background:small or '*:large'), "

@@ -42,6 +42,7 @@ class PipelineReports:
         """Publish the figures of the rows of a pipeline."""
         found = dataclasses.asdict(rows) | {"at": (rows.at or datetime.now(UTC)).timestamp()}
         await self._write(self._figures, name, found)
+        await self._forget_dead()
 
     async def report(self, replica: str, pipelines: Mapping[str, Replica]) -> None:
         """Publish what a process does, for `REPORT_SECONDS`."""
@@ -61,27 +62,28 @@ class PipelineReports:
             replicas = await self._client.hgetall(self._replicas)
         now = await self._now()
         running: defaultdict[str, list[Replica]] = defaultdict(list)
-        gone = []
-        for id, value in replicas.items():
+        for value in replicas.values():
             found = _decoded(value)
-            if float(found.get("until", 0)) < now:
-                gone.append(id)
-                continue
-            for name, item in found.get("pipelines", {}).items():
-                running[name].append(Replica(**item))
-        if gone:
-            async with server_errors(self._client):
-                await self._client.hdel(self._replicas, *gone)
+            if not _is_over(found, now):
+                for name, item in found.get("pipelines", {}).items():
+                    running[name].append(Replica(**item))
         rows = {name.decode(): _rows(_decoded(value)) for name, value in figures.items()}
         return [
             PipelineStatus(name, rows.get(name, RowFigures()), tuple(running[name]))
             for name in sorted({*rows, *running})
         ]
 
+    async def _forget_dead(self) -> None:
+        now = await self._now()
+        async with server_errors(self._client):
+            replicas = await self._client.hgetall(self._replicas)
+            if dead := [id for id, value in replicas.items() if _is_over(_decoded(value), now)]:
+                await self._client.hdel(self._replicas, *dead)
+
     async def _write(self, key: str, field: str, value: Any) -> None:
         async with server_errors(self._client):
             await self._client.hset(key, field, json.dumps(value))
-            await self._client.expire(key, _KEEP_SECONDS)
+            await self._client.pexpire(key, _KEEP_SECONDS * 1000)
 
     async def _now(self) -> float:
         async with server_errors(self._client):
@@ -95,6 +97,11 @@ def _decoded(value: bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
+
+
+def _is_over(report: Mapping[str, Any], now: float) -> bool:
+    """Whether the process that reported this has ended without leaving."""
+    return float(report.get("until", 0)) < now
 
 
 def _rows(found: dict[str, Any]) -> RowFigures:

@@ -11,7 +11,11 @@ for _, table in ipairs(ARGV) do
   for _, client in ipairs(redis.call('ZRANGE', key, 0, -1)) do
     local list = P .. 'wake:' .. client
     -- One unread hint is enough. Without this check the list of a process that reads slowly would grow.
-    if not redis.call('LPOS', list, hint) then
+    local is_unread = false
+    for _, unread in ipairs(redis.call('LRANGE', list, 0, -1)) do
+      is_unread = is_unread or unread == hint
+    end
+    if not is_unread then
       redis.call('RPUSH', list, hint)
       redis.call('PEXPIRE', list, 10000)
       delivered = delivered + 1
