@@ -27,7 +27,7 @@ def refusal(text: str) -> list[str]:
     [
         (
             "vo: []",
-            "vo: unknown key 'vo', known are vos, common, vo-overrides, ceilings, pipelines. Did you mean",
+            "vo: unknown key 'vo', known are vos, common, vo-overrides, ceilings, pipelines. Did you",
         ),
         ("vos: lhcb", "vos: must be a list: write [lhcb]"),
         ("vos: 5", "vos: must be a list, such as [lhcb, gridpp]; write [] for an empty one"),
@@ -62,8 +62,8 @@ def refusal(text: str) -> list[str]:
         (ENTRY % "x", f"{AT}[0]: must be a mapping, lines of 'key: value', not text"),
         (
             "limits: {}",
-            "limits: unknown key 'limits', known are vos, common, vo-overrides, ceilings, pipelines."
-            " Write it under common, or under a VO of vo-overrides",
+            "limits: unknown key 'limits', known are vos, common, vo-overrides, ceilings, "
+            "pipelines. Write it under common, or under a VO of vo-overrides",
         ),
         ("ceilings: ", "ceilings: must be a mapping; write {} for an empty one"),
         (

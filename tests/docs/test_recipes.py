@@ -17,6 +17,7 @@ RECIPES = (
     "locks-and-limits",
     "inject-dependencies",
     "durable-tasks",
+    "pipelines",
     "callbacks",
     "periodic-tasks",
     "tenants",
