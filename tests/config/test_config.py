@@ -27,7 +27,7 @@ def refusal(text: str) -> list[str]:
     [
         (
             "vo: []",
-            "vo: unknown key 'vo', known are vos, common, vo-overrides, ceilings, pipelines. Did you",
+            "vo: unknown key 'vo', known are vos, common, vo-overrides, ceilings, pipelines. Did",
         ),
         ("vos: lhcb", "vos: must be a list: write [lhcb]"),
         ("vos: 5", "vos: must be a list, such as [lhcb, gridpp]; write [] for an empty one"),

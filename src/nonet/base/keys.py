@@ -109,6 +109,11 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     probe:COMMAND           STRING  of any type, for an instant: tests which commands are permitted
     startup                 HASH    start-up hook → ``epoch|state|error``; the state is done,
                                     failed or running
+    hints:TABLE             ZSET    process that runs pipelines of the table → until when it wants
+                                    hints; TTL
+    pipelines               HASH    pipeline → its due rows, JSON; TTL
+    pipelines:replicas      HASH    process → what it reports of its pipelines, JSON; TTL
+    pipelines:turn:NAME     STRING  a process counts the rows of a pipeline; TTL
     alerts                  STRING  findings that were reported to the webhook, JSON
     quarantine              STREAM  messages that are not valid tasks: fields at (µs), reason, task,
                                     stream, entry, size, bytes; capped

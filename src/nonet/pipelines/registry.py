@@ -81,8 +81,8 @@ def load_pipelines(settings: Settings) -> Pipelines:
     Raises:
         RegistrationError: one cannot be imported or cannot run.
     """
-    found = Pipelines()
-    for entry in entries(settings.groups, "pipelines"):
+    found, prefixes = Pipelines(), settings.groups
+    for entry in entries(prefixes, "pipelines"):
         cls = load(entry)
         if not _is_pipeline(cls):
             raise RegistrationError(

@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
-from nonet.base.errors import LeaseLostError, NonetError
+from nonet.base.errors import LeaseLostError, NonetError, NotFoundError
 from nonet.base.loop import in_own_thread
 from nonet.client.client import Client
 from nonet.config.settings import load_settings
@@ -20,6 +21,7 @@ from nonet.pipelines.heartbeat import Heartbeat
 from nonet.pipelines.keys import key_from_text
 from nonet.pipelines.leasing import Leasing, Stale
 from nonet.pipelines.options import options_of
+from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.processing import Item, Processing, is_cancelled, uncancel
 from nonet.pipelines.registry import Pipelines, load_pipelines
 from nonet.tasks.injection import Injector
@@ -68,8 +70,7 @@ class RowTask(BaseTask):
             LeaseLostError: the lease of the row was lost; another worker processes it.
             BaseException: whatever ``process`` raises, after the row was released.
         """
-        pipelines = _pipelines()
-        leasing = pipelines.leasing(pipelines.find(self.pipeline))
+        leasing = Pipelines().leasing(_pipeline_of(self))
         async with _renewed(leasing.database) as heartbeat:
             since = time.monotonic()
             key = key_from_text(leasing.table, self.key)
@@ -129,14 +130,30 @@ async def _release(leasing: Leasing, item: Item) -> None:
         logger.warning("row not released, its lease ends: %s", error)
 
 
-def _pipelines() -> Pipelines:
-    global _known
-    if _known is None:
-        _known = load_pipelines(load_settings())
-    return _known
+def _pipeline_of(task: RowTask) -> type[Pipeline[Any]]:
+    """The pipeline of a task: usually its module has imported it, or an entry point names it."""
+    if (found := _imported(Pipeline, task)) is None:
+        load_pipelines(load_settings())
+        found = _imported(Pipeline, task)
+    if found is None:
+        raise NotFoundError(
+            f"no pipeline named {task.pipeline!r} is processed by {type(task).__name__} here: "
+            "define it in the module of the task, or name it as an entry point nonet.pipelines"
+        )
+    found.check()
+    return found
 
 
-_known: Pipelines | None = None
+def _imported(base: type[Pipeline[Any]], task: RowTask) -> type[Pipeline[Any]] | None:
+    for cls in base.__subclasses__():
+        name = cls.__dict__.get("name", cls.__name__)
+        if name == task.pipeline and cls.process_as is type(task):
+            return cls
+        if (found := _imported(cls, task)) is not None:
+            return found
+    return None
+
+
 _renewing: dict[RowDatabase, tuple[Heartbeat, int]] = {}
 
 

@@ -276,11 +276,13 @@ local KINDS = {t = {'hash', report_record}, b = {'string', report_part}, l = {'s
   probe = {false, nothing}, u = {'string', report_unique}, active = {'hash', nothing},
   ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, watched = {'string', nothing}, ends = {'hash', report_lasting}, ended = {'list', nothing}, figures = {false, report_lasting},
   names = {'hash', report_lasting}, handed = {'set', report_lasting}, unfit = {'zset', report_lasting}, desired = {'hash', report_lasting}, mark = {'string', report_lasting},
-  alerts = {'string', nothing}, web = {'string', report_lasting}}
+  alerts = {'string', nothing}, web = {'string', report_lasting}, hints = {'zset', report_lasting},
+  pipelines = {'hash', report_lasting}}
 -- More specific names: the first two words, or the whole name.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', report_holder},
   ['limiter:conc'] = {'zset', each_of(report_lease)}, ['limiter:rate'] = {'zset', report_lasting},
-  ['quarantine:bytes'] = {'string', nothing}, ['web:sessions'] = {'zset', report_lasting}}
+  ['quarantine:bytes'] = {'string', nothing}, ['web:sessions'] = {'zset', report_lasting},
+  ['pipelines:turn'] = {'string', report_lasting}}
 local EXACT = {quarantine = {'stream', nothing}}
 
 local function kind_of(name, head)
