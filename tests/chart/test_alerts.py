@@ -49,6 +49,23 @@ def waits(*counts: int) -> str:
 
 
 CASES = [
+    there(
+        "NonetRowsLate",
+        """nonet_pipeline_oldest_due_seconds{pipeline="v"} 601
+        nonet_pipeline_paused{pipeline="v"} 0""",
+        pipeline="v",
+    ),
+    quiet(
+        "NonetRowsLate",
+        """nonet_pipeline_oldest_due_seconds{pipeline="v"} 601
+        nonet_pipeline_paused{pipeline="v"} 1""",
+    ),
+    there("NonetPipelineGone", 'nonet_pipeline_processes{pipeline="v"} 0', pipeline="v"),
+    quiet("NonetPipelineGone", 'nonet_pipeline_processes{pipeline="v"} 1'),
+    there("NonetRowsStale", 'nonet_pipeline_rows_stale{pipeline="v"} 1', pipeline="v"),
+    quiet("NonetRowsStale", 'nonet_pipeline_rows_stale{pipeline="v"} 0'),
+    there("NonetRowLettersWait", 'nonet_pipeline_letters_waiting{pipeline="v"} 1', pipeline="v"),
+    quiet("NonetRowLettersWait", 'nonet_pipeline_letters_waiting{pipeline="v"} 0'),
     there("NonetNotScraped", ""),
     quiet("NonetNotScraped", 'nonet_build_info{pod="p"} 1'),
     there("NonetNoLeader", ""),

@@ -6,6 +6,7 @@ import pytest
 
 from nonet.scheduler.census import Census
 from nonet.stores.namespace.figures import Measures
+from nonet.stores.namespace.pipelines import PipelineReports
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.dead_letters import DeadLetters
@@ -18,7 +19,9 @@ async def no_letters() -> DeadLetters:
 
 @pytest.fixture
 def census(broker: Broker) -> Census:
-    return Census(Measures(broker.client, "test", 900), no_letters, lambda: False, ["p:T"])
+    reports = PipelineReports(broker.client, "test")
+    measures = Measures(broker.client, "test", 900)
+    return Census(measures, no_letters, reports, lambda: False, ["p:T"])
 
 
 def values(census: Census) -> dict[tuple[str, ...], float]:

@@ -98,6 +98,26 @@ alerts:
     for: 2m
     severity: warning
     summary: Periodic entries cannot be fired
+  - alert: NonetPipelineGone
+    expr: 'max by (pipeline) (nonet_pipeline_processes{ {{- $here -}} }) == 0'
+    for: 5m
+    severity: critical
+    summary: {{ "No process runs pipeline {{ $labels.pipeline }}" | quote }}
+  - alert: NonetRowsLate
+    expr: 'max by (pipeline) (nonet_pipeline_oldest_due_seconds{ {{- $here -}} }) > 600 unless max by (pipeline) (nonet_pipeline_paused{ {{- $here -}} }) == 1'
+    for: 5m
+    severity: warning
+    summary: {{ "The oldest row of pipeline {{ $labels.pipeline }} has been due for {{ $value | humanizeDuration }}" | quote }}
+  - alert: NonetRowsStale
+    expr: 'max by (pipeline) (nonet_pipeline_rows_stale{ {{- $here -}} }) > 0'
+    for: 10m
+    severity: warning
+    summary: {{ "Rows of dead processes of pipeline {{ $labels.pipeline }} are not taken over" | quote }}
+  - alert: NonetRowLettersWait
+    expr: 'max by (pipeline) (nonet_pipeline_letters_waiting{ {{- $here -}} }) == 1'
+    for: 5m
+    severity: warning
+    summary: {{ "Dead letters of pipeline {{ $labels.pipeline }} cannot be written" | quote }}
   - alert: NonetQuarantined
     expr: 'max(increase(nonet_quarantined_total{ {{- $here -}} }[10m])) > 0'
     for: 0m

@@ -210,6 +210,7 @@ size, the smallest number applies.
 {{- define "nonet.slots" -}}
 {{- $slots := dict -}}
 {{- range include "nonet.pools" . | fromJson -}}
+{{- if not .size -}}{{- continue -}}{{- end -}}
 {{- $_ := set $slots .size (min (int .concurrency) (get $slots .size | default .concurrency | int)) -}}
 {{- end -}}
 {{- $texts := list -}}
@@ -311,6 +312,12 @@ priorityClassName: {{ . }}
 {{- include "nonet.validateLabels" (dict "where" "scheduler.podLabels" "labels" .Values.scheduler.podLabels) -}}
 {{- include "nonet.validateWeb" . -}}
 {{- range $name, $pool := $pools -}}
+{{- if not (or $pool.size $pool.pipelines) -}}
+{{- fail (printf "workers.%s: it has neither a size nor pipelines; set one of them" $name) -}}
+{{- end -}}
+{{- if and (not $pool.size) (ne $pool.autoscaling.type "none") -}}
+{{- fail (printf "workers.%s.autoscaling: a pool without a size has no desired workers; set its replicas" $name) -}}
+{{- end -}}
 {{- include "nonet.validateEnv" (dict "where" (printf "workers.%s.extraEnv" $name) "env" $pool.extraEnv) -}}
 {{- include "nonet.validateLabels" (dict "where" (printf "workers.%s.podLabels" $name) "labels" $pool.podLabels) -}}
 {{- include "nonet.validateLease" (dict "where" (printf "workers.%s" $name) "settings" (list $.Values.settings $pool.settings)) -}}

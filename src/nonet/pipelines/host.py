@@ -25,7 +25,7 @@ from nonet.pipelines.registry import Pipelines
 from nonet.pipelines.runner import Runner
 from nonet.pipelines.tally import PipelineTally
 from nonet.rules.pauses import Pause, of_pipeline
-from nonet.rules.pipelines import Replica, RowFigures
+from nonet.rules.pipelines import Replica
 from nonet.stores.queue.workers import DRAINS
 from nonet.stores.sql.callers import is_same_database
 from nonet.tasks.injection import Injector
@@ -68,7 +68,6 @@ class PipelineHost:
         self._heartbeats = {database: Heartbeat(database) for database in databases}
         letters = self._letters = Letters(parts.client)
         self._pauses: Sequence[Pause] = ()
-        self._rows: dict[str, RowFigures] = {}
         self.runners = [
             Runner(
                 pipelines.leasing(cls),
@@ -166,7 +165,7 @@ class PipelineHost:
         await reports.report(self.id, {r.pipeline.name: self._replica(r) for r in self.runners})
         for runner in self.runners:
             if await reports.may_count(runner.pipeline.name):
-                self._rows[runner.pipeline.name] = rows = await runner.leasing.measure()
+                rows = await runner.leasing.measure()
                 await reports.report_rows(runner.pipeline.name, rows)
         return _REPORT_SECONDS
 
@@ -222,11 +221,6 @@ class PipelineHost:
             yield "nonet_pipeline_paused", (name,), float(bool(options.paused))
             yield "nonet_pipeline_database_up", (name,), float(not runner.problem)
             yield "nonet_pipeline_letters_waiting", (name,), float(bool(self._letters.problem))
-            if (rows := self._rows.get(name)) is not None:
-                yield "nonet_pipeline_rows_due", (name,), rows.due
-                yield "nonet_pipeline_rows_leased", (name,), rows.leased
-                yield "nonet_pipeline_rows_stale", (name,), rows.stale
-                yield "nonet_pipeline_oldest_due_seconds", (name,), rows.oldest
             yield from runner.tally.samples(name)
 
 

@@ -165,6 +165,7 @@ class Leasing:
         """
         table, key = self.table.c, self._key
         async with self.database.transaction() as session:
+            await _walk_index(session)
             found = (await session.execute(self._select.limit(limit))).all()
             if not found:
                 return []
@@ -186,6 +187,7 @@ class Leasing:
         columns = self.table.c
         statement = self._dispatched.add_columns(columns.last_processed_at)
         async with self.database.transaction() as session:
+            await _walk_index(session)
             found = (await session.execute(statement.limit(limit))).all()
             if found:
                 keys = [row[0] for row in found]
@@ -576,6 +578,17 @@ def _fetch_statement(
         .order_by(*order_of(chosen, table))
         .with_for_update(skip_locked=True, of=table)
     )
+
+
+async def _walk_index(session: AsyncSession) -> None:
+    """Let PostgreSQL walk the index in its order until enough rows are found.
+
+    It cannot know that most rows are free. Without statistics of the lease columns, as after a bulk
+    load, it would read and sort the whole table for each fetch.
+    """
+    if (await session.connection()).dialect.name == "postgresql":
+        off = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
+        await session.execute(sa.select(*(sa.func.set_config(name, "off", True) for name in off)))
 
 
 def _due_rows(pipeline: Pipeline[Any]) -> sa.Select[Any]:

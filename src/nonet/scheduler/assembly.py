@@ -107,6 +107,7 @@ def _census(parts: Parts) -> Census:
     return Census(
         stores.measures,
         stores.dead_letters,
+        stores.pipelines,
         settings.may_have_sql,
         parts.registry.versions(),
     )

@@ -7,9 +7,11 @@ Requests are answered from memory; outdated figures are left out.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
+from nonet.rules.pipelines import PipelineStatus
 from nonet.stores.namespace.figures import Figures, Measures, complete
+from nonet.stores.namespace.pipelines import PipelineReports
 from nonet.stores.sql.dead_letters import DeadLetters
 from nonet.telemetry.metrics import UNKNOWN, Sample
 
@@ -31,6 +33,7 @@ class Census:
 
     Args:
         dead_letters: opens their store.
+        reports: what the processes that run pipelines report.
         has_sql: whether there is a database.
         names: classes that get a label of their own; all others share ``unknown``.
     """
@@ -39,11 +42,14 @@ class Census:
         self,
         measures: Measures,
         dead_letters: Callable[[], Awaitable[DeadLetters]],
+        reports: PipelineReports,
         has_sql: Callable[[], bool],
         names: Collection[str],
     ) -> None:
         self._measures = measures
         self._dead_letters = dead_letters
+        self._reports = reports
+        self._pipelines: Sequence[PipelineStatus] = ()
         self._has_sql = has_sql
         self._names = frozenset(names)
         self._figures: Figures | None = None
@@ -57,6 +63,7 @@ class Census:
         """Read the figures from Redis; return the seconds until the next call."""
         measures = self._measures
         figures, memory = await measures.figures(count_accepted=True), await measures.memory()
+        self._pipelines = await self._reports.read()
         self._memory, self._figures = memory, figures
         self._seen_at, self._refreshed = time.monotonic(), time.time()
         return _LOOK_SECONDS
@@ -88,6 +95,12 @@ class Census:
         yield from _of_streams(figures)
         yield from _of_schedulers(figures)
         yield from self._of_classes(figures)
+        for item in self._pipelines:
+            yield "nonet_pipeline_processes", (item.name,), len(item.replicas)
+            yield "nonet_pipeline_rows_due", (item.name,), item.rows.due
+            yield "nonet_pipeline_rows_leased", (item.name,), item.rows.leased
+            yield "nonet_pipeline_rows_stale", (item.name,), item.rows.stale
+            yield "nonet_pipeline_oldest_due_seconds", (item.name,), item.rows.oldest
         for size, number in complete(figures.workers).items():
             yield "nonet_workers", (size,), number
         for size, number in (self.desired() or {}).items():

@@ -113,14 +113,6 @@ METRICS: Mapping[str, Metric] = {
             "pipeline",
             "Whether dead letters of rows cannot be written",
         ),
-        _gauge("nonet_pipeline_rows_due", "pipeline", "Due rows, at most 10001 are counted"),
-        _gauge("nonet_pipeline_rows_leased", "pipeline", "Due rows that a process has"),
-        _gauge("nonet_pipeline_rows_stale", "pipeline", "Rows whose lease ended"),
-        _gauge(
-            "nonet_pipeline_oldest_due_seconds",
-            "pipeline",
-            "How long the oldest row that no process has is due",
-        ),
         # Of schedulers.
         _gauge("nonet_scheduler_is_leader", "", "Whether this scheduler leads"),
         _counter(
@@ -159,6 +151,15 @@ METRICS: Mapping[str, Metric] = {
         _counter("nonet_anomalies_total", "kind", "Events that should not happen"),
         _gauge("nonet_paused", "", "Pauses in force"),
         _gauge("nonet_workers", "size", "Registered workers"),
+        _gauge("nonet_pipeline_processes", "pipeline", "Processes that run a pipeline"),
+        _gauge("nonet_pipeline_rows_due", "pipeline", "Due rows, at most 10001 are counted"),
+        _gauge("nonet_pipeline_rows_leased", "pipeline", "Due rows that a process has"),
+        _gauge("nonet_pipeline_rows_stale", "pipeline", "Rows whose lease ended"),
+        _gauge(
+            "nonet_pipeline_oldest_due_seconds",
+            "pipeline",
+            "How long the oldest row that no process has is due",
+        ),
         _gauge("nonet_desired_workers", "size", "Workers that all runnable tasks would keep busy"),
         _gauge("nonet_scheduler_has_leader", "", "Whether a scheduler leads"),
         _gauge("nonet_scheduler_leader_info", "leader", "Name of the leader"),
