@@ -98,7 +98,9 @@ class Processing:
         self._has_outbox = has_outbox
         self._log = FailureLog(f"rows of pipeline {self.pipeline.name}", logger)
         # What the injector has to fill: all parameters of `process` but the row.
-        self._injected = partial(self.pipeline.process, **{_first(self.pipeline.process): None})
+        self._injected = partial(
+            self.pipeline.process, **{first_parameter(self.pipeline.process): None}
+        )
 
     async def run(self, item: Item) -> str:
         """Load, process and settle a leased row; return its outcome.
@@ -260,7 +262,8 @@ class Processing:
         )
 
 
-def _first(process: Callable[..., Any]) -> str:
+def first_parameter(process: Callable[..., Any]) -> str:
+    """Name of the parameter of `process` that gets the row."""
     return next(iter(inspect.signature(process).parameters))
 
 
