@@ -23,12 +23,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
 from daemons import Daemon, until
+from metrics_rows import Base
+from metrics_rows import Watched as WatchedRow
 from metrics_tasks import Blocks, Crashes, Fails, GivesBack, Heavy, Holds, Succeeds
 from ports import HOST, free_ports
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families as parse
 from servers import RedisServer
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from nonet import Nonet
 from nonet.base.errors import NonetError
@@ -56,8 +60,8 @@ class Watched:
     """What was scraped of a system in which all is in one state for a while.
 
     Attributes:
-        by_daemon: the families of ``worker``, ``leader``, ``standby``, ``fleet``, ``member`` and
-            ``web``.
+        by_daemon: the families of ``worker``, ``leader``, ``standby``, ``fleet``, ``member``,
+            ``rows`` and ``web``.
         desired: what the leader and the standby answer to autoscalers.
     """
 
@@ -107,6 +111,7 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
         "NONET_METRICS_HOST": HOST,
         "NONET_CONFIG": str(home / "config.yaml"),
         "NONET_WEB_PORT": str(free_ports(1)),
+        "ROWS_DB_URL": f"sqlite:///{home}/rows.db",
     }
 
     daemons: dict[str, Daemon] = {}
@@ -126,12 +131,14 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
     early = start("early", "task-scheduler")
     await until(lambda: "nonet_stream_depth" in _families(early), "a scheduler has looked")
     worker = start("worker", "task-worker", "--size", "small", "--concurrency", "4")
+    await _make_row(environment["ROWS_DB_URL"])
+    rows = start("rows", "task-worker", "--pipelines", "watched", "--tasks", "metrics_rows")
     fleet = start("fleet", "task-worker", "--size", "large", "--min", "1", "--max", "2")
     web = start("web", "task-web")
     options = {
         name.removeprefix("NONET_").lower(): text
         for name, text in environment.items()
-        if not name.startswith("NONET_WEB_")
+        if name.startswith("NONET_") and not name.startswith("NONET_WEB_")
     }
     async with Nonet.from_settings(**options) as app:
         gate = await _work(app, home)
@@ -146,13 +153,28 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
         await until(lambda: get(member["port"], "/readyz")[0] == 200, "its worker is ready")
         leader, standby = schedulers if _leads(schedulers[0]) else reversed(schedulers)
         ports = {"worker": worker, "fleet": fleet, "member": member["port"]}
-        ports |= {"leader": leader, "standby": standby, "web": web}
+        ports |= {"leader": leader, "standby": standby, "web": web, "rows": rows}
+        await until(lambda: "nonet_pipeline_processed" in _families(rows), "a row is processed")
+        for port in schedulers:
+            await until(
+                lambda port=port: "nonet_pipeline_processes" in _families(port),  # type: ignore[misc]
+                "a scheduler has seen its pipeline",
+            )
         await until(lambda: get(web, "/readyz")[0] == 200, "the dashboard is ready")
         get(int(environment["NONET_WEB_PORT"]), "/login")  # so that a request is counted
         desired = [json.loads(get(port, "/desired")[1]) for port in (leader, standby)]
         found = {name: _families(port) for name, port in ports.items()}
         gate.touch()
     return Watched(found, (desired[0], desired[1]))
+
+
+async def _make_row(url: str) -> None:
+    """Let one row be due in a database."""
+    engine = create_async_engine(url.replace("sqlite:", "sqlite+aiosqlite:"))
+    async with engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+        await connection.execute(sa.insert(WatchedRow).values(id=1))
+    await engine.dispose()
 
 
 async def _work(app: Nonet, home: Path) -> Path:

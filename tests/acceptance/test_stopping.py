@@ -318,7 +318,7 @@ def test_a_worker_without_a_state_directory_works(site: Site) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ([], "name a size, or --drain"),
+        ([], "name a size, --pipelines, or --drain"),
         (["--size", "small", "--timeout", "3"], "needs --drain"),
         (["--drain", "--grace", "3"], "--drain takes only --size"),
     ],

@@ -193,7 +193,8 @@ async def test_floods_are_slowed_down(stranger: httpx.AsyncClient) -> None:
     """Who sends too much gets 429, and when to come back."""
     answers = [await stranger.get("/api/v1/overview") for _ in range(150)]
     assert {answer.status_code for answer in answers} == {401, 429}
-    assert answers[-1].headers["retry-after"] == "1"
+    slowed = [answer for answer in answers if answer.status_code == 429]
+    assert {answer.headers["retry-after"] for answer in slowed} == {"1"}
 
 
 @pytest.mark.parametrize("path", ["/jobs/login", "/login"])
