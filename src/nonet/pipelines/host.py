@@ -179,6 +179,7 @@ class PipelineHost:
             rate=runner.tally.rate,
             wait=runner.tally.wait,
             problem=runner.problem,
+            letters=self._letters.problem,
             paused=options.paused,
         )
 

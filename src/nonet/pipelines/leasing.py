@@ -22,7 +22,7 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -36,11 +36,9 @@ from nonet.pipelines.hints import announce
 from nonet.pipelines.keys import key_of, table_of
 from nonet.pipelines.pipeline import Pipeline, order_of
 from nonet.pipelines.related import Related
-from nonet.rules.pipelines import MOST, RowFigures, RowState
+from nonet.rules.pipelines import HOLD, MOST, RowFigures, RowState
 
 ABANDONED_SECONDS = 600.0
-# Owner of the leases of `Rows.hold`. Such a lease is free for all when it has ended.
-HOLD = "hold"
 # After this time a row is dispatched to a task again.
 _DISPATCH_SECONDS = 60.0
 # When a waiting row is due again. Random, so that two rows that wait for each other's related rows
@@ -153,6 +151,7 @@ class Leasing:
         self._dispatched = _fetch_statement(pipeline, waiting_for, dispatched)
         self._taken = _fetch_statement(pipeline, waiting_for, sa.true())
         self._due = _due_rows(pipeline)
+        self._waiting_for = waiting_for
 
     # ---- one row, from its fetch to its release -------------------------------------------------
 
@@ -442,6 +441,10 @@ class Leasing:
         due = self._due.limit(MOST + 1).subquery()
         is_leased = due.c.lease_token.is_not(None)
         is_over = due.c.lease_expires_at < db_now()
+        # A row that was long in process became free when its lease ended, not when it was due.
+        free_since = sa.case(
+            (sa.not_(is_leased), due.c.due_at), (is_over, due.c.lease_expires_at), else_=None
+        )
 
         def number(condition: Any) -> Any:
             return sa.func.coalesce(sa.func.sum(sa.case((condition, 1), else_=0)), 0)
@@ -453,7 +456,7 @@ class Leasing:
             number(sa.and_(is_leased, is_over)),
             number(sa.and_(due.c.lease_owner.is_not(None), sa.not_(is_leased))),
             number(due.c.attempts < 0),
-            sa.func.min(sa.case((is_leased, None), else_=due.c.due_at), type_=columns.due_at.type),
+            sa.func.min(free_since, type_=columns.due_at.type),
         ).select_from(due)
         async with self.database.transaction() as session:
             now, total, leased, stale, waiting, dying, oldest = (await session.execute(query)).one()
@@ -472,7 +475,13 @@ class Leasing:
         ).where(self._key == key)
         async with self.database.transaction() as session:
             found = (await session.execute(query)).one_or_none()
-        return None if found is None else RowState(*found)
+            wanted_by = ""
+            for of, related in self._waiting_for:
+                wanted = sa.select(self._key).where(self._key == key, _is_wanted(of, related))
+                if await session.scalar(wanted) is not None:
+                    wanted_by = of.name
+                    break
+        return None if found is None else replace(RowState(*found), wanted_by=wanted_by)
 
     # ---- helpers --------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nonet.rules.pipelines import BY_CONFIGURATION
+
 if TYPE_CHECKING:
     from nonet.config.models import PipelineConfig
     from nonet.pipelines.pipeline import Pipeline
@@ -41,5 +43,5 @@ def options_of(
         workers = configured.workers or workers
         interval = interval if configured.interval is None else configured.interval
         queue = configured.queue or queue
-        pause = pause or ("by the configuration" if configured.pause else "")
+        pause = pause or (BY_CONFIGURATION if configured.pause else "")
     return PipelineOptions(workers, interval, queue, pause)

@@ -18,7 +18,8 @@ from nonet.base.errors import ConflictError, LeaseLostError, RowsBusy
 from nonet.pipelines.clock import db_now
 from nonet.pipelines.hints import announce
 from nonet.pipelines.keys import key_of, table_of
-from nonet.pipelines.leasing import FREE, HOLD, may_take
+from nonet.pipelines.leasing import FREE, may_take
+from nonet.rules.pipelines import HOLD
 
 _HOLD_SECONDS = 30.0
 _ASK_SECONDS = (0.05, 0.25)

@@ -213,16 +213,19 @@ def _pipelines(found: Situation) -> Iterator[Finding]:
     """Report the first thing that keeps the due rows of a pipeline waiting."""
     for item in found.pipelines:
         rows, name = item.rows, item.name
-        behind = rows.due - rows.leased
+        # Without a process nobody renews the leases that were counted last.
+        behind = rows.due - rows.leased if item.replicas else rows.due
         waits = f"{counted(behind, 'row')} of pipeline {name} {'waits' if behind == 1 else 'wait'}"
-        waits += f", the oldest for {span(rows.oldest)}"
+        waits += f", the oldest for {span(rows.oldest)}" if rows.oldest else ""
         show = remedies.command("task-run", "pipelines", "show", name)
+        letters = next((one.letters for one in item.replicas if one.letters), "")
         if broken := next((one for one in item.replicas if one.problem), None):
-            problem = f"{broken.name} cannot read the rows of pipeline {name}: {broken.problem}"
+            error = _brief(broken.problem)
+            problem = f"{broken.name} cannot read the rows of pipeline {name}: {error}"
             yield Finding("pipeline", name, problem, show)
-        elif rows.dying:
-            problem = f"{counted(rows.dying, 'row')} of pipeline {name} failed for good, and no "
-            problem += "dead letter can be written"
+        elif letters or rows.dying:
+            problem = f"rows of pipeline {name} failed for good, and their dead letters cannot be "
+            problem += f"written{': ' if letters else ''}{_brief(letters)}"
             yield Finding("pipeline", name, problem, remedies.of_sql())
         elif behind <= 0 or item.paused:  # a pause is a finding of its own
             continue

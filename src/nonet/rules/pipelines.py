@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from nonet.rules.details import error_type
 from nonet.rules.refusal import span
 
 
@@ -20,7 +21,8 @@ class RowFigures:
         stale: of these, how many have a lease that ended and was not taken over.
         waiting: of these, how many wait for related rows.
         dying: of these, how many wait for their dead letter to be written.
-        oldest: seconds for which the oldest row that nobody has is due.
+        oldest: seconds for which the oldest row that no process has could have been processed:
+            since it was due, or since its lease ended.
     """
 
     at: datetime | None = None
@@ -31,6 +33,12 @@ class RowFigures:
     dying: int = 0
     oldest: float = 0.0
 
+
+BY_CONFIGURATION = "by the configuration"
+"""`Replica.paused` of a pipeline that the configuration pauses."""
+
+HOLD = "hold"
+"""Owner of the leases of `nonet.pipelines.Rows.hold`. A lease that ended is free for all."""
 
 MOST = 10_000
 """Due rows that are counted; more are not, because that would cost too much."""
@@ -46,6 +54,7 @@ class Replica:
         rate: rows done within the last minute.
         wait: mean seconds that these had been due before they started.
         problem: why its database does not work, or empty.
+        letters: why it cannot write dead letters, or empty.
         paused: why it fetches no rows, or empty.
     """
 
@@ -56,6 +65,7 @@ class Replica:
     rate: int = 0
     wait: float = 0.0
     problem: str = ""
+    letters: str = ""
     paused: str = ""
 
 
@@ -83,6 +93,26 @@ class PipelineStatus:
         """Why no process fetches rows, or empty."""
         return next((replica.paused for replica in self.replicas if replica.paused), "")
 
+    def without_details(self) -> PipelineStatus:
+        """Return it for readers who may not see texts of errors, only their types."""
+        replicas = [
+            replace(one, problem=error_type(one.problem), letters=error_type(one.letters))
+            for one in self.replicas
+        ]
+        return replace(self, replicas=tuple(replicas))
+
+    @property
+    def problem(self) -> str:
+        """Why no process can read its rows, or empty."""
+        problems = [replica.problem for replica in self.replicas]
+        return problems[0] if problems and all(problems) else ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether rows wait because each worker has one."""
+        busy = all(replica.running >= replica.workers for replica in self.replicas)
+        return busy and self.rows.due > self.rows.leased
+
     @property
     def cause(self) -> str:
         """The first thing that keeps due rows waiting, or empty."""
@@ -90,17 +120,24 @@ class PipelineStatus:
             return "no process runs it"
         if self.paused:
             return f"paused {self.paused}"
-        if all(replica.problem for replica in self.replicas):
-            return self.replicas[0].problem
+        if self.problem:
+            return self.problem
         if self.rows.stale:
-            return f"{self.rows.stale} leases of dead processes have not been taken over"
-        free = any(replica.running < replica.workers for replica in self.replicas)
-        return "" if free or self.rows.due <= self.rows.leased else "all its workers are busy"
+            left = (
+                "row of a dead process is" if self.rows.stale == 1 else "rows of dead processes are"
+            )
+            return f"{self.rows.stale} {left} not taken over yet"
+        return "all its workers are busy" if self.is_busy else ""
 
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """The lease columns of one row, as SQL reports them at `now`."""
+    """The lease columns of one row, as SQL reports them at `now`.
+
+    Attributes:
+        is_selected: `Pipeline.select` selects it.
+        wanted_by: the pipeline with a main row that waits for this row as a related row, or empty.
+    """
 
     now: datetime
     due_at: datetime | None
@@ -109,42 +146,68 @@ class RowState:
     lease_owner: str | None
     attempts: int
     is_selected: bool
+    wanted_by: str = ""
 
 
-def explain_row(row: RowState, status: PipelineStatus) -> str:
+def explain_row(row: RowState, key: str, status: PipelineStatus) -> str:
     """Name the first thing that keeps a row from being processed, and the next step.
 
-    >>> explain_row(RowState(datetime(2026, 1, 1), None, None, None, None, 0, True),
+    >>> explain_row(RowState(datetime(2026, 1, 1), None, None, None, None, 0, True), "17",
     ...     PipelineStatus("volumes"))
-    'finished: it is not due until it is touched (task-run pipelines touch volumes KEY)'
+    'finished: it is not due until it is touched (task-run pipelines touch volumes 17)'
     """
     name = status.name
     if row.due_at is None:
-        return f"finished: it is not due until it is touched (task-run pipelines touch {name} KEY)"
+        touch = f"task-run pipelines touch {name} {key}"
+        return f"finished: it is not due until it is touched ({touch})"
     if row.lease_token is not None and row.lease_expires_at is not None:
+        owner = "a program" if row.lease_owner == HOLD else row.lease_owner
         if row.lease_expires_at >= row.now:
             left = span((row.lease_expires_at - row.now).total_seconds())
-            return f"leased by {row.lease_owner}; unless renewed, the lease ends in {left}"
+            return f"leased by {owner}; unless renewed, the lease ends in {left}"
         late = span((row.now - row.lease_expires_at).total_seconds())
-        return (
-            f"the lease of {row.lease_owner} ended {late} ago, and only its owner takes it over: "
-            f"{status.cause or 'it is fetched within seconds'}"
-        )
+        ended = f"the lease of {owner} ended {late} ago"
+        if row.lease_owner not in (name, HOLD):
+            return f"{ended}: until 10 min have passed, only {owner} takes the row over"
+        return f"{ended}: {_held_up(status) or 'the row is fetched within seconds'}"
+    if row.attempts < 0:  # before the due time, which is when the letter is tried again
+        why = next((f" ({one.letters})" for one in status.replicas if one.letters), "")
+        return f"failed for good: its dead letter waits to be written{why}: task-run db check"
     if row.due_at > row.now:
         left = span((row.due_at - row.now).total_seconds())
-        return f"due in {left}, attempts since its last success: {row.attempts}"
-    if row.attempts < 0:
-        return "exhausted: its dead letter could not be written yet (task-run db check)"
+        return f"due in {left}; failed attempts since its last success: {row.attempts}"
     if row.lease_owner not in (None, name):
-        return f"waits for related rows in pipeline {row.lease_owner}"
-    if not status.replicas:
-        return f"no process runs its pipeline: task-worker --pipelines {name}"
-    if status.paused:
-        return f"its pipeline is paused {status.paused}: task-run pipelines resume {name}"
-    if row.lease_owner == name:
-        return "waits for its related rows, which others have; it tries again every few seconds"
+        return f"waits in pipeline {row.lease_owner} for related rows, which others have"
     if not row.is_selected:
         return "due, but select() of its pipeline does not select it"
-    if status.cause:
-        return status.cause
-    return "next in line: it is fetched within seconds"
+    if why := _stopped(status):
+        return why
+    if row.lease_owner == name:
+        return "waits for its related rows, which others have; it tries again every few seconds"
+    if row.wanted_by:
+        return f"a row of pipeline {row.wanted_by} waits for this row, and goes first"
+    return _held_up(status) or "next in line: it is fetched within seconds"
+
+
+def _stopped(status: PipelineStatus) -> str:
+    """Return why no row of a pipeline is fetched, with the next step, or an empty text."""
+    name = status.name
+    if not status.replicas:
+        return f"no process runs its pipeline: task-worker --pipelines {name}"
+    if status.paused == BY_CONFIGURATION:
+        return f"its pipeline is paused {status.paused}: remove `pause` from pipelines.{name}"
+    if status.paused:
+        return f"its pipeline is paused {status.paused}: task-run pipelines resume {name}"
+    if status.problem:
+        return f"its database fails: {status.problem}"
+    return ""
+
+
+def _held_up(status: PipelineStatus) -> str:
+    """Return why a row that may be fetched is not, with the next step, or an empty text."""
+    if why := _stopped(status):
+        return why
+    if status.is_busy:
+        name, workers = status.name, sum(one.workers for one in status.replicas)
+        return f"all {workers} workers are busy: raise `workers` of pipelines.{name}, or run more"
+    return ""

@@ -126,7 +126,10 @@ class Situation:
         name, comma, error = self.dying_error.partition(", ")
         dying_error = name + comma + error_type(error)
         server = self.server.without_details()
-        return replace(self, server=server, deaths=deaths, dying_error=dying_error)
+        pipelines = [item.without_details() for item in self.pipelines]
+        return replace(
+            self, server=server, deaths=deaths, dying_error=dying_error, pipelines=pipelines
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> in
         if found is None:
             raise NotFoundError(f"pipeline {name}: table {leasing.table.name} has no row {key}")
         known = {item.name: item for item in await nonet.stores.pipelines.read()}
-        why = explain_row(found, known.get(name, PipelineStatus(name))).replace("KEY", key)
+        why = explain_row(found, key, known.get(name, PipelineStatus(name)))
     if as_json:
         print_json({"pipeline": name, "key": key, "cause": why, "attempts": abs(found.attempts)})
     else:

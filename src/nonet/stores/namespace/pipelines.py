@@ -66,16 +66,24 @@ class PipelineReports:
             found = _decoded(value)
             if not _is_over(found, now):
                 for name, item in found.get("pipelines", {}).items():
-                    running[name].append(Replica(**item))
-        rows = {name.decode(): _rows(_decoded(value)) for name, value in figures.items()}
+                    running[name].append(Replica(**_known(Replica, item)))
+        rows = {}
+        for field, value in figures.items():
+            found, name = _decoded(value), field.decode()
+            if running[name] or not _is_old(found, now):
+                rows[name] = _rows(found)
         return [
             PipelineStatus(name, rows.get(name, RowFigures()), tuple(running[name]))
-            for name in sorted({*rows, *running})
+            for name in sorted({*rows, *(name for name, found in running.items() if found)})
         ]
 
     async def _forget_dead(self) -> None:
+        """Remove processes that ended without leaving, and pipelines that none runs any more."""
         now = await self._now()
         async with server_errors(self._client):
+            figures = await self._client.hgetall(self._figures)
+            if old := [name for name, value in figures.items() if _is_old(_decoded(value), now)]:
+                await self._client.hdel(self._figures, *old)
             replicas = await self._client.hgetall(self._replicas)
             if dead := [id for id, value in replicas.items() if _is_over(_decoded(value), now)]:
                 await self._client.hdel(self._replicas, *dead)
@@ -104,6 +112,17 @@ def _is_over(report: Mapping[str, Any], now: float) -> bool:
     return float(report.get("until", 0)) < now
 
 
+def _is_old(figures: Mapping[str, Any], now: float) -> bool:
+    """Whether rows were counted so long ago that the pipeline is probably gone or renamed."""
+    return float(figures.get("at", 0)) < now - _KEEP_SECONDS
+
+
 def _rows(found: dict[str, Any]) -> RowFigures:
-    at = datetime.fromtimestamp(float(found.pop("at", 0.0)), UTC)
-    return RowFigures(at=at, **found)
+    at = datetime.fromtimestamp(float(found.get("at", 0.0)), UTC)
+    return RowFigures(**_known(RowFigures, found) | {"at": at})
+
+
+def _known(cls: type[Replica] | type[RowFigures], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Drop what a newer version reports and this one does not know."""
+    names = {field.name for field in dataclasses.fields(cls)}
+    return {name: value for name, value in found.items() if name in names}

@@ -1,0 +1,79 @@
+"""What SQL reports to operators: the figures of a pipeline, and the state of one row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from row_tables import Fleet, Fleets, Instance, Instances, Jobs, on
+
+from nonet.pipelines import RowDatabase
+from nonet.rules.pipelines import PipelineStatus, Replica, explain_row
+
+pytestmark = pytest.mark.server
+IDLE = (Replica("7@host", workers=4),)
+
+
+def at(seconds: float) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+def leased(until: float, due: float = -3600) -> dict[str, Any]:
+    """A row that was due long ago, and has a lease until then."""
+    return {
+        "due_at": at(due),
+        "lease_token": "t",
+        "lease_owner": "instances",
+        "lease_expires_at": at(until),
+    }
+
+
+async def test_due_rows_are_counted_by_what_they_wait_for(database: RowDatabase, add: Any) -> None:
+    """Finished rows and those that are due later do not count."""
+    await add(
+        *(Instance(due_at=at(-50)), Instance(due_at=sa.null()), Instance(due_at=at(900))),
+        *(Instance(**leased(600)), Instance(**leased(-20)), Instance(**leased(-30))),
+        Instance(due_at=at(-5), lease_owner="instances", last_processed_at=at(-5)),
+        Instance(due_at=at(-5), attempts=-3),
+    )
+    pipelines = on(database, Instances)
+    rows = await pipelines.leasing(pipelines.find("instances")).measure()
+    found = (rows.due, rows.leased, rows.stale, rows.waiting, rows.dying)
+    assert found == (6, 1, 2, 1, 1)
+    assert 49 <= rows.oldest <= 80
+
+
+async def test_a_row_of_a_dead_process_is_late_from_the_end_of_its_lease(
+    database: RowDatabase, add: Any
+) -> None:
+    """A long run does not look like a long wait, but a lease that nobody takes over does."""
+    pipelines = on(database, Instances)
+    leasing = pipelines.leasing(pipelines.find("instances"))
+    await add(Instance(**leased(600)))
+    assert (await leasing.measure()).oldest == 0
+    await add(Instance(**leased(-100)))
+    assert 99 <= (await leasing.measure()).oldest <= 130
+
+
+async def test_a_row_that_a_waiting_fleet_needs_is_explained(
+    database: RowDatabase, add: Any
+) -> None:
+    """An instance lets the fleet go first, and says so; other instances do not."""
+    waiting = {"lease_owner": "fleets", "last_processed_at": at(-1)}
+    [fleet] = await add(Fleet(due_at=at(1), **waiting))
+    wanted, free = await add(Instance(fleet_id=fleet, due_at=at(-1)), Instance(due_at=at(-1)))
+    pipelines = on(database, Fleets, Instances, Jobs)
+    leasing = pipelines.leasing(pipelines.find("instances"))
+    status = PipelineStatus("instances", replicas=IDLE)
+    why = []
+    for key in (wanted, free):
+        state = await leasing.look(key)
+        assert state is not None
+        why.append(explain_row(state, str(key), status))
+    assert why == [
+        "a row of pipeline fleets waits for this row, and goes first",
+        "next in line: it is fetched within seconds",
+    ]
+    assert await leasing.look(4711) is None

@@ -1,0 +1,198 @@
+"""Why a row of a pipeline waits, and what the overview reports of pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from nonet.config.models import PipelineConfig
+from nonet.pipelines.options import PipelineOptions, options_of
+from nonet.rules.overview import troubles
+from nonet.rules.pauses import Pause
+from nonet.rules.pipelines import PipelineStatus, Replica, RowFigures, RowState, explain_row
+from nonet.rules.servers import Server
+from nonet.rules.situation import Situation
+
+NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
+AGO, LATER = NOW - timedelta(seconds=90), NOW + timedelta(seconds=20)
+ROW = RowState(NOW, AGO, None, None, None, 0, True)
+IDLE = Replica("7@host", workers=4)
+BUSY = replace(IDLE, running=4)
+BROKEN = replace(IDLE, problem="OperationalError: no route to 10.0.0.7")
+BY_ANN = replace(IDLE, paused="by ann@host 1")
+SERVER = Server({"redis_version": "7.0.15", "maxmemory_policy": "noeviction"}, leader="a/1")
+
+
+def status(*replicas: Replica, **rows: Any) -> PipelineStatus:
+    return PipelineStatus("volumes", RowFigures(NOW, **rows), replicas)
+
+
+@pytest.mark.parametrize(
+    ("row", "replicas", "why"),
+    [
+        (
+            {"due_at": None},
+            [IDLE],
+            "finished: it is not due until it is touched (task-run pipelines touch volumes 17)",
+        ),
+        ({"due_at": LATER, "attempts": 2}, [IDLE], "due in 20 s; failed attempts since its last"),
+        (
+            {"lease_token": "t", "lease_owner": "volumes", "lease_expires_at": LATER},
+            [IDLE],
+            "leased by volumes; unless renewed, the lease ends in 20 s",
+        ),
+        (
+            {"lease_token": "t", "lease_owner": "hold", "lease_expires_at": LATER},
+            [IDLE],
+            "leased by a program; unless renewed, the lease ends in 20 s",
+        ),
+        (
+            {"lease_token": "t", "lease_owner": "volumes", "lease_expires_at": AGO},
+            [],
+            "the lease of volumes ended 1 min 30 s ago: no process runs its pipeline: task-worker "
+            "--pipelines volumes",
+        ),
+        (
+            {"lease_token": "t", "lease_owner": "hold", "lease_expires_at": AGO},
+            [IDLE],
+            "the lease of a program ended 1 min 30 s ago: the row is fetched within seconds",
+        ),
+        (
+            {"lease_token": "t", "lease_owner": "disks", "lease_expires_at": AGO},
+            [IDLE],
+            "the lease of disks ended 1 min 30 s ago: until 10 min have passed, only disks takes",
+        ),
+        (
+            {"attempts": -3, "due_at": LATER},
+            [replace(IDLE, letters="no such table")],
+            "failed for good: its dead letter waits to be written (no such table): task-run db",
+        ),
+        ({"lease_owner": "disks"}, [IDLE], "waits in pipeline disks for related rows"),
+        ({"is_selected": False}, [IDLE], "due, but select() of its pipeline does not select it"),
+        ({}, [], "no process runs its pipeline: task-worker --pipelines volumes"),
+        (
+            {},
+            [BY_ANN],
+            "its pipeline is paused by ann@host 1: task-run pipelines resume volumes",
+        ),
+        (
+            {},
+            [replace(IDLE, paused="by the configuration")],
+            "its pipeline is paused by the configuration: remove `pause` from pipelines.volumes",
+        ),
+        ({}, [BROKEN], "its database fails: OperationalError: no route to 10.0.0.7"),
+        ({}, [BROKEN, IDLE], "next in line: it is fetched within seconds"),
+        ({"lease_owner": "volumes"}, [IDLE], "waits for its related rows, which others have"),
+        ({"wanted_by": "fleets"}, [IDLE], "a row of pipeline fleets waits for this row"),
+        ({}, [BUSY, BUSY], "all 8 workers are busy: raise `workers` of pipelines.volumes"),
+        ({}, [BUSY, IDLE], "next in line: it is fetched within seconds"),
+    ],
+)
+def test_the_first_cause_of_a_row(row: dict[str, Any], replicas: list[Replica], why: str) -> None:
+    """Each cause is named, with what to type where an operator can help."""
+    found = explain_row(replace(ROW, **row), "17", status(*replicas, due=9, leased=8))
+    assert found.startswith(why)
+
+
+@pytest.mark.parametrize(
+    ("item", "problem", "hint"),
+    [
+        (
+            status(due=5, leased=5, oldest=3),
+            "no process runs it: 5 rows of pipeline volumes wait, the oldest for 3 s",
+            "task-worker --pipelines volumes",
+        ),
+        (
+            status(BROKEN, IDLE),
+            "7@host cannot read the rows of pipeline volumes: OperationalError: no route to "
+            "10.0.0.7",
+            "task-run pipelines show volumes",
+        ),
+        (
+            status(replace(IDLE, letters="no such table")),
+            "rows of pipeline volumes failed for good, and their dead letters cannot be written: "
+            "no such table",
+            "task-run db check",
+        ),
+        (
+            status(IDLE, due=2, stale=2, oldest=90),
+            "2 rows of pipeline volumes left by a dead process; 2 rows of pipeline volumes wait, "
+            "the oldest for 1 min 30 s",
+            "task-run pipelines show volumes",
+        ),
+        (
+            status(BUSY, due=9, leased=4, oldest=120),
+            "5 rows of pipeline volumes wait, the oldest for 2 min: all its workers are busy",
+            "task-run pipelines show volumes",
+        ),
+    ],
+)
+def test_the_finding_of_a_pipeline(item: PipelineStatus, problem: str, hint: str) -> None:
+    """The overview names what keeps the rows of a pipeline waiting, and the command for it."""
+    [finding] = troubles(Situation(server=SERVER, pipelines=[item]))
+    assert (finding.kind, finding.what) == ("pipeline", "volumes")
+    assert (finding.problem, finding.hint) == (problem, hint)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        status(),
+        status(IDLE, due=4, leased=4),
+        status(IDLE, due=4, stale=1, oldest=20),
+        status(BUSY, due=9, leased=4, oldest=20),
+        status(BY_ANN, due=9, oldest=500),
+    ],
+)
+def test_what_is_no_finding(item: PipelineStatus) -> None:
+    """Rows that wait for seconds, or for a pause, are no finding of their pipeline."""
+    assert troubles(Situation(server=SERVER, pipelines=[item])) == []
+
+
+def test_the_finding_of_a_pause() -> None:
+    """The pause of a pipeline is reported once, with its due rows."""
+    pause = Pause("pipeline:volumes", AGO, "ann@host 1", "the cloud is down")
+    found = Situation(server=SERVER, pauses=[pause], pipelines=[status(BY_ANN, due=9, oldest=500)])
+    [finding] = troubles(found)
+    assert finding.problem == (
+        "pipeline volumes is paused since 2026-07-01 11:58:30Z by ann@host 1 (the cloud is down): "
+        "9 rows due"
+    )
+    assert finding.hint == "task-run resume --pipeline volumes"
+
+
+def test_a_report_without_details_has_no_text_of_an_error() -> None:
+    """Webhooks get the types of errors only."""
+    items = [status(BROKEN), status(replace(IDLE, letters="no such table"))]
+    findings = troubles(Situation(server=SERVER, pipelines=items).without_details())
+    assert "OperationalError" in findings[0].problem
+    assert not any("10.0.0.7" in one.problem or "table" in one.problem for one in findings)
+
+
+class Volumes:
+    """The attributes of a pipeline that can be configured."""
+
+    workers, interval, queue = 20, 10.0, None
+
+
+@pytest.mark.parametrize(
+    ("configured", "pause", "expected"),
+    [
+        (None, "", (20, 10.0, None, "")),
+        (None, "by ann", (20, 10.0, None, "by ann")),
+        ({"workers": 40, "queue": 100}, "", (40, 10.0, 100, "")),
+        ({"interval": 0.5}, "", (20, 0.5, None, "")),
+        ({"pause": True}, "", (20, 10.0, None, "by the configuration")),
+        ({"pause": True}, "by ann", (20, 10.0, None, "by ann")),
+        ({"pause": False}, "by ann", (20, 10.0, None, "by ann")),
+    ],
+)
+def test_what_the_configuration_replaces(
+    configured: dict[str, Any] | None, pause: str, expected: tuple[Any, ...]
+) -> None:
+    """Only what the section names replaces an attribute; either pause holds."""
+    section = None if configured is None else PipelineConfig(**configured)
+    assert options_of(Volumes, section, pause) == PipelineOptions(*expected)  # type: ignore[arg-type]
