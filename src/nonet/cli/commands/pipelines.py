@@ -108,7 +108,8 @@ async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> in
 async def pause(
     target: Target,
     name: Name,
-    reason: Annotated[str, typer.Option(help="Reason, shown by 'list' and 'overview'.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, shown by 'paused' and 'overview'.")] = "",
+    as_json: Json = False,
 ) -> int:
     """Fetch no more rows of a pipeline, until 'task-run pipelines resume'.
 
@@ -120,7 +121,10 @@ async def pause(
     async with target.stores() as stores:
         await stores.controls.pause([pipeline_pause(name)], who(), reason)
         known = [item.name for item in await stores.pipelines.read()]
-    typer.echo(f"paused: pipeline {name}")
+    if as_json:
+        print_json({"pipeline": name, "paused": True, "reported": name in known})
+    else:
+        typer.echo(f"paused: pipeline {name}")
     if name not in known:
         typer.echo(f"no process has reported a pipeline {name!r} yet", err=True)
     return ExitCode.OK
@@ -128,7 +132,7 @@ async def pause(
 
 @app.command()
 @operation
-async def resume(target: Target, name: Name) -> int:
+async def resume(target: Target, name: Name, as_json: Json = False) -> int:
     """End the pause of a pipeline.
 
     Exit codes: 0 resumed, 4 it was not paused by a command.
@@ -144,13 +148,16 @@ async def resume(target: Target, name: Name) -> int:
     if what not in paused:
         by = f"; it is paused {status.paused}" if status is not None and status.paused else ""
         raise NotFoundError(f"pipeline {name} was not paused by a command{by}")
-    typer.echo(f"resumed: pipeline {name}")
+    if as_json:
+        print_json({"pipeline": name, "paused": False})
+    else:
+        typer.echo(f"resumed: pipeline {name}")
     return ExitCode.OK
 
 
 @app.command()
 @operation
-async def hint(target: CodeTarget, name: Name) -> int:
+async def hint(target: CodeTarget, name: Name, as_json: Json = False) -> int:
     """Let all processes of a pipeline look for due rows now instead of in a few seconds.
 
     This program must know the pipeline: install its package, or name its module with --tasks.
@@ -164,13 +171,16 @@ async def hint(target: CodeTarget, name: Name) -> int:
     async with target.application() as nonet:
         table = table_of(load_pipelines(nonet.settings).find(name).model).name
         number = await nonet.client.hints.send({table})
-    typer.echo(f"hinted {number} {'process' if number == 1 else 'processes'}")
+    if as_json:
+        print_json({"pipeline": name, "processes": number})
+    else:
+        typer.echo(f"hinted {number} {'process' if number == 1 else 'processes'}")
     return ExitCode.OK
 
 
 @app.command()
 @operation
-async def touch(target: CodeTarget, name: Name, key: Key) -> int:
+async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False) -> int:
     """Make a row due now, whatever its state is, and hint its processes.
 
     A row that is in process is due again when that has ended. This program must know the pipeline:
@@ -196,7 +206,10 @@ async def touch(target: CodeTarget, name: Name, key: Key) -> int:
         if not found:
             raise NotFoundError(f"pipeline {name}: table {rows.table.name} has no row {key}")
         await nonet.client.hints.send({rows.table.name})
-    typer.echo(f"due now: row {key} of {name}")
+    if as_json:
+        print_json({"pipeline": name, "key": key, "due": True})
+    else:
+        typer.echo(f"due now: row {key} of {name}")
     return ExitCode.OK
 
 

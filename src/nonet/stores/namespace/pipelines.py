@@ -73,7 +73,7 @@ class PipelineReports:
             if running[name] or not _is_old(found, now):
                 rows[name] = _rows(found)
         return [
-            PipelineStatus(name, rows.get(name, RowFigures()), tuple(running[name]))
+            PipelineStatus(name, rows.get(name, RowFigures()), _sorted(running[name]))
             for name in sorted({*rows, *(name for name, found in running.items() if found)})
         ]
 
@@ -110,6 +110,10 @@ def _decoded(value: bytes) -> dict[str, Any]:
 def _is_over(report: Mapping[str, Any], now: float) -> bool:
     """Whether the process that reported this has ended without leaving."""
     return float(report.get("until", 0)) < now
+
+
+def _sorted(replicas: Sequence[Replica]) -> Sequence[Replica]:
+    return tuple(sorted(replicas, key=lambda replica: replica.name))
 
 
 def _is_old(figures: Mapping[str, Any], now: float) -> bool:

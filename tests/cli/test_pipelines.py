@@ -1,0 +1,176 @@
+"""``task-run pipelines``: what it shows, and what it changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Coroutine
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from cli.row_errands import Base, Volume
+from cli.terminal import Ended, TaskRun
+
+from nonet import Nonet
+from nonet.rules.pipelines import Replica, RowFigures
+from nonet.stores.namespace.pipelines import PipelineReports
+
+Run = Callable[..., Coroutine[Any, Any, Ended]]
+ROWS = RowFigures(datetime.now(UTC), due=7, leased=2, stale=1, waiting=1, oldest=9.5)
+ONE = Replica("7@host", workers=4, running=4, queued=1, rate=30, wait=0.5)
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> sa.Engine:
+    """A database with the row 17, which is finished, and the row 18, which is due."""
+    engine = sa.create_engine(f"sqlite:///{tmp_path}/rows.db")
+    Base.metadata.create_all(engine)
+    with engine.begin() as connection:
+        connection.execute(sa.insert(Volume).values(id=17, status="new", due_at=None))
+        connection.execute(sa.insert(Volume).values(id=18, status="new"))
+    return engine
+
+
+@pytest.fixture
+def pipelines(task_run: TaskRun, rows: sa.Engine) -> Run:
+    """Calls ``task-run pipelines`` with the pipelines of ``cli.row_errands``."""
+
+    async def call(*arguments: object, **environment: str) -> Ended:
+        known = {"NONET_TASKS": "cli.row_errands", "ROWS_URL": str(rows.url)}
+        return await task_run("pipelines", *arguments, **known | environment)
+
+    return call
+
+
+@pytest.fixture
+async def app(task_run: TaskRun) -> AsyncIterator[Nonet]:
+    async with task_run.app() as opened:
+        yield opened
+
+
+@pytest.fixture
+def reports(app: Nonet) -> PipelineReports:
+    """What processes report in the namespace of the commands."""
+    return app.stores.pipelines
+
+
+async def test_nothing_is_reported(pipelines: Run) -> None:
+    """Without a process the list says how to start one, and a name is not found."""
+    listed = await pipelines("list")
+    assert (listed.code, listed.out) == (0, "")
+    assert listed.err == "no process has reported a pipeline: task-worker --pipelines NAME\n"
+    assert (await pipelines("list", "--json")).json == []
+    shown = await pipelines("show", "volumes")
+    assert shown.code == 4
+    assert "no process has reported a pipeline 'volumes' (reported: none)" in shown.err
+
+
+async def test_list_and_show(pipelines: Run, reports: PipelineReports) -> None:
+    """Both show the rows, the speed and the first cause; show has the processes too."""
+    await reports.report("a", {"volumes": ONE})
+    await reports.report_rows("volumes", ROWS)
+    cause = "1 row of a dead process is not taken over yet"
+    listed = await pipelines("list", COLUMNS="80")
+    assert "1 row of a dead process" in listed.out
+    assert all(len(line) <= 80 for line in listed.out.splitlines())
+    [found] = (await pipelines("list", "--json")).json
+    assert (found["due"], found["rate"], found["wait_seconds"]) == (7, 30, 0.5)
+    assert (found["cause"], found["paused"]) == (cause, "")
+    shown = await pipelines("show", "volumes")
+    assert shown.code == 0
+    assert "rows due     7, the oldest that waits for 10 s" in shown.out
+    assert f"waits for    {cause}" in shown.out and "7@host" in shown.out
+    assert (await pipelines("show", "volumes", "--json")).json["replicas"] == [
+        {
+            "process": "7@host",
+            "running": 4,
+            "workers": 4,
+            "queued": 1,
+            "rate": 30,
+            "problem": "",
+        }
+    ]
+
+
+async def test_why_a_row_waits(pipelines: Run, reports: PipelineReports, task_run: TaskRun) -> None:
+    """The first cause of one row is named, from the row itself and from the reports."""
+    why = await pipelines("show", "volumes", "--row", "17")
+    assert why.out == (
+        "row 17 of volumes: finished: it is not due until it is touched "
+        "(task-run pipelines touch volumes 17)\n"
+    )
+    why = await pipelines("show", "volumes", "--row", "18", "--json")
+    cause = "no process runs its pipeline: task-worker --pipelines volumes"
+    assert why.json == {"pipeline": "volumes", "key": "18", "cause": cause, "attempts": 0}
+    await reports.report("a", {"volumes": ONE})
+    why = await pipelines("show", "volumes", "--row", "18")
+    assert "next in line" in why.out
+    await reports.report_rows("volumes", ROWS)
+    why = await pipelines("show", "volumes", "--row", "18")
+    assert "all 4 workers are busy: raise `workers` of pipelines.volumes" in why.out
+    missing = await pipelines("show", "volumes", "--row", "99")
+    assert missing.code == 4 and "table volumes has no row 99" in missing.err
+    unknown = await pipelines("show", "disks", "--row", "1")
+    assert unknown.code == 4 and "no pipeline is named 'disks' (known: volumes)" in unknown.err
+    malformed = await pipelines("show", "volumes", "--row", "x17")
+    assert malformed.code == 4 and "its keys are of type int" in malformed.err
+
+
+async def test_a_database_that_does_not_answer(pipelines: Run, tmp_path: Path) -> None:
+    """That is exit code 3, as for other servers."""
+    url = f"sqlite:///{tmp_path}/no/such/rows.db"
+    for arguments in (["show", "volumes", "--row", "17"], ["touch", "volumes", "17"]):
+        ended = await pipelines(*arguments, ROWS_URL=url)
+        assert ended.code == 3, ended.err
+        assert "Traceback" not in ended.err
+
+
+async def test_pause_and_resume(
+    pipelines: Run, reports: PipelineReports, task_run: TaskRun
+) -> None:
+    """The pause is one of ``task-run paused``; either command ends it."""
+    ended = await pipelines("pause", "volumes", "--reason", "the cloud is down")
+    assert (ended.code, ended.out) == (0, "paused: pipeline volumes\n")
+    assert ended.err == "no process has reported a pipeline 'volumes' yet\n"
+    [pause] = (await task_run("paused", "--json")).json
+    assert (pause["what"], pause["reason"]) == ("pipeline:volumes", "the cloud is down")
+    ended = await pipelines("resume", "volumes")
+    assert (ended.code, ended.out) == (0, "resumed: pipeline volumes\n")
+    again = await pipelines("resume", "volumes")
+    assert again.code == 4 and "pipeline volumes was not paused by a command" in again.err
+    await reports.report_rows("volumes", ROWS)
+    assert (await pipelines("pause", "volumes", "--json")).json == {
+        "pipeline": "volumes",
+        "paused": True,
+        "reported": True,
+    }
+    overview = await task_run("overview")
+    assert "pipeline volumes is paused" in overview.out and "7 rows due" in overview.out
+    assert "task-run resume --pipeline volumes" in overview.out
+    assert (await task_run("resume", "--pipeline", "volumes")).code == 0
+    malformed = await pipelines("pause", "a b")
+    assert malformed.code == 2 and "no name of a pipeline" in malformed.err
+
+
+async def test_a_pause_of_the_configuration_is_named(
+    pipelines: Run, reports: PipelineReports
+) -> None:
+    """A resume cannot end it, and says where it comes from."""
+    paused = Replica("7@host", workers=4, paused="by the configuration")
+    await reports.report("a", {"volumes": paused})
+    ended = await pipelines("resume", "volumes")
+    assert ended.code == 4 and "it is paused by the configuration" in ended.err
+
+
+async def test_touch_and_hint(pipelines: Run, rows: sa.Engine) -> None:
+    """A touched row is due, whatever it was."""
+    ended = await pipelines("touch", "volumes", "17")
+    assert (ended.code, ended.out) == (0, "due now: row 17 of volumes\n")
+    with rows.begin() as connection:
+        assert connection.scalar(sa.select(Volume.due_at).where(Volume.id == 17)) is not None
+    missing = await pipelines("touch", "volumes", "99", "--json")
+    assert missing.code == 4
+    assert (await pipelines("hint", "volumes")).out == "hinted 0 processes\n"
+    assert (await pipelines("hint", "volumes", "--json")).json["processes"] == 0
+    assert (await pipelines("hint", "disks")).code == 4
