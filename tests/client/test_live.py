@@ -292,3 +292,17 @@ async def test_the_first_configuration_blocks_no_loop(
         "imported in the thread of the loop: False",
         f"applied {version}",
     ], made.stderr
+
+
+async def test_values_of_pipelines_are_applied_live(
+    live: LiveConfig, publication: Publication, term: str
+) -> None:
+    """A pipeline that this process does not know is kept too; a broken document changes nothing."""
+    await live.follow(await publish(publication, term, "pipelines: {volumes: {workers: 40}}"))
+    assert live.pipelines["volumes"].workers == 40
+    await live.follow(await publish(publication, term, "pipelines: {disks: {pause: true}}"))
+    assert list(live.pipelines) == ["disks"]
+    broken = '{"pipelines": {"disks": {"workers": 0}}}'
+    await live.follow(await publish(publication, term, "{}", raw=broken))
+    assert "pipelines.disks.workers" in live.problem
+    assert live.pipelines["disks"].pause

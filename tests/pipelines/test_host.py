@@ -363,6 +363,24 @@ async def test_d23_a_paused_pipeline_fetches_nothing_until_it_is_resumed(
         await until(lambda: count(database, Instance, status="done"))
 
 
+async def test_a_pause_of_everything_is_named(
+    database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """It holds for pipelines, and the report says that it is not one of the pipeline alone."""
+    await add(Instance(), Instance())
+    await nonet.stores.controls.pause(["all"], "ann@host 1")
+
+    async def is_counted() -> bool:
+        return any(item.rows.due == 2 for item in await nonet.stores.pipelines.read())
+
+    async with hosted(nonet, on(database, Instances)) as (host, _, _):
+        await until(is_counted)
+        [status] = await nonet.stores.pipelines.read()
+        assert status.cause == "paused with everything else by ann@host 1"
+        found = {name: value for name, _, value in host.samples()}
+        assert found["nonet_pipeline_paused"] == found["nonet_pipeline_database_up"] == 1
+
+
 class Unordered(Instances):
     """Its order has no index."""
 

@@ -80,6 +80,11 @@ def status(*replicas: Replica, **rows: Any) -> PipelineStatus:
         ),
         (
             {},
+            [replace(IDLE, paused="with everything else by ann@host 1")],
+            "its pipeline is paused with everything else by ann@host 1: task-run resume --all",
+        ),
+        (
+            {},
             [replace(IDLE, paused="by the configuration")],
             "its pipeline is paused by the configuration: remove `pause` from pipelines.volumes",
         ),

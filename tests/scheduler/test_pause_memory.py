@@ -245,3 +245,13 @@ async def test_a_foreign_hand_takes_no_pause_away(rig: Rig, key: str, lives_on: 
     await rig.app.broker.client.set(f"{{test}}:{key}", "foreign")
     await (memory if lives_on else rig.memory()).tick(rig.term)
     assert await rig.paused() == everything
+
+
+async def test_pauses_of_pipelines_are_put_back(rig: Rig) -> None:
+    """A pipeline that was paused before a wipe does not process rows after it."""
+    await rig.app.stores.controls.pause(["pipeline:volumes"], "me")
+    memory = rig.memory()
+    await memory.tick(rig.term)
+    await rig.lose_everything()
+    await memory.tick(rig.term)
+    assert "pipeline:volumes" in await rig.paused()

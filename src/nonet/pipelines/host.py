@@ -24,8 +24,8 @@ from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.registry import Pipelines
 from nonet.pipelines.runner import Runner
 from nonet.pipelines.tally import PipelineTally
-from nonet.rules.pauses import Pause, of_pipeline
-from nonet.rules.pipelines import Replica
+from nonet.rules.pauses import EVERYTHING, Pause, of_pipeline
+from nonet.rules.pipelines import WITH_ALL, Replica
 from nonet.stores.queue.workers import DRAINS
 from nonet.stores.sql.callers import is_same_database
 from nonet.tasks.injection import Injector
@@ -150,6 +150,8 @@ class PipelineHost:
     def _options(self, cls: type[Pipeline[Any]]) -> PipelineOptions:
         pause = of_pipeline(self._pauses, cls.name)
         by = f"by {pause.who}" if pause is not None else ""
+        if pause is not None and pause.what == EVERYTHING:
+            by = f"{WITH_ALL} {by}"
         configured = self._parts.client.live_config.pipelines.get(cls.name)
         return options_of(cls, configured, by)
 

@@ -34,6 +34,9 @@ class RowFigures:
     oldest: float = 0.0
 
 
+WITH_ALL = "with everything else"
+"""Begin of `Replica.paused` while everything is paused."""
+
 BY_CONFIGURATION = "by the configuration"
 """`Replica.paused` of a pipeline that the configuration pauses."""
 
@@ -197,7 +200,8 @@ def _stopped(status: PipelineStatus) -> str:
     if status.paused == BY_CONFIGURATION:
         return f"its pipeline is paused {status.paused}: remove `pause` from pipelines.{name}"
     if status.paused:
-        return f"its pipeline is paused {status.paused}: task-run pipelines resume {name}"
+        what = "resume --all" if status.paused.startswith(WITH_ALL) else f"pipelines resume {name}"
+        return f"its pipeline is paused {status.paused}: task-run {what}"
     if status.problem:
         return f"its database fails: {status.problem}"
     return ""
