@@ -66,6 +66,21 @@ async def test_a_process_that_ends_is_not_shown(broker: Broker, reports: Pipelin
     assert await broker.client.hkeys(REPLICAS) == []
 
 
+async def test_rows_without_a_process_become_older(reports: PipelineReports) -> None:
+    """Nobody counts them again, and yet the overview reports how long they wait by now."""
+    a_minute_ago = RowFigures(datetime.now(UTC) - timedelta(seconds=60), due=1, oldest=9.0)
+    await reports.report_rows("volumes", a_minute_ago)
+    [volumes] = await reports.read()
+    assert 68 <= volumes.rows.oldest <= 100
+    await reports.report("a", {"volumes": ONE})
+    [volumes] = await reports.read()
+    assert volumes.rows.oldest == 9.0
+    await reports.leave("a")
+    await reports.report_rows("volumes", RowFigures(a_minute_ago.at))
+    [volumes] = await reports.read()
+    assert volumes.rows.oldest == 0.0
+
+
 async def test_a_pipeline_that_is_gone_is_forgotten(
     broker: Broker, reports: PipelineReports
 ) -> None:

@@ -71,7 +71,8 @@ class PipelineReports:
         for field, value in figures.items():
             found, name = _decoded(value), field.decode()
             if running[name] or not _is_old(found, now):
-                rows[name] = _rows(found)
+                # Nobody counts any more, but the rows go on waiting.
+                rows[name] = _rows(found) if running[name] else _later(_rows(found), now)
         return [
             PipelineStatus(name, rows.get(name, RowFigures()), _sorted(running[name]))
             for name in sorted({*rows, *(name for name, found in running.items() if found)})
@@ -124,6 +125,14 @@ def _is_old(figures: Mapping[str, Any], now: float) -> bool:
 def _rows(found: dict[str, Any]) -> RowFigures:
     at = datetime.fromtimestamp(float(found.get("at", 0.0)), UTC)
     return RowFigures(**_known(RowFigures, found) | {"at": at})
+
+
+def _later(rows: RowFigures, now: float) -> RowFigures:
+    """Return what was counted last, with the wait until now."""
+    if rows.at is None or not rows.due:
+        return rows
+    passed = max(0.0, now - rows.at.timestamp())
+    return dataclasses.replace(rows, oldest=rows.oldest + passed)
 
 
 def _known(cls: type[Replica] | type[RowFigures], found: Mapping[str, Any]) -> dict[str, Any]:
