@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from nonet.base.errors import NonetError
 from nonet.scheduler.census import Census
 from nonet.stores.namespace.figures import Measures
 from nonet.stores.namespace.pipelines import PipelineReports
@@ -87,3 +88,14 @@ async def test_keys_of_other_types_hide_nothing_else(census: Census, broker: Bro
     assert found["nonet_scheduler_has_leader",] == found["nonet_delayed_tasks",] == 0
     assert {name for name, *_ in found} <= set(METRICS)
     await broker.client.flushall()
+
+
+async def test_a_damaged_report_of_pipelines_hides_nothing_else(
+    census: Census, broker: Broker
+) -> None:
+    """Whatever is in their key, the figures of the streams are told."""
+    await broker.submit([Submission("a", "p:T", "normal:small", b"e")])
+    await broker.client.set("{test}:pipelines", "no hash")
+    with pytest.raises(NonetError):
+        await census.look()
+    assert values(census)["nonet_stream_depth", "normal", "small"] == 1

@@ -63,9 +63,11 @@ class Census:
         """Read the figures from Redis; return the seconds until the next call."""
         measures = self._measures
         figures, memory = await measures.figures(count_accepted=True), await measures.memory()
-        self._pipelines = await self._reports.read()
         self._memory, self._figures = memory, figures
         self._seen_at, self._refreshed = time.monotonic(), time.time()
+        # Last: a damaged report hides pipelines, and nothing else.
+        self._pipelines = ()
+        self._pipelines = await self._reports.read()
         return _LOOK_SECONDS
 
     async def count_letters(self) -> float:
