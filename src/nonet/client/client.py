@@ -140,6 +140,7 @@ class Client:
 
     async def aclose(self) -> None:
         """Close the connections that this client opened; it cannot be used afterwards."""
+        await self.hints.aclose()
         self._is_closed = True
         await self.results.aclose()
 

@@ -34,6 +34,7 @@ from nonet.telemetry.metrics import Sample
 logger = logging.getLogger(__name__)
 
 _HINT_SECONDS = 1.0
+_LAST_TICK_SECONDS = 2.0
 _FOLLOW_SECONDS = 1.0
 _REPORT_SECONDS = 5.0
 
@@ -129,6 +130,8 @@ class PipelineHost:
                 await asyncio.gather(*loops)
                 return await self._drain(stop)
             finally:
+                # They end with their ticks. A call to Redis that is cut off leaves its connection.
+                await asyncio.wait({*loops, *beside}, timeout=_LAST_TICK_SECONDS)
                 for task in (*loops, *beside):
                     task.cancel()
                 await asyncio.wait({*loops, *beside})

@@ -50,18 +50,22 @@ class Hints:
         If Redis does not answer, the hints are lost.
         """
         self._gathered |= set(tables)
-        if self._sending is None:
+        if self._sending is None or self._sending.done():
             self._sending = asyncio.create_task(self._send_gathered(), name="hints")
 
+    async def aclose(self) -> None:
+        """Send what is gathered; afterwards the connection can be closed."""
+        if self._sending is not None:
+            await asyncio.wait({self._sending})
+
     async def _send_gathered(self) -> None:
-        try:
+        while self._gathered:
             await asyncio.sleep(_GATHER_SECONDS)
-        finally:
-            tables, self._gathered, self._sending = self._gathered, set(), None
-        try:
-            await self.send(tables)
-        except NonetError as error:
-            logger.debug("hints lost, pipelines find the rows by polling: %s", error)
+            tables, self._gathered = self._gathered, set()
+            try:
+                await self.send(tables)
+            except NonetError as error:
+                logger.debug("hints lost, pipelines find the rows by polling: %s", error)
 
     async def listen(self, client: str, tables: Iterable[str]) -> None:
         """Let a process receive the hints of tables for `LISTENING_SECONDS`."""
