@@ -1,0 +1,124 @@
+"""The speed of pipelines, in figures: `make soak` runs and prints them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from row_tables import Instance, Instances, on
+
+from nonet import Nonet
+from nonet.daemon.service import Stop
+from nonet.pipelines import Changes, RowDatabase, Rows
+from nonet.pipelines.host import PipelineHost
+
+pytestmark = [pytest.mark.soak, pytest.mark.server]
+
+
+@pytest.fixture
+async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
+    """An open application."""
+    app = Nonet.from_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path)
+    async with app:
+        yield app
+
+
+@asynccontextmanager
+async def hosted(nonet: Nonet, pipelines: Any) -> AsyncIterator[Stop]:
+    """Run pipelines while the block runs."""
+    async with nonet.injector() as injector:
+        host, stop = PipelineHost(nonet._opened(), injector, pipelines, list(pipelines)), Stop()
+        running = asyncio.create_task(host.run(stop))
+        yield stop
+        stop.request()
+        await running
+
+
+def timed(database: RowDatabase, starts: list[float], seconds: float, workers: int) -> Any:
+    """A pipeline that notes when rows start."""
+
+    class Timed(Instances):
+        async def process(self, row: Any) -> Changes:
+            starts.append(time.monotonic())
+            await asyncio.sleep(seconds)
+            return Changes(status="done").finish()
+
+    return on(database, Timed, workers=workers)
+
+
+async def begun(starts: list[float], number: int) -> None:
+    """Wait until so many rows have started."""
+    while len(starts) < number:  # noqa: ASYNC110  # the pipeline under test has no event for it
+        await asyncio.sleep(0.01)
+
+
+async def connections(database: RowDatabase) -> int:
+    """How many connections the server has to this database, but for the one that asks."""
+    queries = {
+        "postgresql": "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()",
+        "mysql": "SELECT count(*) FROM information_schema.processlist WHERE db = database()",
+    }
+    async with database.engine.connect() as connection:
+        name = "postgresql" if connection.dialect.name == "postgresql" else "mysql"
+        return int((await connection.execute(sa.text(queries[name]))).scalar_one()) - 1
+
+
+async def test_many_workers_need_few_connections(
+    url: str, database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """40 workers of 1 s reach 40 rows a second on 5 connections; 200 rows on 20 start in 9 s."""
+    if url.startswith("sqlite"):
+        pytest.skip("a file has no connections to count")
+    await add(*(Instance() for _ in range(480)))
+    starts: list[float] = []
+    few, most = RowDatabase(url, connections=5), 0
+    watching = RowDatabase(url, connections=2)
+    await database.close()
+    async with hosted(nonet, timed(few, starts, 1.0, 40)):
+        while len(starts) < 480:
+            most = max(most, await connections(watching))
+            await asyncio.sleep(0.05)
+    rate = 440 / (starts[-1] - starts[39])
+    print(f"{url.partition(':')[0]}: 40 workers on 5 connections: {rate:.1f} rows/s, {most} used")
+    assert most <= 5
+    assert 36 <= rate <= 44
+    await add(*(Instance() for _ in range(200)))
+    starts.clear()
+    async with hosted(nonet, timed(few, starts, 1.0, 20)):
+        await begun(starts, 200)
+    last = starts[-1] - starts[0]
+    print(f"{url.partition(':')[0]}: the last of 200 rows on 20 workers started after {last:.1f} s")
+    assert 8 <= last <= 10
+    await few.close()
+    await watching.close()
+
+
+async def test_latency_of_hints_and_without_them(
+    url: str, database: RowDatabase, add: Any, nonet: Nonet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hint starts a row within 0.3 s; if all hints are lost, it starts within 6.5 s."""
+    [key] = await add(Instance())
+    starts: list[float] = []
+    hinted, lost = [], []
+    async with hosted(nonet, timed(database, starts, 0.0, 20)):
+        for waits, number in ((hinted, 5), (lost, 3)):
+            for _ in range(number):
+                await asyncio.sleep(12)  # until the pauses are longest
+                before = len(starts)
+                if waits is lost:
+                    monkeypatch.setattr(nonet.client.hints, "send_soon", lambda tables: None)
+                async with database.transaction() as session:
+                    await Rows(Instance).touch(session, [key])
+                touched = time.monotonic()
+                await begun(starts, before + 1)
+                waits.append(starts[-1] - touched)
+    kind = url.partition(":")[0]
+    print(f"{kind}: started {max(hinted):.3f} s after a hint, {max(lost):.1f} s without one")
+    assert max(hinted) < 0.3
+    assert max(lost) <= 6.5
