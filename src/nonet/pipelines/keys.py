@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -46,17 +46,22 @@ def column_of(table: Any, attribute: Any) -> Any:
 
 def is_leading(table: sa.Table, columns: Sequence[Any]) -> bool:
     """Whether an index of a table begins with these columns, in this order and direction."""
+    return serving_index(table, columns) is not None
+
+
+def serving_index(table: sa.Table, columns: Sequence[Any]) -> str | None:
+    """Name of the index of a table that begins with these columns, in order and direction."""
     wanted = [_spelt(column) for column in columns]
-    keys = [list(table.primary_key.columns), *(index.expressions for index in table.indexes)]
-    keys += [
-        list(each.columns) for each in table.constraints if isinstance(each, sa.UniqueConstraint)
-    ]
-    for key in keys:
+    keys: list[tuple[Any, Iterable[Any]]] = [("PRIMARY", table.primary_key.columns)]
+    keys += [(index.name, index.expressions) for index in table.indexes]
+    unique = (each for each in table.constraints if isinstance(each, sa.UniqueConstraint))
+    keys += [(each.name, each.columns) for each in unique]
+    for name, key in keys:
         spelt = [_spelt(column) for column in key]
-        backwards = [(name, not is_descending) for name, is_descending in spelt]
+        backwards = [(column, not is_descending) for column, is_descending in spelt]
         if wanted in (spelt[: len(wanted)], backwards[: len(wanted)]):
-            return True
-    return False
+            return str(name)
+    return None
 
 
 def _spelt(expression: Any) -> tuple[str, bool]:

@@ -33,7 +33,7 @@ from nonet.pipelines.changes import Changes, statements, with_now
 from nonet.pipelines.clock import db_now, read_now
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.hints import announce
-from nonet.pipelines.keys import key_of, table_of
+from nonet.pipelines.keys import key_of, serving_index, table_of
 from nonet.pipelines.pipeline import Pipeline, order_of
 from nonet.pipelines.related import Related
 from nonet.rules.pipelines import HOLD, MOST, RowFigures, RowState
@@ -133,6 +133,9 @@ class Leasing:
 
     Args:
         waiting_for: the pipelines whose related rows are in the table of this pipeline.
+
+    Attributes:
+        fetched: selects the rows of a fetch.
     """
 
     def __init__(
@@ -147,8 +150,10 @@ class Leasing:
         by_task = pipeline.process_as is not None
         fetched = sa.and_(due, exhausted) if by_task else due
         dispatched = sa.and_(due, sa.not_(exhausted))
-        self._select = _fetch_statement(pipeline, waiting_for, fetched)
-        self._dispatched = _fetch_statement(pipeline, waiting_for, dispatched)
+        self.fetched = _in_index_order(_fetch_statement(pipeline, waiting_for, fetched), pipeline)
+        self._dispatched = _in_index_order(
+            _fetch_statement(pipeline, waiting_for, dispatched), pipeline
+        )
         self._taken = _fetch_statement(pipeline, waiting_for, sa.true())
         self._due = _due_rows(pipeline)
         self._waiting_for = waiting_for
@@ -164,8 +169,8 @@ class Leasing:
         """
         table, key = self.table.c, self._key
         async with self.database.transaction() as session:
-            await _walk_index(session)
-            found = (await session.execute(self._select.limit(limit))).all()
+            await prefer_index(session)
+            found = (await session.execute(self.fetched.limit(limit))).all()
             if not found:
                 return []
             token = str(uuid.uuid4())
@@ -186,7 +191,7 @@ class Leasing:
         columns = self.table.c
         statement = self._dispatched.add_columns(columns.last_processed_at)
         async with self.database.transaction() as session:
-            await _walk_index(session)
+            await prefer_index(session)
             found = (await session.execute(statement.limit(limit))).all()
             if found:
                 keys = [row[0] for row in found]
@@ -589,15 +594,26 @@ def _fetch_statement(
     )
 
 
-async def _walk_index(session: AsyncSession) -> None:
-    """Let PostgreSQL walk the index in its order until enough rows are found.
+def _in_index_order(statement: sa.Select[Any], pipeline: Pipeline[Any]) -> sa.Select[Any]:
+    """Let MySQL and MariaDB walk the index of the order, see `prefer_index`."""
+    table = table_of(pipeline.model)
+    hint = f"FORCE INDEX ({serving_index(table, order_of(pipeline.select(), table))})"
+    return statement.with_hint(table, hint, "mysql").with_hint(table, hint, "mariadb")
+
+
+async def prefer_index(session: AsyncSession) -> None:
+    """Let the server walk the index in its order until enough rows are found.
 
     It cannot know that most rows are free. Without statistics of the lease columns, as after a bulk
-    load, it would read and sort the whole table for each fetch.
+    load, PostgreSQL would read and sort the whole table for each fetch. MariaDB would collect all
+    rows that wait before it looks at one that is due.
     """
-    if (await session.connection()).dialect.name == "postgresql":
+    dialect: Any = (await session.connection()).dialect
+    if dialect.name == "postgresql":
         off = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
         await session.execute(sa.select(*(sa.func.set_config(name, "off", True) for name in off)))
+    elif getattr(dialect, "is_mariadb", False):
+        await session.execute(sa.text("SET SESSION optimizer_switch = 'exists_to_in=off'"))
 
 
 def _due_rows(pipeline: Pipeline[Any]) -> sa.Select[Any]:
