@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nonet.pipelines.testing import PipelineTests
-from nonet_example.transfers import DONE, RUNNING, RunTransfers, Transfer
+from nonet_example.transfers import DONE, RUNNING, Mover, RunTransfers, Transfer
 
 
 class TestTransfers(PipelineTests):
@@ -18,7 +18,7 @@ class TestTransfers(PipelineTests):
         return Transfer(lfn="/lhcb/a", source="CERN-DST", target="GRIDPP-DST")
 
 
-class Slow:
+class Slow(Mover):
     """A mover whose transfers end at the second look."""
 
     def __init__(self) -> None:
