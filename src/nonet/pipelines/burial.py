@@ -42,7 +42,7 @@ class Letters:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._retry_at = 0.0
-        self.problem = ""
+        self.problem: str = ""
 
     async def write(
         self, pipeline: str, key: Any, exhausted: Exhausted, last: Settlement | None

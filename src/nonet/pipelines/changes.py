@@ -48,7 +48,7 @@ class Changes:
         self.tasks: list[BaseTask] = []
         # Seconds until the row is due again; None: the interval of the pipeline.
         self.due_in: float | None = None
-        self.is_finished = False
+        self.is_finished: bool = False
 
     def again(self, seconds: float | timedelta) -> Self:
         """Make the row due again after this time, in seconds.

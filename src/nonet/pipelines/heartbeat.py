@@ -66,7 +66,7 @@ class Heartbeat:
         self._wake: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="nonet-row-leases", daemon=True)
         self._log = FailureLog("renewal of row leases", logger)
-        self.losses = 0
+        self.losses: int = 0
 
     @property
     def failures(self) -> int:

@@ -59,8 +59,8 @@ class PipelineHost:
     def __init__(
         self, parts: Parts, injector: Injector, pipelines: Pipelines, names: Sequence[str]
     ) -> None:
-        self.id = f"pipelines-{secrets.token_hex(6)}"
-        self.name = process_name()
+        self.id: str = f"pipelines-{secrets.token_hex(6)}"
+        self.name: str = process_name()
         self._parts = parts
         self._classes = [pipelines.find(name) for name in dict.fromkeys(names)]
         self._stop = Stop()
@@ -69,7 +69,7 @@ class PipelineHost:
         self._heartbeats = {database: Heartbeat(database) for database in databases}
         letters = self._letters = Letters(parts.client)
         self._pauses: Sequence[Pause] = ()
-        self.runners = [
+        self.runners: list[Runner] = [
             Runner(
                 pipelines.leasing(cls),
                 self._heartbeats[cls.database],

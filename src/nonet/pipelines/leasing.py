@@ -142,7 +142,7 @@ class Leasing:
         self, pipeline: Pipeline[Any], waiting_for: Sequence[tuple[type[Pipeline[Any]], Related]]
     ) -> None:
         self.pipeline = pipeline
-        self.table = table_of(pipeline.model)
+        self.table: sa.Table = table_of(pipeline.model)
         self.database: RowDatabase = pipeline.database
         self._key = key_of(self.table)
         due = self.table.c.due_at <= db_now()
@@ -150,7 +150,9 @@ class Leasing:
         by_task = pipeline.process_as is not None
         fetched = sa.and_(due, exhausted) if by_task else due
         dispatched = sa.and_(due, sa.not_(exhausted))
-        self.fetched = _in_index_order(_fetch_statement(pipeline, waiting_for, fetched), pipeline)
+        self.fetched: sa.Select[Any] = _in_index_order(
+            _fetch_statement(pipeline, waiting_for, fetched), pipeline
+        )
         self._dispatched = _in_index_order(
             _fetch_statement(pipeline, waiting_for, dispatched), pipeline
         )

@@ -89,7 +89,7 @@ class Processing:
         has_outbox: bool = False,
     ) -> None:
         self.pipeline: Pipeline[Any] = leasing.pipeline
-        self.leasing = leasing
+        self.leasing: Leasing = leasing
         self._injector = injector
         self._client = client
         self._interval = interval

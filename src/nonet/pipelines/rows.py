@@ -43,7 +43,7 @@ class Rows:
     """
 
     def __init__(self, model: Any) -> None:
-        self.table = table_of(model)
+        self.table: sa.Table = table_of(model)
         self._key = key_of(self.table)
 
     async def touch(self, session: AsyncSession, ids: Sequence[Any]) -> int:

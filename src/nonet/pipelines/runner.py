@@ -68,11 +68,11 @@ class Runner:
         has_outbox: bool,
     ) -> None:
         self.pipeline: Pipeline[Any] = leasing.pipeline
-        self.leasing = leasing
-        self.table = leasing.table.name
+        self.leasing: Leasing = leasing
+        self.table: str = leasing.table.name
         self._heartbeat = heartbeat
         self._options = options
-        self.tally = tally
+        self.tally: PipelineTally = tally
         self._client = client
         self._processing = Processing(
             leasing,
@@ -83,7 +83,7 @@ class Runner:
             started=tally.started,
             has_outbox=has_outbox,
         )
-        self.hinted = asyncio.Event()
+        self.hinted: asyncio.Event = asyncio.Event()
         self._queue: deque[Item] = deque()
         self._running: set[Item] = set()
         self._pauses = Pauses()

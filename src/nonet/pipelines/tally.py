@@ -23,10 +23,10 @@ class PipelineTally:
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
-        self.fetches = 0
-        self.losses = 0
-        self.waits = Histogram()
-        self.runs = Histogram()
+        self.fetches: int = 0
+        self.losses: int = 0
+        self.waits: Histogram = Histogram()
+        self.runs: Histogram = Histogram()
         # When rows were done in the last minute, and how long each had waited.
         self._done: deque[float] = deque()
         self._waited: deque[tuple[float, float]] = deque()
