@@ -99,6 +99,25 @@ async def test_many_workers_need_few_connections(
     await watching.close()
 
 
+async def test_an_idle_pipeline_asks_rarely(url: str, database: RowDatabase, nonet: Nonet) -> None:
+    """At most 22 selects in a minute, as the database server sees them."""
+    selects: list[float] = []
+    async with hosted(nonet, timed(database, [], 0.0, 20)):
+        await asyncio.sleep(5)
+        engine = database.engine.sync_engine
+        sa.event.listen(
+            engine,
+            "before_cursor_execute",
+            lambda c, cursor, statement, *_: (
+                selects.append(time.monotonic()) if "due_at <=" in statement else None
+            ),
+        )
+        await asyncio.sleep(60)
+    counts = len(selects)
+    print(f"{url.partition(':')[0]}: {counts} selects in a minute, those for figures included")
+    assert counts <= 22 + 4
+
+
 async def test_latency_of_hints_and_without_them(
     url: str, database: RowDatabase, add: Any, nonet: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

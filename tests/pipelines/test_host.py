@@ -111,6 +111,20 @@ def test_idle_pipelines_ask_at_most_22_times_a_minute() -> None:
     assert 60 / (sum(pauses.after(0) for _ in range(3000)) / 3000) <= 22
 
 
+async def test_an_idle_pipeline_waits_between_its_fetches(
+    database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """After its last row it asks after 0.5, 1 and 2 s ± 20 %, not all the time."""
+    await add(Instance())
+    async with hosted(nonet, on(database, Instances)) as (host, _, _):
+        await until(lambda: count(database, Instance, status="done"))
+        runner, began = host.runners[0], time.monotonic()
+        before = runner.tally.fetches
+        await until(lambda: runner._pauses.empty >= 4)
+        assert time.monotonic() - began >= 2.4  # 80 % of 3.5 s, but for what had passed before
+        assert runner.tally.fetches <= before + 5
+
+
 async def test_d06_a_hint_wakes_a_sleeping_fetch(
     database: RowDatabase, add: Any, nonet: Nonet
 ) -> None:

@@ -187,9 +187,9 @@ class Runner:
         elif item in self._queue:
             self._queue.remove(item)
 
-    def _start_queued(self) -> None:
-        """Give queued rows to free workers."""
-        options = self._options()
+    def _start_queued(self) -> bool:
+        """Give queued rows to free workers; return whether there were any."""
+        options, before = self._options(), len(self._queue)
         while self._queue and len(self._running) < options.workers and not options.paused:
             item = self._queue.popleft()
             self._running.add(item)
@@ -199,8 +199,7 @@ class Runner:
                 name=f"{self.pipeline.name}:{item.lease.key}",
                 context=contextvars.Context(),
             )
-        if wanted(self.queued, options.workers, options.queue):
-            self.hinted.set()
+        return len(self._queue) < before
 
     # ---- one row: load → process → apply or fail → forget ---------------------------------------
 
@@ -229,7 +228,10 @@ class Runner:
     def _forget(self, item: Item) -> None:
         self._heartbeat.drop(item.beating)
         self._running.discard(item)
-        self._start_queued()
+        options = self._options()
+        # Only if a row left the queue: an empty queue means that the last fetch found no more rows.
+        if self._start_queued() and wanted(self.queued, options.workers, options.queue):
+            self.hinted.set()
 
     # ---- release --------------------------------------------------------------------------------
 
