@@ -132,6 +132,15 @@ class Daemon:
         return self._process.wait(seconds)
 
 
+def lives(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
 @contextmanager
 def frozen(daemon: Daemon) -> Iterator[None]:
     """A daemon that is stopped where it is; what happens meanwhile is there when it goes on."""

@@ -18,7 +18,7 @@ import pytest
 from acceptance.fleet_tasks import FreshMutex, FreshThread
 from acceptance.probe_tasks import Gated, GatedMutex, Quick
 from acceptance.site import Site, submit_all
-from daemons import Daemon, until, wait_until
+from daemons import Daemon, lives, until, wait_until
 from ports import HOST, free_ports
 from servers import RedisServer
 
@@ -41,15 +41,6 @@ def patient_fleet(site: Site) -> Daemon:
 def started(daemon: Daemon) -> list[int]:
     """Process ids of all workers that a fleet has started so far."""
     return [int(pid) for pid in re.findall(r"started worker: pid=(\d+)", daemon.log)]
-
-
-def lives(pid: int) -> bool:
-    """Whether a process runs; one that nobody has buried yet does not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
 
 
 def parent_of(pid: int) -> int:
@@ -236,6 +227,8 @@ async def test_a_fleet_outlives_redis(own_server: RedisServer, own_site: Site) -
     site.settings["NONET_WORKER_TTL"] = "10"  # a busy machine takes its time to come back
     daemon = fleet(site, 2, 2)
     before = await until_registered(site, 2)
+    # A worker that loses Redis while it starts ends, and is started again.
+    await until(lambda: daemon.log.count("slots, event loop of") == 2, "both are ready")
     own_server.kill()
     await until(lambda: "Redis is away" in daemon.log, "the fleet has noticed")
     own_server.start()

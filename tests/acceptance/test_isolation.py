@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from acceptance import isolated_tasks as tasks
 from acceptance.site import LOCK_TTL, Site, result_states, submit_all
-from daemons import Daemon, until
+from daemons import Daemon, lives, until
 
 from nonet import Nonet, ResultUnavailable, TaskFailed
 from nonet.stores.sql.database import upgrade
@@ -51,14 +51,6 @@ def processes_of(worker: Daemon) -> list[int]:
             found += pids
             waiting += pids
     return found
-
-
-def lives(pid: int) -> bool:
-    """Whether a process exists that has not ended."""
-    try:
-        return ") Z " not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
 
 
 def exists(path: str) -> bool:
