@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
     from nonet.pipelines.host import PipelineHost
+    from nonet.pipelines.registry import Pipelines
     from nonet.rules.explanation import Explanation
     from nonet.rules.situation import Overview
     from nonet.scheduler.scheduler import Scheduler
@@ -92,6 +93,7 @@ class Nonet:
         self.registry: Registry = load_registry(settings) if load_tasks else Registry()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._parts: Parts | None = None
+        self._pipelines: Pipelines | None = None
         self._closing = AsyncExitStack()
         self._is_open = False
         # False in a child process, because its worker has prepared the database.
@@ -160,9 +162,11 @@ class Nonet:
         from nonet.pipelines.burial import resume_row
         from nonet.pipelines.registry import load_pipelines
 
-        cls = load_pipelines(self.settings).find(pipeline)
-        self._closing.push_async_callback(cls.database.close)
-        await resume_row(cls, key, at_time)
+        if self._pipelines is None:
+            self._pipelines = load_pipelines(self.settings)
+            for cls in self._pipelines.values():
+                self._closing.push_async_callback(cls.database.close)
+        await resume_row(self._pipelines.find(pipeline), key, at_time)
 
     async def _prepare_sqlite(self) -> None:
         """Create the table of durable tasks before a transaction of the user can lock the file."""
@@ -177,7 +181,7 @@ class Nonet:
         await self._close()
 
     async def _close(self) -> None:
-        self._parts = None
+        self._parts = self._pipelines = None
         try:
             await self._closing.aclose()
         finally:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PIPELINE = "pipeline:"
 _LARGEST_INT = 2**31 - 1
 _LARGEST_ROW = 2**63 - 1
 _END_OF_TIME = 253_402_300_800  # the year 10000, which databases reject
@@ -77,7 +76,7 @@ async def resubmit(
         InvalidArgumentsError: the class rejects the arguments.
     """
     letter = await letters.get(row_id)
-    if (pipeline := pipeline_of(letter.task_class)) is not None:
+    if (pipeline := letter.pipeline) is not None:
         return await _resume(letter, pipeline, client, letters, again=again, at_time=at_time)
     if not letter.task_class:
         raise ConflictError(
@@ -128,10 +127,9 @@ async def _resume(
             f"dead letter {letter.id}: the row was made due again already; "
             f"'task-run dlq resubmit --again {letter.id}' does it once more"
         )
-    key = decode(letter.task_args)["key"]
     await letters.claim(letter, letter.task_id, letter.resubmissions + 1)
     try:
-        await client.resume_row(pipeline, key, at_time)
+        await client.resume_row(pipeline, letter.row_key or "", at_time)
     except NonetError:
         with suppress(NonetError):  # report the first error
             await letters.release(letter, letter.task_id)
@@ -139,20 +137,6 @@ async def _resume(
     with suppress(NotFoundError, ConflictError):  # another operator changed the letter
         await letters.dispatch(letter.id, letter.task_id)
     return Handle(letter.task_id, client)
-
-
-def row_letter_class(pipeline: str) -> str:
-    """What the letters of a pipeline have as their task class.
-
-    >>> row_letter_class("volumes"), pipeline_of("pipeline:volumes"), pipeline_of("mail:Send")
-    ('pipeline:volumes', 'volumes', None)
-    """
-    return f"{_PIPELINE}{pipeline}"
-
-
-def pipeline_of(task_class: str) -> str | None:
-    """The pipeline of a letter; None if it is the letter of a task."""
-    return task_class.removeprefix(_PIPELINE) if task_class.startswith(_PIPELINE) else None
 
 
 async def _look(
@@ -231,7 +215,7 @@ def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None
 def arguments_of(letter: DeadLetter, registry: Registry) -> dict[str, Any] | None:
     """Return the arguments of a letter by name, with secret ones masked.
 
-    All of them are masked if the class is not registered here.
+    All of them are masked if the class is not registered here; the key of a row is not.
 
     Returns:
         None if they cannot be decoded.
@@ -241,6 +225,8 @@ def arguments_of(letter: DeadLetter, registry: Registry) -> dict[str, Any] | Non
     if not letter.task_class:
         return None
     found = registry.find(letter.task_class)
+    if letter.row_key is not None:
+        return {"key": letter.row_key}
     try:
         return masked_arguments(decode(letter.task_args), found.cls if found else None)
     except MalformedMessageError:

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 from nonet.base.errors import ConfigurationError, NotFoundError, ServerUnreachableError
 from nonet.client.client import Client
 from nonet.messages.message import encode, pack
-from nonet.operate.dead_letters import row_letter_class, write
+from nonet.operate.dead_letters import write
 from nonet.pipelines.keys import key_from_text
 from nonet.pipelines.leasing import Exhausted
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.rows import Rows
 from nonet.rules.outcomes import ErrorSummary, Reason, Settlement
+from nonet.rules.pipelines import row_letter_class, row_letter_id
 
 if TYPE_CHECKING:
     from nonet.stores.sql.dead_letters import NewDeadLetter
@@ -88,7 +89,7 @@ def letter_of(
     error = lost if last is None else last.error
     reason = Reason.WORKER_LOST if last is None else last.reason or Reason.RETRIES
     return NewDeadLetter(
-        task_id=f"row:{pipeline}:{key}:{exhausted.series}",
+        task_id=row_letter_id(pipeline, key, exhausted.series),
         generation=0,
         task_class=row_letter_class(pipeline),
         task_args=encode(pack({"key": str(key)})),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from typing import Any
 
 from nonet.rules.details import error_type
 from nonet.rules.refusal import span
@@ -45,6 +46,41 @@ HOLD = "hold"
 
 MOST = 10_000
 """Due rows that are counted; more are not, because that would cost too much."""
+
+
+_LETTER_CLASS = "pipeline:"
+
+
+def row_letter_class(pipeline: str) -> str:
+    """Return what the dead letters of rows have instead of a task class.
+
+    >>> row_letter_class("volumes"), pipeline_of("pipeline:volumes"), pipeline_of("mail:Send")
+    ('pipeline:volumes', 'volumes', None)
+    """
+    return f"{_LETTER_CLASS}{pipeline}"
+
+
+def pipeline_of(task_class: str) -> str | None:
+    """Return the pipeline of a dead letter; None if it is the letter of a task."""
+    is_row = task_class.startswith(_LETTER_CLASS)
+    return task_class.removeprefix(_LETTER_CLASS) if is_row else None
+
+
+def row_letter_id(pipeline: str, key: object, series: int) -> str:
+    """Return what identifies a dead letter of a row, instead of the id of a task.
+
+    Args:
+        series: tells apart how often the row was exhausted.
+
+    >>> row_letter_id("volumes", "a:7", 1), key_in("row:volumes:a:7:1", "volumes")
+    ('row:volumes:a:7:1', 'a:7')
+    """
+    return f"row:{pipeline}:{key}:{series}"
+
+
+def key_in(letter_id: str, pipeline: str) -> str:
+    """Return the primary key of the row that `row_letter_id` names."""
+    return letter_id.removeprefix(f"row:{pipeline}:").rpartition(":")[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +167,24 @@ class PipelineStatus:
             )
             return f"{self.rows.stale} {left} not taken over yet"
         return "all its workers are busy" if self.is_busy else ""
+
+    def document(self) -> dict[str, Any]:
+        """Return what commands and the API show as JSON, without the processes."""
+        rows = self.rows
+        return {
+            "pipeline": self.name,
+            "counted_at": rows.at,
+            "due": rows.due,
+            "leased": rows.leased,
+            "stale": rows.stale,
+            "waiting": rows.waiting,
+            "dying": rows.dying,
+            "oldest_seconds": rows.oldest,
+            "rate": self.rate,
+            "wait_seconds": self.wait,
+            "paused": self.paused,
+            "cause": self.cause,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Pause and resume streams and classes, from pages."""
+"""Pause and resume streams, classes and pipelines, from pages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ async def pause(site: Site, who: Principal, what: str, reason: str) -> str:
     """Pause something, and return what to tell; see `nonet.rules.pauses.Pause.what`."""
     async with site.changing(who, Action.PAUSE, f"pause {in_words(what)}: {reason}"):
         await site.nonet.stores.controls.pause([what], actor(), reason)
-    return f"{in_words(what)} is paused: no further task of it starts"
+    of_it = "row of it is fetched" if what.startswith("pipeline:") else "task of it starts"
+    return f"{in_words(what)} is paused: no further {of_it}"
 
 
 async def resume(site: Site, who: Principal, what: str) -> str:

@@ -14,10 +14,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from fastapi import HTTPException
+
 from nonet.operate.overview import overview as nonet_overview
 from nonet.rules.details import HIDDEN, error_type
 from nonet.rules.explanation import Explanation, Facts, explain
 from nonet.rules.permissions import Action, Principal
+from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.situation import Overview
 from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.periodic import EntryStatus
@@ -158,6 +161,24 @@ async def overview(site: Site, who: Principal) -> Overview:
     )
     found = await site.shared.read(("overview", details), 2.0, read)
     return replace(found, submitted=site.ring.submitted)
+
+
+async def pipelines(site: Site, who: Principal) -> Sequence[PipelineStatus]:
+    """Read the pipelines as `who` may see them, at most once in two seconds for all viewers."""
+    found = await site.shared.read(("pipelines",), 2.0, site.nonet.stores.pipelines.read)
+    return found if sees_details(who, None) else [item.without_details() for item in found]
+
+
+async def pipeline(site: Site, who: Principal, name: str) -> PipelineStatus:
+    """Read one pipeline as `who` may see it.
+
+    Raises:
+        HTTPException: 404, no process has reported it.
+    """
+    for item in await pipelines(site, who):
+        if item.name == name:
+            return item
+    raise HTTPException(404, f"no process has reported a pipeline {name!r} within a day")
 
 
 async def explanation(site: Site, id: str, who: Principal, task_class: str) -> Explanation:

@@ -186,6 +186,7 @@ CHANGES: list[tuple[str, str, Any]] = [
     ("POST", "/delayed/cancel", {"ids": ["failing"]}),
     ("POST", "/pauses", {"everything": True}),
     ("POST", "/pauses", {"tasks": ["web_tasks:Failing"]}),
+    ("POST", "/pauses", {"pipelines": ["volumes"]}),
     ("POST", "/pauses/resume", {"streams": ["*:*"]}),
 ]
 
@@ -220,6 +221,7 @@ async def test_a_scoped_token_sees_its_classes_only(client_of: ClientOf, nonet: 
             "locks",
             "limits",
             "groups",
+            "pipelines",
             "pauses",
             "events",
         ):

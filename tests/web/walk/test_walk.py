@@ -31,6 +31,7 @@ PAGES = {
     "l": "locks",
     "i": "limits",
     "s": "schedules",
+    "p": "pipelines",
     "y": "delayed",
     "g": "groups",
     "d": "dead-letters",

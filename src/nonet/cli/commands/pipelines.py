@@ -35,7 +35,7 @@ async def list_(target: Target, as_json: Json = False) -> int:
     """
     async with target.stores() as stores:
         found = await stores.pipelines.read()
-    rows = [_row(item) if as_json else _line(item) for item in found]
+    rows = [item.document() if as_json else _line(item) for item in found]
     print_rows(rows, as_json, "no process has reported a pipeline: task-worker --pipelines NAME")
     return ExitCode.OK
 
@@ -67,7 +67,7 @@ async def show(
     async with target.stores() as stores:
         found = await _status(stores, name)
     if as_json:
-        print_json(_row(found) | {"replicas": [_replica(item) for item in found.replicas]})
+        print_json(found.document() | {"replicas": [_replica(item) for item in found.replicas]})
         return ExitCode.OK
     rows = found.rows
     typer.echo(f"rows due     {_number(rows.due)}, the oldest that waits for {rows.oldest:.0f} s")
@@ -237,24 +237,6 @@ def _line(item: PipelineStatus) -> dict[str, Any]:
         "wait": f"{item.wait:.1f} s",
         "runs": len(item.replicas),
         "waits for": item.cause,
-    }
-
-
-def _row(item: PipelineStatus) -> dict[str, Any]:
-    rows = item.rows
-    return {
-        "pipeline": item.name,
-        "counted_at": rows.at,
-        "due": rows.due,
-        "leased": rows.leased,
-        "stale": rows.stale,
-        "waiting": rows.waiting,
-        "dying": rows.dying,
-        "oldest_seconds": rows.oldest,
-        "rate": item.rate,
-        "wait_seconds": item.wait,
-        "paused": item.paused,
-        "cause": item.cause,
     }
 
 

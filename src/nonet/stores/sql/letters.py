@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from nonet.messages.repetition import Identity
 from nonet.rules.fingerprints import fingerprint_of, place_of
+from nonet.rules.pipelines import key_in, pipeline_of
 from nonet.stores.sql.database import LONG_BINARY, LONG_TEXT, UtcDateTime
 
 TEXT_BYTES = 65_535  # of a TEXT column in MySQL
@@ -102,6 +103,16 @@ class DeadLetter(NewDeadLetter):
     fingerprint: str = ""
     place: str = ""
     note: str = ""
+
+    @property
+    def pipeline(self) -> str | None:
+        """The pipeline whose row failed; None: it is the letter of a task."""
+        return pipeline_of(self.task_class)
+
+    @property
+    def row_key(self) -> str | None:
+        """The primary key of the row that failed; None: it is the letter of a task."""
+        return None if self.pipeline is None else key_in(self.task_id, self.pipeline)
 
     @property
     def identity(self) -> Identity:

@@ -21,6 +21,7 @@ _RESOURCES = (
     "locks",
     "limits",
     "schedules",
+    "pipelines",
     "delayed",
     "groups",
     "controls",

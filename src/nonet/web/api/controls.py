@@ -1,4 +1,4 @@
-"""``/api/v1/pauses``: keep tasks from starting, and let them start again."""
+"""``/api/v1/pauses``: keep tasks and rows from starting, and let them start again."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, StringConstraints
 from nonet.base.errors import NotFoundError
 from nonet.daemon.service import who as actor
 from nonet.rules.pauses import EVERYTHING, Pause, in_words, streams
+from nonet.rules.pauses import pipeline as pipeline_pause
 from nonet.rules.pauses import task as task_pause
 from nonet.rules.permissions import Action, Principal
 from nonet.web.api.routing import ClassName, Text, resource
@@ -22,31 +23,35 @@ _Stream = Annotated[str, StringConstraints(max_length=50, pattern=r"^[a-z*]+:[a-
 
 
 class What(BaseModel, extra="forbid"):
-    """Which tasks to pause or resume: all, some streams, or some classes."""
+    """What to pause or resume: everything, or some streams, classes and pipelines."""
 
-    everything: bool = Field(default=False, description="All tasks of the namespace.")
+    everything: bool = Field(default=False, description="All tasks and pipelines of the namespace.")
     streams: Annotated[list[_Stream], Field(max_length=20)] = Field(
         default=[], description="`PRIORITY:SIZE`; `*` matches any priority or size."
     )
     tasks: Annotated[list[ClassName], Field(max_length=100)] = Field(
         default=[], description="Task classes, by their full or bare names."
     )
+    pipelines: Annotated[list[ClassName], Field(max_length=100)] = Field(
+        default=[], description="Pipelines: no process fetches their rows."
+    )
 
     def named(self, who: Principal) -> list[str]:
         """Return the pauses, see `Pause.what`, which `who` must be allowed to change."""
-        if self.everything or self.streams or not self.tasks:
+        if self.everything or self.streams or self.pipelines or not self.tasks:
             ensure(who, Action.PAUSE, None)
         for name in self.tasks:
             ensure(who, Action.PAUSE, name)
         found = [what for pattern in self.streams for what in streams(pattern)]
         found += [task_pause(name) for name in self.tasks]
+        found += [pipeline_pause(name) for name in self.pipelines]
         if self.everything == bool(found):
-            raise ValueError("give everything, or some streams and tasks")
+            raise ValueError("give everything, or some streams, tasks and pipelines")
         return [EVERYTHING] if self.everything else list(dict.fromkeys(found))
 
 
 class ToPause(What):
-    """Which tasks to pause, and why."""
+    """What to pause, and why."""
 
     reason: Text = Field(default="", description="For people: it is shown and recorded.")
 
@@ -65,7 +70,7 @@ async def list_pauses(site: SiteOf, who: Viewer) -> PauseList:
 
 @router.post("/pauses")
 async def pause(body: ToPause, site: SiteOf, who: Pauser) -> PauseList:
-    """Stop starting some or all tasks until they are resumed. Running tasks continue."""
+    """Start no more of some or all tasks and rows until they are resumed. Running ones continue."""
     wanted = body.named(who)
     controls = site.nonet.stores.controls
     async with site.changing(who, Action.PAUSE, f"pause {_words(wanted)}: {body.reason}"):

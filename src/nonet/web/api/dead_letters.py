@@ -125,6 +125,8 @@ class Letter(BaseModel, from_attributes=True):
     status: Status
     task_class: str
     task_id: str
+    pipeline: str | None = Field(description="For a row of a pipeline; null for a task.")
+    row_key: str | None = Field(description="Primary key of the row; null for a task.")
     reason: str
     error_type: str
     last_error: str

@@ -17,6 +17,7 @@ _PAGES = (
     "locks",
     "limits",
     "schedules",
+    "pipelines",
     "delayed",
     "groups",
     "dead_letters",

@@ -45,7 +45,9 @@ async def _render(
         can=lambda action: who.may(Action(action), letter.task_class or None),
         words=letters.WORDS,
         instant=instant,
-        successor=await letters.row_of_task(site, repeat) if repeat else None,
+        successor=await letters.row_of_task(site, repeat)
+        if repeat and letter.pipeline is None
+        else None,
         why_not_again=_why_not_again(letter, site),
         **{"revealed": None, **more},
     )
@@ -57,7 +59,7 @@ def _why_not_again(letter: DeadLetter, site: Site) -> str:
         return "its bytes are no task: it can only be discarded"
     if letter.status is Status.FAILED:
         return "its repeat died as well, and has a letter of its own"
-    if site.nonet.registry.find(letter.task_class) is None:
+    if letter.pipeline is None and site.nonet.registry.find(letter.task_class) is None:
         return f"this task-web does not know {letter.task_class}: start it with --tasks MODULE"
     return ""
 
@@ -71,9 +73,11 @@ async def resubmit(
     again: Annotated[bool, Form()] = False,
 ) -> Response:
     """Submit a letter again."""
-    await letters.one(site, row, who, Action.RESUBMIT)
+    letter = await letters.one(site, row, who, Action.RESUBMIT)
     id = await letters.resubmit(site, row, who, again=again)
     text = f"Submitted it again, as task {id}."
+    if letter.pipeline is not None:
+        text = f"Row {letter.row_key} of pipeline {letter.pipeline} is due again."
     return back(request, path_of(request, "dead_letter", row=row), text)
 
 

@@ -128,6 +128,10 @@ def _page_of(finding: Finding) -> tuple[str, dict[str, Any], str]:
             return "stream", {"priority": priority, "size": size}, ""
         case "pause" if what.startswith("task:"):
             return "task_class", {"name": what.removeprefix("task:")}, ""
+        case "pipeline":
+            return "pipeline", {"name": what}, ""
+        case "pause" if what.startswith("pipeline:"):
+            return "pipeline", {"name": what.removeprefix("pipeline:")}, ""
         case "schedule":
             return "schedules", {}, ""
         case "stream":

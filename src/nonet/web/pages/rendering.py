@@ -53,6 +53,7 @@ NAVIGATION = (
     Item("locks", "Locks", "l"),
     Item("limits", "Limits", "i"),
     Item("schedules", "Schedules", "s"),
+    Item("pipelines", "Pipelines", "p"),
     Item("delayed", "Delayed", "y"),
     Item("groups", "Groups", "g"),
     Item("dead_letters", "Dead letters", "d"),
