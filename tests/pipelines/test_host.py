@@ -17,6 +17,9 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from row_tables import Event, Instance, Instances, on
 
 from nonet import BaseTask, ExponentialBackoff, Nonet, Size, StopRetrying
@@ -27,6 +30,7 @@ from nonet.pipelines.backoff import Pauses, wanted
 from nonet.pipelines.heartbeat import Heartbeat
 from nonet.pipelines.host import PipelineHost
 from nonet.pipelines.leasing import Held
+from nonet.telemetry import tracing
 
 pytestmark = pytest.mark.server
 PAST = datetime(2020, 1, 1, tzinfo=UTC)
@@ -244,6 +248,38 @@ async def test_d20_a_failure_follows_the_retry_policy_and_the_worker_lives(
 
 async def _letters(nonet: Nonet) -> Any:
     return await (await nonet.stores.dead_letters()).list()
+
+
+async def test_d23_each_fetch_and_each_row_is_a_span(
+    database: RowDatabase, add: Any, nonet: Nonet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names and keys are in the spans, and what a failed row raised; each row is a trace."""
+    provider, exporter = TracerProvider(), InMemorySpanExporter()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(tracing, "_found", provider.get_tracer("nonet"))
+    fine, bad = await add(Instance(), Instance())
+
+    class Failing(Instances):
+        async def process(self, row: Any) -> Changes:
+            if row.id == bad:
+                raise ValueError("no disk at redis://ann:geheim@disks/0")
+            return Changes(status="done").finish()
+
+    async with hosted(nonet, on(database, Failing)) as (host, _, _):
+        await until(lambda: sum(host.runners[0].tally.outcomes.values()) == 2)
+    spans = exporter.get_finished_spans()
+    fetch = next(span for span in spans if span.name == "fetch instances")
+    assert fetch.attributes == {"nonet.pipeline": "instances", "nonet.rows": 2}
+    rows = {
+        span.attributes["nonet.row"]: span for span in spans if span.name == "process instances"
+    }
+    assert {key: span.attributes["nonet.outcome"] for key, span in rows.items()} == {
+        str(fine): "done",
+        str(bad): "failed",
+    }
+    assert rows[str(bad)].attributes["error.type"] == "ValueError"
+    assert "geheim" not in rows[str(bad)].to_json() and "no disk" in rows[str(bad)].to_json()
+    assert all(span.parent is None for span in rows.values())
 
 
 async def test_a_row_that_is_changed_in_place_is_refused(

@@ -31,6 +31,7 @@ from nonet.pipelines.processing import Item, Processing, uncancel
 from nonet.pipelines.tally import PipelineTally
 from nonet.tasks.injection import Injector
 from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.tracing import fetching, start_row
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +135,9 @@ class Runner:
             return _LOOK_SECONDS  # the next row that starts wakes this loop
         try:
             dispatched = await self._dispatch(options)
-            leases = await self.leasing.fetch(limit, time.monotonic())
+            with fetching(self.pipeline.name) as found_rows:
+                leases = await self.leasing.fetch(limit, time.monotonic())
+                found_rows(len(leases))
         except Exception as error:  # whatever it is, the next fetch may work
             pause = self._pauses.after(0)
             self._log.failed(error, pause)
@@ -206,6 +209,7 @@ class Runner:
     async def _run(self, item: Item) -> None:
         """Process one row, from the queue to the end of its lease."""
         began, outcome = time.monotonic(), "lost"
+        span = start_row(self.pipeline.name, item.lease.key)
         try:
             outcome = await self._processing.run(item)
         except Stale:
@@ -224,6 +228,9 @@ class Runner:
         finally:
             self._forget(item)
             self.tally.processed(outcome, time.monotonic() - began)
+            if span is not None:
+                kind = type(item.error).__qualname__ if item.error else ""
+                span.end(outcome, kind, str(item.error or ""), "", ())
 
     def _forget(self, item: Item) -> None:
         self._heartbeat.drop(item.beating)

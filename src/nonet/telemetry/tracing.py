@@ -1,4 +1,4 @@
-"""Traces: a span for each submission and each attempt, if this process collects spans.
+"""Traces: a span for each submission, attempt, row and fetch, if this process collects spans.
 
 An application sets up OpenTelemetry with its own SDK; a daemon does it if the standard variables
 are set (`exporting_traces`). Otherwise OpenTelemetry is not imported. Spans contain names, ids and
@@ -39,6 +39,9 @@ _ERROR_TYPE = "error.type"
 _TASK = "nonet.task"
 _ATTEMPT = "nonet.attempt"
 _OUTCOME = "nonet.outcome"
+_PIPELINE = "nonet.pipeline"
+_ROW = "nonet.row"
+_ROWS = "nonet.rows"
 
 # Longest error text in a span.
 _MOST_TEXT = 4096
@@ -50,7 +53,7 @@ FLUSH_SECONDS, CHILD_FLUSH_SECONDS = 2.0, 1.0
 _LOG_SECONDS = 60.0
 _GROUP = "opentelemetry_traces_exporter"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
-_FAILURES = ("retry", "crash", "dead")
+_FAILURES = ("retry", "crash", "dead", "failed", "dying")
 # Errors that name only servers and ceilings; the text of any other may quote arguments.
 _SAFE_ERRORS = (AdmissionRejected, BrokerFullError, ServerUnreachableError)
 
@@ -175,7 +178,7 @@ def _shortened(tracestate: str) -> str:
 
 
 class AttemptSpan:
-    """The consumer span of an attempt, from `start_attempt`."""
+    """The span of an attempt or of a row, from `start_attempt` or `start_row`."""
 
     def __init__(self, span: Span) -> None:
         self._span = span
@@ -191,7 +194,7 @@ class AttemptSpan:
         """End the span.
 
         Args:
-            outcome: outcome of the settlement, or ``lost``.
+            outcome: outcome of the settlement or of the row, or ``lost``.
             error_type, error, traceback: the exception, if there was one; the traceback is empty if
                 it must not be shown.
             secrets: texts to mask in them.
@@ -236,6 +239,47 @@ def start_attempt(task: str, id: str, stream: str, attempt: int, trace: str) -> 
     )
     context.attach(set_span_in_context(span))
     return AttemptSpan(span)
+
+
+def start_row(pipeline: str, key: object) -> AttemptSpan | None:
+    """Start the span of a row, and make it current in the asyncio task that processes the row.
+
+    Returns:
+        None if this process collects no spans.
+    """
+    tracer = _tracer()
+    if tracer is None:
+        return None
+    from opentelemetry import context
+    from opentelemetry.trace import set_span_in_context
+
+    span = tracer.start_span(
+        f"process {pipeline}",
+        context=context.Context(),
+        attributes={_PIPELINE: pipeline, _ROW: str(key)},
+    )
+    context.attach(set_span_in_context(span))
+    return AttemptSpan(span)
+
+
+@contextmanager
+def fetching(pipeline: str) -> Iterator[Callable[[int], None]]:
+    """Open a span around a fetch of rows; yield what notes how many were found."""
+    tracer = _tracer()
+    if tracer is None:
+        yield lambda rows: None
+        return
+    with tracer.start_as_current_span(
+        f"fetch {pipeline}",
+        attributes={_PIPELINE: pipeline},
+        record_exception=False,
+        set_status_on_exception=False,
+    ) as span:
+        try:
+            yield lambda rows: span.set_attribute(_ROWS, rows)
+        except Exception as error:
+            _fail(span, type(error).__qualname__, "", "", ())
+            raise
 
 
 def continue_trace(trace: str) -> None:
