@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from typing import Any
 
 import sqlalchemy as sa
@@ -35,6 +36,12 @@ class Light(Columns, Base):
     __tablename__ = "light"
 
 
+class Middle(Columns, Base):
+    """Its rows are processed in processes that are kept."""
+
+    __tablename__ = "middle"
+
+
 class Heavy(Columns, Base):
     """Its rows are processed in a fresh process each."""
 
@@ -50,6 +57,12 @@ class LightTask(RowTask):
     def execution_locks(self) -> list[Any]:
         """A limiter of two."""
         return [Two(LockedObjectType.JOB, "rows")]
+
+
+class MiddleTask(LightTask):
+    """The same in a process that is kept."""
+
+    size = Size.MEDIUM
 
 
 class HeavyTask(LightTask):
@@ -72,11 +85,14 @@ class LightRows(Pipeline[Any]):
     database = database
     process_as = LightTask
     retry_policy = ExponentialBackoff(base_delay_seconds=0.1)
+    lease = 3.0
 
     async def process(self, row: Any) -> Changes:
-        """Fail once, if that is its name."""
+        """Fail once, or die with the process, if that is its name."""
         if row.name == "fails once" and row.attempts == 1:
             raise ValueError("once")
+        if row.name == "dies once" and row.attempts == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
         async with database.sessions() as session:
             held = self.model.lease_token.is_not(None)
             together = await session.scalar(sa.select(sa.func.count()).where(held))
@@ -84,6 +100,14 @@ class LightRows(Pipeline[Any]):
         is_child = os.getppid() != int(os.environ["ROWS_PARENT"])
         changes = Changes(runs=row.runs + 1, together=together, is_child=is_child)
         return changes.finish()
+
+
+class MiddleRows(LightRows):
+    """The same in processes that are kept."""
+
+    name = "medium-rows"
+    model = Middle
+    process_as = MiddleTask
 
 
 class HeavyRows(LightRows):

@@ -141,3 +141,55 @@ async def test_latency_of_hints_and_without_them(
     print(f"{kind}: started {max(hinted):.3f} s after a hint, {max(lost):.1f} s without one")
     assert max(hinted) < 0.3
     assert max(lost) <= 6.5
+
+
+_NUMBERS = (
+    "WITH RECURSIVE numbers(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < {})"
+)
+_FILL = (
+    "INSERT INTO instances (id, status, attempts, due_at) "
+    f"{_NUMBERS} SELECT n, 'new', 0, '{{}}' FROM numbers"
+)
+
+
+async def refilled(database: RowDatabase, rows: int, due_at: str) -> None:
+    """Replace all rows."""
+    async with database.engine.begin() as connection:
+        if database.engine.dialect.name == "mysql":
+            await connection.execute(sa.text("SET SESSION max_recursive_iterations = 2000000"))
+        await connection.execute(sa.delete(Instance))
+        await connection.execute(sa.text(_FILL.format(rows, due_at)))
+    analyze = {"mysql": "ANALYZE TABLE instances"}.get(database.engine.dialect.name, "ANALYZE")
+    async with database.engine.connect() as connection:
+        await connection.execution_options(isolation_level="AUTOCOMMIT")
+        await connection.execute(sa.text(analyze))
+
+
+async def p95_of_fetches(database: RowDatabase) -> float:
+    """Milliseconds."""
+    pipelines = on(database, Instances)
+    leasing = pipelines.leasing(pipelines["instances"])
+    times = []
+    for _ in range(300):
+        began = time.perf_counter()
+        leases = await leasing.fetch(20, time.monotonic())
+        times.append(1000 * (time.perf_counter() - began))
+        await leasing.release(leases)
+    return sorted(times)[285]
+
+
+@pytest.mark.parametrize("due_at", ["2000-01-01 00:00:00", "2100-01-01 00:00:00"])
+async def test_a_fetch_takes_as_long_from_a_million_rows(
+    url: str, database: RowDatabase, due_at: str
+) -> None:
+    """Its p95 is at most 1.5 times that of 1,000 rows, with all rows due and with none."""
+    found = {}
+    for rows in (1000, 1_000_000):
+        await refilled(database, rows, due_at)
+        found[rows] = await p95_of_fetches(database)
+    small, large = found.values()
+    which = "all" if due_at < "2050" else "none"
+    print(
+        f"{url.partition(':')[0]}, {which} due: p95 {small:.1f} ms of 1,000, {large:.1f} ms of 10⁶"
+    )
+    assert large <= 1.5 * small

@@ -11,11 +11,19 @@ import pytest
 import sqlalchemy as sa
 from row_tables import Event, Fleet, Fleets, Instance, Instances, Job, Jobs, on
 
+from nonet import Size
 from nonet.base.errors import ConflictError, LeaseLostError, RowsBusy
-from nonet.pipelines import NOW, Changes, RowDatabase, Rows
+from nonet.pipelines import NOW, Changes, RowDatabase, Rows, RowTask
 from nonet.pipelines.leasing import Exhausted, Lease, Leasing, Loaded, RelatedBusy, Stale
 
 NOTHING = Changes()
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class InstanceTask(RowTask):
+    """Processes an instance."""
+
+    size = Size.SMALL
 
 
 def leasing_of(database: RowDatabase, cls: Any, *others: Any, **attributes: Any) -> Leasing:
@@ -393,3 +401,21 @@ async def test_figures_and_the_state_of_a_row(database: RowDatabase, add: Any) -
     assert found is not None
     assert (found.lease_owner, found.is_selected) == ("instances", True)
     assert await leasing.look(4711) is None
+
+
+async def test_a_row_is_dispatched_again_if_its_task_is_lost(
+    database: RowDatabase, add: Any
+) -> None:
+    """A task that never came, as after a flush of Redis, in a minute; one that died, sooner."""
+    (key,) = await add(Instance())
+    leasing = leasing_of(database, Instances, process_as=InstanceTask)
+    [dispatched] = await leasing.dispatch(10)
+    assert dispatched.key == key and await leasing.dispatch(10) == []
+    await change(database, Instance, key, due_at=PAST)  # a minute later
+    assert await leasing.dispatch(10) == [dispatched]
+    assert await leasing.take(key, dispatched.series, time.monotonic()) is not None
+    assert await leasing.take(key, dispatched.series, time.monotonic()) is None
+    row = await row_of(database, Instance, key)
+    assert row.due_at == row.lease_expires_at
+    await change(database, Instance, key, due_at=PAST, lease_expires_at=PAST)  # its worker died
+    assert await leasing.dispatch(10) == [dispatched]

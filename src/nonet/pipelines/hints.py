@@ -38,15 +38,17 @@ def announce(session: AsyncSession, table: str) -> None:
     tables.add(table)
 
 
+# SQLAlchemy calls both at the end of a savepoint, too.
 @sa.event.listens_for(Session, "after_commit")
 def _send(session: Session) -> None:
-    if tables := session.info.pop(_TABLES, None):
+    if not session.in_nested_transaction() and (tables := session.info.pop(_TABLES, None)):
         send_soon(tables)
 
 
 @sa.event.listens_for(Session, "after_rollback")
 def _discard(session: Session) -> None:
-    session.info.pop(_TABLES, None)
+    if not session.in_nested_transaction():
+        session.info.pop(_TABLES, None)
 
 
 def send_soon(tables: set[str]) -> None:

@@ -39,7 +39,7 @@ from nonet.pipelines.related import Related
 from nonet.rules.pipelines import HOLD, MOST, RowFigures, RowState
 
 ABANDONED_SECONDS = 600.0
-# After this time a row is dispatched to a task again.
+# After this time a row is dispatched again if no task has leased it.
 _DISPATCH_SECONDS = 60.0
 # When a waiting row is due again. Random, so that two rows that wait for each other's related rows
 # do not meet again.
@@ -204,6 +204,8 @@ class Leasing:
     async def take(self, key: Any, series: int, since: float) -> Lease | None:
         """Lease a row that was dispatched to a task.
 
+        It is due when the lease ends, so that it is dispatched again if the task dies.
+
         Args:
             series: as in `Dispatched`.
             since: monotonic time now.
@@ -218,13 +220,15 @@ class Leasing:
             if found is None or _microseconds(found[2]) != series:
                 return None
             token = str(uuid.uuid4())
+            ends_at = await read_now(session) + timedelta(seconds=self.pipeline.lease)
             leased = {
                 columns.lease_token: token,
                 columns.lease_owner: self.pipeline.name,
-                columns.lease_expires_at: db_now(self.pipeline.lease),
+                columns.lease_expires_at: ends_at,
+                columns.due_at: ends_at,
             }
             await _update(session, self.table, self._key == key, leased)
-        return Lease(key, token, since, found[1])
+        return Lease(key, token, since, ends_at)
 
     async def load(self, lease: Lease) -> Loaded | Exhausted:
         """Count an attempt, lease the related rows, and read the row.
