@@ -53,7 +53,6 @@ async def apply(leasing: Leasing, lease: Lease, changes: Changes = NOTHING, **op
     await leasing.apply(lease, None, changes, 60.0, tries, options.pop("within", nothing))
 
 
-PAST = datetime(2020, 1, 1, tzinfo=UTC)
 FUTURE = datetime(2100, 1, 1, tzinfo=UTC)
 
 
@@ -75,8 +74,6 @@ async def test_d01_only_free_or_own_rows_are_taken_the_oldest_first(
         Instance(due_at=PAST, status="done"),
     ]
     keys = await add(*rows)
-    # A server default fills what is None at an insert.
-    await change(database, Instance, keys[3], due_at=None)
 
     class Ready(Instances):
         def select(self) -> Any:
@@ -209,8 +206,12 @@ async def test_d16_all_children_or_none_and_the_parent_wins(
     assert (row.due_at - row.last_processed_at).total_seconds() <= 5
     assert (await row_of(database, Instance, free)).lease_token is None
     await apply(child, leased, Changes().again(0))
-    await change(database, Instance, free, due_at=PAST)
+    lately = datetime.now(UTC) - timedelta(seconds=20)
+    await change(database, Instance, free, due_at=lately)
     assert await fetch(child) == []  # the children are left to the parent
+    await change(database, Instance, free, due_at=lately - timedelta(minutes=1))
+    [long_due] = await fetch(child)  # but not without an end
+    await child.release([long_due])
     await change(database, Fleet, fleet, due_at=PAST)
     [lease] = await fetch(parent)
     assert isinstance(await parent.load(lease), Loaded)

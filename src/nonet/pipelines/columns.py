@@ -45,7 +45,7 @@ def lease_index(table: sa.Table) -> sa.Index:
 class LeaseMixin:
     """Columns with which pipelines lease the rows of a table; put it before the declarative base.
 
-    A new row is due at once. Programs read these columns; only pipelines and
+    A new row is due at once; one with ``due_at=None`` is not due until a touch. Programs read these columns; only pipelines and
     `nonet.pipelines.Rows` write them. `nonet.pipelines.add_lease_columns` adds them to an existing
     table.
 
@@ -64,7 +64,10 @@ class LeaseMixin:
             id: Mapped[int] = mapped_column(primary_key=True)
     """
 
-    due_at: Mapped[datetime | None] = mapped_column(UtcDateTime(), server_default=db_now())
+    # Without `evaluates_none` SQLAlchemy would leave out `due_at=None`, and the row would be due.
+    due_at: Mapped[datetime | None] = mapped_column(
+        UtcDateTime().evaluates_none(), server_default=db_now()
+    )
     last_processed_at: Mapped[datetime | None] = mapped_column(UtcDateTime())
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime())
     lease_token: Mapped[str | None] = mapped_column(sa.String(TOKEN_LENGTH))

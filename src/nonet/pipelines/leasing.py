@@ -9,8 +9,9 @@ Who may take a row:
 * A free row: any pipeline of its table. A row whose lease has ended: its owner only, because the
   owner knows what the dead process may have begun.
 * A *waiting* row (owner, but no token) could not get its related rows. Its pipeline tries again
-  soon. Until then nobody fetches the related rows, so that they become free. They can still be
-  fetched by a pipeline that owns them already: it has to end what it began.
+  soon. Until then no pipeline fetches the related rows, so that they become free; except for rows
+  that it owns already, because it has to end what it began, and for rows that have been due for
+  `FIRST_SECONDS`, because main rows could wait for them one after the other without an end.
 * An owner that has not come back for `ABANDONED_SECONDS` is ignored.
 
 All related rows are leased in one transaction or none is, and no row is leased while its
@@ -39,6 +40,7 @@ from nonet.pipelines.related import Related
 from nonet.rules.pipelines import HOLD, MOST, RowFigures, RowState
 
 ABANDONED_SECONDS = 600.0
+FIRST_SECONDS = 60.0
 # After this time a row is dispatched again if no task has leased it.
 _DISPATCH_SECONDS = 60.0
 # When a waiting row is due again. Random, so that two rows that wait for each other's related rows
@@ -636,15 +638,17 @@ def _due_rows(pipeline: Pipeline[Any]) -> sa.Select[Any]:
 
 
 def _is_wanted(of: type[Pipeline[Any]], related: Related) -> sa.ColumnElement[bool]:
-    """Whether a main row of another pipeline waits for a row of this table."""
+    """Whether a main row of another pipeline waits for a row of this table, and goes first."""
     main = table_of(of.model).alias()
+    has_time = table_of(related.model).c.due_at > db_now(-FIRST_SECONDS)
     is_waiting = sa.and_(
         main.c.lease_owner == of.name,
         main.c.lease_token.is_(None),
         main.c.due_at.is_not(None),
         main.c.last_processed_at > db_now(-ABANDONED_SECONDS),
     )
-    return sa.exists(sa.select(sa.literal(1)).where(related.is_of(main), is_waiting))
+    waiting = sa.exists(sa.select(sa.literal(1)).where(related.is_of(main), is_waiting))
+    return sa.and_(has_time, waiting)
 
 
 async def _update(
