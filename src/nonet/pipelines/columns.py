@@ -45,9 +45,9 @@ def lease_index(table: sa.Table) -> sa.Index:
 class LeaseMixin:
     """Columns with which pipelines lease the rows of a table; put it before the declarative base.
 
-    A new row is due at once; one with ``due_at=None`` is not due until a touch. Programs read these columns; only pipelines and
-    `nonet.pipelines.Rows` write them. `nonet.pipelines.add_lease_columns` adds them to an existing
-    table.
+    A new row is due at once; one with ``due_at=None`` is not due until a touch. Programs read these
+    columns; only pipelines and `nonet.pipelines.Rows` write them.
+    `nonet.pipelines.add_lease_columns` adds them to an existing table.
 
     Attributes:
         due_at: when the row needs attention; NULL: it is finished. UTC.
