@@ -12,6 +12,7 @@ import pytest
 from fastapi import FastAPI
 
 from nonet import BaseTask, Nonet, Size, TaskExpired, TaskFailed, TaskStatus, Usage
+from nonet.base.errors import RowsBusy
 from nonet.config.settings import plain_settings
 from nonet.contrib.fastapi import NonetApp, install, lifespan
 from nonet.messages.message import ResultDocument, encode
@@ -51,6 +52,10 @@ async def web(redis_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient
     @app.delete("/failed/{id}")
     async def fail(id: str) -> str:
         raise TaskFailed(f"task {id} is dead", error_type="OSError", reason="retries")
+
+    @app.put("/rows/{key}")
+    async def write(key: int) -> str:
+        raise RowsBusy("secret_table", key)
 
     @app.get("/results/{id}")
     async def result(id: str, nonet: NonetApp) -> Any:
@@ -126,6 +131,13 @@ async def test_what_has_ended_cannot_be_cancelled(
         client.set("{test}:r:one", b"done|1|")
     answer = await web.delete("/tasks/one")
     assert (answer.status_code, "current state" in answer.text) == (409, True)
+
+
+async def test_a_row_that_a_pipeline_has_can_be_written_later(web: httpx.AsyncClient) -> None:
+    """409 with the time to wait, and without the names of tables."""
+    answer = await web.put("/rows/7")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (409, "5")
+    assert answer.json() == {"detail": "another process is working on this: try again later"}
 
 
 async def test_what_has_failed_is_no_mistake_of_the_client(web: httpx.AsyncClient) -> None:

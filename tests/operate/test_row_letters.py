@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 import sqlalchemy as sa
@@ -41,7 +42,7 @@ async def nonet(redis_url: str, tmp_path: Path, rows: sa.Engine) -> AsyncIterato
         yield opened
 
 
-async def dead(nonet: Nonet, pipeline: str = "volumes", key: int = 17, series: int = 1) -> int:
+async def dead(nonet: Nonet, pipeline: str = "volumes", key: Any = 17, series: int = 1) -> int:
     """The number of a new letter."""
     letter = letter_of(pipeline, key, Exhausted(3, series), None, datetime.now(UTC))
     return await (await nonet.dead_letters()).add(letter)
@@ -119,3 +120,12 @@ async def test_a_row_that_is_exhausted_again_has_another_letter(nonet: Nonet) ->
     """Its series tells the letters apart; written twice, a letter is one."""
     first, again, second = await dead(nonet), await dead(nonet), await dead(nonet, series=2)
     assert first == again != second
+
+
+async def test_a_long_key_is_kept(nonet: Nonet) -> None:
+    """It does not fit into the id of the letter, by which a row is found otherwise."""
+    key = "/data/" + "long/" * 60
+    number = await dead(nonet, key=key)
+    assert (await letter(nonet, number)).row_key == key
+    [listed] = await (await nonet.dead_letters()).list()
+    assert (listed.row_key or "").startswith("/data/long/")

@@ -13,7 +13,7 @@ from nonet.base.errors import ConfigurationError, NotFoundError, ServerUnreachab
 from nonet.client.client import Client
 from nonet.messages.message import encode, pack
 from nonet.operate.dead_letters import write
-from nonet.pipelines.keys import key_from_text
+from nonet.pipelines.keys import key_from_text, text_of_key
 from nonet.pipelines.leasing import Exhausted
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.rows import Rows
@@ -80,6 +80,7 @@ def letter_of(
     pipeline: str, key: Any, exhausted: Exhausted, last: Settlement | None, now: datetime
 ) -> NewDeadLetter:
     """Create the letter of a row."""
+    text = text_of_key(key)
     from nonet.stores.sql.dead_letters import NewDeadLetter  # slow to import: 170 ms
 
     lost = ErrorSummary(
@@ -89,10 +90,10 @@ def letter_of(
     error = lost if last is None else last.error
     reason = Reason.WORKER_LOST if last is None else last.reason or Reason.RETRIES
     return NewDeadLetter(
-        task_id=row_letter_id(pipeline, key, exhausted.series),
+        task_id=row_letter_id(pipeline, text, exhausted.series),
         generation=0,
         task_class=row_letter_class(pipeline),
-        task_args=encode(pack({"key": str(key)})),
+        task_args=encode(pack({"key": text})),
         submitted_at=datetime.fromtimestamp(exhausted.series / 1e6, UTC),
         reason=reason,
         retry_count=max(0, exhausted.attempts - 1),

@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 import sqlalchemy as sa
 
+from nonet.pipelines.columns import LEASE_COLUMNS
 from nonet.tasks.task import BaseTask
 
 
@@ -32,6 +33,9 @@ class Changes:
     Args:
         values: new values of the row by column; `NOW` is the time of the apply.
 
+    Raises:
+        ValueError: a value is for a column of `LeaseMixin`.
+
     Example:
         return (
             Changes(status="active", activated_at=NOW)
@@ -41,6 +45,11 @@ class Changes:
     """
 
     def __init__(self, **values: Any) -> None:
+        if refused := LEASE_COLUMNS.intersection(values):
+            raise ValueError(
+                f"Changes: pipelines write {', '.join(sorted(refused))} themselves; call again() "
+                "or finish() to say when the row is due"
+            )
         self.values: dict[str, Any] = values
         self.updates: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = []
         self.inserts: list[tuple[Any, dict[str, Any]]] = []

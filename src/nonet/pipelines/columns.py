@@ -32,6 +32,9 @@ def lease_columns() -> list[sa.Column[Any]]:
     ]
 
 
+LEASE_COLUMNS = frozenset(column.name for column in lease_columns())
+
+
 def lease_index(table: sa.Table) -> sa.Index:
     """Add the index that the fetch of a pipeline needs to a table, unless it exists."""
     name = f"ix_{table.name}_due"

@@ -6,8 +6,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
+from pydantic import TypeAdapter
 
 from nonet.base.errors import NotFoundError
+
+_DIRECTIONS = (sa.sql.operators.asc_op, sa.sql.operators.desc_op)
 
 
 def table_of(model: Any) -> sa.Table:
@@ -23,15 +26,20 @@ def key_of(table: Any) -> sa.ColumnElement[Any]:
     return found
 
 
+def text_of_key(key: Any) -> str:
+    """A primary key as text: bytes in hexadecimal digits, others as `str` writes them."""
+    return key.hex() if isinstance(key, bytes) else str(key)
+
+
 def key_from_text(table: Any, text: str) -> Any:
-    """Convert a primary key that was written as text.
+    """Convert a primary key that `text_of_key`, or a user, wrote as text.
 
     Raises:
         NotFoundError: no row can have it.
     """
     kind = key_of(table).type.python_type
     try:
-        return text if kind is str else kind(text)
+        return bytes.fromhex(text) if kind is bytes else TypeAdapter(kind).validate_strings(text)
     except ValueError:
         raise NotFoundError(
             f"table {table.name} has no row {text!r}: its keys are of type {kind.__name__}"
@@ -51,23 +59,26 @@ def is_leading(table: sa.Table, columns: Sequence[Any]) -> bool:
 
 def serving_index(table: sa.Table, columns: Sequence[Any]) -> str | None:
     """Name of the index of a table that begins with these columns, in order and direction."""
-    wanted = [_spelt(column) for column in columns]
+    wanted = [_spelt(table, column) for column in columns]
     keys: list[tuple[Any, Iterable[Any]]] = [("PRIMARY", table.primary_key.columns)]
     keys += [(index.name, index.expressions) for index in table.indexes]
     unique = (each for each in table.constraints if isinstance(each, sa.UniqueConstraint))
     keys += [(each.name, each.columns) for each in unique]
     for name, key in keys:
-        spelt = [_spelt(column) for column in key]
+        spelt = [_spelt(table, column) for column in key]
         backwards = [(column, not is_descending) for column, is_descending in spelt]
         if wanted in (spelt[: len(wanted)], backwards[: len(wanted)]):
             return str(name)
     return None
 
 
-def _spelt(expression: Any) -> tuple[str, bool]:
-    """Name of a column in an order, and whether it is descending."""
-    is_descending = False
-    while isinstance(expression, sa.UnaryExpression):
-        is_descending ^= expression.modifier is sa.sql.operators.desc_op
-        expression = expression.element
-    return str(getattr(expression, "name", expression)), is_descending
+def _spelt(table: sa.Table, expression: Any) -> tuple[str, bool]:
+    """Name of a column in an order, and whether it is descending; else the expression as SQL."""
+    is_descending, column = False, expression
+    while isinstance(column, sa.UnaryExpression) and column.modifier in _DIRECTIONS:
+        is_descending ^= column.modifier is sa.sql.operators.desc_op
+        column = column.element
+    own = table.c.get(getattr(column, "name", ""))
+    if own is None or not own.shares_lineage(column):
+        return str(expression), False
+    return own.name, is_descending

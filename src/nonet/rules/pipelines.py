@@ -79,8 +79,9 @@ def row_letter_id(pipeline: str, key: object, series: int) -> str:
 
 
 def key_in(letter_id: str, pipeline: str) -> str:
-    """Return the primary key of the row that `row_letter_id` names."""
-    return letter_id.removeprefix(f"row:{pipeline}:").rpartition(":")[0]
+    """Return the primary key of the row that `row_letter_id` names; a long one is shortened."""
+    rest = letter_id.removeprefix(f"row:{pipeline}:")
+    return rest.rpartition(":")[0] or rest
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nonet.messages.message import decode
 from nonet.messages.repetition import Identity
 from nonet.rules.fingerprints import fingerprint_of, place_of
 from nonet.rules.pipelines import key_in, pipeline_of
@@ -111,8 +112,15 @@ class DeadLetter(NewDeadLetter):
 
     @property
     def row_key(self) -> str | None:
-        """The primary key of the row that failed; None: it is the letter of a task."""
-        return None if self.pipeline is None else key_in(self.task_id, self.pipeline)
+        """The primary key of the row that failed, as text; None: it is the letter of a task.
+
+        Without `task_args`, as in lists, a long key is shortened.
+        """
+        if self.pipeline is None:
+            return None
+        if self.task_args:
+            return str(decode(self.task_args)["key"])
+        return key_in(self.task_id, self.pipeline)
 
     @property
     def identity(self) -> Identity:
