@@ -52,6 +52,7 @@ class LightTask(RowTask):
     """Two at a time."""
 
     size = Size.SMALL
+    soft_timeout = 5.0
 
     @property
     def execution_locks(self) -> list[Any]:
@@ -88,14 +89,17 @@ class LightRows(Pipeline[Any]):
     lease = 3.0
 
     async def process(self, row: Any) -> Changes:
-        """Fail once, or die with the process, if that is its name."""
+        """Fail once, exceed the time limit, or die with the process, if that is its name."""
         if row.name == "fails once" and row.attempts == 1:
             raise ValueError("once")
+        if row.name == "sleeps once" and row.attempts == 1:
+            await asyncio.sleep(600)
         if row.name == "dies once" and row.attempts == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         async with database.sessions() as session:
             held = self.model.lease_token.is_not(None)
-            together = await session.scalar(sa.select(sa.func.count()).where(held))
+            is_alive = self.model.name != "dies once"  # its lease ends later
+            together = await session.scalar(sa.select(sa.func.count()).where(held, is_alive))
         await asyncio.sleep(0.2)
         is_child = os.getppid() != int(os.environ["ROWS_PARENT"])
         changes = Changes(runs=row.runs + 1, together=together, is_child=is_child)

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from row_tables import Event, Instance, Instances, on
+from row_tables import Event, Fleet, Instance, Instances, on
 
 from nonet import BaseTask, ExponentialBackoff, Nonet, Size, StopRetrying
 from nonet.base.errors import ConfigurationError, RegistrationError
@@ -164,9 +164,9 @@ async def test_d10_d11_d12_leases_are_renewed_while_the_loop_is_blocked(
         now = time.monotonic()
         for key in (mine, foreign):
             item = Held(table, (key,), "mine", "instances")
-            heartbeat.hold([item], 1.5, now, lambda reason, key=key: lost.append((key, reason)))
-        time.sleep(3.0)  # noqa: ASYNC251  # the event loop of the application is blocked
-        assert lost == [(foreign, "the lease was taken away")]
+            heartbeat.hold([item], 4.0, now, lambda reason, key=key: lost.append((key, reason)))
+        time.sleep(6.0)  # noqa: ASYNC251  # the event loop of the application is blocked
+        assert lost == [(foreign, "another process has a row of it, or a row was deleted")]
     finally:
         heartbeat.stop()
     async with database.sessions() as session:
@@ -439,6 +439,22 @@ class Unordered(Instances):
         return sa.select(Instance).order_by(Instance.status)
 
 
+class OrderedByFleets(Instances):
+    """Its order is by a column of another table, whose name its own table has an index for."""
+
+    def select(self) -> Any:
+        """Order by the fleet's due time."""
+        return sa.select(Instance).join(Fleet, Fleet.id == Instance.fleet_id).order_by(Fleet.due_at)
+
+
+class NullsFirst(Instances):
+    """Its order is one that an index serves only without this option."""
+
+    def select(self) -> Any:
+        """Order by the fleet, instances without one first."""
+        return sa.select(Instance).order_by(Instance.fleet_id.asc().nulls_first())
+
+
 class Plain(Pipeline[Any]):
     """Its table has no lease columns."""
 
@@ -459,6 +475,8 @@ class Sync(Instances):
     ("cls", "attributes", "problem"),
     [
         (Unordered, {}, "no index of table instances begins with"),
+        (OrderedByFleets, {}, "no index of table instances begins with fleets.due_at"),
+        (NullsFirst, {}, "no index of table instances begins with instances.fleet_id"),
         (Plain, {}, "has no lease columns"),
         (Sync, {}, "write `async def process"),
         (Instances, {"workers": 0}, "workers=0 must be"),

@@ -12,12 +12,14 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
+from nonet.base.loop import in_own_thread
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.leasing import Held, extend
 from nonet.telemetry.failures import FailureLog
@@ -37,12 +39,15 @@ class Beating:
         lasts: seconds of a lease.
         deadline: monotonic time until which the lease is trusted.
         on_lost: called once, in the thread, with the reason.
+        is_ending: a transaction that ends the lease has begun. It checks the lease itself, and
+            after its commit the lease is gone on purpose: so no loss is reported any more.
     """
 
     items: Sequence[Held]
     lasts: float
     deadline: float
     on_lost: Callable[[str], None] = field(repr=False)
+    is_ending: bool = False
 
     @property
     def is_due(self) -> bool:
@@ -55,7 +60,6 @@ class Heartbeat:
 
     Attributes:
         failures: number of failed renewals.
-        losses: number of lost leases.
     """
 
     def __init__(self, database: RowDatabase) -> None:
@@ -66,7 +70,6 @@ class Heartbeat:
         self._wake: Callable[[], object] = lambda: None
         self._thread = threading.Thread(target=self._run, name="nonet-row-leases", daemon=True)
         self._log = FailureLog("renewal of row leases", logger)
-        self.losses: int = 0
 
     @property
     def failures(self) -> int:
@@ -149,7 +152,9 @@ class Heartbeat:
         now = time.monotonic()
         for beating in self._all():
             if now >= beating.deadline:
-                self._lose(beating, "the lease could not be renewed in time")
+                self._lose(
+                    beating, "no renewal in time: the database was silent, or the row was locked"
+                )
 
     async def _beat_forever(self, engine: AsyncEngine) -> None:
         while True:
@@ -172,21 +177,26 @@ class Heartbeat:
     async def _renew(self, engine: AsyncEngine, lasts: float, group: Sequence[Beating]) -> None:
         """Renew leases in one transaction, with one statement for each table."""
         sent = time.monotonic()
+        renewed = [(beating, beating.items) for beating in group]
         tables: defaultdict[sa.Table, list[Held]] = defaultdict(list)
-        for item in (item for beating in group for item in beating.items):
+        for item in (item for _, items in renewed for item in items):
             tables[item.table].append(item)
-        lost: list[Held] = []
+        lost: set[Held] = set()
+        skipped: set[Held] = set()
         async with (
             self._database.answering(lasts / 3),
             AsyncSession(engine) as session,
             session.begin(),
         ):
             for table in sorted(tables, key=lambda table: table.name):
-                lost += await extend(session, tables[table], lasts)
-        for beating in group:
-            if any(item in lost for item in beating.items):
-                self._lose(beating, "the lease was taken away")
-            else:
+                of_table = await extend(session, tables[table], lasts)
+                lost |= of_table.lost
+                skipped |= of_table.skipped
+        for beating, items in renewed:
+            if not lost.isdisjoint(items):
+                self._lose(beating, "another process has a row of it, or a row was deleted")
+            # If related rows were added meanwhile, their lease has not been renewed.
+            elif skipped.isdisjoint(items) and beating.items is items:
                 beating.deadline = sent + trusted_for(lasts)
 
     def _lose(self, beating: Beating, reason: str) -> None:
@@ -194,12 +204,42 @@ class Heartbeat:
             if beating not in self._held:
                 return  # released meanwhile
             self._held.discard(beating)
-            self.losses += 1
+        if beating.is_ending:
+            return
         beating.on_lost(reason)
         item = beating.items[0]
         logger.warning(
             "row lease lost: table=%s key=%s reason=%s", item.table.name, item.keys[0], reason
         )
+
+
+_sharing: dict[RowDatabase, tuple[Heartbeat, int]] = {}
+
+
+@asynccontextmanager
+async def renewing(database: RowDatabase) -> AsyncIterator[Heartbeat]:
+    """Renew leases of a database while the block runs.
+
+    All blocks of this process share one thread and its connection; the last one closes the
+    connections of the database.
+
+    Raises:
+        ConfigurationError: the URL of the database is wrong or its driver is not installed.
+    """
+    _ = database.engine  # raises here what would end the thread
+    heartbeat, users = _sharing.get(database) or (Heartbeat(database), 0)
+    if not users:
+        heartbeat.start()
+    _sharing[database] = heartbeat, users + 1
+    try:
+        yield heartbeat
+    finally:
+        heartbeat, users = _sharing.pop(database)
+        if users > 1:
+            _sharing[database] = heartbeat, users - 1
+        else:
+            await in_own_thread(heartbeat.stop)
+            await database.close()
 
 
 def trusted_for(lasts: float) -> float:

@@ -11,13 +11,12 @@ from functools import partial
 from typing import Any
 
 from nonet.base.errors import NonetError
-from nonet.base.loop import in_own_thread
 from nonet.client.parts import Parts
 from nonet.daemon.health import Page, Report
 from nonet.daemon.service import ExitCode, Stop, every, process_name, reached
 from nonet.pipelines.burial import Letters
 from nonet.pipelines.database import RowDatabase
-from nonet.pipelines.heartbeat import Heartbeat
+from nonet.pipelines.heartbeat import Heartbeat, renewing
 from nonet.pipelines.hints import Listener
 from nonet.pipelines.options import PipelineOptions, options_of
 from nonet.pipelines.pipeline import Pipeline
@@ -65,14 +64,12 @@ class PipelineHost:
         self._classes = [pipelines.find(name) for name in dict.fromkeys(names)]
         self._stop = Stop()
         self._is_ready = False
-        databases = {cls.database for cls in self._classes}
-        self._heartbeats = {database: Heartbeat(database) for database in databases}
+        self._heartbeats: dict[RowDatabase, Heartbeat] = {}
         letters = self._letters = Letters(parts.client)
         self._pauses: Sequence[Pause] = ()
         self.runners: list[Runner] = [
             Runner(
                 pipelines.leasing(cls),
-                self._heartbeats[cls.database],
                 injector,
                 parts.client,
                 partial(self._options, cls),
@@ -103,15 +100,13 @@ class PipelineHost:
         """
         self._stop = stop
         async with AsyncExitStack() as closing:
-            for database in self._heartbeats:
+            for database in {cls.database for cls in self._classes}:
                 if (reserved := database.reserve()) is not None:
                     closing.enter_context(reserved)
-                closing.push_async_callback(database.close)
+                heartbeat = await closing.enter_async_context(renewing(database))
+                self._heartbeats[database] = heartbeat
                 if not await reached(stop, database.check):
                     return ExitCode.OK
-            for heartbeat in self._heartbeats.values():
-                heartbeat.start()
-                closing.push_async_callback(in_own_thread, heartbeat.stop)
             logger.info(
                 "pipelines %s ready: %s", self.name, ", ".join(c.name for c in self._classes)
             )
@@ -120,7 +115,10 @@ class PipelineHost:
                 async with asyncio.timeout(_HINT_SECONDS):
                     await self._follow()
             self._is_ready = True
-            loops = [asyncio.create_task(runner.run(stop)) for runner in self.runners]
+            loops = [
+                asyncio.create_task(runner.run(stop, self._heartbeats[runner.pipeline.database]))
+                for runner in self.runners
+            ]
             beside = {
                 asyncio.create_task(self._listener.run(stop), name="hints"),
                 asyncio.create_task(every(stop, "configuration of pipelines", self._follow)),

@@ -20,6 +20,8 @@ transaction waits for another row. So no two rows can wait for each other.
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -30,11 +32,13 @@ from typing import Any, NamedTuple
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
+from nonet.base.errors import ServerUnreachableError
 from nonet.pipelines.changes import Changes, statements, with_now
 from nonet.pipelines.clock import db_now, read_now
+from nonet.pipelines.columns import OWNER_LENGTH
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.hints import announce
-from nonet.pipelines.keys import key_of, serving_index, table_of
+from nonet.pipelines.keys import key_of, serving_index, table_of, text_of_key
 from nonet.pipelines.pipeline import Pipeline, order_of
 from nonet.pipelines.related import Related
 from nonet.rules.pipelines import HOLD, MOST, RowFigures, RowState
@@ -71,7 +75,8 @@ class Lease:
     Attributes:
         since: monotonic time before the lease was requested.
         due_at: when the row was due, as the fetch or `Leasing.load` read it.
-        attempt: number of this attempt, from 1; 0: not loaded yet.
+        waited: seconds for which it had been due then.
+        attempt: number of this attempt, from 1; 0: not counted yet.
         related: its related rows.
     """
 
@@ -79,6 +84,7 @@ class Lease:
     token: str
     since: float
     due_at: datetime
+    waited: float = 0.0
     attempt: int = 0
     related: list[Held] = field(default_factory=list)
 
@@ -185,7 +191,11 @@ class Leasing:
             }
             keys = [row[0] for row in found]
             await _update(session, self.table, key.in_(keys), leased)
-        return [Lease(row[0], token, since, row[1]) for row in found]
+        waited = [(row[2] - row[1]).total_seconds() for row in found]
+        return [
+            Lease(row[0], token, since, row[1], waits)
+            for row, waits in zip(found, waited, strict=True)
+        ]
 
     async def dispatch(self, limit: int) -> list[Dispatched]:
         """Take due rows for tasks: they are due again in a while, unless a task leases them.
@@ -201,7 +211,7 @@ class Leasing:
                 keys = [row[0] for row in found]
                 later = {columns.due_at: db_now(_DISPATCH_SECONDS)}
                 await _update(session, self.table, self._key.in_(keys), later)
-        return [Dispatched(row[0], _microseconds(row[2])) for row in found]
+        return [Dispatched(row[0], _microseconds(row[3])) for row in found]
 
     async def take(self, key: Any, series: int, since: float) -> Lease | None:
         """Lease a row that was dispatched to a task.
@@ -219,10 +229,10 @@ class Leasing:
         statement = self._taken.add_columns(columns.last_processed_at).where(self._key == key)
         async with self.database.transaction() as session:
             found = (await session.execute(statement)).one_or_none()
-            if found is None or _microseconds(found[2]) != series:
+            if found is None or _microseconds(found[3]) != series:
                 return None
             token = str(uuid.uuid4())
-            ends_at = await read_now(session) + timedelta(seconds=self.pipeline.lease)
+            ends_at = found[2] + timedelta(seconds=self.pipeline.lease)
             leased = {
                 columns.lease_token: token,
                 columns.lease_owner: self.pipeline.name,
@@ -239,26 +249,52 @@ class Leasing:
             Stale: the lease was lost.
             RelatedBusy: a related row is leased by others; nothing has changed.
             NotSelected: `Pipeline.load` does not select the row; nothing has changed.
+            ServerUnreachableError: repeat it. An earlier try that was committed after all is
+                recognised by its attempt.
+            Exception: the author's code failed; nothing has changed.
         """
+        try:
+            async with self.database.transaction() as session:
+                return await self._load(session, lease)
+        except (Stale, ServerUnreachableError, asyncio.CancelledError):
+            raise
+        except BaseException:
+            lease.attempt = 0
+            raise
+
+    async def _load(self, session: AsyncSession, lease: Lease) -> Loaded | Exhausted:
+        columns = self.table.c
+        counted: Any = lease.attempt or columns.attempts + 1
+        may_try = (
+            columns.attempts.in_([lease.attempt - 1, lease.attempt])
+            if lease.attempt
+            else columns.attempts.between(0, self.pipeline.max_attempts - 1)
+        )
+        mine = sa.and_(self._is_mine(lease), may_try)
+        if not await _update(session, self.table, mine, {columns.attempts: counted}):
+            return await self._exhausted(session, lease)
+        row = await self._read(session, lease)
+        lease.attempt, lease.due_at = row.attempts, row.due_at
+        if self.pipeline.related and self.pipeline.needs_related(row):
+            related = [
+                held
+                for item in self.pipeline.related
+                if (held := await self._lease_related(session, lease, item)) is not None
+            ]
+            row = await self._read(session, lease)  # it may have loaded related rows
+            lease.related = related
+        session.expunge_all()
+        return Loaded(row)
+
+    async def count(self, lease: Lease) -> None:
+        """Count an attempt of a row that cannot be loaded. Raises `Stale`."""
         columns = self.table.c
         async with self.database.transaction() as session:
-            counted = {columns.attempts: columns.attempts + 1}
-            may_try = columns.attempts.between(0, self.pipeline.max_attempts - 1)
-            mine = sa.and_(self._is_mine(lease), may_try)
-            if not await _update(session, self.table, mine, counted):
-                return await self._exhausted(session, lease)
-            row = await self._read(session, lease)
-            lease.attempt, lease.due_at = row.attempts, row.due_at
-            if self.pipeline.related and self.pipeline.needs_related(row):
-                related = [
-                    held
-                    for item in self.pipeline.related
-                    if (held := await self._lease_related(session, lease, item)) is not None
-                ]
-                row = await self._read(session, lease)  # it may have loaded related rows
-                lease.related = related
-            session.expunge_all()
-        return Loaded(row)
+            guard = await self._guard(session, lease, [])
+            assert guard is not None  # there was no earlier try
+            lease.attempt = lease.attempt or guard.attempts + 1
+            counted = {columns.attempts: lease.attempt}
+            await _update(session, self.table, self._is_mine(lease), counted)
 
     async def _read(self, session: AsyncSession, lease: Lease) -> Any:
         statement = self.pipeline.load(lease.key).execution_options(populate_existing=True)
@@ -271,9 +307,10 @@ class Leasing:
         """Mark a row as dying, because its last attempts died with their processes."""
         columns = self.table.c
         query = sa.select(columns.attempts, columns.last_processed_at).where(self._is_mine(lease))
-        found = (await session.execute(query.with_for_update())).one_or_none()
+        found = (await session.execute(query.with_for_update(key_share=True))).one_or_none()
         if found is None:
             raise Stale
+        await self._release_abandoned(session, lease)
         if found.attempts < 0:
             return Exhausted(-found.attempts, _microseconds(found.last_processed_at))
         return await self._mark_dying(session, lease, found.attempts)
@@ -284,6 +321,17 @@ class Leasing:
         await _update(session, self.table, self._is_mine(lease), dying)
         return Exhausted(attempts, _microseconds(now))
 
+    async def _release_abandoned(self, session: AsyncSession, lease: Lease) -> None:
+        """Release the related rows of attempts that died: no attempt of this row follows."""
+        owner = owner_of_related(self.pipeline, lease.key)
+        for related in self.pipeline.related:
+            table = table_of(related.model)
+            of_row = related.condition(self.pipeline.model, lease.key)
+            query = sa.select(key_of(table)).where(of_row, table.c.lease_owner == owner)
+            query = query.with_for_update(skip_locked=True, of=table, key_share=True)
+            if keys := (await session.scalars(query)).all():
+                await _update(session, table, key_of(table).in_(keys), free(table))
+
     async def _lease_related(
         self, session: AsyncSession, lease: Lease, related: Related
     ) -> Held | None:
@@ -291,9 +339,12 @@ class Leasing:
         key = key_of(table)
         owner = owner_of_related(self.pipeline, lease.key)
         condition = related.condition(self.pipeline.model, lease.key)
-        free = sa.and_(condition, may_take(table, owner))
-        query = sa.select(key).where(free).order_by(key)
-        got = (await session.scalars(query.with_for_update(skip_locked=True, of=table))).all()
+        # Only attempts of this row have this owner. Its lease is ours, so theirs have ended.
+        is_own = table.c.lease_owner == owner
+        may_lease = sa.and_(condition, sa.or_(may_take(table, owner), is_own))
+        query = sa.select(key).where(may_lease).order_by(key)
+        query = query.with_for_update(skip_locked=True, of=table, key_share=True)
+        got = (await session.scalars(query)).all()
         count = sa.select(sa.func.count()).select_from(table).where(condition)
         if len(got) < (await session.execute(count)).scalar_one():
             raise RelatedBusy
@@ -358,8 +409,8 @@ class Leasing:
             guard = await self._guard(session, lease, tries)
             if guard is None:
                 return
-            is_taken_back = lease.attempt > 0 and not counts
-            used = guard.attempts - is_taken_back
+            is_counted = guard.attempts == lease.attempt > 0
+            used = guard.attempts - (is_counted and not counts)
             due = guard.now + timedelta(seconds=delay)
             await self._end(session, lease, guard, due, {"attempts": used})
 
@@ -371,8 +422,7 @@ class Leasing:
         due: datetime | None,
         values: dict[str, Any],
     ) -> None:
-        # A row that was touched during the lease has another due time now, and keeps it.
-        due_at = due if guard.due_at == lease.due_at else guard.due_at
+        due_at = _unless_touched(due, guard, lease)
         values |= {"due_at": due_at, "last_processed_at": guard.now, **FREE}
         model = self.pipeline.model
         await session.execute(sa.update(model).where(self._key == lease.key).values(values))
@@ -382,7 +432,8 @@ class Leasing:
         """Mark a row as dying after its last attempt. Raises `Stale`."""
         async with self.database.transaction() as session:
             query = sa.select(self.table.c.attempts).where(self._is_mine(lease))
-            if (attempts := await session.scalar(query.with_for_update())) is None:
+            attempts = await session.scalar(query.with_for_update(key_share=True))
+            if attempts is None:
                 raise Stale
             await self._release_related(session, lease)
             lease.related = []
@@ -391,10 +442,12 @@ class Leasing:
     async def bury(self, lease: Lease) -> None:
         """Finish a dying row whose letter is written. Raises `Stale`."""
         columns = self.table.c
-        values = {columns.due_at: None, columns.attempts: 0, **self._released()}
         async with self.database.transaction() as session:
-            if not await _update(session, self.table, self._is_mine(lease), values):
-                raise Stale
+            guard = await self._guard(session, lease, [])
+            assert guard is not None  # there was no earlier try
+            due_at = _unless_touched(None, guard, lease)
+            values = {columns.due_at: due_at, columns.attempts: 0, **free(self.table)}
+            await _update(session, self.table, self._is_mine(lease), values)
 
     async def put_off(self, lease: Lease, delay: float) -> None:
         """Release a dying row whose letter was not written, due again after `delay` seconds.
@@ -402,7 +455,7 @@ class Leasing:
         Raises `Stale`.
         """
         columns = self.table.c
-        values = {columns.due_at: db_now(delay), **self._released()}
+        values = {columns.due_at: db_now(delay), **free(self.table)}
         async with self.database.transaction() as session:
             if not await _update(session, self.table, self._is_mine(lease), values):
                 raise Stale
@@ -430,12 +483,17 @@ class Leasing:
                 mine = sa.and_(
                     self._key.in_([each.key for each in group]), columns.lease_token == token
                 )
-                counted = [each.key for each in group if each.attempt]
-                uncounted = sa.case(
-                    (sa.and_(self._key.in_(counted), columns.attempts > 0), columns.attempts - 1),
-                    else_=columns.attempts,
-                )
-                values = {columns.attempts: uncounted, **self._released()}
+                values = free(self.table)
+                counted = [
+                    (
+                        sa.and_(self._key == each.key, columns.attempts == each.attempt),
+                        each.attempt - 1,
+                    )
+                    for each in group
+                    if each.attempt
+                ]
+                if counted:
+                    values[columns.attempts] = sa.case(*counted, else_=columns.attempts)
                 await _update(session, self.table, mine, values)
             for lease in leases:
                 await self._release_related(session, lease)
@@ -506,16 +564,13 @@ class Leasing:
     def _is_mine(self, lease: Lease) -> sa.ColumnElement[bool]:
         return sa.and_(self._key == lease.key, self.table.c.lease_token == lease.token)
 
-    def _released(self) -> dict[Any, Any]:
-        return {self.table.c[name]: value for name, value in FREE.items()}
-
     async def _guard(
         self, session: AsyncSession, lease: Lease, tries: list[datetime]
     ) -> _Guard | None:
         """Lock a row that is still leased; None: an earlier try was committed after all."""
         columns = self.table.c
         query = sa.select(db_now(), columns.due_at, columns.attempts).where(self._is_mine(lease))
-        found = (await session.execute(query.with_for_update())).one_or_none()
+        found = (await session.execute(query.with_for_update(key_share=True))).one_or_none()
         if found is not None:
             tries.append(found[0])
             return _Guard(*found)
@@ -533,33 +588,61 @@ class Leasing:
                 columns.lease_token == held.token,
                 columns.lease_owner == held.owner,
             )
-            values = {columns[name]: value for name, value in FREE.items()}
-            await _update(session, held.table, mine, values)
+            await _update(session, held.table, mine, free(held.table))
 
 
-async def extend(session: AsyncSession, items: Sequence[Held], seconds: float) -> list[Held]:
-    """Renew leases; return those that were lost.
+class Extended(NamedTuple):
+    """What a renewal did not extend.
+
+    Attributes:
+        lost: rows that are deleted, or leased by others.
+        skipped: rows that a transaction of another program has locked. Their leases still hold.
+    """
+
+    lost: set[Held]
+    skipped: set[Held]
+
+
+async def extend(session: AsyncSession, items: Sequence[Held], seconds: float) -> Extended:
+    """Renew leases, except those of locked rows.
+
+    A program may keep a row locked for as long as its transaction takes. If the renewal waited for
+    that, all leases of this process would end.
 
     Args:
         items: rows of one table.
         seconds: how long they last from now.
     """
     table = items[0].table
-    key, columns = key_of(table), table.c
+    key, token = key_of(table), table.c.lease_token
     keys = sorted({key for item in items for key in item.keys})
-    tokens = {item.token for item in items}
-    mine = sa.and_(key.in_(keys), columns.lease_token.in_(tokens))
-    renewed = await _update(session, table, mine, {columns.lease_expires_at: db_now(seconds)})
-    if renewed == sum(len(item.keys) for item in items):
-        return []
-    found = (await session.execute(sa.select(key, columns.lease_token).where(key.in_(keys)))).all()
-    alive = {(row[0], row[1]) for row in found}
-    return [item for item in items if any((key, item.token) not in alive for key in item.keys)]
+    mine = sa.and_(key.in_(keys), token.in_({item.token for item in items}))
+    query = sa.select(key, token).where(mine).order_by(key)
+    query = query.with_for_update(skip_locked=True, key_share=True)
+    renewed = {(row[0], row[1]) for row in await session.execute(query)}
+    if renewed:
+        until = {table.c.lease_expires_at: db_now(seconds)}
+        await _update(session, table, key.in_([row[0] for row in renewed]), until)
+    left = {item for item in items if not renewed.issuperset(_leases(item))}
+    if not left:
+        return Extended(set(), set())
+    query = sa.select(key, token).where(mine)
+    alive = {(row[0], row[1]) for row in await session.execute(query)}
+    lost = {item for item in left if not alive.issuperset(_leases(item))}
+    return Extended(lost, left - lost)
+
+
+def _leases(item: Held) -> set[tuple[Any, str]]:
+    return {(key, item.token) for key in item.keys}
 
 
 def owner_of_related(pipeline: Pipeline[Any], key: Any) -> str:
     """Owner of the related rows of a main row."""
-    return f"{pipeline.name}:{key}"
+    text = text_of_key(key)
+    owner = f"{pipeline.name}:{text}"
+    if len(owner) <= OWNER_LENGTH:
+        return owner
+    return f"{pipeline.name}:{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def may_take(table: sa.Table, owner: str) -> sa.ColumnElement[bool]:
@@ -589,7 +672,9 @@ def _fetch_statement(
     is_wanted = sa.or_(*(_is_wanted(of, related) for of, related in waiting_for), sa.false())
     may_begin = sa.and_(is_unowned, sa.not_(is_wanted)) if waiting_for else is_unowned
     return (
-        chosen.with_only_columns(key_of(table), columns.due_at, maintain_column_froms=True)
+        chosen.with_only_columns(
+            key_of(table), columns.due_at, db_now(), maintain_column_froms=True
+        )
         .where(
             condition,
             columns.due_at.is_not(None),
@@ -598,7 +683,7 @@ def _fetch_statement(
         )
         .order_by(None)
         .order_by(*order_of(chosen, table))
-        .with_for_update(skip_locked=True, of=table)
+        .with_for_update(skip_locked=True, of=table, key_share=True)
     )
 
 
@@ -649,6 +734,16 @@ def _is_wanted(of: type[Pipeline[Any]], related: Related) -> sa.ColumnElement[bo
     )
     waiting = sa.exists(sa.select(sa.literal(1)).where(related.is_of(main), is_waiting))
     return sa.and_(has_time, waiting)
+
+
+def _unless_touched(due: datetime | None, guard: _Guard, lease: Lease) -> datetime | None:
+    """The due time of a row, unless it was touched during the lease: that changed it."""
+    return due if guard.due_at == lease.due_at else guard.due_at
+
+
+def free(table: sa.Table) -> dict[Any, Any]:
+    """The lease columns of a row without a lease."""
+    return {table.c[name]: value for name, value in FREE.items()}
 
 
 async def _update(

@@ -34,6 +34,7 @@ from nonet.pipelines.leasing import (
 )
 from nonet.pipelines.pipeline import Pipeline
 from nonet.rules.outcomes import End, Failed, Settlement, decide
+from nonet.tasks.execution import running_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.task import BaseTask
 from nonet.telemetry.failures import FailureLog
@@ -65,6 +66,18 @@ class Item:
     is_stopped: bool = False
     task: asyncio.Task[Any] | None = None
     error: BaseException | None = None
+
+    def lose(self, reason: str) -> bool:
+        """Cancel the processing; return False if a transaction that ends the lease has begun.
+
+        That transaction may have been committed already, so it must not look like a loss.
+        """
+        if self.beating.is_ending:
+            return False
+        self.lost = reason
+        if self.task is not None:
+            self.task.cancel()
+        return True
 
 
 class Processing:
@@ -106,22 +119,45 @@ class Processing:
         """Load, process and settle a leased row; return its outcome.
 
         Raises:
-            Stale: the lease was lost.
+            Stale: the lease was lost. Related rows were released.
         """
+        try:
+            return await self._run(item)
+        except asyncio.CancelledError:
+            if item.lost is None:
+                raise
+            uncancel()
+            await self._release_related(item)
+            raise Stale from None
+        except Stale:
+            item.lost = item.lost or "another process has the row"
+            await self._release_related(item)
+            raise
+
+    async def _run(self, item: Item) -> str:
         lease = item.lease
         try:
             loaded = await self._until_lost(item, partial(self.leasing.load, lease))
         except RelatedBusy:
-            await self._until_lost(item, partial(self.leasing.wait, lease))
+            await self._end(item, partial(self.leasing.wait, lease))
             return "waiting"
         except NotSelected:
             fail = partial(self.leasing.fail, lease, self._interval(), [], counts=False)
-            await self._until_lost(item, fail)
+            await self._end(item, fail)
             return "not-selected"
+        except Stale:
+            raise
+        except Exception as error:  # of the author's load() or needs_related()
+            item.error = error
+            await self._until_lost(item, partial(self.leasing.count, lease))
+            return await self._fail(item, error)
         if isinstance(loaded, Exhausted):
             return await self._bury(item, loaded, None)
         item.beating.items = self.leasing.held(lease)
-        self._started(max(0.0, (datetime.now(UTC) - lease.due_at).total_seconds()))
+        self._started(lease.waited + time.monotonic() - lease.since)
+        return await self._process(item, loaded)
+
+    async def _process(self, item: Item, loaded: Loaded) -> str:
         changes = None
         try:
             changes = await self._call(loaded.row)
@@ -130,14 +166,16 @@ class Processing:
         except Stale:
             await self._on_stale(loaded, changes)
             raise
-        except asyncio.CancelledError as error:
-            if not is_cancelled():  # the author's code raised it
-                return await self._fail(item, error)
-            if item.lost is not None:
+        except BaseException as error:  # SystemExit in an author's code must not end the process
+            if item.lost is not None:  # whatever the author's code made of its cancellation
                 uncancel()
                 await self._on_stale(loaded, changes)
-            raise
-        except BaseException as error:  # SystemExit in an author's code must not end the process
+                raise Stale from error
+            if is_cancelled():
+                if (limit := _exceeded_limit()) is None:
+                    raise asyncio.CancelledError from error
+                uncancel()
+                limit.__cause__, error = error, limit
             item.error = error
             return await self._fail(item, error)
 
@@ -166,12 +204,14 @@ class Processing:
     async def _apply(self, item: Item, loaded: Loaded, changes: Changes) -> None:
         tries: list[datetime] = []
         durable, others = self._split(changes)
+        for task in others:
+            self._client.envelopes.prepare(task)  # an invalid task fails here, not after the commit
         apply = partial(
             self.leasing.apply,
             *(item.lease, loaded.row, changes, self._interval(), tries),
             within=partial(self._submit_within, durable),
         )
-        await self._until_lost(item, apply)
+        await self._end(item, apply)
         await self._submit_after(others)
 
     def _split(self, changes: Changes) -> tuple[list[BaseTask], list[BaseTask]]:
@@ -188,16 +228,22 @@ class Processing:
         ends_at = time.monotonic() + _SUBMIT_SECONDS
         for task in tasks:
             id = str(uuid.uuid4())  # so that a repetition after a lost reply is the same task
-            while True:
-                try:
-                    await self._client.submit(task, id=id)
-                    break
-                except NonetError as error:
-                    if time.monotonic() > ends_at:
-                        name = type(task).__name__
-                        logger.error("task of an applied row lost: class=%s error=%s", name, error)
+            reason: object = "the process stops"
+            try:
+                while True:
+                    try:
+                        await self._client.submit(task, id=id)
+                        reason = ""
                         break
-                await asyncio.sleep(_AGAIN_SECONDS)
+                    except NonetError as error:
+                        reason = error
+                        if time.monotonic() > ends_at:
+                            break
+                    await asyncio.sleep(_AGAIN_SECONDS)
+            finally:
+                if reason:
+                    name = type(task).__name__
+                    logger.error("task of an applied row lost: class=%s error=%s", name, reason)
 
     async def _fail(self, item: Item, error: BaseException) -> str:
         lease = item.lease
@@ -211,21 +257,22 @@ class Processing:
         is_last = lease.attempt >= self.pipeline.max_attempts and settlement.end is End.RETRY
         if settlement.end is End.DEAD or is_last:
             self._log_failure(item, settlement, "becomes a dead letter")
-            exhausted = await self._until_lost(item, partial(self.leasing.exhaust, lease))
+            exhausted = await self._end(item, partial(self.leasing.exhaust, lease))
+            item.beating.items = self.leasing.held(lease)  # its related rows are free now
             return await self._bury(item, exhausted, settlement)
         delay = settlement.delay.total_seconds()
         counts = settlement.end is End.RETRY
         self._log_failure(item, settlement, f"due again in {delay:.0f} s")
-        await self._until_lost(item, partial(self.leasing.fail, lease, delay, [], counts=counts))
+        await self._end(item, partial(self.leasing.fail, lease, delay, [], counts=counts))
         return "failed" if counts else "handed-back"
 
     async def _bury(self, item: Item, exhausted: Exhausted, last: Settlement | None) -> str:
         """Write the dead letter, then finish the row; it stays dying while that is impossible."""
         key = item.lease.key
         if (delay := await self._write(key, exhausted, last)) is not None:
-            await self._until_lost(item, partial(self.leasing.put_off, item.lease, delay))
+            await self._end(item, partial(self.leasing.put_off, item.lease, delay))
             return "dying"
-        await self._until_lost(item, partial(self.leasing.bury, item.lease))
+        await self._end(item, partial(self.leasing.bury, item.lease))
         return "dead"
 
     async def _on_stale(self, loaded: Loaded, changes: Changes | None) -> None:
@@ -233,6 +280,15 @@ class Processing:
             await self.pipeline.on_stale(loaded.row, changes)
         except Exception:
             logger.exception("on_stale of pipeline %s failed", self.pipeline)
+
+    async def _end(self, item: Item, step: Callable[[], Any]) -> Any:
+        """Do a step that ends the lease. It checks the lease itself and raises `Stale`.
+
+        A renewal that meets the lease in the meantime must not report a loss: after a commit whose
+        reply has not arrived yet, `on_stale` would revert what was applied.
+        """
+        item.beating.is_ending = True
+        return await self._until_lost(item, step)
 
     async def _until_lost(self, item: Item, step: Callable[[], Any]) -> Any:
         """Do a step, and repeat it while the database is unavailable and the lease holds."""
@@ -247,7 +303,7 @@ class Processing:
                 self._log.failed(error, _AGAIN_SECONDS)
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def release_related(self, item: Item) -> None:
+    async def _release_related(self, item: Item) -> None:
         """Release the related rows of a lost lease; if that fails, their leases end."""
         try:
             await self.leasing.release_related(item.lease)
@@ -276,6 +332,12 @@ def refuse_modified(row: Any) -> None:
             f"process changed {', '.join(changed)} of the row, which is read-only: "
             f"return Changes({changed[0]}=…)"
         )
+
+
+def _exceeded_limit() -> TaskTimeoutError | None:
+    """The time limit for which the task that processes the row was cancelled, or None."""
+    running = running_context()
+    return None if running is None else running.timed_out
 
 
 def is_cancelled() -> bool:

@@ -5,24 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from nonet.base.errors import LeaseLostError, NonetError, NotFoundError
-from nonet.base.loop import in_own_thread
 from nonet.client.client import Client
 from nonet.config.settings import load_settings
 from nonet.pipelines.burial import Letters
-from nonet.pipelines.database import RowDatabase
-from nonet.pipelines.heartbeat import Heartbeat
+from nonet.pipelines.heartbeat import renewing
 from nonet.pipelines.keys import key_from_text
 from nonet.pipelines.leasing import Leasing, Stale
 from nonet.pipelines.options import options_of
 from nonet.pipelines.pipeline import Pipeline
-from nonet.pipelines.processing import Item, Processing, is_cancelled, uncancel
+from nonet.pipelines.processing import Item, Processing
 from nonet.pipelines.registry import Pipelines, load_pipelines
 from nonet.tasks.injection import Injector
 from nonet.tasks.task import BaseTask, current_submitter
@@ -71,19 +67,18 @@ class RowTask(BaseTask):
             BaseException: whatever ``process`` raises, after the row was released.
         """
         leasing = Pipelines().leasing(_pipeline_of(self))
-        async with _renewed(leasing.database) as heartbeat:
+        async with renewing(leasing.database) as heartbeat:
             since = time.monotonic()
             key = key_from_text(leasing.table, self.key)
             lease = await leasing.take(key, self.series, since)
             if lease is None:
                 return "not due any more"
-            item = Item(lease)
-            task, loop = asyncio.current_task(), asyncio.get_running_loop()
+            item = Item(lease, task=asyncio.current_task())
+            loop = asyncio.get_running_loop()
 
             def lose(reason: str) -> None:
-                item.lost = reason
-                if task is not None:
-                    loop.call_soon_threadsafe(task.cancel)
+                if not loop.is_closed():
+                    loop.call_soon_threadsafe(item.lose, reason)
 
             held = leasing.held(lease)
             item.beating = heartbeat.hold(held, leasing.pipeline.lease, since, lose)
@@ -107,16 +102,12 @@ async def _process(leasing: Leasing, item: Item) -> str:
         try:
             outcome = await processing.run(item)
         except Stale:
-            await processing.release_related(item)
-            raise LeaseLostError(f"the lease of row {item.lease.key} was lost") from None
+            raise LeaseLostError(
+                f"the lease of row {item.lease.key} was lost: {item.lost}"
+            ) from None
         except asyncio.CancelledError:
-            if item.lost is not None:
-                uncancel()
-                raise LeaseLostError(
-                    f"the lease of row {item.lease.key} was lost: {item.lost}"
-                ) from None
-            if is_cancelled():  # the worker stops, or the task was cancelled
-                await asyncio.shield(_release(leasing, item))
+            # The worker stops, or the task was cancelled.
+            await asyncio.shield(_release(leasing, item))
             raise
     if item.error is not None:
         raise item.error
@@ -152,24 +143,3 @@ def _imported(base: type[Pipeline[Any]], task: RowTask) -> type[Pipeline[Any]] |
         if (found := _imported(cls, task)) is not None:
             return found
     return None
-
-
-_renewing: dict[RowDatabase, tuple[Heartbeat, int]] = {}
-
-
-@asynccontextmanager
-async def _renewed(database: RowDatabase) -> AsyncIterator[Heartbeat]:
-    """Renew leases of a database while rows of it are processed in this process."""
-    heartbeat, users = _renewing.get(database) or (Heartbeat(database), 0)
-    if not users:
-        heartbeat.start()
-    _renewing[database] = heartbeat, users + 1
-    try:
-        yield heartbeat
-    finally:
-        heartbeat, users = _renewing.pop(database)
-        if users > 1:
-            _renewing[database] = heartbeat, users - 1
-        else:
-            await in_own_thread(heartbeat.stop)
-            await database.close()

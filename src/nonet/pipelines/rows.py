@@ -18,7 +18,7 @@ from nonet.base.errors import ConflictError, LeaseLostError, RowsBusy
 from nonet.pipelines.clock import db_now
 from nonet.pipelines.hints import announce
 from nonet.pipelines.keys import key_of, table_of
-from nonet.pipelines.leasing import FREE, may_take
+from nonet.pipelines.leasing import free, may_take
 from nonet.rules.pipelines import HOLD
 
 _HOLD_SECONDS = 30.0
@@ -114,13 +114,17 @@ class Rows:
             )
         token = str(uuid.uuid4())
         keys = sorted(set(ids))
-        await self._lease(session, keys, token, wait)
         try:
+            await self._lease(session, keys, token, wait)
             yield
-            await self._release(session, keys, token)
+            if await self._release(session, keys, token) < len(keys):
+                raise LeaseLostError(
+                    f"hold: the lease of rows of table {self.table.name} ended after "
+                    f"{_HOLD_SECONDS:g} s, before the block did; nothing was changed"
+                )
             announce(session, self.table.name)  # rows that became due meanwhile were skipped
             await session.commit()
-        except BaseException:
+        except BaseException:  # also a cancellation right after the rows were leased
             await session.rollback()
             await asyncio.shield(self._give_up(session, keys, token))
             raise
@@ -133,11 +137,12 @@ class Rows:
             columns.lease_owner: HOLD,
             columns.lease_expires_at: db_now(_HOLD_SECONDS),
         }
-        free = sa.and_(self._key.in_(keys), may_take(self.table, HOLD))
-        query = sa.select(self._key).where(free).order_by(self._key)
+        may_lease = sa.and_(self._key.in_(keys), may_take(self.table, HOLD))
+        query = sa.select(self._key).where(may_lease).order_by(self._key)
+        query = query.with_for_update(skip_locked=True, key_share=True)
         while True:
             async with session.begin():
-                got = (await session.scalars(query.with_for_update(skip_locked=True))).all()
+                got = (await session.scalars(query)).all()
                 if len(got) == len(keys):
                     update = sa.update(self.table).where(self._key.in_(keys)).values(leased)
                     await session.execute(update)
@@ -154,21 +159,17 @@ class Rows:
         if missing := [key for key in keys if key not in found]:
             raise ConflictError(f"hold: table {self.table.name} has no row {missing[0]}")
 
-    async def _release(self, session: AsyncSession, keys: list[Any], token: str) -> None:
-        columns = self.table.c
-        mine = sa.and_(self._key.in_(keys), columns.lease_token == token)
-        free = {columns[name]: value for name, value in FREE.items()}
-        released: Any = await session.execute(sa.update(self.table).where(mine).values(free))
-        if released.rowcount < len(keys):
-            raise LeaseLostError(
-                f"hold: the lease of rows of table {self.table.name} ended after "
-                f"{_HOLD_SECONDS:g} s, before the block did; nothing was changed"
-            )
+    async def _release(self, session: AsyncSession, keys: list[Any], token: str) -> int:
+        """Release the rows that are still leased; return how many these were."""
+        mine = sa.and_(self._key.in_(keys), self.table.c.lease_token == token)
+        update = sa.update(self.table).where(mine).values(free(self.table))
+        released: Any = await session.execute(update)
+        return int(released.rowcount)
 
     async def _give_up(self, session: AsyncSession, keys: list[Any], token: str) -> None:
         """Release the rows after a failure; if that fails too, the lease ends by itself."""
         try:
             async with session.begin():
                 await self._release(session, keys, token)
-        except (LeaseLostError, sa.exc.SQLAlchemyError, OSError):
+        except (sa.exc.SQLAlchemyError, OSError):
             await session.rollback()

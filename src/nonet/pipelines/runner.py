@@ -24,6 +24,7 @@ from nonet.pipelines.backoff import Pauses, queue_size, wanted
 from nonet.pipelines.burial import Letters
 from nonet.pipelines.heartbeat import Heartbeat
 from nonet.pipelines.hints import send_soon
+from nonet.pipelines.keys import text_of_key
 from nonet.pipelines.leasing import Lease, Leasing, Stale
 from nonet.pipelines.options import PipelineOptions
 from nonet.pipelines.pipeline import Pipeline
@@ -59,7 +60,6 @@ class Runner:
     def __init__(
         self,
         leasing: Leasing,
-        heartbeat: Heartbeat,
         injector: Injector,
         client: Client,
         options: Callable[[], PipelineOptions],
@@ -71,7 +71,6 @@ class Runner:
         self.pipeline: Pipeline[Any] = leasing.pipeline
         self.leasing: Leasing = leasing
         self.table: str = leasing.table.name
-        self._heartbeat = heartbeat
         self._options = options
         self.tally: PipelineTally = tally
         self._client = client
@@ -89,6 +88,7 @@ class Runner:
         self._running: set[Item] = set()
         self._pauses = Pauses()
         self._log = FailureLog(f"fetch of pipeline {self.pipeline.name}", logger)
+        self._stop = Stop()
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -108,8 +108,15 @@ class Runner:
 
     # ---- fetch ----------------------------------------------------------------------------------
 
-    async def run(self, stop: Stop) -> None:
-        """Fetch rows and start to process them until a stop is requested; then call `drain`."""
+    async def run(self, stop: Stop, heartbeat: Heartbeat) -> None:
+        """Fetch rows and start to process them until a stop is requested; then call `drain`.
+
+        Rows whose processing has not begun by then are released at once.
+
+        Args:
+            heartbeat: renews the leases; it runs until `drain` has ended.
+        """
+        self._stop, self._heartbeat = stop, heartbeat
         stopping = asyncio.create_task(stop.requested.wait())
         try:
             while not stop.requested.is_set():
@@ -120,6 +127,8 @@ class Runner:
                 either = {hinted, stopping}
                 await asyncio.wait(either, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 hinted.cancel()
+            await self._release_queue()
+            send_soon({self.table})
         finally:
             stopping.cancel()
 
@@ -164,7 +173,7 @@ class Runner:
             return 0
         rows = await self.leasing.dispatch(room)
         make = self.pipeline.process_as
-        tasks = [make(self.pipeline.name, str(row.key), row.series) for row in rows]
+        tasks = [make(self.pipeline.name, text_of_key(row.key), row.series) for row in rows]
         await self._client.submit_many(tasks)
         return len(rows)
 
@@ -183,17 +192,15 @@ class Runner:
             self._loop.call_soon_threadsafe(self._lose, item, reason)
 
     def _lose(self, item: Item, reason: str) -> None:
-        self.tally.lost()
-        item.lost = reason
-        if item.task is not None:
-            item.task.cancel()
-        elif item in self._queue:
+        if item.lose(reason) and item in self._queue:
             self._queue.remove(item)
+            self.tally.lost()
 
     def _start_queued(self) -> bool:
         """Give queued rows to free workers; return whether there were any."""
         options, before = self._options(), len(self._queue)
-        while self._queue and len(self._running) < options.workers and not options.paused:
+        may_start = not (options.paused or self._stop.requested.is_set())
+        while may_start and self._queue and len(self._running) < options.workers:
             item = self._queue.popleft()
             self._running.add(item)
             # A new context, so that no row sees the context variables of another one.
@@ -213,15 +220,13 @@ class Runner:
         try:
             outcome = await self._processing.run(item)
         except Stale:
-            item.lost = item.lost or "another worker has the row"
-            await self._processing.release_related(item)
+            self.tally.lost()
         except asyncio.CancelledError:
-            if item.lost is None and not item.is_stopped:
+            if not item.is_stopped:
                 raise
-            outcome = "stopped" if item.lost is None else "lost"
+            outcome = "stopped"
             uncancel()
-            if item.lost is None:
-                await self._release([item])
+            await self._release([item])
         except Exception:
             # The lease ends by itself, and then the row is fetched again.
             logger.exception("row not settled: pipeline=%s key=%s", self.pipeline, item.lease.key)
@@ -243,13 +248,11 @@ class Runner:
     # ---- release --------------------------------------------------------------------------------
 
     async def drain(self, grace: float, forced: asyncio.Event) -> bool:
-        """Release the queued rows, let the others end within `grace` seconds, release the rest.
+        """Let the rows in process end within `grace` seconds, and release the rest.
 
         Returns:
             Whether all rows in process have ended by themselves.
         """
-        await self._release_queue()
-        send_soon({self.table})
         deadline = time.monotonic() + grace
         while self._running and time.monotonic() < deadline and not forced.is_set():
             tasks = {item.task for item in self._running if item.task is not None}
@@ -257,7 +260,8 @@ class Runner:
         left = list(self._running)
         for item in left:
             item.is_stopped = True
-            if item.task is not None:
+            # Not in the middle of its last transaction, which has 2 s left to end.
+            if item.task is not None and not item.beating.is_ending:
                 item.task.cancel()
         if left:
             await asyncio.wait({i.task for i in left if i.task}, timeout=_CANCEL_SECONDS)
@@ -266,9 +270,9 @@ class Runner:
     async def _release_queue(self) -> None:
         items = list(self._queue)
         self._queue.clear()
-        await self._release(items)
-        for item in items:
+        for item in items:  # first, because a renewal would report the released ones as lost
             self._heartbeat.drop(item.beating)
+        await self._release(items)
 
     async def _release(self, items: list[Item]) -> None:
         if not items:

@@ -182,6 +182,11 @@ class TaskContext:
         """Called by the framework at the soft timeout: `ensure_lease` raises from now on."""
         self._timed_out = error
 
+    @property
+    def timed_out(self) -> TaskTimeoutError | None:
+        """The time limit that this attempt has exceeded, for the framework."""
+        return self._timed_out
+
     def check_lease_with(self, check: Callable[[], None]) -> None:
         """Called by the framework: set a function that calls `lose_lease` if the lease expired."""
         self._check_lease = check
