@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from row_tables import Fleets, Instance, Instances, Jobs, on
 
 from nonet.pipelines import RowDatabase
-from nonet.pipelines.leasing import prefer_index
+from nonet.pipelines.eligibility import prefer_index
 
 pytestmark = pytest.mark.server
 

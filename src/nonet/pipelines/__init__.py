@@ -7,11 +7,11 @@
         async def process(self, row: Volume) -> Changes:
             return Changes(status="active").finish()
 
-A row in one pass (`runner`): fetch → load → process → apply or fail → forget. `leasing` has all
-statements, and explains who may take a row.
+A row in one pass (`runner`): fetch → load → process → apply or fail → forget. `leasing` has the
+statements, and `eligibility` explains who may take a row.
 
     columns, related, changes, pipeline, rows   what authors write
-    leasing, clock, database                    SQL
+    leasing, eligibility, clock, database       SQL
     heartbeat                                   the thread that renews leases
     processing                                  what happens to one leased row
     runner, backoff, host                       one pipeline in a process, and all of them

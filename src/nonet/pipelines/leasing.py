@@ -4,16 +4,6 @@ One row in one pass: `fetch` → `load` → (`process`, outside of this module) 
 Every statement that changes a leased row checks its key and its token, so that a worker that lost
 its lease changes nothing. All times are those of the database.
 
-Who may take a row:
-
-* A free row: any pipeline of its table. A row whose lease has ended: its owner only, because the
-  owner knows what the dead process may have begun.
-* A *waiting* row (owner, but no token) could not get its related rows. Its pipeline tries again
-  soon. Until then no pipeline fetches the related rows, so that they become free; except for rows
-  that it owns already, because it has to end what it began, and for rows that have been due for
-  `FIRST_SECONDS`, because main rows could wait for them one after the other without an end.
-* An owner that has not come back for `ABANDONED_SECONDS` is ignored.
-
 All related rows are leased in one transaction or none is, and no row is leased while its
 transaction waits for another row. So no two rows can wait for each other.
 """
@@ -21,7 +11,6 @@ transaction waits for another row. So no two rows can wait for each other.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
@@ -35,23 +24,29 @@ from sqlalchemy.ext.asyncio import AsyncSession
 from nonet.base.errors import ServerUnreachableError
 from nonet.pipelines.changes import Changes, statements, with_now
 from nonet.pipelines.clock import db_now, read_now
-from nonet.pipelines.columns import OWNER_LENGTH
 from nonet.pipelines.database import RowDatabase
+from nonet.pipelines.eligibility import (
+    FREE,
+    due_rows,
+    fetch_statement,
+    free,
+    in_index_order,
+    is_wanted,
+    may_take,
+    owner_of_related,
+    prefer_index,
+)
 from nonet.pipelines.hints import announce
-from nonet.pipelines.keys import key_of, serving_index, table_of, text_of_key
-from nonet.pipelines.pipeline import Pipeline, order_of
+from nonet.pipelines.keys import key_of, table_of
+from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related import Related
-from nonet.rules.pipelines import HOLD, MOST, RowFigures, RowState
+from nonet.rules.pipelines import MOST, RowFigures, RowState
 
-ABANDONED_SECONDS = 600.0
-FIRST_SECONDS = 60.0
 # After this time a row is dispatched again if no task has leased it.
 _DISPATCH_SECONDS = 60.0
 # When a waiting row is due again. Random, so that two rows that wait for each other's related rows
 # do not meet again.
 _WAITING_SECONDS = (0.5, 2.0)
-
-FREE: dict[str, Any] = {"lease_token": None, "lease_owner": None, "lease_expires_at": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +153,14 @@ class Leasing:
         by_task = pipeline.process_as is not None
         fetched = sa.and_(due, exhausted) if by_task else due
         dispatched = sa.and_(due, sa.not_(exhausted))
-        self.fetched: sa.Select[Any] = _in_index_order(
-            _fetch_statement(pipeline, waiting_for, fetched), pipeline
+        self.fetched: sa.Select[Any] = in_index_order(
+            fetch_statement(pipeline, waiting_for, fetched), pipeline
         )
-        self._dispatched = _in_index_order(
-            _fetch_statement(pipeline, waiting_for, dispatched), pipeline
+        self._dispatched = in_index_order(
+            fetch_statement(pipeline, waiting_for, dispatched), pipeline
         )
-        self._taken = _fetch_statement(pipeline, waiting_for, sa.true())
-        self._due = _due_rows(pipeline)
+        self._taken = fetch_statement(pipeline, waiting_for, sa.true())
+        self._due = due_rows(pipeline)
         self._waiting_for = waiting_for
 
     # ---- one row, from its fetch to its release -------------------------------------------------
@@ -548,7 +543,7 @@ class Leasing:
             found = (await session.execute(query)).one_or_none()
             wanted_by = ""
             for of, related in self._waiting_for:
-                wanted = sa.select(self._key).where(self._key == key, _is_wanted(of, related))
+                wanted = sa.select(self._key).where(self._key == key, is_wanted(of, related))
                 if await session.scalar(wanted) is not None:
                     wanted_by = of.name
                     break
@@ -636,114 +631,9 @@ def _leases(item: Held) -> set[tuple[Any, str]]:
     return {(key, item.token) for key in item.keys}
 
 
-def owner_of_related(pipeline: Pipeline[Any], key: Any) -> str:
-    """Owner of the related rows of a main row."""
-    text = text_of_key(key)
-    owner = f"{pipeline.name}:{text}"
-    if len(owner) <= OWNER_LENGTH:
-        return owner
-    return f"{pipeline.name}:{hashlib.sha256(text.encode()).hexdigest()}"
-
-
-def may_take(table: sa.Table, owner: str) -> sa.ColumnElement[bool]:
-    """Whether an owner that is no pipeline may lease a row now; a waiting row may be taken."""
-    columns = table.c
-    is_free = columns.lease_token.is_(None)
-    is_over = columns.lease_expires_at < db_now()
-    return sa.or_(is_free, sa.and_(is_over, _may_retake(table, owner)))
-
-
-def _may_retake(table: Any, owner: str) -> sa.ColumnElement[bool]:
-    last = sa.func.coalesce(table.c.lease_expires_at, table.c.last_processed_at)
-    is_own = table.c.lease_owner.in_([owner, HOLD])
-    return sa.or_(is_own, last < db_now(-ABANDONED_SECONDS))
-
-
-def _fetch_statement(
-    pipeline: Pipeline[Any],
-    waiting_for: Sequence[tuple[type[Pipeline[Any]], Related]],
-    condition: sa.ColumnElement[bool],
-) -> sa.Select[Any]:
-    table = table_of(pipeline.model)
-    columns = table.c
-    chosen = pipeline.select()
-    is_unleased = sa.or_(columns.lease_expires_at.is_(None), columns.lease_expires_at < db_now())
-    is_unowned = columns.lease_owner.is_(None)
-    is_wanted = sa.or_(*(_is_wanted(of, related) for of, related in waiting_for), sa.false())
-    may_begin = sa.and_(is_unowned, sa.not_(is_wanted)) if waiting_for else is_unowned
-    return (
-        chosen.with_only_columns(
-            key_of(table), columns.due_at, db_now(), maintain_column_froms=True
-        )
-        .where(
-            condition,
-            columns.due_at.is_not(None),
-            is_unleased,
-            sa.or_(may_begin, _may_retake(table, pipeline.name)),
-        )
-        .order_by(None)
-        .order_by(*order_of(chosen, table))
-        .with_for_update(skip_locked=True, of=table, key_share=True)
-    )
-
-
-def _in_index_order(statement: sa.Select[Any], pipeline: Pipeline[Any]) -> sa.Select[Any]:
-    """Let MySQL and MariaDB walk the index of the order, see `prefer_index`."""
-    table = table_of(pipeline.model)
-    hint = f"FORCE INDEX ({serving_index(table, order_of(pipeline.select(), table))})"
-    return statement.with_hint(table, hint, "mysql").with_hint(table, hint, "mariadb")
-
-
-async def prefer_index(session: AsyncSession) -> None:
-    """Let the server walk the index in its order until enough rows are found.
-
-    It cannot know that most rows are free. Without statistics of the lease columns, as after a bulk
-    load, PostgreSQL would read and sort the whole table for each fetch. MariaDB would collect all
-    rows that wait before it looks at one that is due.
-    """
-    dialect: Any = (await session.connection()).dialect
-    if dialect.name == "postgresql":
-        off = ("enable_seqscan", "enable_bitmapscan", "enable_sort")
-        await session.execute(sa.select(*(sa.func.set_config(name, "off", True) for name in off)))
-    elif getattr(dialect, "is_mariadb", False):
-        await session.execute(sa.text("SET SESSION optimizer_switch = 'exists_to_in=off'"))
-
-
-def _due_rows(pipeline: Pipeline[Any]) -> sa.Select[Any]:
-    table = table_of(pipeline.model)
-    columns = table.c
-    shown = (columns.lease_token, columns.lease_owner, columns.lease_expires_at)
-    return (
-        pipeline.select()
-        .with_only_columns(*shown, columns.attempts, columns.due_at, maintain_column_froms=True)
-        .where(columns.due_at <= db_now())
-        .order_by(None)
-        .order_by(columns.due_at, key_of(table))
-    )
-
-
-def _is_wanted(of: type[Pipeline[Any]], related: Related) -> sa.ColumnElement[bool]:
-    """Whether a main row of another pipeline waits for a row of this table, and goes first."""
-    main = table_of(of.model).alias()
-    has_time = table_of(related.model).c.due_at > db_now(-FIRST_SECONDS)
-    is_waiting = sa.and_(
-        main.c.lease_owner == of.name,
-        main.c.lease_token.is_(None),
-        main.c.due_at.is_not(None),
-        main.c.last_processed_at > db_now(-ABANDONED_SECONDS),
-    )
-    waiting = sa.exists(sa.select(sa.literal(1)).where(related.is_of(main), is_waiting))
-    return sa.and_(has_time, waiting)
-
-
 def _unless_touched(due: datetime | None, guard: _Guard, lease: Lease) -> datetime | None:
     """The due time of a row, unless it was touched during the lease: that changed it."""
     return due if guard.due_at == lease.due_at else guard.due_at
-
-
-def free(table: sa.Table) -> dict[Any, Any]:
-    """The lease columns of a row without a lease."""
-    return {table.c[name]: value for name, value in FREE.items()}
 
 
 async def _update(
