@@ -79,7 +79,7 @@ async def test_list_and_show(pipelines: Run, reports: PipelineReports) -> None:
     assert (found["cause"], found["paused"]) == (cause, "")
     shown = await pipelines("show", "volumes")
     assert shown.code == 0
-    assert "rows due     7, the oldest that waits for 10 s" in shown.out
+    assert "rows due     7; longest wait: 10 s" in shown.out
     assert f"waits for    {cause}" in shown.out and "7@host" in shown.out
     assert (await pipelines("show", "volumes", "--json")).json["replicas"] == [
         {
@@ -124,6 +124,17 @@ async def test_a_database_that_does_not_answer(pipelines: Run, tmp_path: Path) -
         ended = await pipelines(*arguments, ROWS_URL=url)
         assert ended.code == 3, ended.err
         assert "Traceback" not in ended.err
+
+
+async def test_a_statement_that_the_database_refuses(pipelines: Run, rows: sa.Engine) -> None:
+    """The error has the reason, as for a key that no column can hold, or a missing migration."""
+    refused = await pipelines("show", "volumes", "--row", 10**30)
+    assert refused.code == 1 and "pipeline volumes: its database refuses" in refused.err
+    with rows.begin() as connection:
+        connection.execute(sa.text("DROP TABLE volumes"))
+    missing = await pipelines("touch", "volumes", "17")
+    assert missing.code == 1 and "refuses the statement: no such table: volumes" in missing.err
+    assert "Traceback" not in refused.err + missing.err
 
 
 async def test_pause_and_resume(

@@ -70,7 +70,23 @@ def status(*replicas: Replica, **rows: Any) -> PipelineStatus:
             [replace(IDLE, letters="no such table")],
             "failed for good: its dead letter waits to be written (no such table): task-run db",
         ),
+        (
+            {"due_at": LATER, "task": "ScanVolume"},
+            [IDLE],
+            "due in 20 s; failed attempts since its last success: 0; a task may have it already: "
+            "task-run list --task ScanVolume",
+        ),
+        (
+            {"lease_token": "t", "lease_owner": "disks:a:7", "lease_expires_at": LATER},
+            [IDLE],
+            "leased by row a:7 of pipeline disks; unless renewed, the lease ends in 20 s",
+        ),
         ({"lease_owner": "disks"}, [IDLE], "waits in pipeline disks for related rows"),
+        (
+            {"lease_owner": "volumes", "due_at": LATER},
+            [IDLE],
+            "waits for its related rows, which others have; it tries again every few seconds",
+        ),
         ({"is_selected": False}, [IDLE], "due, but select() of its pipeline does not select it"),
         ({}, [], "no process runs its pipeline: task-worker --pipelines volumes"),
         (

@@ -547,7 +547,10 @@ class Leasing:
                 if await session.scalar(wanted) is not None:
                     wanted_by = of.name
                     break
-        return None if found is None else replace(RowState(*found), wanted_by=wanted_by)
+        if found is None:
+            return None
+        task = self.pipeline.process_as.__name__ if self.pipeline.process_as else ""
+        return replace(RowState(*found), wanted_by=wanted_by, task=task)
 
     # ---- helpers --------------------------------------------------------------------------------
 

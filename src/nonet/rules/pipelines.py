@@ -195,6 +195,7 @@ class RowState:
     Attributes:
         is_selected: `Pipeline.select` selects it.
         wanted_by: the pipeline with a main row that waits for this row as a related row, or empty.
+        task: the class of the task that processes it, or empty.
     """
 
     now: datetime
@@ -205,6 +206,7 @@ class RowState:
     attempts: int
     is_selected: bool
     wanted_by: str = ""
+    task: str = ""
 
 
 def explain_row(row: RowState, key: str, status: PipelineStatus) -> str:
@@ -219,7 +221,7 @@ def explain_row(row: RowState, key: str, status: PipelineStatus) -> str:
         touch = f"task-run pipelines touch {name} {key}"
         return f"finished: it is not due until it is touched ({touch})"
     if row.lease_token is not None and row.lease_expires_at is not None:
-        owner = "a program" if row.lease_owner == HOLD else row.lease_owner
+        owner = _owner(row.lease_owner or "")
         if row.lease_expires_at >= row.now:
             left = span((row.lease_expires_at - row.now).total_seconds())
             return f"leased by {owner}; unless renewed, the lease ends in {left}"
@@ -231,9 +233,11 @@ def explain_row(row: RowState, key: str, status: PipelineStatus) -> str:
     if row.attempts < 0:  # before the due time, which is when the letter is tried again
         why = next((f" ({one.letters})" for one in status.replicas if one.letters), "")
         return f"failed for good: its dead letter waits to be written{why}: task-run db check"
-    if row.due_at > row.now:
+    if row.due_at > row.now and row.lease_owner is None:
         left = span((row.due_at - row.now).total_seconds())
-        return f"due in {left}; failed attempts since its last success: {row.attempts}"
+        failed = f"failed attempts since its last success: {row.attempts}"
+        submitted = f"; a task may have it already: task-run list --task {row.task}"
+        return f"due in {left}; {failed}{submitted if row.task else ''}"
     if row.lease_owner not in (None, name):
         return f"waits in pipeline {row.lease_owner} for related rows, which others have"
     if not row.is_selected:
@@ -245,6 +249,14 @@ def explain_row(row: RowState, key: str, status: PipelineStatus) -> str:
     if row.wanted_by:
         return f"a row of pipeline {row.wanted_by} waits for this row, and goes first"
     return _held_up(status) or "next in line: it is fetched within seconds"
+
+
+def _owner(owner: str) -> str:
+    """Return who has a lease, in words."""
+    if owner == HOLD:
+        return "a program"
+    pipeline, of, key = owner.partition(":")
+    return f"row {key} of pipeline {pipeline}" if of else pipeline
 
 
 def _stopped(status: PipelineStatus) -> str:

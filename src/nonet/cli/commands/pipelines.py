@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.base.errors import NotFoundError
+from nonet.base.errors import NonetError, NotFoundError
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_rows
 from nonet.cli.target import CodeTarget, Target, operation
@@ -14,6 +16,9 @@ from nonet.daemon.service import ExitCode, who
 from nonet.rules.pauses import pipeline as pipeline_pause
 from nonet.rules.pipelines import MOST, PipelineStatus, explain_row
 from nonet.stores.stores import Stores
+
+if TYPE_CHECKING:
+    from nonet.pipelines.database import RowDatabase
 
 app = typer.Typer(
     help="Pipelines: rows of SQL tables that are processed continuously.", rich_markup_mode=None
@@ -28,7 +33,9 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Primary key of a row.")
 async def list_(target: Target, as_json: Json = False) -> int:
     """List the pipelines: due rows, how fast they are processed, and what keeps them waiting.
 
-    RATE is the number of rows done within the last minute, WAIT how long these had been due.
+    OLDEST is the longest wait of a due row, STALE the number of rows that dead processes left, RATE
+    the number of rows done within the last minute, WAIT how long they had been due on average, and
+    RUNS the number of processes.
 
     \b
     task-run pipelines list
@@ -70,10 +77,10 @@ async def show(
         print_json(found.document() | {"replicas": [_replica(item) for item in found.replicas]})
         return ExitCode.OK
     rows = found.rows
-    typer.echo(f"rows due     {_number(rows.due)}, the oldest that waits for {rows.oldest:.0f} s")
-    typer.echo(f"in process   {rows.leased} leased, {rows.stale} of dead processes")
-    typer.echo(f"held up      {rows.waiting} wait for related rows, {rows.dying} for a dead letter")
-    typer.echo(f"speed        {found.rate} rows in the last minute, due {found.wait:.1f} s before")
+    typer.echo(f"rows due     {_number(rows.due)}; longest wait: {rows.oldest:.0f} s")
+    typer.echo(f"in process   {rows.leased}; left by dead processes: {rows.stale}")
+    typer.echo(f"held up      by related rows: {rows.waiting}; by the dead letters: {rows.dying}")
+    typer.echo(f"speed        {found.rate} rows in the last minute; mean wait: {found.wait:.1f} s")
     typer.echo(f"waits for    {found.cause or 'nothing'}")
     typer.echo("")
     lines = [_replica(item) for item in found.replicas]
@@ -88,10 +95,8 @@ async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> in
     async with target.application() as nonet:
         pipelines = load_pipelines(nonet.settings)
         leasing = pipelines.leasing(pipelines.find(name))
-        try:
+        async with _rows_of(name, leasing.database):
             found = await leasing.look(key_from_text(leasing.table, key))
-        finally:
-            await leasing.database.close()
         if found is None:
             raise NotFoundError(f"pipeline {name}: table {leasing.table.name} has no row {key}")
         known = {item.name: item for item in await nonet.stores.pipelines.read()}
@@ -198,11 +203,8 @@ async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False)
     async with target.application() as nonet:
         cls = load_pipelines(nonet.settings).find(name)
         rows = Rows(cls.model)
-        try:
-            async with cls.database.transaction() as session:
-                found = await rows.touch(session, [key_from_text(rows.table, key)])
-        finally:
-            await cls.database.close()
+        async with _rows_of(name, cls.database), cls.database.transaction() as session:
+            found = await rows.touch(session, [key_from_text(rows.table, key)])
         if not found:
             raise NotFoundError(f"pipeline {name}: table {rows.table.name} has no row {key}")
         await nonet.client.hints.send({rows.table.name})
@@ -211,6 +213,24 @@ async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False)
     else:
         typer.echo(f"due now: row {key} of {name}")
     return ExitCode.OK
+
+
+@asynccontextmanager
+async def _rows_of(name: str, database: RowDatabase) -> AsyncIterator[None]:
+    """Report a statement that the database refuses, as of a table without lease columns."""
+    import sqlalchemy as sa  # slow to import: 170 ms
+
+    from nonet.stores.sql.answers import one_line
+
+    try:
+        yield
+    except (sa.exc.DBAPIError, OverflowError) as error:
+        reason = one_line(error.orig if isinstance(error, sa.exc.DBAPIError) else error)
+        raise NonetError(
+            f"pipeline {name}: its database refuses the statement: {reason}"
+        ) from error
+    finally:
+        await database.close()
 
 
 async def _status(stores: Stores, name: str) -> PipelineStatus:
