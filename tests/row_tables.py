@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
@@ -48,6 +49,7 @@ class Event(Base):
     __tablename__ = "events"
     id: Mapped[int] = mapped_column(primary_key=True)
     text: Mapped[str] = mapped_column(sa.String(40))
+    at: Mapped[datetime | None]
 
 
 class Fleets(Pipeline[Fleet]):

@@ -18,6 +18,7 @@ RECIPES = (
     "inject-dependencies",
     "durable-tasks",
     "pipelines",
+    "related-rows",
     "callbacks",
     "periodic-tasks",
     "tenants",

@@ -175,6 +175,7 @@ async def test_d15_an_apply_releases_everything_at_one_instant(
     await leasing.load(lease)
     changes = Changes(status="done").finish()
     changes.update(Instance, children, {"last_processed_at": NOW, "status": "seen"})
+    changes.insert(Event, {"text": "done", "at": NOW})  # a column without a time zone
     await apply(leasing, lease, changes)
     row = await row_of(database, Fleet, fleet)
     assert (row.status, row.due_at, row.lease_token, row.lease_owner) == ("done", None, None, None)
@@ -183,6 +184,9 @@ async def test_d15_an_apply_releases_everything_at_one_instant(
         child = await row_of(database, Instance, key)
         assert (child.lease_token, child.lease_owner, child.status) == (None, None, "seen")
         assert child.last_processed_at == row.last_processed_at
+    async with database.sessions() as session:
+        at = (await session.scalars(sa.select(Event.at))).one()
+    assert abs(at.replace(tzinfo=UTC) - row.last_processed_at) < timedelta(seconds=1)
 
 
 async def test_d16_all_children_or_none_and_the_parent_wins(

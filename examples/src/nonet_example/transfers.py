@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 
 import sqlalchemy as sa
@@ -30,7 +31,7 @@ class Transfer(LeaseMixin, Base):
     source: Mapped[str] = mapped_column(sa.String(64))
     target: Mapped[str] = mapped_column(sa.String(64))
     state: Mapped[str] = mapped_column(sa.String(16), default=WAITING)
-    ended: Mapped[str | None] = mapped_column(sa.String(32))
+    ended: Mapped[datetime | None]
 
 
 class Mover:

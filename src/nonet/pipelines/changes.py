@@ -20,7 +20,10 @@ class _Now:
 
 
 NOW: Final = _Now()
-"""In `Changes`: the time at which they are applied, the same instant in all rows of one apply."""
+"""In `Changes`: the time at which they are applied, the same instant in all rows of one apply.
+
+It is in UTC, for a column of type ``DateTime``.
+"""
 
 
 class Changes:
@@ -117,13 +120,15 @@ def _several(ids: Any) -> tuple[Any, ...]:
     return (ids,) if is_one else tuple(ids)
 
 
-def with_now(values: Mapping[str, Any], now: datetime) -> dict[str, Any]:
-    """Replace `NOW` by a time.
-
-    >>> with_now({"at": NOW, "n": 1}, datetime(2026, 1, 1))
-    {'at': datetime.datetime(2026, 1, 1, 0, 0), 'n': 1}
-    """
-    return {name: now if value is NOW else value for name, value in values.items()}
+def with_now(model: Any, values: Mapping[str, Any], now: datetime) -> dict[str, Any]:
+    """Replace `NOW` by a time, in UTC; for columns without a time zone it has none."""
+    columns = sa.inspect(model).columns
+    found = dict(values)
+    for name in (name for name, value in values.items() if value is NOW):
+        kind = columns[name].type if name in columns else None
+        is_naive = isinstance(kind, sa.DateTime) and not kind.timezone
+        found[name] = now.replace(tzinfo=None) if is_naive else now
+    return found
 
 
 def statements(changes: Changes, now: datetime) -> Sequence[sa.Insert | sa.Update]:
@@ -134,7 +139,7 @@ def statements(changes: Changes, now: datetime) -> Sequence[sa.Insert | sa.Updat
         mapper = sa.inspect(model)
         key = mapper.primary_key[0]
         in_order = sorted(ids)  # transactions that lock rows in one order do not deadlock
-        update = sa.update(model).where(key.in_(in_order)).values(with_now(values, now))
+        update = sa.update(model).where(key.in_(in_order)).values(with_now(model, values, now))
         made.append(update.execution_options(synchronize_session=False))
-    made += [sa.insert(model).values(with_now(row, now)) for model, row in changes.inserts]
+    made += [sa.insert(model).values(with_now(model, row, now)) for model, row in changes.inserts]
     return made

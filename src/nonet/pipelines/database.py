@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError, masked
 from nonet.stores.sql.answers import ANSWER_SECONDS, codes, is_deadlock, one_line
-from nonet.stores.sql.database import MYSQL, open_engine
+from nonet.stores.sql.database import MYSQL, open_engine, parse_url
 
 # MySQL: too many connections, lock wait timeout, shutdown, read only, lost connections.
 _OUTAGE_CODES = {1040, 1053, 1205, 1290, 1927, 2002, 2003, 2006, 2013, 2055}
@@ -33,8 +33,8 @@ class RowDatabase:
     in the isolation level READ COMMITTED.
 
     Args:
-        url: SQLAlchemy URL, or a function that returns it when it is first needed. Without a driver
-            (``postgresql://…``) it gets the asynchronous one.
+        url: SQLAlchemy URL, or a function that returns it, called when it is first needed. Without
+            a driver (``postgresql://…``) it gets the asynchronous one.
         connections: number of connections at most, in one process; at least 2.
         options: further arguments of SQLAlchemy's ``create_async_engine``.
 
@@ -64,8 +64,17 @@ class RowDatabase:
 
     @property
     def url(self) -> str:
-        """The URL, with its password."""
-        return self._url if isinstance(self._url, str) else self._url()
+        """The URL, with its password.
+
+        Raises:
+            ConfigurationError: an environment variable that it needs is missing.
+        """
+        try:
+            return self._url if isinstance(self._url, str) else self._url()
+        except KeyError as missing:
+            raise ConfigurationError(
+                f"the URL of a RowDatabase needs {missing}: set this environment variable"
+            ) from missing
 
     @property
     def engine(self) -> AsyncEngine:
@@ -152,7 +161,7 @@ class RowDatabase:
         Raises:
             ConfigurationError: another process has reserved it.
         """
-        parsed = sa.make_url(self.url)
+        parsed = parse_url(self.url)
         if parsed.get_backend_name() != "sqlite":
             return None
         path = Path(f"{parsed.database}.pipelines.lock")
@@ -194,7 +203,7 @@ def is_outage(error: BaseException) -> bool:
 
 def _isolation(url: str) -> dict[str, str]:
     """The default level of MySQL locks the gaps between rows, so that inserts wait for fetches."""
-    is_mysql = sa.make_url(url).get_backend_name() in MYSQL
+    is_mysql = parse_url(url).get_backend_name() in MYSQL
     return {"isolation_level": "READ COMMITTED"} if is_mysql else {}
 
 

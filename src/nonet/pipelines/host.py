@@ -157,7 +157,7 @@ class PipelineHost:
         return options_of(cls, configured, by)
 
     async def _follow(self) -> float:
-        """Read the pauses and the configuration, which stay as they are while Redis is away."""
+        """Read the pauses and the configuration; while Redis is unavailable, keep the last ones."""
         await self._parts.client.live_config.refresh()
         self._pauses = await self._parts.stores.controls.load()
         return _FOLLOW_SECONDS

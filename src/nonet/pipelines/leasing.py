@@ -379,7 +379,7 @@ class Leasing:
             if guard is None:
                 return
             due = None if changes.is_finished else guard.now + timedelta(seconds=due_in)
-            values = with_now(changes.values, guard.now) | {"attempts": 0}
+            values = with_now(self.pipeline.model, changes.values, guard.now) | {"attempts": 0}
             await self._end(session, lease, guard, due, values)
             for statement in statements(changes, guard.now):
                 await session.execute(statement)
@@ -420,7 +420,9 @@ class Leasing:
         due_at = _unless_touched(due, guard, lease)
         values |= {"due_at": due_at, "last_processed_at": guard.now, **FREE}
         model = self.pipeline.model
-        await session.execute(sa.update(model).where(self._key == lease.key).values(values))
+        update = sa.update(model).where(self._key == lease.key).values(values)
+        # Nothing to synchronise: on MySQL this would cost another statement.
+        await session.execute(update.execution_options(synchronize_session=False))
         await self._release_related(session, lease)
 
     async def exhaust(self, lease: Lease) -> Exhausted:

@@ -36,7 +36,7 @@ def options_of(
 
     Args:
         configured: its section; None: there is none.
-        pause: who paused it by a command; empty: nobody.
+        pause: who paused it by a command; empty: it is not paused by one.
     """
     workers, interval, queue = cls.workers, cls.interval, cls.queue
     if configured is not None:

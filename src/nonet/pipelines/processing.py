@@ -347,7 +347,7 @@ def is_cancelled() -> bool:
 
 
 def uncancel() -> None:
-    """Undo the cancellation of the current asyncio task, which goes on."""
+    """Undo the cancellation of the current asyncio task, so that it can continue."""
     task = asyncio.current_task()
     while task is not None and task.cancelling():
         task.uncancel()

@@ -19,7 +19,7 @@ from nonet.pipelines.leasing import Leasing, Loaded, RelatedBusy, Stale
 from nonet.pipelines.processing import first_parameter, refuse_modified
 from nonet.tasks.injection import Injector
 
-_LEASED = {"lease_token": "somebody", "lease_owner": "another pipeline"}
+_LEASED = {"lease_token": "another token", "lease_owner": "another pipeline"}
 
 
 class PipelineTests:

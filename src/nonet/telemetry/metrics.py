@@ -100,7 +100,9 @@ METRICS: Mapping[str, Metric] = {
         _counter("nonet_pipeline_leases_lost_total", "pipeline", "Leases of rows that were lost"),
         _counter("nonet_pipeline_heartbeat_failures_total", "", "Failed renewals of row leases"),
         _histogram(
-            "nonet_pipeline_wait_seconds", "pipeline", "Time for which rows were due before a start"
+            "nonet_pipeline_wait_seconds",
+            "pipeline",
+            "Time from the due time of a row to its start",
         ),
         _histogram("nonet_pipeline_run_seconds", "pipeline", "Duration of a row in a worker"),
         _gauge("nonet_pipeline_workers", "pipeline", "Rows that this process processes at a time"),
@@ -153,12 +155,12 @@ METRICS: Mapping[str, Metric] = {
         _gauge("nonet_workers", "size", "Registered workers"),
         _gauge("nonet_pipeline_processes", "pipeline", "Processes that run a pipeline"),
         _gauge("nonet_pipeline_rows_due", "pipeline", "Due rows, at most 10001 are counted"),
-        _gauge("nonet_pipeline_rows_leased", "pipeline", "Due rows that a process has"),
-        _gauge("nonet_pipeline_rows_stale", "pipeline", "Rows whose lease ended"),
+        _gauge("nonet_pipeline_rows_leased", "pipeline", "Due rows that a process has leased"),
+        _gauge("nonet_pipeline_rows_stale", "pipeline", "Due rows that dead processes left"),
         _gauge(
             "nonet_pipeline_oldest_due_seconds",
             "pipeline",
-            "How long the oldest row that no process has is due",
+            "Longest wait of a due row that no process has leased",
         ),
         _gauge("nonet_desired_workers", "size", "Workers that all runnable tasks would keep busy"),
         _gauge("nonet_scheduler_has_leader", "", "Whether a scheduler leads"),

@@ -66,7 +66,7 @@ def open_engine(url: str, **options: Any) -> AsyncEngine:
     >>> open_engine("mysql://nonet@localhost/nonet").url.drivername
     'mysql+aiomysql'
     """
-    parsed = _parse(url)
+    parsed = parse_url(url)
     defaults = _CONNECT_ARGUMENTS.get(parsed.get_driver_name(), {})
     given = options.pop("connect_args", {})
     try:
@@ -201,7 +201,7 @@ async def check(url: str) -> Schema:
 
 def is_missing(url: str) -> bool:
     """Whether `url` is a SQLite file that does not exist yet, so there is nothing to read."""
-    file = _sqlite_file(_parse(url))
+    file = _sqlite_file(parse_url(url))
     return file is not None and not file.exists()
 
 
@@ -342,7 +342,12 @@ def pages(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
 # ---- helpers ------------------------------------------------------------------------------------
 
 
-def _parse(url: str) -> sa.URL:
+def parse_url(url: str) -> sa.URL:
+    """Parse the URL of a database that Nonet supports, with its asynchronous driver.
+
+    Raises:
+        ConfigurationError: it cannot be used.
+    """
     try:
         if problem := url_problem(url):
             raise ValueError(problem)
@@ -371,7 +376,7 @@ def _sqlite_file(parsed: sa.URL) -> Path | None:
 
 def _create_directory(url: str) -> None:
     try:
-        if file := _sqlite_file(_parse(url)):
+        if file := _sqlite_file(parse_url(url)):
             file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(

@@ -27,9 +27,13 @@ class PipelineItem(BaseModel):
     stale: int = Field(description="Of these, how many a dead process has left.")
     waiting: int = Field(description="Of these, how many wait for related rows.")
     dying: int = Field(description="Of these, how many wait for their dead letter to be written.")
-    oldest_seconds: float = Field(description="For how long the oldest row has waited.")
+    oldest_seconds: float = Field(
+        description="Longest wait of a due row that no process has leased."
+    )
     rate: int = Field(description="Rows done within the last minute.")
-    wait_seconds: float = Field(description="Mean time for which these had been due.")
+    wait_seconds: float = Field(
+        description="Mean wait of these, from their due time to their start."
+    )
     paused: str = Field(description="Why no process fetches rows; empty: it is not paused.")
     cause: str = Field(description="The first thing that keeps rows waiting; may be empty.")
 
