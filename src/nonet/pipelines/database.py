@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession, async_sessionmaker
 
-from nonet.base.errors import ConfigurationError, ServerUnreachableError, masked
+from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError, masked
 from nonet.stores.sql.answers import ANSWER_SECONDS, codes, is_deadlock, one_line
 from nonet.stores.sql.database import MYSQL, open_engine, parse_url
 
@@ -176,6 +176,23 @@ class RowDatabase:
                 "stop it, or move to PostgreSQL, MySQL or MariaDB for several processes"
             ) from None
         return file
+
+    @asynccontextmanager
+    async def command(self, pipeline: str) -> AsyncIterator[None]:
+        """For commands on rows of a pipeline: close all connections at the end of the block.
+
+        Raises:
+            NonetError: the database refuses a statement, as for a table without lease columns.
+        """
+        try:
+            yield
+        except (DBAPIError, OverflowError) as error:
+            reason = one_line(error.orig if isinstance(error, DBAPIError) else error)
+            raise NonetError(
+                f"pipeline {pipeline}: its database refuses the statement: {reason}"
+            ) from error
+        finally:
+            await self.close()
 
     async def close(self) -> None:
         """Close all connections of the running event loop."""

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from nonet.base.errors import NonetError, NotFoundError
+from nonet.base.errors import NotFoundError
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_rows
 from nonet.cli.target import CodeTarget, Target, operation
@@ -16,9 +14,6 @@ from nonet.daemon.service import ExitCode, who
 from nonet.rules.pauses import pipeline as pipeline_pause
 from nonet.rules.pipelines import MOST, PipelineStatus, explain_row
 from nonet.stores.stores import Stores
-
-if TYPE_CHECKING:
-    from nonet.pipelines.database import RowDatabase
 
 app = typer.Typer(
     help="Pipelines: rows of SQL tables that are processed continuously.", rich_markup_mode=None
@@ -95,7 +90,7 @@ async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> in
     async with target.application() as nonet:
         pipelines = load_pipelines(nonet.settings)
         leasing = pipelines.leasing(pipelines.find(name))
-        async with _rows_of(name, leasing.database):
+        async with leasing.database.command(name):
             found = await leasing.look(key_from_text(leasing.table, key))
         if found is None:
             raise NotFoundError(f"pipeline {name}: table {leasing.table.name} has no row {key}")
@@ -203,7 +198,7 @@ async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False)
     async with target.application() as nonet:
         cls = load_pipelines(nonet.settings).find(name)
         rows = Rows(cls.model)
-        async with _rows_of(name, cls.database), cls.database.transaction() as session:
+        async with cls.database.command(name), cls.database.transaction() as session:
             found = await rows.touch(session, [key_from_text(rows.table, key)])
         if not found:
             raise NotFoundError(f"pipeline {name}: table {rows.table.name} has no row {key}")
@@ -213,24 +208,6 @@ async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False)
     else:
         typer.echo(f"due now: row {key} of {name}")
     return ExitCode.OK
-
-
-@asynccontextmanager
-async def _rows_of(name: str, database: RowDatabase) -> AsyncIterator[None]:
-    """Report a statement that the database refuses, as of a table without lease columns."""
-    import sqlalchemy as sa  # slow to import: 170 ms
-
-    from nonet.stores.sql.answers import one_line
-
-    try:
-        yield
-    except (sa.exc.DBAPIError, OverflowError) as error:
-        reason = one_line(error.orig if isinstance(error, sa.exc.DBAPIError) else error)
-        raise NonetError(
-            f"pipeline {name}: its database refuses the statement: {reason}"
-        ) from error
-    finally:
-        await database.close()
 
 
 async def _status(stores: Stores, name: str) -> PipelineStatus:
