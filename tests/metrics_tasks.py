@@ -13,20 +13,11 @@ from nonet import (
     ExponentialBackoff,
     Isolation,
     LockedObjectType,
-    Middleware,
     MutexLock,
     Size,
     context,
-    register_middleware,
 )
 from nonet.base.errors import UnableToAcquireLockError
-
-
-class Idle(Middleware):
-    """Does nothing, and is counted."""
-
-
-register_middleware(Idle())
 
 
 @dataclass

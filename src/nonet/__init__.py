@@ -48,13 +48,10 @@ if TYPE_CHECKING:
     from nonet.client.shortcuts import CallbackSpawner, cancel_many, spawn_with_callback
     from nonet.config.models import TaskConfig
     from nonet.config.settings import Settings, load_settings
-    from nonet.daemon.embedding import RunningDaemons
     from nonet.messages.message import Usage
     from nonet.rules.explanation import Explanation
     from nonet.rules.refusal import LockHolder
-    from nonet.tasks.carried import carry_context
     from nonet.tasks.execution import TaskContext, context
-    from nonet.tasks.function import FunctionTask, task
     from nonet.tasks.handles import ChildResult, EndedTask, Handle, Progress, TaskPage, TaskStatus
     from nonet.tasks.hooks import Epoch, startup_hook
     from nonet.tasks.injection import Depends, override_dependency, register_dependency
@@ -69,15 +66,8 @@ if TYPE_CHECKING:
         SharedRWLock,
         register_locked_object_type,
     )
-    from nonet.tasks.middleware import (
-        Middleware,
-        OutgoingTask,
-        RunningTask,
-        register_middleware,
-    )
     from nonet.tasks.overflow import Overflow
     from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
-    from nonet.tasks.runs import StepStatus, WorkflowRun, WorkflowStatus
     from nonet.tasks.schedules import (
         CatchUp,
         CronSchedule,
@@ -87,30 +77,12 @@ if TYPE_CHECKING:
         RRuleSchedule,
         TaskScheduleBase,
     )
-    from nonet.tasks.task import (
-        BaseTask,
-        Isolation,
-        PeriodicBaseTask,
-        PeriodicVoAwareBaseTask,
-        TaskWithOptions,
-    )
+    from nonet.tasks.task import BaseTask, Isolation, PeriodicBaseTask, PeriodicVoAwareBaseTask
     from nonet.tasks.unique import Unique, UniqueMode
-    from nonet.tasks.workflows import (
-        PREVIOUS,
-        Given,
-        Step,
-        Workflow,
-        chain,
-        chord,
-        ended,
-        failed,
-        group,
-    )
 
     __version__: str
 
 __all__ = [
-    "PREVIOUS",
     "AdmissionRejected",
     "BaseLimiter",
     "BaseLock",
@@ -133,8 +105,6 @@ __all__ = [
     "ExclusiveRWLock",
     "Explanation",
     "ExponentialBackoff",
-    "FunctionTask",
-    "Given",
     "Handle",
     "IntervalSeconds",
     "IntervalSecondsSchedule",
@@ -146,7 +116,6 @@ __all__ = [
     "LockedObjectType",
     "MalformedMessageError",
     "MemoryLimitExceeded",
-    "Middleware",
     "MutexLock",
     "NoRetry",
     "Nonet",
@@ -154,7 +123,6 @@ __all__ = [
     "NotBoundError",
     "NotConfirmedError",
     "NotFoundError",
-    "OutgoingTask",
     "Overflow",
     "Overlap",
     "PeriodicBaseTask",
@@ -168,14 +136,10 @@ __all__ = [
     "ResultUnavailable",
     "RetryPolicyBase",
     "RowsBusy",
-    "RunningDaemons",
-    "RunningTask",
     "ServerUnreachableError",
     "Settings",
     "SharedRWLock",
     "Size",
-    "Step",
-    "StepStatus",
     "StopRetrying",
     "TaskCancelled",
     "TaskConfig",
@@ -188,31 +152,19 @@ __all__ = [
     "TaskScheduleBase",
     "TaskStatus",
     "TaskTimeoutError",
-    "TaskWithOptions",
     "UnableToAcquireLockError",
     "Unique",
     "UniqueMode",
     "UnknownTaskError",
     "Usage",
-    "Workflow",
-    "WorkflowRun",
-    "WorkflowStatus",
     "cancel_many",
-    "carry_context",
-    "chain",
-    "chord",
     "context",
-    "ended",
-    "failed",
-    "group",
     "load_settings",
     "override_dependency",
     "register_dependency",
     "register_locked_object_type",
-    "register_middleware",
     "spawn_with_callback",
     "startup_hook",
-    "task",
 ]
 
 # The module that defines each public name.
@@ -221,7 +173,6 @@ _HOMES = {
     "nonet.client.client": ("Client",),
     "nonet.client.shortcuts": ("CallbackSpawner", "cancel_many", "spawn_with_callback"),
     "nonet.config.models": ("TaskConfig",),
-    "nonet.daemon.embedding": ("RunningDaemons",),
     "nonet.base.errors": (
         "AdmissionRejected",
         "BrokerFullError",
@@ -255,9 +206,7 @@ _HOMES = {
         "UnknownTaskError",
     ),
     "nonet.base.streams": ("Priority", "Size"),
-    "nonet.tasks.carried": ("carry_context",),
     "nonet.tasks.execution": ("TaskContext", "context"),
-    "nonet.tasks.function": ("FunctionTask", "task"),
     "nonet.rules.explanation": ("Explanation",),
     "nonet.rules.refusal": ("LockHolder",),
     "nonet.tasks.handles": (
@@ -281,12 +230,6 @@ _HOMES = {
         "SharedRWLock",
         "register_locked_object_type",
     ),
-    "nonet.tasks.middleware": (
-        "Middleware",
-        "OutgoingTask",
-        "RunningTask",
-        "register_middleware",
-    ),
     "nonet.messages.message": ("Usage",),
     "nonet.tasks.overflow": ("Overflow",),
     "nonet.tasks.retry": ("ExponentialBackoff", "NoRetry", "RetryPolicyBase"),
@@ -305,21 +248,8 @@ _HOMES = {
         "Isolation",
         "PeriodicBaseTask",
         "PeriodicVoAwareBaseTask",
-        "TaskWithOptions",
     ),
-    "nonet.tasks.runs": ("StepStatus", "WorkflowRun", "WorkflowStatus"),
     "nonet.tasks.unique": ("Unique", "UniqueMode"),
-    "nonet.tasks.workflows": (
-        "PREVIOUS",
-        "Given",
-        "Step",
-        "Workflow",
-        "chain",
-        "chord",
-        "ended",
-        "failed",
-        "group",
-    ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 
 
@@ -19,16 +18,11 @@ class EpochSeen:
     def __init__(self) -> None:
         self.since: int = 0
         self.sequence: int = 0
-        self._listeners: list[Callable[[], None]] = []
+        self._tell: Callable[[], None] = lambda: None
 
-    @contextmanager
-    def telling(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Call `listener` when a new epoch is seen during the block, in the thread that sees it."""
-        self._listeners.append(listener)
-        try:
-            yield
-        finally:
-            self._listeners.remove(listener)
+    def tell(self, listener: Callable[[], None]) -> None:
+        """Call `listener` when a new epoch is seen, in the thread that sees it."""
+        self._tell = listener
 
     @property
     def seen(self) -> str:
@@ -42,8 +36,7 @@ class EpochSeen:
         # Replies of two connections may overtake each other: keep the highest values.
         self.since, self.sequence = max(self.since, since), max(self.sequence, sequence)
         if has_changed:
-            for tell in self._listeners.copy():
-                tell()
+            self._tell()
 
     @property
     def began(self) -> datetime:

@@ -9,8 +9,6 @@ from typing import Any
 
 from nonet.base.errors import MalformedMessageError, NotFoundError
 from nonet.base.keys import prefix
-from nonet.messages.documents import key_of
-from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
 from nonet.rules.crashes import CRASH_LIMIT
 from nonet.rules.demand import reported_slots
@@ -18,7 +16,6 @@ from nonet.rules.explanation import Facts
 from nonet.rules.pauses import Pause
 from nonet.rules.peers import Needs, Peer
 from nonet.rules.refusal import Refusal
-from nonet.rules.workflows import Blocked, Predecessor, not_a_task
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 from nonet.stores.namespace.lock_board import (
     LOCK_TTL_MS,
@@ -40,7 +37,6 @@ class TaskFacts:
     Args:
         crash_limit: the crashes after which a task is dead, for the words of an explanation.
         lock_ttl_ms: lease of a lock that declares none.
-        cipher: decrypts errors.
     """
 
     def __init__(
@@ -49,14 +45,12 @@ class TaskFacts:
         namespace: str,
         crash_limit: int = CRASH_LIMIT,
         lock_ttl_ms: int = LOCK_TTL_MS,
-        cipher: Cipher = NO_KEYS,
     ) -> None:
         self._lock_ttl_ms = lock_ttl_ms
         self._client = client
         self._prefix = prefix(namespace)
         self._scripts = Scripts(client, self._prefix)
         self._crash_limit = crash_limit
-        self._cipher = cipher
 
     async def read(self, id: str, *, show: int = 5) -> Facts:
         """Return the facts for `nonet.rules.explanation.explain`.
@@ -73,14 +67,12 @@ class TaskFacts:
         found = dict(zip((name.decode() for name in answer[::2]), answer[1::2], strict=True))
         if found["state"] == b"group":
             raise NotFoundError(f"{id} is a group, not a task: 'task-run groups {id}' shows it")
-        if found["state"] == b"workflow":
-            raise NotFoundError(not_a_task(id))
         if found["state"] == b"hold":
             raise NotFoundError(
                 f"{id} is code that holds locks, not a task: 'task-run locks' shows them"
             )
         needs = await self._needs(id, found["state"])
-        facts = _facts(id, found, needs, self._lock_ttl_ms, self._cipher)
+        facts = _facts(id, found, needs, self._lock_ttl_ms)
         return replace(facts, crash_limit=self._crash_limit)
 
     async def _needs(self, id: str, state: bytes) -> Needs:
@@ -96,12 +88,11 @@ class TaskFacts:
         written = int(format) if format and format.isdigit() else 1
         with suppress(MalformedMessageError):
             envelope = decode_envelope(data)
-            layout, key = max(envelope.version, written), key_of(envelope.args)
-            return Needs(layout, envelope.min_version, key)
+            return Needs(max(envelope.version, written), envelope.min_version)
         return Needs(written)
 
 
-def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int, cipher: Cipher) -> Facts:
+def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int) -> Facts:
     now = int(found["now"])
     text = {
         name: value.decode(errors="replace")
@@ -109,9 +100,9 @@ def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int, ciphe
         if isinstance(value, bytes) and name not in ("ended", "failed")
     }
     if "ended" in found:
-        return _ended_facts(id, found["ended"], now, cipher)
+        return _ended_facts(id, found["ended"], now)
     due, offset = text.get("due"), int(found.get("offset", 0))
-    failed = read_error(id, found.get("failed"), cipher)
+    failed = read_error(found.get("failed"))
     return Facts(
         id=id,
         state=text["state"],
@@ -139,28 +130,12 @@ def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int, ciphe
         cancel=text.get("cancel", ""),
         start_by=(int(text["start_by"]) - offset) / 1e6 if "start_by" in text else None,
         paused=Pause.decode(text["paused"], text.get("pause", "")) if "paused" in text else None,
-        blocked=_blocked(found, text) if "workflow" in text else None,
         damage=text.get("damage", ""),
     )
 
 
-def _blocked(found: dict[str, Any], text: dict[str, str]) -> Blocked:
-    def step(name: str) -> Predecessor | None:
-        row = [part.decode(errors="replace") for part in found.get(name, ())]
-        return Predecessor(*row) if row else None
-
-    return Blocked(
-        workflow=text["workflow"],
-        state=text.get("workflow_state", ""),
-        cancel=text.get("workflow_cancel", ""),
-        missing=int(text.get("missing", 0)),
-        before=step("before"),
-        root=step("root"),
-    )
-
-
-def _ended_facts(id: str, value: bytes, now: int, cipher: Cipher) -> Facts:
-    ended = parse_ended(id, value, cipher)
+def _ended_facts(id: str, value: bytes, now: int) -> Facts:
+    ended = parse_ended(value)
     document = ended.document
     error = ""
     if ended.state in ("cancelled", "expired"):
@@ -192,15 +167,13 @@ def _refusal(found: dict[str, Any], text: dict[str, str], now: int, lock_ttl_ms:
 
 def _peer(row: Sequence[Any]) -> Peer:
     worker, info, off, knows, is_known, version = row
-    layout = knows.decode().partition("-")[0].partition(".")[0]
-    said = reported(info)
+    layout = knows.decode().partition("-")[0]
     return Peer(
         name=worker_name(worker, info),
         off=off.decode(errors="replace"),
         layout=int(layout) if layout.isdigit() else None,
         version=version.decode(errors="replace") if is_known else None,
-        build=str(said.get("version", "")),
-        sql=str(said.get("sql", "")),
-        slots=reported_slots(said),
-        keys=tuple(map(str, keys)) if isinstance(keys := said.get("keys"), list) else (),
+        build=str(reported(info).get("version", "")),
+        sql=str(reported(info).get("sql", "")),
+        slots=reported_slots(reported(info)),
     )

@@ -17,7 +17,6 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from nonet.base.keys import prefix
-from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.rules.figures import (
     ClassFigures,
     SlotFigures,
@@ -158,9 +157,8 @@ class _Slots(NamedTuple):
 class History:
     """The history of one namespace, over a broker's connection; scripts write it."""
 
-    def __init__(self, client: AsyncRedis, namespace: str, cipher: Cipher = NO_KEYS) -> None:
+    def __init__(self, client: AsyncRedis, namespace: str) -> None:
         self._client = client
-        self._cipher = cipher
         self.namespace = namespace
         self._prefix = prefix(namespace)
 
@@ -263,7 +261,7 @@ class History:
                 )
             if any(needle in entry for entry in page):
                 # Short lines need a line that comes behind them, perhaps on the page before.
-                for kept in _parsed([*page, *newer], set_by, self._cipher):
+                for kept in _parsed([*page, *newer], set_by):
                     if kept.task.id == id:
                         return kept
             if len(page) < _PAGES[name]:
@@ -382,7 +380,7 @@ class History:
             for entry in reversed(page):
                 position += 1
                 with suppress(ValueError, OverflowError):  # an entry of a foreign client
-                    kept = _kept(entry, newer, set_by, self._cipher)
+                    kept = _kept(entry, newer, set_by)
                     newer = kept.task
                     if skipped is None:
                         yield position - 1, kept
@@ -392,12 +390,12 @@ class History:
                 return
 
 
-def _parsed(entries: Sequence[bytes], set_by: timedelta, cipher: Cipher) -> Iterator[Kept]:
+def _parsed(entries: Sequence[bytes], set_by: timedelta) -> Iterator[Kept]:
     """Parse lines, the newest first."""
     newer = None
     for entry in reversed(entries):
         with suppress(ValueError, OverflowError):  # an entry of a foreign client
-            kept = _kept(entry, newer, set_by, cipher)
+            kept = _kept(entry, newer, set_by)
             newer = kept.task
             yield kept
 
@@ -420,7 +418,7 @@ def _parse(cursor: str) -> dict[str, _Position]:
         ) from error
 
 
-def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta, cipher: Cipher) -> Kept:
+def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta) -> Kept:
     """Parse an entry: columns, and for a failure the texts whose lengths are its last columns.
 
     A short entry has id, ticket and start only; the others are those of the entry after it.
@@ -440,7 +438,6 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta, cipher: Ciph
             texts.append(body[at : at + length])
             at += length
     reason, error_type, error, traceback, envelope = texts or [b""] * 5
-    why = more[0] if state == "cancelled" and more else _text(error)
     return Kept(
         EndedTask(
             id=id,
@@ -454,8 +451,8 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta, cipher: Ciph
             ended=instant(ended) - set_by,
             worker=worker,
             error_type=_text(error_type),
-            error=cipher.decrypt_text(why, id, "error"),
-            traceback=cipher.decrypt_text(_text(traceback), id, "traceback"),
+            error=more[0] if state == "cancelled" and more else _text(error),
+            traceback=_text(traceback),
             reason=_text(reason),
         ),
         life=submitted or ended,

@@ -14,14 +14,9 @@ _LISTEN_PAUSE = 0.5
 
 
 class Wake:
-    """The wake-ups of one wait, see `Wakes.expecting`.
+    """The wake-ups of one wait, see `Wakes.expecting`."""
 
-    Attributes:
-        client: the name to which scripts send them.
-    """
-
-    def __init__(self, client: str, listen: Callable[[], None]) -> None:
-        self.client = client
+    def __init__(self, listen: Callable[[], None]) -> None:
         self._listen = listen
         self._told = asyncio.Event()
 
@@ -52,7 +47,7 @@ class Wakes:
     """
 
     def __init__(self, url: str, prefix: str) -> None:
-        self.client: str = new_name()
+        self.client: str = f"client-{secrets.token_hex(8)}"
         self.blocking: AsyncRedis = connect_blocking(url, prefix)
         self._key = f"{prefix}wake:{self.client}"
         self._waiting: dict[str, set[Wake]] = {}
@@ -72,7 +67,7 @@ class Wakes:
         Inside the block query the state, then wait. Redis can lose a wake-up, so also query again
         from time to time.
         """
-        wake = Wake(self.client, self._listen)
+        wake = Wake(self._listen)
         self._waiting.setdefault(id, set()).add(wake)
         try:
             yield wake
@@ -95,8 +90,3 @@ class Wakes:
                 continue
             for wake in self._waiting.get(id.decode() if id else "", ()):
                 wake.tell()
-
-
-def new_name() -> str:
-    """Return a name to which scripts can send wake-ups."""
-    return f"client-{secrets.token_hex(8)}"

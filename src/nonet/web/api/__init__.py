@@ -24,7 +24,6 @@ _RESOURCES = (
     "pipelines",
     "delayed",
     "groups",
-    "workflows",
     "controls",
     "events",
     "openapi",

@@ -20,7 +20,6 @@ _PAGES = (
     "pipelines",
     "delayed",
     "groups",
-    "workflows",
     "dead_letters",
     "dead_letter",
     "quarantine",

@@ -1,1 +1,0 @@
-"""An application without tasks."""
