@@ -15,7 +15,7 @@ COPY pyproject.toml uv.lock ./
 # Install wheels with the versions and hashes of the lock file. Nothing is compiled.
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf --mount=type=secret,id=ca.pem \
     tools/bin/uv export --frozen --no-dev --no-emit-project --no-header --no-annotate \
-        --all-extras --no-extra embedded --no-extra fastapi --output-file requirements.txt >/dev/null \
+        --all-extras --no-extra django --no-extra embedded --no-extra fastapi --output-file requirements.txt >/dev/null \
     && /opt/nonet/bin/pip install --require-hashes --only-binary :all: -r requirements.txt
 COPY README.md LICENSE ./
 COPY src src

@@ -36,6 +36,7 @@ check: $(DEV)     ## ruff, mypy and pyright --strict, the direction of imports, 
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@MYPYPATH=examples/tests $(BIN)/mypy --explicit-package-bases examples/tests
+	@MYPYPATH=examples/shelf/tests $(BIN)/mypy --explicit-package-bases examples/shelf/tests
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m pytest -q -m static tests/typing tests/docs/test_site.py
 

@@ -150,14 +150,22 @@ def example_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     It is not in this environment: its entry points would be in all other tests.
     """
-    directory = shared(tmp_path_factory, "example", _install_example)
+    directory = shared(tmp_path_factory, "example", lambda place: _install(place, "examples"))
     PLACES.add(str(directory))
     return directory
 
 
-def _install_example(directory: Path) -> None:
+@pytest.fixture(scope="session")
+def shelf_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same for the web service in ``examples/shelf``."""
+    directory = shared(tmp_path_factory, "shelf", lambda place: _install(place, "examples/shelf"))
+    PLACES.add(str(directory))
+    return directory
+
+
+def _install(directory: Path, package: str) -> None:
     # What is built must not come from a cache, which looks at pyproject.toml alone.
     options = ("--no-cache", "--no-deps", "--no-build-isolation", "--python", sys.executable)
     uv = str(Path(sys.executable).parent / "uv")
     command = [uv, "pip", "install", "-q", *options, "--target", str(directory)]
-    subprocess.run([*command, str(Path(__file__).parents[1] / "examples")], check=True)
+    subprocess.run([*command, str(Path(__file__).parents[1] / package)], check=True)

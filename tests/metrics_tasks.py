@@ -13,11 +13,20 @@ from nonet import (
     ExponentialBackoff,
     Isolation,
     LockedObjectType,
+    Middleware,
     MutexLock,
     Size,
     context,
+    register_middleware,
 )
 from nonet.base.errors import UnableToAcquireLockError
+
+
+class Idle(Middleware):
+    """Does nothing, and is counted."""
+
+
+register_middleware(Idle())
 
 
 @dataclass

@@ -9,7 +9,10 @@ from typing import Any
 
 import nonet
 
-PUBLIC = ("nonet", "nonet.testing", "nonet.contrib.fastapi", "nonet.contrib.canary")
+PUBLIC = (
+    *("nonet", "nonet.sync", "nonet.testing"),
+    *(f"nonet.contrib.{name}" for name in ("canary", "django", "fastapi", "sentry")),
+)
 # What is called by the framework alone says so.
 FRAMEWORK = re.compile(r"[Ff]or the framework|^Called by the framework")
 

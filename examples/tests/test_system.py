@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from nonet.testing import System
+from nonet_example.copies import copy_of
 from nonet_example.database import FileDB, utc
 from nonet_example.files import RemoveFile
 from nonet_example.groups import (
@@ -65,6 +67,34 @@ async def test_a_child_that_fails_is_a_dead_letter(
     (letter,) = await nonet_system.dead_letters()
     assert letter.task_class == "transformations:RemoveOutput"
     assert await state_of("/lhcb/a", "/lhcb/b") == ["/lhcb/b"]
+
+
+async def test_a_workflow_copies_all_files(
+    nonet_system: System, db_url: str, elements: Storage
+) -> None:
+    """Its last step receives the results of the steps that the first one added."""
+    nonet_system.dependency_overrides[storage] = lambda: elements
+    (elements.root / "RAL-DST").mkdir()
+    await add(("CERN-DST", "/lhcb/a"), transformation=7)
+    workflow = copy_of(7, "RAL-DST")
+    run = await workflow.submit()
+    await nonet_system.run_until_idle()
+    assert (await run.status()).state == "done"
+    assert await run.result(workflow.steps[1]) == 3
+    assert os.listdir(elements.root / "RAL-DST") == ["%2Flhcb%2Fa"]
+
+
+async def test_a_copy_that_fails_is_taken_over(
+    nonet_system: System, db_url: str, elements: Storage
+) -> None:
+    """The workflow is done, because a step took the failure of an added step over."""
+    nonet_system.dependency_overrides[storage] = lambda: elements
+    await add(("CERN-DST", "/lhcb/a"), transformation=7)
+    workflow = copy_of(7, "NOWHERE")
+    run = await workflow.submit()
+    await nonet_system.run_until_idle()
+    assert [step.state for step in await run.steps()] == ["done", "dead", "cancelled", "done"]
+    assert (await run.status()).state == "done"
 
 
 @pytest.mark.nonet(

@@ -48,10 +48,13 @@ if TYPE_CHECKING:
     from nonet.client.shortcuts import CallbackSpawner, cancel_many, spawn_with_callback
     from nonet.config.models import TaskConfig
     from nonet.config.settings import Settings, load_settings
+    from nonet.daemon.embedding import RunningDaemons
     from nonet.messages.message import Usage
     from nonet.rules.explanation import Explanation
     from nonet.rules.refusal import LockHolder
+    from nonet.tasks.carried import carry_context
     from nonet.tasks.execution import TaskContext, context
+    from nonet.tasks.function import FunctionTask, task
     from nonet.tasks.handles import ChildResult, EndedTask, Handle, Progress, TaskPage, TaskStatus
     from nonet.tasks.hooks import Epoch, startup_hook
     from nonet.tasks.injection import Depends, override_dependency, register_dependency
@@ -66,8 +69,15 @@ if TYPE_CHECKING:
         SharedRWLock,
         register_locked_object_type,
     )
+    from nonet.tasks.middleware import (
+        Middleware,
+        OutgoingTask,
+        RunningTask,
+        register_middleware,
+    )
     from nonet.tasks.overflow import Overflow
     from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
+    from nonet.tasks.runs import StepStatus, WorkflowRun, WorkflowStatus
     from nonet.tasks.schedules import (
         CatchUp,
         CronSchedule,
@@ -77,12 +87,30 @@ if TYPE_CHECKING:
         RRuleSchedule,
         TaskScheduleBase,
     )
-    from nonet.tasks.task import BaseTask, Isolation, PeriodicBaseTask, PeriodicVoAwareBaseTask
+    from nonet.tasks.task import (
+        BaseTask,
+        Isolation,
+        PeriodicBaseTask,
+        PeriodicVoAwareBaseTask,
+        TaskWithOptions,
+    )
     from nonet.tasks.unique import Unique, UniqueMode
+    from nonet.tasks.workflows import (
+        PREVIOUS,
+        Given,
+        Step,
+        Workflow,
+        chain,
+        chord,
+        ended,
+        failed,
+        group,
+    )
 
     __version__: str
 
 __all__ = [
+    "PREVIOUS",
     "AdmissionRejected",
     "BaseLimiter",
     "BaseLock",
@@ -105,6 +133,8 @@ __all__ = [
     "ExclusiveRWLock",
     "Explanation",
     "ExponentialBackoff",
+    "FunctionTask",
+    "Given",
     "Handle",
     "IntervalSeconds",
     "IntervalSecondsSchedule",
@@ -116,6 +146,7 @@ __all__ = [
     "LockedObjectType",
     "MalformedMessageError",
     "MemoryLimitExceeded",
+    "Middleware",
     "MutexLock",
     "NoRetry",
     "Nonet",
@@ -123,6 +154,7 @@ __all__ = [
     "NotBoundError",
     "NotConfirmedError",
     "NotFoundError",
+    "OutgoingTask",
     "Overflow",
     "Overlap",
     "PeriodicBaseTask",
@@ -136,10 +168,14 @@ __all__ = [
     "ResultUnavailable",
     "RetryPolicyBase",
     "RowsBusy",
+    "RunningDaemons",
+    "RunningTask",
     "ServerUnreachableError",
     "Settings",
     "SharedRWLock",
     "Size",
+    "Step",
+    "StepStatus",
     "StopRetrying",
     "TaskCancelled",
     "TaskConfig",
@@ -152,19 +188,31 @@ __all__ = [
     "TaskScheduleBase",
     "TaskStatus",
     "TaskTimeoutError",
+    "TaskWithOptions",
     "UnableToAcquireLockError",
     "Unique",
     "UniqueMode",
     "UnknownTaskError",
     "Usage",
+    "Workflow",
+    "WorkflowRun",
+    "WorkflowStatus",
     "cancel_many",
+    "carry_context",
+    "chain",
+    "chord",
     "context",
+    "ended",
+    "failed",
+    "group",
     "load_settings",
     "override_dependency",
     "register_dependency",
     "register_locked_object_type",
+    "register_middleware",
     "spawn_with_callback",
     "startup_hook",
+    "task",
 ]
 
 # The module that defines each public name.
@@ -173,6 +221,7 @@ _HOMES = {
     "nonet.client.client": ("Client",),
     "nonet.client.shortcuts": ("CallbackSpawner", "cancel_many", "spawn_with_callback"),
     "nonet.config.models": ("TaskConfig",),
+    "nonet.daemon.embedding": ("RunningDaemons",),
     "nonet.base.errors": (
         "AdmissionRejected",
         "BrokerFullError",
@@ -206,7 +255,9 @@ _HOMES = {
         "UnknownTaskError",
     ),
     "nonet.base.streams": ("Priority", "Size"),
+    "nonet.tasks.carried": ("carry_context",),
     "nonet.tasks.execution": ("TaskContext", "context"),
+    "nonet.tasks.function": ("FunctionTask", "task"),
     "nonet.rules.explanation": ("Explanation",),
     "nonet.rules.refusal": ("LockHolder",),
     "nonet.tasks.handles": (
@@ -230,6 +281,12 @@ _HOMES = {
         "SharedRWLock",
         "register_locked_object_type",
     ),
+    "nonet.tasks.middleware": (
+        "Middleware",
+        "OutgoingTask",
+        "RunningTask",
+        "register_middleware",
+    ),
     "nonet.messages.message": ("Usage",),
     "nonet.tasks.overflow": ("Overflow",),
     "nonet.tasks.retry": ("ExponentialBackoff", "NoRetry", "RetryPolicyBase"),
@@ -248,8 +305,21 @@ _HOMES = {
         "Isolation",
         "PeriodicBaseTask",
         "PeriodicVoAwareBaseTask",
+        "TaskWithOptions",
     ),
+    "nonet.tasks.runs": ("StepStatus", "WorkflowRun", "WorkflowStatus"),
     "nonet.tasks.unique": ("Unique", "UniqueMode"),
+    "nonet.tasks.workflows": (
+        "PREVIOUS",
+        "Given",
+        "Step",
+        "Workflow",
+        "chain",
+        "chord",
+        "ended",
+        "failed",
+        "group",
+    ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 

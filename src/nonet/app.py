@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, Unpack, overload
 
 from nonet.base.errors import (
     ConflictError,
-    NonetError,
     NotBoundError,
     masked,
 )
@@ -19,7 +18,7 @@ from nonet.client.client import Client
 from nonet.client.parts import Parts
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.loading import load_registry
-from nonet.config.settings import Settings, load_settings
+from nonet.config.settings import Settings, ensure_settings, load_settings
 from nonet.daemon.service import who
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores
@@ -27,22 +26,35 @@ from nonet.tasks.execution import TaskContext
 from nonet.tasks.handles import EndedTask, Handle, R, TaskPage, TaskStatus
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
+from nonet.tasks.middleware import (
+    Middleware,
+    Middlewares,
+    installed_middleware,
+    registered_middleware,
+)
 from nonet.tasks.registry import Registry
+from nonet.tasks.runs import WorkflowRun, WorkflowStatus
 from nonet.tasks.task import (
+    BaseTask,
     Isolation,
     SubmitManyOptions,
     SubmitOptions,
     TaskOf,
     bind_submitter,
+    bind_sync_submitter,
     unbind_submitter,
+    unbind_sync_submitter,
 )
+from nonet.tasks.workflows import Workflow
 from nonet.telemetry.masking import keep_secret
+from nonet.telemetry.middleware import close_middleware
 
 # Worker, scheduler and tools are imported where they are used: a program that only submits would
 # otherwise take twice as long to start.
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from nonet.daemon.embedding import RunningDaemons
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
     from nonet.pipelines.host import PipelineHost
@@ -53,10 +65,15 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.leadership import Leader
     from nonet.stores.namespace.periodic import EntryStatus
     from nonet.stores.sql.dead_letters import DeadLetters
+    from nonet.sync import Nonet as SyncNonet
     from nonet.tasks.hooks import Hook
+    from nonet.tasks.sync_handles import Handle as SyncHandle
     from nonet.worker.worker import Worker
 
+
 logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
 
 
 class Nonet:
@@ -75,6 +92,7 @@ class Nonet:
         dependency_overrides: replacements, ``{dependency: replacement}``, which apply at any depth.
             A replacement may return a value of any type. Child processes do not see them; use
             `nonet.override_dependency` there.
+        middlewares: those of this application, outermost first, for the framework; see `use`.
 
     Example:
         async with Nonet.from_settings() as app:
@@ -83,17 +101,17 @@ class Nonet:
     """
 
     def __init__(self, settings: Settings, *, load_tasks: bool = True) -> None:
-        if not isinstance(settings, Settings):
-            shown = repr(masked(settings)) if isinstance(settings, str) else f"{settings!r:.100}"
-            raise TypeError(
-                f"Nonet: {shown} is not a nonet.Settings: write Nonet.from_settings(redis_url=…)"
-            )
+        ensure_settings(settings)
         self.settings = settings
         keep_secret(settings.secrets())
         self.registry: Registry = load_registry(settings) if load_tasks else Registry()
+        self.middlewares: Middlewares = Middlewares()
+        if load_tasks:
+            self.middlewares.extend(installed_middleware(settings.groups))
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._parts: Parts | None = None
         self._pipelines: Pipelines | None = None
+        self._sync: SyncNonet | None = None
         self._closing = AsyncExitStack()
         self._is_open = False
         # False in a child process, because its worker has prepared the database.
@@ -139,24 +157,32 @@ class Nonet:
         settings = self.settings
         stores = await open_stores(settings, self._closing)
         broker = stores.broker
+        self.middlewares.extend(registered_middleware())
+        self._closing.push_async_callback(close_middleware, self.middlewares)
         client = Client(
             broker,
             self.registry,
             settings.namespace,
             message_limit=settings.message_limit,
             signer=settings.signer(),
+            cipher=stores.cipher,
             outbox=stores.outbox,
             may_have_sql=settings.may_have_sql,
             who=who,
             dead_letters=stores.dead_letters,
             resume_row=self._resume_row,
+            workflow_ttl=settings.workflow_ttl,
+            middlewares=self.middlewares,
         )
         self._closing.push_async_callback(client.aclose)
         bind_submitter(client)
         self._closing.callback(unbind_submitter, client)
         self._parts = Parts(settings, self.registry, stores, client)
+        beside = _Beside(self)
+        bind_sync_submitter(beside)
+        self._closing.callback(unbind_sync_submitter, beside)
         if self.prepares_sqlite:
-            await self._prepare_sqlite()
+            await stores.prepare_sqlite(self.registry)
 
     async def _resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:
         from nonet.pipelines.burial import resume_row
@@ -168,20 +194,14 @@ class Nonet:
                 self._closing.push_async_callback(cls.database.close)
         await resume_row(self._pipelines.find(pipeline), key, at_time)
 
-    async def _prepare_sqlite(self) -> None:
-        """Create the table of durable tasks before a transaction of the user can lock the file."""
-        sql_url = self.settings.sql_url()
-        if sql_url.startswith("sqlite") and any(item.cls.durable for item in self.registry):
-            try:
-                await (await self.stores.outbox()).prepare()
-            except NonetError as error:  # programs that only read tasks need no table
-                logger.warning("durable tasks cannot be submitted: %s", error)
-
     async def __aexit__(self, *exc_info: object) -> None:
         await self._close()
 
     async def _close(self) -> None:
         self._parts = self._pipelines = None
+        sync, self._sync = self._sync, None
+        if sync is not None:
+            sync.close()
         try:
             await self._closing.aclose()
         finally:
@@ -195,6 +215,27 @@ class Nonet:
             NotBoundError: outside ``async with``.
         """
         return self._opened().client
+
+    @property
+    def sync(self) -> SyncNonet:
+        """The same application for threads of this program, with methods that block.
+
+        It opens connections of its own when it is first used. ``.schedule_sync()`` uses it.
+
+        Raises:
+            NotBoundError: outside ``async with``.
+
+        Example:
+            def endpoint(invoice: int) -> str:  # runs in a thread
+                return app.sync.submit(Charge(invoice))
+        """
+        parts = self._opened()
+        if self._sync is None:
+            from nonet.sync import Nonet as SyncNonet
+
+            url = parts.stores.broker.url
+            self._sync = SyncNonet.beside(self.settings, self.registry, url)
+        return self._sync
 
     @property
     def stores(self) -> Stores:
@@ -211,13 +252,38 @@ class Nonet:
             raise NotBoundError("the application is not open: use it inside `async with`")
         return self._parts
 
+    def use(self, make: Callable[P, Middleware], *args: P.args, **options: P.kwargs) -> Middleware:
+        """Create a middleware with ``make(*args, **options)`` and use it in this application.
+
+        Child processes create their own if `make` can be imported and the arguments are plain data:
+        numbers, texts, and lists or mappings of them. Otherwise they run without it, and the worker
+        logs a warning. `nonet.register_middleware` has no such limit.
+
+        Args:
+            make: a subclass of `Middleware`, or a function that returns an instance of one.
+            args, options: its arguments.
+
+        Raises:
+            RegistrationError: `make` does not return a middleware.
+
+        Example:
+            class Announce(Middleware):
+                async def around_attempt(self, task: RunningTask) -> AsyncIterator[None]:
+                    print("begins", task.name, task.id)
+                    yield
+
+            app = Nonet.from_settings(namespace="test")
+            app.use(Announce)
+        """
+        return self.middlewares.add(make, args, options)
+
     async def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
         """Submit one task.
 
         Args:
             task: an instance of a registered class.
-            options: ``at_time``, ``id``, ``labels``, ``transaction``, ``start_by`` and ``unique``;
-                see `BaseTask.schedule`.
+            options: ``delay``, ``at_time``, ``id``, ``labels``, ``transaction``, ``start_by`` and
+                ``unique``; see `BaseTask.schedule`.
 
         Returns:
             A `Handle`, which is the id (a ``str``). Its ``created`` is False if the task existed
@@ -249,9 +315,9 @@ class Nonet:
         tasks and 1 MiB; each batch is submitted completely or not at all.
 
         Args:
-            tasks: any number, of any classes.
-            options: those of `Nonet.submit` except ``id``, applied to all tasks. With a
-                ``transaction`` all classes must be durable; the tasks exist once it is committed.
+            tasks: any number, of any classes. `BaseTask.with_options` gives one options of its own.
+            options: those of `Nonet.submit` except ``id``, for all tasks. With a ``transaction``
+                all classes must be durable; the tasks exist once it is committed.
 
         Raises:
             NotBoundError: the application is not open.
@@ -266,8 +332,54 @@ class Nonet:
         Example:
             handles = await app.submit_many(Add(n, n) for n in range(3))
             assert [await handle.result(timeout=30) for handle in handles] == [0, 2, 4]
+            await app.submit_many(Add(n, n).with_options(delay=n) for n in range(3))
         """
         return await self.client.submit_many(tasks, **options)
+
+    async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
+        """Submit all steps of a workflow; see `Workflow.submit`.
+
+        Args:
+            workflow: the workflow.
+
+        Example:
+            run = await app.submit_workflow(chain(Add(1, 2), Add(3, 4)), id="nightly-2026-11-25")
+        """
+        return await self.client.submit_workflow(workflow, id=id)
+
+    def workflow(self, id: str) -> WorkflowRun:
+        """Return the run of a submitted workflow.
+
+        Args:
+            id: id of the workflow; nothing is read before its methods are called.
+
+        Raises:
+            NotBoundError: the application is not open.
+
+        Example:
+            print((await app.workflow("nightly-2026-11-25").status()).state)
+        """
+        return WorkflowRun(id, self.client)
+
+    async def workflows(
+        self, limit: int = 100, *, state: str | None = None
+    ) -> list[WorkflowStatus]:
+        """Return the workflows that are still kept, those whose state changed last first.
+
+        Args:
+            limit: the most workflows to return.
+            state: only those in this state, see `WorkflowStatus`; None: any.
+
+        Raises:
+            NotBoundError: the application is not open.
+            ValueError: there is no such state, or `limit` is less than 1.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            for workflow in await app.workflows(state="failed"):
+                print(workflow.id, workflow.failed)
+        """
+        return (await self.client.workflows.page([state] if state else (), limit=limit)).rows
 
     async def status(self, id: str) -> TaskStatus:
         """Return the status of a task.
@@ -668,6 +780,67 @@ class Nonet:
 
         return assemble(self._opened(), injector, hooks)
 
+    @asynccontextmanager
+    async def running(
+        self,
+        *,
+        sizes: Iterable[Size | str] = tuple(Size),
+        scheduler: bool = True,
+        timeout: float | None = 60,
+    ) -> AsyncIterator[RunningDaemons]:
+        """Run workers and a scheduler in the event loop of this program while the block runs.
+
+        They are ready when the block begins. At its end they drain as at SIGTERM: they fetch
+        nothing more, running tasks may continue for the setting ``grace``, and the rest is handed
+        back. If the end is cancelled, everything is handed back at once. Signals stay those of the
+        program. With the setting ``metrics_port``, probes and metrics are served as by a daemon.
+
+        The application is opened for the block, unless it is open.
+
+        Args:
+            sizes: sizes of the workers, one worker each, as `nonet.Size` or by name.
+            scheduler: run a scheduler, for delayed and periodic tasks and retries; any number may
+                run in a namespace, and one of them leads.
+            timeout: seconds that the start may take; None: no limit.
+
+        Raises:
+            ConfigurationError: a setting, Redis or the central configuration is unsuitable.
+            ValueError: a size is unknown, or there is nothing to run.
+            TimeoutError: the daemons are not ready in time; the message says why.
+            NonetError: a daemon failed: the block was cancelled, and this is the daemon's error, of
+                any type.
+
+        Example:
+            async with app.running(sizes=["small"], scheduler=False) as daemons:
+                handle = await Add(1, 2).schedule()
+                assert daemons.ready and await handle.result(timeout=30) == 3
+        """
+        from nonet.daemon.embedding import chosen_sizes, running_inside
+        from nonet.daemon.health import answering_probes
+        from nonet.daemon.together import Daemon, Together
+        from nonet.worker.assembly import assemble
+
+        chosen = chosen_sizes(sizes)
+        if not (chosen or scheduler):
+            raise ValueError("running: there is nothing to run: name a size, or scheduler=True")
+        async with AsyncExitStack() as around:
+            if self._parts is None:
+                await around.enter_async_context(self)
+            injector = await around.enter_async_context(self.injector())
+            for problem in (*self.dependency_problems(injector), *self.registry.warnings()):
+                logger.warning("%s", problem)
+            daemons: dict[str, Daemon] = {
+                f"{size} worker": assemble(self._opened(), injector, size, owns_process=False)
+                for size in chosen
+            }
+            if scheduler:
+                daemons["scheduler"] = self.scheduler(injector)
+            address = self.settings.metrics_host, self.settings.metrics_port
+            await around.enter_async_context(
+                answering_probes(*address, Together(list(daemons.values())))
+            )
+            yield await around.enter_async_context(running_inside(daemons, timeout))
+
     async def leader(self) -> Leader | None:
         """Return the scheduler that leads now (``owner``, ``term``, ``expiry``), or None."""
         return await self.stores.leader()
@@ -718,3 +891,14 @@ class Nonet:
 
         letters = await self.dead_letters()
         return await resubmit(row_id, self.client, letters, again=again, at_time=at_time)
+
+
+class _Beside:
+    """Submits for threads of the program; only the first call opens connections for them."""
+
+    def __init__(self, app: Nonet) -> None:
+        self._app = app
+
+    def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> SyncHandle[Any]:
+        """Submit one task."""
+        return self._app.sync.submit(task, **options)

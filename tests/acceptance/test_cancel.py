@@ -287,5 +287,9 @@ class TestStartBy:
                 await Urgent().schedule(at_time=hour)
             with pytest.raises(InvalidArgumentsError, match="ends before at_time"):
                 await Quick(1).schedule(at_time=hour, start_by=hour - timedelta(minutes=1))
+            with pytest.raises(InvalidArgumentsError, match="ends before delay"):
+                await Quick(1).schedule(delay=60, start_by=timedelta(minutes=1))
+            with pytest.raises(InvalidArgumentsError, match="ends before delay"):
+                await Quick(1).schedule(delay=timedelta(hours=2), start_by=hour)
             fine = await Urgent().schedule(at_time=hour, start_by=hour + timedelta(minutes=1))
             await fine.cancel()

@@ -12,6 +12,7 @@ from acceptance.site import Site
 from daemons import until
 
 from nonet.config.settings import load_settings
+from nonet.tasks.middleware import Middlewares
 from nonet.worker.children import forking
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import ForkServerError
@@ -22,7 +23,7 @@ async def children(site: Site, tmp_path: Path) -> AsyncIterator[Children]:
     """A pool whose fork server is ready."""
     url = site.settings["NONET_REDIS_URL"]
     settings = load_settings(redis_url=url, state_dir=tmp_path, tasks=("acceptance.probe_tasks",))
-    pool = Children(settings, url)
+    pool = Children(settings, url, Middlewares())
     await pool.start()
     yield pool
     await pool.close()

@@ -13,6 +13,7 @@ from acceptance.site import PROBES, STREAM, Site
 from daemons import until
 
 from nonet import TaskFailed
+from nonet.messages.formats import FORMAT
 from nonet.messages.message import VERSION, Envelope, encode
 
 BOTH = f"{PROBES},acceptance.extra_tasks"
@@ -151,13 +152,13 @@ async def test_unknown_task_is_handed_on(site: Site) -> None:
 async def test_a_newer_envelope_is_handed_on(site: Site) -> None:
     """Also one that this release cannot read: it waits for a newer worker, and holds up nobody."""
     worker = site.worker()
-    newer = [VERSION + 1, "newer", "probe_tasks:Quick", msgspec.msgpack.Ext(99, b"x"), None]
+    newer = [FORMAT + 1, "newer", "probe_tasks:Quick", msgspec.msgpack.Ext(99, b"x"), None]
     async with site.app() as app:
         site.queue_raw("newer", msgspec.msgpack.encode(newer))
         await until(lambda: site.parked("newer"), "the task is handed on")
         status = await app.status("newer")
         assert (status.state, status.attempt) == ("waiting", 0)
-        assert f"task format {VERSION + 1}, read here up to {VERSION}" in status.blocker
+        assert f"task format {FORMAT + 1}, read here up to {FORMAT}" in status.blocker
         assert await (await app.submit(Quick(7))).result(timeout=10) == 7
         await app.cancel(["newer"])
         await site.all_ended()
@@ -168,10 +169,10 @@ async def test_a_newer_envelope_is_handed_on(site: Site) -> None:
 async def test_a_newer_record_is_handed_on(site: Site) -> None:
     """Whatever is in it; all who look say what to do, and whoever can read it executes it."""
     worker, _ = site.worker(), site.scheduler()
-    advice = f"task format {VERSION + 1}, read here up to {VERSION}: upgrade the workers"
+    advice = f"task format {FORMAT + 1}, read here up to {FORMAT}: upgrade the workers"
     async with site.app() as app:
         envelope = Envelope(VERSION, "newer", "probe_tasks:Quick", {"value": 7}, {}, 1.5)
-        site.queue_raw("newer", encode(envelope), name="probe_tasks:Quick", v=VERSION + 1)
+        site.queue_raw("newer", encode(envelope), name="probe_tasks:Quick", v=FORMAT + 1)
         await until(lambda: site.parked("newer"), "the task is handed on")
         status = await app.status("newer")
         assert (status.state, status.attempt, status.blocker) == ("waiting", 0, advice)

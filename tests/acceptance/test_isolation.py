@@ -573,7 +573,7 @@ async def test_what_is_told_of_a_child_at_once_is_heard(
 
     monkeypatch.setattr(Channel, "of_worker", late)
     async with isolated.app() as app:
-        server = ForkServer(app.settings, isolated.settings["NONET_REDIS_URL"])
+        server = ForkServer(app.settings, isolated.settings["NONET_REDIS_URL"], app.middlewares)
         await server.start()
         try:
             child = await asyncio.wait_for(server.spawn(is_fresh=True), 10)

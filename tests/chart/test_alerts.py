@@ -173,6 +173,12 @@ CASES = [
     quiet("NonetConfigRefused", 'nonet_config_refused{pod="p"} 0'),
     there("NonetPeriodicBroken", 'nonet_periodic_broken_entries{pod="p"} 1'),
     quiet("NonetPeriodicBroken", 'nonet_periodic_broken_entries{pod="p"} 0'),
+    there("NonetWorkflowsFailed", 'nonet_workflows_ended_total{pod="p",state="failed"} 7 8'),
+    quiet(
+        "NonetWorkflowsFailed",
+        """nonet_workflows_ended_total{pod="p",state="failed"} 8 8
+        nonet_workflows_ended_total{pod="p",state="done"} 7 8""",
+    ),
     there("NonetQuarantined", 'nonet_quarantined_total{pod="p"} 7 8'),
     quiet("NonetQuarantined", 'nonet_quarantined_total{pod="p"} 8 8'),
     there(

@@ -23,25 +23,30 @@ def test_each_pool_sees_its_own_secrets(charts: Charts) -> None:
             "redis-url": ("nonet-redis-scheduler", "redis-url"),
             "db-url": ("nonet-db-scheduler", "url"),
             "signing-keys": ("nonet-signing", "signing-keys"),
+            "encryption-keys": ("nonet-encryption", "encryption-keys"),
         },
         "prod-nonet-worker-small": {
             "redis-url": ("nonet-redis-small", "redis-url"),
             "db-url": ("nonet-db", "db-url"),
             "signing-keys": ("nonet-signing", "signing-keys"),
+            "encryption-keys": ("nonet-encryption", "encryption-keys"),
         },
         "prod-nonet-worker-medium": {
             "redis-url": ("nonet-redis-medium", "redis-url"),
             "db-url": ("nonet-db", "db-url"),
             "signing-keys": ("nonet-signing-medium", "keys"),
+            "encryption-keys": ("nonet-encryption-medium", "keys"),
         },
         "prod-nonet-worker-large": {
             "redis-url": ("nonet-redis-large", "redis-url"),
             "db-url": ("nonet-db", "db-url"),
             "signing-keys": ("nonet-signing", "signing-keys"),
+            "encryption-keys": ("nonet-encryption", "encryption-keys"),
         },
         "prod-nonet-canary": {
             "redis-url": ("nonet-redis-submit", "redis-url"),
             "signing-keys": ("nonet-signing", "signing-keys"),
+            "encryption-keys": ("nonet-encryption", "encryption-keys"),
         },
         "prod-nonet-migrate": {"db-url": ("nonet-db", "db-url")},
     }

@@ -19,11 +19,13 @@ _BASE: Object = {
     "networkPolicy": {"enabled": True},
     "redis": {"bundled": {"enabled": True, "persistence": {"enabled": True}}},
     "signing": {"secret": {"name": "keys"}},
+    "encryption": {"secret": {"name": "keys"}},
     "scheduler": {
         "secrets": {
             "redis": {"name": "r"},
             "database": {"name": "d"},
             "signing": {"name": "s"},
+            "encryption": {"name": "e"},
         }
     },
     "web": {
@@ -36,6 +38,7 @@ _BASE: Object = {
             "redis": {"name": "r"},
             "database": {"name": "d"},
             "signing": {"name": "s"},
+            "encryption": {"name": "e"},
         },
     },
     "webhook": {"secret": {"name": "w"}, "signing": {"name": "w"}},
@@ -46,6 +49,7 @@ _BASE: Object = {
             "redis": {"name": "r"},
             "database": {"name": "d"},
             "signing": {"name": "s"},
+            "encryption": {"name": "e"},
         },
     },
 }
@@ -60,6 +64,7 @@ _WITH: dict[str, Object] = {
     "redis.secret.key": {"redis": {"bundled": {"enabled": False}, "secret": {"name": "x"}}},
     "redis.url": {"redis": {"bundled": {"enabled": False}, "url": "redis://h:6379"}},
     "signing.secret.key": {"workerDefaults": {"secrets": {"signing": {"name": ""}}}},
+    "encryption.secret.key": {"workerDefaults": {"secrets": {"encryption": {"name": ""}}}},
     "workerDefaults.autoscaling.metrics": {"workerDefaults": {"autoscaling": {"type": "hpa"}}},
     "networkPolicy.egress.git.to": {"networkPolicy": {"egress": {"git": {"ports": [443]}}}},
     "networkPolicy.egress.web.to": {"networkPolicy": {"egress": {"web": {"ports": [443]}}}},

@@ -279,8 +279,15 @@ async def test_bad_input_is_refused(
     ("arguments", "reason"),
     [
         *BAD_INPUT,
-        (("Add", "--args", "[1]", "--at", "tomorrow"), "--at 'tomorrow' is neither"),
-        (("Add", "--args", "[1]", "--at", "+1e999"), "--at '+1e999' is neither"),
+        (("Add", "--args", "[1]", "--at", "tomorrow"), "--at 'tomorrow' is not ISO 8601"),
+        (("Add", "--args", "[1]", "--at", "+60"), "for a time from now use --delay"),
+        (("Add", "--args", "[1]", "--delay", "1e999"), "--delay: '1e999' is not a duration"),
+        (("Add", "--args", "[1]", "--delay", "99999d"), "is more than 100 years"),
+        (("Add", "--args", "[1]", "--delay", "9999d"), "delay: must be seconds or a timedelta"),
+        (
+            ("Add", "--args", "[1]", "--delay", "60", "--at", "2099-01-01"),
+            "pass at_time or delay, not both",
+        ),
         (("Add", "--args", "[1]", "--label", "x"), "--label 'x' must be NAME=VALUE"),
         (("Add", "--args", "[1]", "--label", "priority=soon"), "'soon' is not a valid Priority"),
         (("Add", "--args", "[1]", "--id", "a b"), "id 'a b'"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import re
 import sqlite3
@@ -16,6 +17,7 @@ from cli.errands import Add, Fail
 from cli.terminal import NAMESPACE, Ended, TaskRun
 
 from nonet import ConflictError, Nonet, TaskFailed, UnknownTaskError
+from nonet.messages.encryption import NO_KEY
 from nonet.messages.message import encode, pack
 from nonet.stores.sql.dead_letters import DeadLetter, NewDeadLetter
 
@@ -124,6 +126,37 @@ async def test_arguments_of_an_unknown_class_are_all_masked(task_run: TaskRun, r
     assert set(ended.json["arguments"].values()) == {"**********"}
     assert "errands:Fail is not registered here" in ended.err
     assert "as in --tasks package.errands" in ended.err
+
+
+async def test_encrypted_arguments_are_shown_with_the_key_only(
+    task_run: TaskRun, tmp_path: Path
+) -> None:
+    """So is the error, in each command; and a letter is resubmitted only with the key."""
+    plain = dict(task_run.environment)
+    keys = f"2026:{base64.b64encode(b'k' * 32).decode()}"
+    task_run.environment |= {"NONET_ENCRYPTION_KEYS": keys, "NONET_ENCRYPT_ALL": "1"}
+    async with task_run.worker() as app:
+        handle = await app.submit(Fail(tmp_path / "later"), id="first")
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=20)
+        (letter,) = await (await app.dead_letters()).list()
+    show = ("dlq", "show", letter.id, "--show-args", "--json")
+    shown = (await task_run(*show)).json
+    assert shown["arguments"]["path"].endswith("/later")
+    assert "/later" in shown["error_message"] and "in execute" in shown["traceback"]
+    assert "/later" in (await task_run("status", "first")).out
+    task_run.environment = plain
+    ended = await task_run(*show)
+    assert ended.json["arguments"] == {}
+    assert f"the arguments are not shown: they are {NO_KEY}" in ended.err
+    assert (ended.json["error_message"], ended.json["traceback"]) == (NO_KEY, NO_KEY)
+    assert ended.json["error_type"] == "FileNotFoundError"
+    refused = await task_run("dlq", "resubmit", letter.id)
+    assert (refused.code, NO_KEY in refused.err) == (1, True)
+    for command in ("status first", "result first", "explain first", "list --ended"):
+        said = await task_run(*command.split())
+        assert "/later" not in said.out + said.err
+    assert NO_KEY in (await task_run("status", "first")).out
 
 
 async def test_resubmit_runs_the_task_again(task_run: TaskRun, row: int, tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from cli.terminal import NAMESPACE, TaskRun
 from daemons import until
 
 from nonet import Nonet
+from nonet.messages.documents import encrypted_arguments
+from nonet.messages.encryption import NO_KEY, Cipher
+from nonet.messages.formats import ENCRYPTED_FORMAT, FORMAT
 from nonet.messages.message import VERSION, Envelope, encode
 from nonet.messages.repetition import repeat_of_entry
 from nonet.stores.namespace.quarantine import Quarantine
@@ -68,6 +71,29 @@ async def test_list_shows_no_bytes(task_run: TaskRun) -> None:
     assert first in table.out
     assert "s3cret" not in ended.out + table.out
     assert len((await task_run("quarantine", "list", "--json", "--limit", 1)).json) == 1
+
+
+async def test_an_encrypted_message_is_shown_and_retried_with_the_key_only(
+    task_run: TaskRun,
+) -> None:
+    """An entry whose key is there is decrypted as a worker would do it."""
+    cipher = Cipher({"new": b"n" * 32}, NAMESPACE)
+    args = encrypted_arguments({"a": 2, "b": 40}, "locked", cipher)
+    data = encode(Envelope(ENCRYPTED_FORMAT, "locked", "errands:Add", args, {}, 1.5))
+    task_run.environment["NONET_SIGNING_KEYS"] = NEW  # why it is quarantined
+    (entry,) = await put_aside(task_run, ("locked", data))
+    del task_run.environment["NONET_SIGNING_KEYS"]
+    show = ("quarantine", "show", entry, "--show-args", "--json")
+    assert (await task_run(*show)).json["arguments"] == {"(all)": NO_KEY}
+    refused = await task_run("quarantine", "retry", entry)
+    assert (refused.code, NO_KEY[12:] in refused.err) == (1, True)
+    keys = {"NONET_ENCRYPTION_KEYS": NEW}
+    shown = await task_run(*show, **keys)
+    assert shown.json["arguments"] == {"a": 2, "b": 40}
+    assert (await task_run("quarantine", "retry", entry, **keys)).code == 0
+    task_run.environment |= keys
+    async with task_run.worker() as app:
+        assert await app.result(f"q-{entry}", timeout=20) == 42
 
 
 async def test_an_empty_quarantine_says_so(task_run: TaskRun) -> None:
@@ -277,7 +303,7 @@ async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> No
     for name, data, code, reason in [
         ("unknown", unknown, 2, "errands:Nobody"),
         ("args", envelope("args", a="x"), 2, "Add: a: "),
-        ("newer", newer("newer"), 1, "by another release (task format 2"),
+        ("newer", newer("newer"), 1, "by another release (task format 3"),
         ("good", envelope("good", a=1), 0, ""),
     ]:
         entry = task_run.redis.xadd(key, {"task": name, "size": len(data), "bytes": data})
@@ -292,5 +318,5 @@ async def listed(task_run: TaskRun) -> list[dict[str, str]]:
 
 def newer(id: str) -> bytes:
     return msgspec.msgpack.encode(
-        [VERSION + 1, id, "errands:Add", {"a": msgspec.msgpack.Ext(99, b"x")}, None]
+        [FORMAT + 1, id, "errands:Add", {"a": msgspec.msgpack.Ext(99, b"x")}, None]
     )

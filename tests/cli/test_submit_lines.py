@@ -19,16 +19,17 @@ async def test_each_line_is_a_task(task_run: TaskRun) -> None:
     given = lines(
         {"task": "Add", "args": [1]},
         {"task": "errands:Add", "kwargs": {"a": 1, "b": 2}, "id": "mine", "labels": {"vo": "x"}},
-        {"task": "Add", "args": [2], "id": "later", "at": "+1000", "start_by": 2000},
+        {"task": "Add", "args": [2], "id": "later", "delay": 1000, "start_by": 2000},
         {"task": "Add", "args": [2], "id": "fixed", "at": "2099-01-01"},
+        {"task": "Add", "args": [2], "id": "spelt", "delay": "2h"},
     )
     ended = await task_run("submit", input=f"\n{given}\n")
     first, *others = ended.out.split()
-    assert (ended.code, ended.err, others) == (0, "", ["mine", "later", "fixed"])
+    assert (ended.code, ended.err, others) == (0, "", ["mine", "later", "fixed", "spelt"])
     found = {item["id"]: item for item in (await task_run("list", "--json")).json}
     assert found.keys() == {first, *others}
     assert found["fixed"]["due"] == "2099-01-01T00:00:00Z"
-    assert [found[id]["state"] for id in (first, *others)] == ["queued"] * 2 + ["delayed"] * 2
+    assert [found[id]["state"] for id in (first, *others)] == ["queued"] * 2 + ["delayed"] * 3
 
 
 async def test_known_ids_are_the_same_tasks(task_run: TaskRun) -> None:
@@ -54,7 +55,9 @@ async def test_known_ids_are_the_same_tasks(task_run: TaskRun) -> None:
         ('{"task": "Ad"}', "Did you mean errands:Add?"),
         ('{"task": "Add"}', "errands:Add: a"),
         ('{"task": "Add", "args": [1], "id": "a b"}', "errands:Add: "),
-        ('{"task": "Add", "args": [1], "at": "soon"}', "at 'soon' is neither ISO 8601 nor"),
+        ('{"task": "Add", "args": [1], "at": "soon"}', "at 'soon' is not ISO 8601"),
+        ('{"task": "Add", "args": [1], "at": "+1h"}', "for a time from now use delay"),
+        ('{"task": "Add", "args": [1], "delay": -1}', "delay: '-1.0' is not a duration"),
         ('{"task": "Add", "args": [1], "labels": {"size": "tiny"}}', "tiny"),
         ('{"task": "Add", "args": [1], "start_by": -1}', "start_by"),
     ],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -82,6 +83,28 @@ async def test_a_time_that_is_no_instant(app: Nonet, given: Any) -> None:
     """Numbers, texts, days and spans are none; nothing is taken for now."""
     text = f"sums:Add: at_time: {given!r} must be a datetime"
     await refused(app.submit(Add(1), at_time=given), InvalidArgumentsError, text)
+
+
+@pytest.mark.parametrize("option", ["at_time", "start_by"])
+async def test_a_time_without_a_zone(app: Nonet, option: str) -> None:
+    """It could mean local time or UTC: nothing is guessed."""
+    text = f"sums:Add: {option}: datetime.datetime(2099, 1, 1, 0, 0) has no time zone"
+    given: Any = {option: datetime(2099, 1, 1)}
+    await refused(app.submit(Add(1), **given), InvalidArgumentsError, text)
+
+
+@pytest.mark.parametrize("given", [-1, math.nan, math.inf, True, "60", timedelta(-1), 4e8])
+async def test_a_delay_that_is_none(app: Nonet, given: Any) -> None:
+    """It must be a span that ends within ten years, and not in the past."""
+    text = f"sums:Add: delay: must be seconds or a timedelta from 0 to ten years, not {given!r}"
+    await refused(app.submit(Add(1), delay=given), InvalidArgumentsError, text)
+
+
+async def test_a_delay_and_a_time(app: Nonet) -> None:
+    """Only one of them can be meant."""
+    text = "sums:Add: pass at_time or delay, not both"
+    later = datetime.now(UTC) + timedelta(hours=1)
+    await refused(app.submit(Add(1), at_time=later, delay=60), InvalidArgumentsError, text)
 
 
 async def test_an_argument_that_does_not_fit(app: Nonet) -> None:

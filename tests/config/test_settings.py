@@ -67,6 +67,34 @@ def test_signing_keys_come_from_a_file_too(monkeypatch: pytest.MonkeyPatch, tmp_
     assert secret[:8] not in str(raised.value)
 
 
+def test_encryption_keys_come_from_a_file_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """They have exactly 32 bytes; what is wrong with them is said without showing them."""
+    secret = "c2VjcmV0" * 5 + "c2U="
+    (tmp_path / "keys").write_text(f"new:{secret},\nold:{secret}\n")
+    assert load_settings().cipher().keys == ()
+    monkeypatch.setenv("NONET_ENCRYPTION_KEYS_FILE", str(tmp_path / "keys"))
+    found = load_settings()
+    assert [key.partition(" ")[0] for key in found.cipher().keys] == ["new", "old"]
+    assert secret not in repr(found) + str(found) + repr(found.cipher())
+    assert secret in found.secrets()
+    for wrong in (f"new:{secret[:16]}", f"new:{secret[:40]}c2VjcmV0"):
+        monkeypatch.setenv("NONET_ENCRYPTION_KEYS", wrong)
+        told = r"NONET_ENCRYPTION_KEYS: key 'new' has \d+ bytes, but needs 32; .*openssl rand"
+        with pytest.raises(ConfigurationError, match=told) as raised:
+            load_settings()
+        assert secret[:8] not in str(raised.value)
+
+
+def test_all_classes_are_encrypted_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or every submission of the process would fail."""
+    monkeypatch.setenv("NONET_ENCRYPT_ALL", "1")
+    with pytest.raises(ConfigurationError, match="set NONET_ENCRYPTION_KEYS, too"):
+        load_settings()
+    assert load_settings(encryption_keys=f"a:{'YWFh' * 10}YWE=").cipher().everything
+
+
 def test_memory_is_written_in_bytes_or_with_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """In the environment, where all is text, and in code."""
     monkeypatch.setenv("NONET_CHILD_MAX_RSS", "1.5GiB")

@@ -255,6 +255,8 @@ def test_transitions_are_made_by_scripts_that_can() -> None:
         return set.union(*found)
 
     assert scripts_of("waiting", "queued", "woke it") == with_part("waiting")
+    assert scripts_of("waiting", "queued", "steps before it") == with_part("workflow")
+    assert scripts_of("waiting", "cancelled", "step that cannot") == with_part("workflow")
     assert scripts_of("queued", "expired", "") == with_part("expiry")
     assert scripts_of("queued", "cancelled", "replaces") == with_part("replacing")
     assert scripts_of("running", "queued", "worker died") == with_part("lost")

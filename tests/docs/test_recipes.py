@@ -11,6 +11,7 @@ from docs.followed import followed
 from docs.pages import ROOT, Page
 
 RECIPES = (
+    "functions-as-tasks",
     "submit-and-cancel",
     "submit-once",
     "long-tasks",
@@ -20,13 +21,21 @@ RECIPES = (
     "pipelines",
     "related-rows",
     "callbacks",
+    "workflows",
     "periodic-tasks",
     "tenants",
+    "middleware",
+    "sentry",
     "fastapi",
+    "django",
+    "sync",
     "run-by-hand",
+    "develop",
+    "embed",
+    "encrypt-arguments",
 )  # tests/testing/test_plugin.py runs test-your-tasks
 # Nonet is installed, and whatever its extras bring; each recipe says what else it needs.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
     "PYTHONUNBUFFERED": "1",  # lines come in their order, as at a terminal
 }
@@ -37,11 +46,12 @@ _ENVIRONMENT = {
 def test_recipe_works_as_it_is_written(name: str) -> None:
     """Its files are written, its commands typed, and they print what the page shows."""
     page = Page.read(f"how-to/{name}.md")
-    with followed(page, environment=_ENVIRONMENT) as terminal:
+    with followed(page, environment=ENVIRONMENT) as terminal:
         typed = "".join(block.text for block in page.blocks if block.language == "sh")
         for block in page.files():
-            module, _, kind = (block.file or "").rpartition(".")
-            if kind == "py" and module not in typed:  # no command of the page has imported it
+            module, _, kind = (block.file or "").replace("/", ".").rpartition(".")
+            # No command of the page has imported it, as those of manage.py do with their project.
+            if kind == "py" and module not in typed and "manage.py" not in typed:
                 ended = terminal.type(f"python -c 'import {module}'")
                 assert not ended.failed, f"{block}: {ended.output}"
         assert terminal.left() == []
@@ -50,7 +60,7 @@ def test_recipe_works_as_it_is_written(name: str) -> None:
 @pytest.mark.server
 def test_the_readme_works_as_it_is_written() -> None:
     """Its task runs, and nothing runs any more at its end."""
-    with followed(Page.read(ROOT / "README.md"), environment=_ENVIRONMENT) as terminal:
+    with followed(Page.read(ROOT / "README.md"), environment=ENVIRONMENT) as terminal:
         assert terminal.left() == []
 
 

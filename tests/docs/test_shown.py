@@ -28,7 +28,10 @@ from nonet.scheduler.configuration.configuration_loop import check
 from nonet.tasks.registry import Registry
 
 # Not the changelog, which may tell of what is gone.
-_BESIDE = ("SECURITY.md", "examples/README.md", "charts/nonet/README.md")
+_BESIDE = (
+    *("SECURITY.md", "examples/README.md", "examples/shelf/README.md"),
+    "charts/nonet/README.md",
+)
 PAGES = [Page.read(path) for path in (*all_pages(), *(ROOT / name for name in _BESIDE))]
 APPS = {
     "task-run": task_run.app,

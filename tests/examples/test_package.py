@@ -40,8 +40,8 @@ def test_each_task_has_an_entry_point(example: Example) -> None:
         "python",
         "-c",
         "from nonet import BaseTask\n"
-        "from nonet_example import files, groups, pilots, requests, sweeps\n"
-        "for module in (files, groups, pilots, requests, sweeps):\n"
+        "from nonet_example import copies, files, groups, pilots, requests, sweeps\n"
+        "for module in (copies, files, groups, pilots, requests, sweeps):\n"
         "    for item in vars(module).values():\n"
         "        if getattr(item, '__module__', '') == module.__name__:\n"
         "            if hasattr(item, 'execute') and issubclass(item, BaseTask):\n"

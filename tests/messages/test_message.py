@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.msgpack import Ext
 
 from nonet.base.errors import MalformedMessageError
+from nonet.messages.formats import FORMAT
 from nonet.messages.message import (
     HARD_LIMIT_BYTES,
     MAX_DEPTH,
@@ -59,9 +60,9 @@ def test_an_older_document_gets_the_defaults() -> None:
 
 def test_a_newer_document_is_readable() -> None:
     """A field that a later version appended is ignored, so that the task can be handed on."""
-    fields = [VERSION + 1, *msgspec.structs.astuple(ENVELOPE)[1:], "more"]
+    fields = [FORMAT + 1, *msgspec.structs.astuple(ENVELOPE)[1:], "more"]
     newer = decode_envelope(msgspec.msgpack.encode(fields))
-    assert (newer.version, newer.labels) == (VERSION + 1, ENVELOPE.labels)
+    assert (newer.version, newer.labels) == (FORMAT + 1, ENVELOPE.labels)
 
 
 @pytest.mark.parametrize(
@@ -80,15 +81,15 @@ def test_a_newer_document_is_readable() -> None:
 )
 def test_a_newer_envelope_is_known_by_how_it_begins(rest: list[object]) -> None:
     """Whatever follows version, id and name; the same of this version is garbage."""
-    newer = msgspec.msgpack.encode([VERSION + 1, "id", "files:Audit", *rest])
-    known = Envelope(VERSION + 1, "id", "files:Audit", {}, {}, 0.0)
+    newer = msgspec.msgpack.encode([FORMAT + 1, "id", "files:Audit", *rest])
+    known = Envelope(FORMAT + 1, "id", "files:Audit", {}, {}, 0.0)
     assert open_envelope(newer, "id", Signer(), limit_bytes=HARD_LIMIT_BYTES) == known
     with pytest.raises(MalformedMessageError):
         decode_envelope(msgspec.msgpack.encode([VERSION, "id", "files:Audit", *rest]))
 
 
 @pytest.mark.parametrize(
-    "begin", [[2], [2, "id"], [2, "i d", "files:Audit"], [2, "id", ""], ["2", "id", "files:Audit"]]
+    "begin", [[3], [3, "id"], [3, "i d", "files:Audit"], [3, "id", ""], ["3", "id", "files:Audit"]]
 )
 def test_what_only_claims_to_be_newer_is_garbage(begin: list[object]) -> None:
     """Without an id and a name nobody could say what is handed on; nor may its end be missing."""

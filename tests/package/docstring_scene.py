@@ -13,6 +13,7 @@ from nonet import (
     Size,
     TaskConfig,
     Unique,
+    Workflow,
     context,
 )
 
@@ -86,6 +87,53 @@ class Hash(SmallTask):
 
     async def execute(self) -> int:
         return hash(self.part)
+
+
+@dataclass
+class Extract(SmallTask):
+    day: str
+
+    async def execute(self) -> list[int]:
+        return [1, 2]
+
+
+@dataclass
+class Load(SmallTask):
+    rows: list[int]
+
+    async def execute(self) -> int:
+        return len(self.rows)
+
+
+@dataclass
+class Sum(SmallTask):
+    numbers: list[int]
+
+    async def execute(self) -> int:
+        return sum(self.numbers)
+
+
+@dataclass
+class Resize(SmallTask):
+    path: str
+
+    async def execute(self) -> None: ...
+
+
+class Alarm(SmallTask):
+    async def execute(self) -> None: ...
+
+
+class Apologise(Alarm):
+    """Of a shop."""
+
+
+class CleanUp(Alarm):
+    """Of a shop, too."""
+
+
+workflow = Workflow("order")
+payment = workflow.step(Charge(7))
 
 
 @dataclass

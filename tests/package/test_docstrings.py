@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import contextlib
+import contextvars
 import dataclasses
 import enum
 import inspect
 import re
+import socket
 import sys
+import threading
+import time
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -18,15 +23,22 @@ from typing import Any
 
 import fastapi
 import pytest
+import sentry_sdk
+from django import setup as set_up_django
+from django.conf import settings as django_settings
+from django.db import connections, transaction
 from package import docstring_scene as scene
 from public import FRAMEWORK, documented
 
 import nonet
 import nonet.contrib.fastapi
+import nonet.sync
 import nonet.testing
 from nonet import BaseTask, ChildResult, LockedObjectType
-from nonet.tasks import hooks
+from nonet.contrib import sentry
+from nonet.tasks import carried, hooks, middleware
 from nonet.tasks.injection import REGISTRY
+from nonet.tasks.task import bind_submitter
 from nonet.testing import System, run_inline
 
 SECTIONS = ("Args", "Attributes", "Class attributes")
@@ -145,10 +157,37 @@ def forgotten() -> Iterator[None]:
     hooks._registered.update(registered)
     REGISTRY._providers, REGISTRY.overrides = providers, overrides
     REGISTRY._changed()
+    carried._carried.clear()
+    middleware._registered.clear()
+    sentry._installed.clear()
+    middleware.Middlewares.are_around_submit = False
+    sentry_sdk.get_global_scope().set_client(None)
 
 
 @pytest.fixture
-def module() -> Iterator[types.ModuleType]:
+def django(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
+    """Django with a database in memory; what a view opens is closed again."""
+    if not django_settings.configured:
+        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+        django_settings.configure(DATABASES={"default": database})
+        set_up_django()
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")  # examples run beside an event loop
+    from nonet.contrib.django import submitting  # needs settings
+
+    yield submitting
+    if (opened := submitting._background) is not None:
+        bind_submitter(opened.app.client)  # closing it undoes that
+        closing = opened.app.__aexit__(None, None, None)
+        asyncio.run_coroutine_threadsafe(closing, opened.loop).result(10)
+        opened.loop.call_soon_threadsafe(opened.loop.stop)
+        opened.thread.join(10)
+        opened.loop.close()
+        submitting._background = None
+    connections.close_all()
+
+
+@pytest.fixture
+def module(django: types.ModuleType) -> Iterator[types.ModuleType]:
     """Where an example runs: a module with what a reader takes as given."""
     made = types.ModuleType("docstring_example")
     for source in (scene, nonet, nonet.testing, nonet.contrib.fastapi):
@@ -157,11 +196,22 @@ def module() -> Iterator[types.ModuleType]:
     vars(made).update(
         Annotated=typing.Annotated,
         AsyncIterator=typing.AsyncIterator,
+        ContextVar=contextvars.ContextVar,
+        Iterator=typing.Iterator,
+        SentryMiddleware=sentry.SentryMiddleware,
         Canary=DOCUMENTED["nonet.contrib.canary.Canary"],
         FastAPI=fastapi.FastAPI,
         data=b"data",
         fastapi=fastapi,
+        nonet=nonet,
         parts=["a", "b"],
+        sentry_sdk=sentry_sdk,
+        socket=socket,
+        submit=django.submit,
+        submit_on_commit=django.submit_on_commit,
+        threading=threading,
+        time=time,
+        transaction=transaction,
         suppress=contextlib.suppress,
         timedelta=scene.timedelta,
         web=fastapi.FastAPI(),
@@ -186,6 +236,11 @@ def is_inside_a_task(code: str) -> bool:
     return bool(re.search(r"context\(\)", re.sub(r"(?ms)^(@|class|def).*?(?=^\S|\Z)", "", code)))
 
 
+def is_sync(name: str, code: str) -> bool:
+    """Whether it is of a program without an event loop: then it runs in a thread."""
+    return name.startswith("nonet.sync.") or ".schedule_sync(" in code
+
+
 @pytest.mark.parametrize("name", sorted(EXAMPLES))
 async def test_examples_run(
     name: str,
@@ -197,6 +252,8 @@ async def test_examples_run(
     """Each does without an error what it says: in a task if it is a part of one, else beside a
     system that executes what it submits."""
     code, names = EXAMPLES[name], vars(module)
+    if name.startswith("nonet.contrib.sentry"):
+        names["install"] = sentry.install
     environment: Mapping[str, str] = {
         "REDIS_URL": redis_url,
         "NAMESPACE": "test",
@@ -217,14 +274,21 @@ async def test_examples_run(
                 await run(code, {**names, "self": self})
 
         children = [ChildResult("c1", "done", 1), ChildResult("c2", "dead", error="it broke")]
-        await run_inline(Inside(), group_results=children)
+        await run_inline(Inside(), group_results=children, inputs=children)
         return
-    if not re.search(r"\b(await|async (with|for)|app|client|system)\b", code):
+    needs_system = re.search(r"\b(await|async (with|for)|app|client|system)\b", code)
+    if not needs_system and not is_sync(name, code):
         await run(code, names)
         return
     async with System(tasks=[scene.__name__], redis_url=redis_url) as system:
+        if is_sync(name, code):
+            names.update(app=system.app.sync, handle=await scene.Add(1, 2).schedule())
+            names["handle"] = nonet.sync.Handle(names["handle"], system.app.sync)
+            await asyncio.to_thread(exec, code, names)
+            return
         names.update(app=system.app, client=system.app.client, system=system)
         names["handle"] = await scene.Add(1, 2).schedule()
+        await nonet.chain(scene.Add(1, 2)).submit(id="nightly-2026-11-25")
         await scene.RemoveFile("CERN-DST", "/lhcb/a").schedule()
         for statement in ast.parse(code).body:
             await run(ast.unparse(statement), names)

@@ -19,8 +19,10 @@ BUILDERS = {
 }
 CALLS = {"eval", "exec", "compile", "__import__"}
 YAML = {"load", "load_all", "full_load", "full_load_all", "unsafe_load", "unsafe_load_all"}
-# They import what a setting, an entry point or their own table names, never what a message does.
-IMPORTERS = {"__init__.py", "tasks/overflow.py", "tasks/registry.py", "cli/run.py"}
+# They import what a setting, an entry point, their own table or (in a child process) their worker
+# names, never what a message does.
+IMPORTERS = {"__init__.py", "cli/run.py", "types.py"}
+IMPORTERS |= {f"tasks/{name}.py" for name in ("middleware", "overflow", "registry")}
 
 
 def suspicious(tree: ast.Module, *, may_import: bool) -> Iterator[str]:

@@ -13,6 +13,7 @@ from public import public_names
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 import nonet
+import nonet.sync
 from nonet import (
     CatchUp,
     ChildResult,
@@ -34,12 +35,15 @@ from nonet import (
     Progress,
     RRuleSchedule,
     Size,
+    StepStatus,
     TaskConfig,
     TaskPage,
     TaskStatus,
     Unique,
     UniqueMode,
     Usage,
+    WorkflowRun,
+    WorkflowStatus,
 )
 
 NOW = datetime(2026, 7, 1, 12, 0, 0, 250, tzinfo=UTC)
@@ -54,7 +58,7 @@ VALUES: dict[type, Any] = {
     Epoch: Epoch(NOW),
     Explanation: Explanation("a", "waiting", "lock", "waiting: …", holders=(HOLDER,), until=NOW),
     ExponentialBackoff: ExponentialBackoff(max_retries=2, cap=60),
-    Handle: Handle("a", None),  # type: ignore[arg-type]  # nobody asks it
+    Handle: Handle("a", None),  # nobody asks it
     IntervalSecondsSchedule: IntervalSecondsSchedule(2.5),
     Isolation: Isolation.FRESH,
     LockHolder: HOLDER,
@@ -66,12 +70,29 @@ VALUES: dict[type, Any] = {
     Progress: Progress(0.4, "page 12 of 30", NOW),
     RRuleSchedule: RRuleSchedule("FREQ=DAILY;BYHOUR=3"),
     Size: Size.LARGE,
+    StepStatus: StepStatus("w:1", "1", "sums:Add", ("s0",), "waiting", blocker="after 0"),
     TaskConfig: TaskConfig(name="all", args={"n": 1}, jitter=5),
     TaskPage: TaskPage([TaskStatus("a", "sums:Add", "running", started=NOW)], 3, 20, 100, "[]"),
     TaskStatus: TaskStatus("a", "sums:Add", "done", finished=NOW, usage=USAGE),
     Unique: Unique.for_seconds(60, key="nightly"),
     UniqueMode: UniqueMode.UNTIL_DONE,
+    nonet.sync.Handle: nonet.sync.Handle("a", None),
     Usage: USAGE,
+    WorkflowRun: WorkflowRun("w", None),  # type: ignore[arg-type]  # nobody asks it
+    WorkflowStatus: WorkflowStatus(
+        "w",
+        "import",
+        "failed",
+        3,
+        0,
+        "w:1",
+        "",
+        runs=1,
+        parent="",
+        opened=NOW,
+        changed=NOW,
+        ended=NOW,
+    ),
 }
 
 LOCKS = {
@@ -82,15 +103,20 @@ LOCKS = {
 # What is no value: it does something, or is the base of what authors write.
 OTHERS = {
     "nonet": {
-        *("BaseTask", "PeriodicBaseTask", "PeriodicVoAwareBaseTask"),
-        *("RetryPolicyBase", "TaskScheduleBase"),  # bases
+        *("BaseTask", "FunctionTask", "PeriodicBaseTask", "PeriodicVoAwareBaseTask"),
+        *("Middleware", "RetryPolicyBase", "TaskScheduleBase"),  # bases
+        *("OutgoingTask", "RunningTask"),  # they hold what is going on
         *LOCKS,
-        *("CallbackSpawner", "Client", "Nonet", "TaskContext"),
+        *("CallbackSpawner", "Client", "Nonet", "RunningDaemons", "TaskContext"),
+        *("Given", "Step", "Workflow"),  # they hold tasks of authors
+        "TaskWithOptions",
         "Settings",  # it has passwords, which no dump shows
     },
+    "nonet.sync": {"Nonet"},
     # They hold tasks of authors, and exceptions.
     "nonet.testing": {"InlineGroup", "InlineRun", "Submitted", "System"},
     "nonet.contrib.canary": {"Canary"},
+    "nonet.contrib.sentry": {"SentryMiddleware"},
 }
 
 
@@ -161,10 +187,20 @@ async def test_a_handle_that_was_read_has_no_application() -> None:
             await asked
 
 
+async def test_a_run_that_was_read_has_no_application() -> None:
+    """It is the id of the workflow alone, and says how to make one that can be asked."""
+    read = TypeAdapter(WorkflowRun).validate_json('"w"')
+    assert read == "w" and isinstance(read, WorkflowRun)
+    for asked in (read.status(), read.steps(), read.cancel()):
+        with pytest.raises(NotBoundError, match=r"use app\.workflow\(id\)"):
+            await asked
+
+
 @pytest.mark.parametrize(
     ("kind", "text"),
     [
         (Usage, '{"wall": "long"}'),
+        (WorkflowRun, "7"),
         (Handle, "7"),
         (LockedObjectType, '"jop"'),
     ],

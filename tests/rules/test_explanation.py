@@ -12,6 +12,7 @@ from nonet.rules.explanation import Explanation, Facts, explain
 from nonet.rules.pauses import Pause
 from nonet.rules.peers import Needs, Peer
 from nonet.rules.refusal import LockHolder, Refusal
+from nonet.rules.workflows import Blocked, Predecessor
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
 SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)
@@ -23,6 +24,9 @@ LEFT = LockHolder("t-3", "files:Audit", "7@host", 40.0, 20.0, True, is_left=True
 MUTEX = Refusal("lock:mutex:job:7", "M", True, holding=1, holders=(HOLDER,))
 SLOTS = Refusal("limiter:conc:job:7", "C", True, used=8, limit=8, back_in=20.0)
 RATE = Refusal("limiter:rate:job:7", "L", True, used=10, limit=10, window_seconds=60, back_in=3.25)
+BEFORE = Predecessor("w:3", "mail:Send", "waiting")
+ROOT = Predecessor("w:0", "mail:Fetch", "running")
+BLOCKED = Blocked("w", "running", missing=3, before=BEFORE, root=ROOT)
 
 
 def facts(state: str, **known: Any) -> Facts:
@@ -31,6 +35,10 @@ def facts(state: str, **known: Any) -> Facts:
 
 def parked(refusal: Refusal | None, **known: Any) -> Facts:
     return facts("waiting", is_parked=True, refusal=refusal, due=NOW + 30, **known)
+
+
+def blocked(**known: Any) -> Facts:
+    return facts("waiting", blocked=replace(BLOCKED, **known))
 
 
 def queued(**known: Any) -> Facts:
@@ -78,6 +86,55 @@ def queued(**known: Any) -> Facts:
             parked(None, paused=Pause("all", SINCE, "ann@host 7")),
             "paused",
             "waiting: everything is paused since 2026-07-01 11:00:00Z by ann@host 7",
+        ),
+        (
+            blocked(),
+            "step",
+            "waiting: it comes after w:3 (mail:Send, waiting) and 2 others. What they wait for "
+            "first is w:0 (mail:Fetch, running)",
+        ),
+        (
+            blocked(missing=1, before=ROOT),
+            "step",
+            "waiting: it comes after w:0 (mail:Fetch, running)",
+        ),
+        (
+            blocked(missing=2, before=replace(ROOT, state="done")),
+            "step",
+            "waiting: it comes after w:0 (mail:Fetch, done, but not the steps that it added) and "
+            "1 other",
+        ),
+        (
+            blocked(state="building", before=None, root=None),
+            "step",
+            "waiting: its workflow w is still being submitted",
+        ),
+        (blocked(state="resuming"), "step", "waiting: its workflow w is still being resumed"),
+        (
+            blocked(cancel="by ann@host 7: no"),
+            "step",
+            "waiting: its workflow w is being cancelled by ann@host 7: no",
+        ),
+        (
+            blocked(before=None, root=None),
+            "step",
+            "waiting: the steps before it have ended, so it is about to be released",
+        ),
+        (
+            blocked(before=replace(BEFORE, state="followed")),
+            "step",
+            "waiting: w:3 has ended, and its successors are being released",
+        ),
+        (
+            blocked(before=replace(BEFORE, state="lost")),
+            "step",
+            "waiting: it comes after w:3, which is gone from Redis. A worker ends it within "
+            "minutes",
+        ),
+        (
+            blocked(state=""),
+            "step",
+            "waiting: its workflow w is gone from Redis. A worker ends it within minutes",
         ),
         (
             facts("running", worker="7@host", running_seconds=12.3),
@@ -381,6 +438,11 @@ def test_what_ends_a_task_early(known: Facts, cause: str, text: str) -> None:
             "task-run resume --stream normal:small",
         ),
         (queued(paused=Pause("task:x:T", SINCE, "ann")), "task-run resume --task x:T"),
+        (blocked(), "task-run explain w:0"),
+        (blocked(state="building"), "task-run workflows show w"),
+        (blocked(workflow="-w", cancel="by ann"), "task-run workflows show -- -w"),
+        (blocked(before=None, root=None), ""),
+        (blocked(before=replace(BEFORE, state="lost")), "task-run doctor"),
         (parked(MUTEX), "task-run cancel t-1"),
         (parked(replace(MUTEX, holders=(LEFT,))), "task-run locks release lock:mutex:job:7"),
         (parked(replace(MUTEX, holders=(PROGRAM,))), "task-run locks release lock:mutex:job:7"),
@@ -480,6 +542,18 @@ FULL = replace(NEW, off="memory: 1 MiB free")
             Needs(layout=2),
             "unknown",
             ": no live small worker reads tasks of format 2 (1 worker up to 1). Upgrade",
+        ),
+        (
+            (NEW, replace(NEW, keys=("old 0a1b",))),
+            Needs(key="new 4e5f"),
+            "unknown",
+            ": it is encrypted with key new, which no live small worker has (2 workers). Set NO",
+        ),
+        (
+            (NEW, replace(OLD, keys=("new 4e5f",))),
+            Needs(key="new 4e5f"),
+            "queue",
+            ", first",
         ),
         (
             (OLD, FULL),

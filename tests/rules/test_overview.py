@@ -12,6 +12,7 @@ from nonet.rules.pauses import Pause
 from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.rules.servers import Server
 from nonet.rules.situation import Crew, Deaths, Situation, StreamLoad
+from nonet.rules.workflows import FailedWorkflows, StuckWorkflows
 
 SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)
 HEALTHY = Server({"redis_version": "7.0.15", "maxmemory_policy": "noeviction"}, leader="a/1")
@@ -74,6 +75,14 @@ def situation(**known: Any) -> Situation:
             "install the package of files:Audit and restart the small workers: task-run workers",
         ),
         (
+            {
+                "foreign": {("files:Audit", "small"): 5},
+                "locked": {("files:Audit", "small"): "no encryption key '2026' here"},
+            },
+            "no small worker can decrypt files:Audit: 5 tasks wait (no encryption key '2026' here)",
+            "set NONET_ENCRYPTION_KEYS of the small workers: task-run workers",
+        ),
+        (
             {"deaths": [Deaths("files:Audit", "ValueError: no", 3, "t-9", 12)]},
             "3 tasks of files:Audit died within an hour, the last 12 s ago: ValueError: no "
             "(task-run result t-9)",
@@ -93,6 +102,29 @@ def situation(**known: Any) -> Situation:
             "3 tasks of files:Audit expired within an hour, the last 12 s ago: not started "
             "(task-run result t-9)",
             "task-worker --size small",
+        ),
+        (
+            {"failed_workflows": [FailedWorkflows("", "w", 1, 12, "w:3", "files:Audit", "E: no")]},
+            "workflow w failed 12 s ago at step w:3 of files:Audit: E: no (task-run workflows "
+            "show w)",
+            "task-run workflows resume w",
+        ),
+        (
+            {"failed_workflows": [FailedWorkflows("import", "w", 4, 12, "w:3")]},
+            '4 workflows "import" failed within an hour, the last 12 s ago at step w:3 (task-run '
+            "workflows show w)",
+            "task-run workflows resume w",
+        ),
+        (
+            {"stuck_workflows": [StuckWorkflows("building", "w", 2, 120, 500, 1000)]},
+            "workflow w is being submitted for 2 min: 500 of 1,000 steps have arrived. If its "
+            "program is dead, cancel it and submit it again (and 1 more like this)",
+            "task-run workflows cancel w",
+        ),
+        (
+            {"stuck_workflows": [StuckWorkflows("resuming", "w", 1, 120)]},
+            "workflow w is being resumed for 2 min",
+            "task-run workflows resume w",
         ),
         (
             {"lost_workers": 1},

@@ -344,6 +344,20 @@ def test_lock_types_are_registered_before_tasks(install: Install) -> None:
     assert lock.redis_key == "lock:mutex:test_registry_dataset:1"
 
 
+def test_entry_points_name_functions(install: Install) -> None:
+    """What `task` made of a function is a class like any other."""
+    source = """
+        from nonet import task
+
+        @task
+        async def remove(path: str): ...
+    """
+    install("acme-tasks", source, "[nonet.tasks.files]\nremove = acme_tasks:remove\n")
+    registry = Registry()
+    registry.add_entry_points(["nonet"])
+    assert [(item.name, item.package) for item in registry] == [("files:remove", "acme-tasks")]
+
+
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
@@ -548,6 +562,7 @@ def test_arguments_are_ready_after_registration() -> None:
         ({"memory_limit": 0}, "memory_limit is 0, but a process alone needs 32 MiB"),
         ({"cpu_limit": 0}, "cpu_limit is 0, but must be seconds above 0, or None"),
         ({"cpu_limit": math.inf}, "cpu_limit is inf"),
+        ({"encrypted": "yes"}, "encrypted is 'yes', but must be True or False"),
         (
             {"isolation": Isolation.LOOP, "memory_limit": "1GiB"},
             "memory_limit cannot be enforced with isolation LOOP, where many tasks share a process"

@@ -58,6 +58,20 @@ async def test_dependencies_are_replaced() -> None:
     assert (run.result, run.attempts, run.error) == ("a from memory", 1, None)
 
 
+@dataclass
+class Confided(BaseTask):
+    text: str
+    encrypted = True
+
+    async def execute(self) -> str:
+        return self.text
+
+
+async def test_encrypted_tasks_need_no_key() -> None:
+    """Nothing is stored; a submission without a key would be refused elsewhere."""
+    assert (await run_inline(Confided("hidden"))).result == "hidden"
+
+
 async def test_the_error_of_a_dependency_is_the_error_of_the_task() -> None:
     """What is not replaced is called."""
     with pytest.raises(ConnectionError, match="no database here"):
@@ -219,6 +233,64 @@ async def test_groups_are_noted() -> None:
     assert (run.groups[0].callback, run.groups[0].on_failure) == (Note("all"), Note("oh"))
     callback = await run_inline(Reads(), group_results=[ChildResult("c1", "done", 5)])
     assert callback.result == [5]
+
+
+class Collects(BaseTask):
+    async def execute(self) -> list[Any]:
+        return [(one.state, one.value or one.error) for one in await context().inputs()]
+
+
+@dataclass
+class Maps(BaseTask):
+    names: list[str]
+    fails: bool = False
+
+    async def execute(self) -> str:
+        steps = [context().add_step(Note(name), delay=1) for name in self.names]
+        context().add_step(Remove.given(name=steps[0]), after=steps)
+        if self.fails:
+            raise ValueError("broken")
+        return context().workflow
+
+
+async def test_a_step_reads_its_inputs() -> None:
+    """It gets what the test says, in this order."""
+    inputs = [ChildResult("w:0", "done", 5), ChildResult("w:1", "dead", error="broken")]
+    run = await run_inline(Collects(), inputs=inputs)
+    assert run.result == [("done", 5), ("dead", "broken")]
+    assert (await run_inline(Collects(), inputs=[])).result == []
+
+
+async def test_added_steps_are_noted() -> None:
+    """With their arguments; an attempt that fails adds none."""
+    run = await run_inline(Maps(["a", "b"]), inputs=[], id="w:3")
+    assert run.result
+    assert [str(one) for one in run.submitted] == [
+        "Note(text='a')",
+        "Note(text='b')",
+        "Remove(name=<step 3.0: Note>)",
+    ]
+    assert run.submitted[0].task == Note("a")
+    failed = await run_inline(Maps(["a"], fails=True), inputs=[], check=False)
+    assert isinstance(failed.error, ValueError) and failed.submitted == []
+
+
+async def test_only_a_step_has_inputs() -> None:
+    """Without inputs= the task is none, as outside of a workflow."""
+    for task in (Collects(), Maps(["a"])):
+        with pytest.raises(LookupError, match="is not a step of a workflow"):
+            await run_inline(task)
+
+
+async def test_added_steps_are_checked() -> None:
+    """What could not be added to a workflow cannot be added here."""
+
+    class Adds(BaseTask):
+        async def execute(self) -> None:
+            context().add_step(Note(7))  # type: ignore[arg-type]
+
+    with pytest.raises(InvalidArgumentsError, match="text"):
+        await run_inline(Adds(), inputs=[])
 
 
 async def test_arguments_travel_first() -> None:

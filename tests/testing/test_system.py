@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import threading
 from collections.abc import AsyncIterator, Iterator
@@ -32,9 +33,11 @@ from nonet import (
     Size,
     TaskFailed,
     Unique,
+    Workflow,
     context,
     startup_hook,
 )
+from nonet.base.errors import ConfigurationError
 from nonet.stores.connection.embedded import open_embedded
 from nonet.tasks.locks import BaseLock
 from nonet.testing import NotIdleError, System
@@ -61,6 +64,15 @@ class Fails(BaseTask):
 
     async def execute(self) -> None:
         raise ValueError(f"attempt {context().attempt}")
+
+
+class Doubles(BaseTask):
+    number: int
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        context().add_step(Add(self.number, self.number))
+        return self.number
 
 
 class Hourly(PeriodicBaseTask):
@@ -121,7 +133,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 async def system(server: str) -> AsyncIterator[System]:
     """A system with the tasks of this file."""
-    tasks = [Add, Fails, Held, Limited]
+    tasks = [Add, Fails, Held, Limited, Doubles]
     async with System(tasks, redis_url=server) as opened:
         yield opened
 
@@ -144,6 +156,21 @@ async def test_it_needs_nothing_but_a_server_binary() -> None:
         client.ping()
     with pytest.raises(NotBoundError):
         await Add(1, 1).schedule()
+
+
+@dataclass
+class Confided(Add):
+    encrypted = True
+
+
+async def test_encrypted_tasks_run_with_a_key(server: str) -> None:
+    """It is an argument, as each setting is; without one the submission says what to set."""
+    key = f"test:{base64.b64encode(b'k' * 32).decode()}"
+    async with System([Confided], redis_url=server, encryption_keys=key) as system:
+        assert await system.result(await Confided(1, 2).schedule()) == 3
+    async with System([Confided], redis_url=server) as system:
+        with pytest.raises(ConfigurationError, match="NONET_ENCRYPTION_KEYS=ID:KEY"):
+            await Confided(1, 2).schedule()
 
 
 async def test_its_namespace_is_deleted(server: str) -> None:
@@ -468,6 +495,23 @@ async def test_submissions_are_told_apart(system: System) -> None:
     assert len(system.assert_submitted(Add, a=1)) == 2
     system.assert_not_submitted(Add, a=2)
     system.assert_not_submitted(Fails)
+
+
+async def test_steps_of_workflows_are_submissions(system: System) -> None:
+    """With values that are results of others, and those that steps add; the test waits for all."""
+    flow = Workflow()
+    number = flow.step(Add(1, 2))
+    doubled = flow.step(Doubles.given(number), delay=60)
+    run = await flow.submit()
+    await system.run_until_idle()
+    (found,) = system.assert_submitted(Doubles, number=number)
+    assert str(found) == "Doubles(number=<step 0: Add>)"
+    system.assert_submitted(Add, times=1)
+    await system.advance(60)
+    await system.run_until_idle()
+    system.assert_submitted(Add, a=3, b=3, times=1)
+    assert (await run.status()).state == "done"
+    assert await run.result(doubled, timeout=0) == 3
 
 
 async def test_a_wrong_expectation_is_explained(system: System) -> None:

@@ -25,6 +25,7 @@ FOR_TESTS = {"advance", "survey"}
 OF_CLIENTS = (
     *("submit", "room", "wait", "cancel", "hold", "unhold", "explain", "presence", "log_event"),
     *("group_open", "group_seal", "list"),
+    *("workflow_stage", "workflow_cancel", "workflow_resume", "workflow_list", "workflow_steps"),
 )
 # What is sent outside of scripts alone, or runs them.
 OUTSIDE = {
@@ -36,6 +37,7 @@ OUTSIDE = {
         "llen",
         "lrange",
         "scan",
+        "sscan",
         "zmscore",
         "multi",
         "exec",
@@ -59,6 +61,8 @@ LOOKS = (
         "list --ended",
         "figures",
         "groups",
+        "workflows",
+        "workflows show w",
         "quarantine list",
         "events",
         "config show --task probe_tasks:Quick",
@@ -137,12 +141,30 @@ for line in sys.argv[1:]:
 """
 
 
+# Submits two workflows, reads one and cancels the other.
+_A_WORKFLOW = """
+import asyncio
+from nonet import Nonet, chain
+async def main():
+    async with Nonet.from_settings() as app:
+        Quick = app.registry.find("probe_tasks:Quick").cls
+        run = await chain(Quick(), Quick(), Quick()).submit(id="w")
+        await run.status()
+        await run.steps()
+        await (await chain(Quick(), Quick()).submit()).cancel("no")
+asyncio.run(main())
+"""
+
+
 def test_a_monitor_sees_all_and_changes_nothing(server: AclServer, tmp_path: Path) -> None:
     """Each command of ``task-run`` that only looks works for the user that may only read."""
     submitted = run(server, tmp_path, "nonet-client", "submit", "probe_tasks:Quick")
     assert submitted.returncode == 0, submitted.stderr
     with server.client() as client:
         client.acl_log_reset()
+    made = run(server, tmp_path, "nonet-client", "-c", _A_WORKFLOW, program="python")
+    assert (made.returncode, server.denials()) == (0, set()), made.stderr
+    with server.client() as client:
         before = {key: client.dump(key) for key in client.scan_iter()}
     commands = [look.format(submitted.stdout.strip()) for look in LOOKS]
     answer = run(server, tmp_path, "nonet-monitor", "-c", _IN_TURN, *commands, program="python")

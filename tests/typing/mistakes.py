@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from tasks import Count, RemoveFile
+from tasks import Count, RemoveFile, add, lines
 
-from nonet import BaseTask, Handle, Nonet, Unique
+from nonet import BaseTask, Handle, Nonet, Unique, task
 from nonet.testing import System, run_inline
 
 
@@ -34,12 +34,24 @@ async def submissions(app: Nonet, system: System) -> None:
     await Count().schedule()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await Count("a").schedule(idd="mine")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await Count("a").schedule(id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await add("x").schedule()  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await add().schedule()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    numbers(await lines("/a").schedule())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await add(1).schedul()  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]
+    Count("a").schedule_sync(at="now")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await Count("a").schedule("mine")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
     await app.submit(NoTask())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await app.submit(Count)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    Count("a").with_options(transaction=app)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Count("a").with_options(delay="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await app.submit_many([Count("a")], id="one for all")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await system.submit(Count("a"), at="now")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await run_inline(Count("a"), retries=3)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+@task(priority="high")  # type: ignore[call-overload, untyped-decorator]  # pyright: ignore[reportArgumentType]
+async def wrong() -> None:
+    """Says of itself what cannot be, too."""
 
 
 class Wrong(BaseTask):

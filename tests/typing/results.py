@@ -3,12 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, assert_type
 
-from tasks import Ask, Changed, Count, Every, Keep, Own, PerVo, RemoveFile, Sweep, reset
+from tasks import (
+    Ask,
+    Changed,
+    Count,
+    Every,
+    FileDB,
+    Keep,
+    Own,
+    PerVo,
+    RemoveFile,
+    Sweep,
+    add,
+    lines,
+    reset,
+)
 
+import nonet.sync
 from nonet import (
+    PREVIOUS,
     BaseTask,
     CallbackSpawner,
     ChildResult,
@@ -19,14 +35,25 @@ from nonet import (
     LockedObjectType,
     MutexLock,
     Nonet,
+    RunningDaemons,
+    Size,
+    Step,
     TaskStatus,
+    TaskWithOptions,
     Unique,
+    Workflow,
+    WorkflowRun,
+    WorkflowStatus,
     cancel_many,
+    chain,
+    chord,
     context,
+    failed,
     spawn_with_callback,
 )
 from nonet.contrib.fastapi import NonetApp
 from nonet.testing import InlineRun, Submitted, System, run_inline
+from nonet.types import Overview, SubmitOptions, TaskOf
 
 
 async def scheduled() -> None:
@@ -41,9 +68,65 @@ async def scheduled() -> None:
     assert_type(await PerVo(vo="lhcb").schedule(), Handle[str])
 
 
+async def in_a_workflow() -> None:
+    workflow = Workflow("nightly")
+    removed = workflow.step(RemoveFile("/a"))
+    assert_type(removed, Step[int])
+    named = workflow.step(Count.given("a"), after=[removed, failed(removed)], delay=3)
+    assert_type(named, Step[str])
+    assert_type(workflow.step(RemoveFile.given(lfn=named)), Step[int])
+    run = await workflow.submit(id="mine")
+    assert_type(run, WorkflowRun)
+    assert_type(await run.result(removed, timeout=3), int)
+    assert_type(await run.result(named), str)
+    assert_type(await run.status(), WorkflowStatus)
+    assert_type(chain(RemoveFile("/a"), Count.given(PREVIOUS), chord([Sweep()], Sweep())), Workflow)
+    assert_type(context().add_step(Count("a")), Step[str])
+
+
+async def of_functions(app: Nonet) -> None:
+    assert_type(await add(1, b=2).schedule(delay=5), Handle[int])
+    assert_type(await lines("/a", limit=2).schedule(), Handle[list[str]])
+    assert_type(await app.submit(add(1)), Handle[int])
+    assert_type(await app.submit_many([add(1), add(2)]), list[Handle[int]])
+    assert_type(await app.call(lines("/a")), list[str])
+    assert_type(await add(1).execute(), int)
+    assert_type(lines("/a").execute(db=FileDB()), list[str])
+    assert_type(add(1).with_options(id="a"), TaskWithOptions[int])
+    assert_type((await run_inline(add(1))).result, int)
+    assert_type(await cancel_many(task=add), int)
+
+
+def of_sync_programs(app: nonet.sync.Nonet) -> None:
+    handle = RemoveFile("/a").schedule_sync(delay=5, transaction=None)
+    assert_type(handle, nonet.sync.Handle[int])
+    assert_type(handle.result(timeout=30), int)
+    assert_type(handle.status(), TaskStatus)
+    assert_type(handle.cancel(), str)
+    assert_type(app.submit(Count("a")), nonet.sync.Handle[str])
+    assert_type(app.submit(add(1)), nonet.sync.Handle[int])
+    assert_type(lines("/a").schedule_sync(), nonet.sync.Handle[list[str]])
+    assert_type(app.submit_many([Sweep(), Sweep()]), list[nonet.sync.Handle[None]])
+    assert_type(app.result(handle), int)
+    assert_type(app.result("some-id", timeout=5), Any)
+    for progress in handle.progress():
+        assert_type(progress.text, str)
+    for status in app.live(state="running"):
+        assert_type(status, TaskStatus)
+    text: str = handle
+    assert_type(text.upper(), str)
+    with nonet.sync.Nonet.from_settings(namespace="test") as opened:
+        assert_type(opened.explain(handle), Explanation)
+
+
+async def beside_an_application(app: Nonet) -> None:
+    assert_type(app.sync, nonet.sync.Nonet)
+
+
 async def with_options() -> None:
     handle = await RemoveFile("/a").schedule(
-        at_time=datetime(2030, 1, 1),
+        at_time=datetime(2030, 1, 1, tzinfo=UTC),
+        delay=timedelta(minutes=1),
         id="mine",
         labels={"vo": "lhcb"},
         transaction=None,
@@ -72,6 +155,12 @@ async def of_an_application(app: Nonet) -> None:
     assert_type(await app.submit(Count("a")), Handle[str])
     assert_type(await app.submit_many([Sweep(), Sweep()]), list[Handle[None]])
     assert_type(await app.submit_many(Count(t) for t in "ab"), list[Handle[str]])
+    later = Count("a").with_options(delay=timedelta(hours=1), id="a", labels={"vo": "lhcb"})
+    assert_type(later, TaskWithOptions[str])
+    assert_type(Sweep().with_options(at_time=datetime.now(UTC)), TaskWithOptions[None])
+    assert_type(await app.submit_many([later, later], start_by=60), list[Handle[str]])
+    assert_type(await app.submit(later), Handle[str])
+    assert_type(await later.schedule(), Handle[str])
     assert_type(await app.call(RemoveFile("/a"), wait_locks=2), int)
     assert_type(await app.call(Count("a")), str)
     handle = await app.submit(RemoveFile("/a"))
@@ -84,6 +173,14 @@ async def of_an_application(app: Nonet) -> None:
         assert_type(fence, int)
     async for status in app.live(state="running"):
         assert_type(status, TaskStatus)
+    async with app.running(sizes=["small", Size.LARGE], scheduler=False) as daemons:
+        assert_type(daemons, RunningDaemons)
+
+
+async def annotated(app: Nonet, task: TaskOf[int], options: SubmitOptions) -> Overview:
+    """What signatures name can be named by callers."""
+    assert_type(await app.submit(task, **options), Handle[int])
+    return await app.overview()
 
 
 async def of_a_client(client: Client) -> None:

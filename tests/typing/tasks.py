@@ -42,6 +42,7 @@ from nonet import (
     register_dependency,
     register_locked_object_type,
     startup_hook,
+    task,
 )
 
 LFN = register_locked_object_type("lfn")
@@ -128,7 +129,7 @@ class RemoveFile(BaseTask):
     async def execute(
         self,
         db: Annotated[FileDB, Depends(FileDB.session)],
-        by_default: FileDB = Depends(FileDB.session),  # noqa: B008  # as FastAPI has it
+        by_default: FileDB = Depends(FileDB.session),  # as FastAPI has it
         *,
         spawn: CallbackSpawner,
         running: TaskContext,
@@ -237,3 +238,33 @@ class FullMoon(TaskScheduleBase):
 async def reset(epoch: Epoch, db: Annotated[FileDB, Depends(FileDB.session)]) -> None:
     """A start-up hook keeps its type."""
     await Sweep().schedule(id=f"sweep-{epoch.began:%s}")
+
+
+@task
+async def add(a: int, b: int = 2) -> int:
+    """A function without options."""
+    return a + b
+
+
+@task(
+    size=Size.SMALL,
+    priority=Priority.REALTIME,
+    retry_policy=ExponentialBackoff(max_retries=2),
+    locks=lambda path: [MutexLock(LockedObjectType.JOB, path)],
+)
+def lines(
+    path: str,
+    *,
+    limit: int = 10,
+    db: FileDB = Depends(FileDB.session),
+    where: Annotated[dict[str, str], Depends(settings)] = Depends(),
+    own: TaskContext = Depends(),
+) -> list[str]:
+    """A plain function with dependencies."""
+    return [path] * limit
+
+
+@task(schedule=CronSchedule("0 3 * * *"), start_by=60)
+async def nightly() -> None:
+    """A periodic one."""
+    await lines("/a").schedule()

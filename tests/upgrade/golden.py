@@ -15,8 +15,16 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import Envelope, ErrorDocument, ResultDocument, Usage, encode, pack
+from nonet.messages.formats import PLAIN_FORMAT, STEP_FORMAT
+from nonet.messages.message import (
+    Envelope,
+    ErrorDocument,
+    Reference,
+    ResultDocument,
+    Usage,
+    encode,
+    pack,
+)
 from nonet.messages.signing import Signer
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.leadership import Leadership
@@ -25,6 +33,7 @@ from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.submissions import Submission
+from nonet.stores.queue.workflows import Workflows
 from nonet.tasks.locks import (
     ConcurrencyLimiter,
     ExclusiveRWLock,
@@ -65,7 +74,7 @@ SEVEN = encode_locks([MutexLock(JOB, "7")])
 USAGE = Usage(wall=11.5, cpu=12.5, rss=13)
 # Each field of them has a value of its own, so that it shows if two are swapped.
 ENVELOPE = Envelope(
-    version=FORMAT,
+    version=PLAIN_FORMAT,
     id="a",
     name="x:T",
     args=pack(VALUES),
@@ -118,6 +127,15 @@ def documents() -> dict[str, bytes | str]:
         "envelope": an_envelope("a", VALUES),
         "envelope, traced": an_envelope("a", VALUES, ENVELOPE.trace),
         "envelope of a repeat": encode(ENVELOPE),
+        "envelope of a step": encode(
+            replace(
+                ENVELOPE,
+                version=STEP_FORMAT,
+                args=pack({"one": Reference("3"), "added": [Reference("0.1", added=True)]}),
+                trace="",
+                resubmitted_from=0,
+            )
+        ),
         "envelope, signed": Signer({"one": b"k" * 32}, "test").signed(an_envelope("a")),
         "result": encode(RESULT),
         "error": encode(ERROR),
@@ -139,6 +157,7 @@ class Acts:
             *(self.worker_died, self.dying, self.cancelled, self.handed_back, self.parked),
             *(self.woken, self.held, self.group_opened, self.group_sealed, self.group_fired),
             *(self.group_failed, self.periodic, self.paused),
+            *(self.workflow_submitted, self.step_done, self.step_failed, self.workflow_resumed),
         )
         before, made = await self._snapshot(), {}
         for act in acts:
@@ -286,6 +305,38 @@ class Acts:
         await self._submit("held-back")
         await self._fetch()
 
+    @property
+    def _workflows(self) -> Workflows:
+        broker = self._broker
+        return Workflows(broker.client, broker.scripts, broker.keeping)
+
+    async def workflow_submitted(self) -> None:
+        await Controls(self._broker.client, "test").resume(["task:x:T"], "me")
+        terms = ["step w s - -", "step w s - - s0\nstart_by|+9000000000|1", "step w - - 9000000 s1"]
+        steps = [
+            Submission(f"w:{place}", "x:T", "normal:small", an_envelope(f"w:{place}"), terms=term)
+            for place, term in enumerate(terms)
+        ]
+        edges = [("s", "0", "1"), ("s", "1", "2")]
+        await self._workflows.submit("w", "title", "parent", steps, edges, 600)
+        await self._fetch()
+
+    async def step_done(self) -> None:
+        added = Submission(
+            "w:0.0", "x:T", "normal:small", an_envelope("w:0.0"), terms="step w - - -"
+        )
+        await self._settle("w:0", "done", b"document", submissions=[added])
+        await self._fetch()
+        await self._settle("w:0.0", "done", b"document")
+
+    async def step_failed(self) -> None:
+        await self._fetch()
+        await self._settle("w:1", "dead", b"document")
+
+    async def workflow_resumed(self) -> None:
+        await self._workflows.begin_to_resume("w", [])
+        await self._workflows.resume("w")
+
     async def _snapshot(self) -> dict[str, dict[str, str]]:
         """Type and name of each key → what is in it."""
         prefix, found = self._broker.prefix, {}
@@ -357,7 +408,7 @@ def readable(value: Any) -> str:
 async def written(broker: Broker) -> dict[str, Any]:
     """All that `golden.json` has, as it is written now."""
     return {
-        "format": FORMAT,
+        "format": PLAIN_FORMAT,
         "documents": {name: readable(value) for name, value in documents().items()},
         "acts": await Acts(broker).play(),
     }

@@ -19,6 +19,8 @@ from web_tasks import Report
 
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
+from nonet.messages.documents import encrypted_arguments
+from nonet.messages.encryption import NO_KEY, Cipher
 from nonet.messages.message import encode
 from nonet.rules.permissions import Action, Principal, Role
 from nonet.stores.sql import database as sql
@@ -215,6 +217,20 @@ async def test_arguments_are_revealed_without_secrets(
         found = (await client.get(f"{API}/{row}/arguments")).json()
     assert found["user"] == "me" and "hunter2" not in str(found)
     assert f"arguments of dead letter {row}" in caplog.text
+
+
+async def test_encrypted_arguments_are_not_revealed_without_the_key(
+    nonet: Nonet, client: httpx.AsyncClient
+) -> None:
+    """The API and the page say what is missing, as does an attempt to submit the letter again."""
+    cipher = Cipher({"2026": b"k" * 32}, "test")
+    args = encode(encrypted_arguments({"number": 4711}, "task-0", cipher))
+    (row,) = await fill(nonet, 1, task_class="web_tasks:Report", task_args=args)
+    answer = await client.get(f"{API}/{row}/arguments")
+    assert (answer.status_code, NO_KEY in answer.text) == (404, True)
+    assert NO_KEY in (await client.post(f"/dead-letters/{row}/reveal")).text
+    refused = await client.post(f"{API}/{row}/resubmit")
+    assert (refused.status_code, NO_KEY in refused.text) == (409, True)
 
 
 async def test_the_pages_are_used_with_the_keyboard(

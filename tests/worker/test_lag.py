@@ -140,3 +140,28 @@ async def test_the_lag_is_the_longest_since_it_was_asked(watched: Watched) -> No
 
     await asyncio.create_task(asking_itself(), name="t-1")
     assert seen[0] > 0.3
+
+
+@pytest.mark.parametrize(("name", "teller"), [("t-1", 1), ("other", 0)])
+async def test_of_several_workers_in_a_loop_one_tells(
+    caplog: pytest.LogCaptureFixture, name: str, teller: int
+) -> None:
+    """The one whose task it is; what is no task at all is told by the first of them."""
+    stranger, watched = (
+        LoopLag(lambda task: None, lambda culprit: told[0].append(culprit)),
+        Watched(),
+    )
+    told: list[list[Culprit]] = [[], watched.blocked]
+    stranger.start()
+    watched.lag.start()
+    try:
+        await watched.answers()
+        with caplog.at_level(logging.WARNING):
+            await asyncio.create_task(blocking(0.6), name=name)
+            await until(lambda: told[teller], "it was told")
+            await watched.answers()
+        assert [len(each) for each in told] == [1 - teller, teller]
+        assert len(caplog.messages) == 1
+    finally:
+        stranger.stop()
+        watched.lag.stop()

@@ -58,6 +58,11 @@ alerts:
     for: 0m
     severity: warning
     summary: {{ "{{ $value | humanize }} tasks {{ $labels.task }} failed for good in ten minutes" | quote }}
+  - alert: NonetWorkflowsFailed
+    expr: 'max(increase(nonet_workflows_ended_total{ {{- $here -}} ,state="failed"}[10m])) > 0'
+    for: 0m
+    severity: warning
+    summary: {{ "{{ $value | humanize }} workflows failed in ten minutes" | quote }}
   - alert: NonetDeadLettersStuck
     expr: 'max(nonet_dying_tasks{ {{- $here -}} }) > 0'
     for: 5m

@@ -74,6 +74,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
   "REDIS_URL" (include "nonet.secret" $redis | fromJson)
   "DB_URL" (include "nonet.secret" (list (default dict $own.database) $values.database.secret) | fromJson)
   "SIGNING_KEYS" (include "nonet.secret" (list (default dict $own.signing) $values.signing.secret) | fromJson)
+  "ENCRYPTION_KEYS" (include "nonet.secret" (list (default dict $own.encryption) $values.encryption.secret) | fromJson)
   | toJson -}}
 {{- end -}}
 

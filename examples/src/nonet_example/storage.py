@@ -36,6 +36,11 @@ class Storage:
         path = await self._reach(element, lfn)
         return await asyncio.to_thread(path.write_bytes, content)
 
+    async def copy(self, source: str, target: str, lfn: str) -> int:
+        """Copy a file to another element, and return its size in bytes."""
+        path = await self._reach(source, lfn)
+        return await self.create(target, lfn, await asyncio.to_thread(path.read_bytes))
+
     async def remove(self, element: str, lfn: str) -> int:
         """Delete a file, and return the number of bytes freed; 0 if it was already deleted."""
         logger.info("removing %s at %s", lfn, element)

@@ -12,7 +12,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     accused:WORKER          SET     suspects that the worker runs
     tasks:delayed           ZSET    id → time (µs). Delayed and dying tasks: when they are due;
                                     waiting tasks: the next check; woken tasks: the end of their
-                                    reservation, or when they age
+                                    reservation, or when they age; steps that wait for others: the
+                                    year 2200
     deadlines               ZSET    id → latest start (µs)
     expired                 ZSET    id → same, of dying tasks that were not started in time
     t:ID                    HASH    the record: small fields. A hold has one, too, and so has (as
@@ -43,6 +44,21 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     g:GID:on_failure        HASH    the task to submit instead if a child failed
     g:GID:results           HASH    child id → ``state|fence|body``
     groups                  ZSET    group id → when it may be forgotten (µs)
+    f:WORKFLOW              HASH    a workflow, see lib/workflow; its steps have ids WORKFLOW:PLACE
+    f:WORKFLOW:live         SET     places of steps that have not ended
+    f:WORKFLOW:results      HASH    place → ``state|fence|body``
+    f:WORKFLOW:graph        HASH    place → class and predecessors: the letter of the edge (s: on
+                                    success, f: on failure, a: always) and the place
+    f:WORKFLOW:failed       SET     places of steps that run again when it is resumed
+    m:STEP                  SET     places of predecessors that have not ended; * is the start
+    n:STEP                  LIST    edges that leave it: the letter and the place of the successor
+    j:STEP                  SET     places of steps that it added and that have not ended
+    k:STEP                  HASH    what follows when these have ended: edges, failed
+    s:STEP                  HASH    a failed step, kept so that it can run again
+    edges                   ZSET    ``END STEP`` → how many of its edges were followed; the promoter
+                                    follows the others
+    workflows:STATE         ZSET    workflow → since when it is in the state (µs)
+    workflows:work          SET     workflows that a process cancels or resumes
     lock:mutex:…            STRING  ``owner|expiry`` (µs)
     lock:KIND:…:w           STRING  ``owner|expiry`` of the writer
     lock:KIND:…:r           ZSET    owner → expiry of each holder that shares the lock
@@ -147,6 +163,7 @@ STRUCTURE = (
         "periodic*",
     ),
     *("startup", "quarantine*", "workers", "idle:*", "groups", "watch", "config", "limits*"),
+    *("workflows:[!w]*",),
     *(
         "paus*",
         "counters",
@@ -191,6 +208,8 @@ EVENT_KINDS = {
     "tasks-resubmitted": "failed tasks were submitted again from the history",
     "worker-lost": "a worker died or froze, and its tasks run again elsewhere",
     "workers-drained": "workers were asked to finish their tasks and end",
+    "workflow-cancelled": "a workflow was cancelled",
+    "workflow-resumed": "a failed workflow was resumed",
 }
 
 

@@ -1,4 +1,4 @@
-"""The event loop of a process: uvloop if it is installed, else asyncio's."""
+"""The event loop of a process: uvloop if it is installed and wanted, else asyncio's."""
 
 from __future__ import annotations
 
@@ -7,11 +7,19 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+from nonet.base.synchronous import is_sync
+
 _Answer = TypeVar("_Answer")
 
 
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
-    """Return the factory of event loops, for ``asyncio.Runner``."""
+def loop_factory(*, with_uvloop: bool) -> Callable[[], asyncio.AbstractEventLoop]:
+    """Return the factory of event loops, for ``asyncio.Runner``.
+
+    Args:
+        with_uvloop: use uvloop where it is installed, see `nonet.Settings`.
+    """
+    if not with_uvloop:
+        return asyncio.new_event_loop
     try:
         import uvloop
     except ImportError:  # the extra is not installed
@@ -19,9 +27,9 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     return uvloop.new_event_loop
 
 
-def run(main: Coroutine[Any, Any, _Answer]) -> _Answer:
+def run(main: Coroutine[Any, Any, _Answer], *, with_uvloop: bool) -> _Answer:
     """Run a coroutine like `asyncio.run`, in a loop of `loop_factory`."""
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(with_uvloop=with_uvloop)) as runner:
         return runner.run(main)
 
 
@@ -29,6 +37,8 @@ async def in_own_thread(function: Callable[[], _Answer]) -> _Answer:
     """Run a blocking function in a new thread, because user code may fill the loop's executor."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="nonet-own")
     try:
+        if is_sync():
+            return thread.submit(function).result()
         return await asyncio.get_running_loop().run_in_executor(thread, function)
     finally:
         thread.shutdown(wait=False)

@@ -4,11 +4,13 @@ It has loaded the task modules and runs no threads, so that a fork takes millise
 lock that a thread holds. If its worker dies, it kills all process groups, removes their
 directories and ends. If the fork server is killed, the kernel kills its children
 (``PR_SET_PDEATHSIG``), and the worker kills the processes that these have started.
+
+On macOS, where this is not possible (`nonet.child_process.kernel`), it starts each child as a new
+interpreter instead. Such a child kills itself when the fork server dies.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import math
@@ -17,29 +19,37 @@ import select
 import shutil
 import signal
 import socket
-import sys
+import subprocess
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+
+import psutil
 
 from nonet.app import Nonet
 from nonet.base.errors import NonetError
+from nonet.child_process.child import STOP_SIGNALS, run_forked, start_child
 from nonet.child_process.guarding import Bounds
-from nonet.child_process.serving import serve
-from nonet.config.settings import plain_settings
-from nonet.telemetry.logs import describe_process, set_up_logs
-from nonet.telemetry.tracing import are_traces_wanted, load_exporters
+from nonet.child_process.kernel import CAN_FORK, adopt_orphans, ended_child
+from nonet.child_process.loading import load, set_up_process
 from nonet.worker.children.board import Board
-from nonet.worker.children.processes import all_resident, children_of, cpu_seconds, descendants
+from nonet.worker.children.processes import (
+    all_resident,
+    children_of,
+    cpu_seconds,
+    descendants,
+    most_resident,
+)
 from nonet.worker.children.wire import (
+    FOR_FORK_SERVER,
+    READ_BYTES,
     Exited,
     Forked,
+    Frames,
     Guard,
     Kill,
     Message,
@@ -48,17 +58,16 @@ from nonet.worker.children.wire import (
     Ready,
     SetUp,
     Spawn,
-    packet_for_fork_server,
-    send_packet,
+    ToForkServer,
+    Unguard,
+    frame,
 )
 
 logger = logging.getLogger(__name__)
 
 _END_SECONDS = 2.0
 _POLL_SECONDS = 0.005
-_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
+_FDS_AT_ONCE = 16
 
 
 @dataclass
@@ -68,6 +77,7 @@ class _Child:
     bounds: Bounds = field(default_factory=Bounds)
     fence: str = ""
     why: str = ""
+    process: subprocess.Popen[bytes] | None = None  # None: it was forked
 
 
 class ForkServer:
@@ -82,17 +92,22 @@ class ForkServer:
         self._children: dict[int, _Child] = {}
         self._cleaners: set[int] = set()  # processes that remove directories
         self._helpers: set[int] = set()  # processes that the task modules have started
-        self._unsent: deque[Message] = deque()
+        self._frames = Frames(FOR_FORK_SERVER)
+        self._fds: deque[int] = deque()  # of children that are to be started
+        self._unsent = bytearray()
         self._wake, self._wake_end = os.pipe()
+        os.set_inheritable(control.fileno(), False)
 
     def run(self) -> None:
         """Serve until the worker disconnects."""
-        set_up, _ = packet_for_fork_server(self._control)
-        if not isinstance(set_up, SetUp):
+        received: list[ToForkServer] | None = []
+        while received == []:
+            received = self._read()
+        if not received or not isinstance(set_up := received[0], SetUp):
             return
         self._handle_signals()
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)  # adopt the processes that tasks leave behind
-        self._board = Board(set_up.board)
+        adopt_orphans()  # those that tasks leave behind
+        self._set_up, self._board = set_up, Board(set_up.board)
         self._workdirs = Path(tempfile.mkdtemp(prefix="nonet-children-"))
         try:
             application = _load(set_up)
@@ -128,78 +143,74 @@ class ForkServer:
             self._send_unsent()
 
     def _receive(self) -> bool:
-        """Process one message of the worker; return False if the worker has disconnected."""
+        """Process the messages of the worker; return False if the worker has disconnected."""
+        received = self._read()
+        for message in received or ():
+            self._obey(message)
+        return received is not None
+
+    def _read(self) -> list[ToForkServer] | None:
+        """Return the messages that have arrived; None: the worker has disconnected."""
         try:
-            message, fds = packet_for_fork_server(self._control)
+            data, fds, _, _ = socket.recv_fds(self._control, READ_BYTES, _FDS_AT_ONCE)
         except BlockingIOError:
-            return True
+            return []
         except OSError:
-            return False
-        if message is None:
-            return False
+            return None
+        self._fds += fds
+        return self._frames.feed(data) if data else None
+
+    def _obey(self, message: ToForkServer) -> None:
         if isinstance(message, Spawn):
-            self._fork(message.number, message.is_fresh, fds[0])
+            self._start(message, self._fds.popleft())
         elif isinstance(message, Ping):
             self._send(Pong())
-        elif (child := self._children.get(message.number)) is not None:  # type: ignore[union-attr]  # SetUp came first
+        elif isinstance(message, Kill | Guard | Unguard) and (
+            (found := self._children.get(message.number)) is not None
+        ):
             if isinstance(message, Kill):
-                self._kill(child, "asked")
+                self._kill(found, "asked")
             elif isinstance(message, Guard):
-                child.bounds, child.fence = _bounds(message, child.pid), message.fence
+                found.bounds, found.fence = _bounds(message, found.pid), message.fence
             else:
-                child.bounds = Bounds()
-        return True
+                found.bounds = Bounds()
+
+    @property
+    def _pids(self) -> set[int]:
+        return {child.pid for child in self._children.values()}
 
     # ---- children -------------------------------------------------------------------------------
 
-    def _fork(self, number: int, is_fresh: bool, connection: int) -> None:
-        server = os.getpid()
+    def _start(self, spawn: Spawn, connection: int) -> None:
+        number, process = spawn.number, None
         try:
-            pid = os.fork()
+            if CAN_FORK:
+                pid = self._fork(spawn, connection)
+            else:
+                process = start_child(self._set_up, spawn, connection, self._workdirs)
+                pid = process.pid
         except OSError as error:  # too many processes, or no memory
             logger.error("no child process: %s", error)
-            os.close(connection)
             self._send(Exited(number, 1, "", "", 0.0, 0))
             return
+        finally:
+            os.close(connection)
+        self._children[number] = _Child(number, pid, process=process)
+        self._send(Forked(number, pid))
+
+    def _fork(self, spawn: Spawn, connection: int) -> int:
+        assert self._application is not None
+        server, pid = os.getpid(), os.fork()
         if pid == 0:
-            self._become_child(number, is_fresh, connection, server)
-        os.close(connection)
+            self._control.close()
+            os.close(self._wake)
+            os.close(self._wake_end)
+            where = self._board, self._workdirs
+            run_forked(self._application, spawn, connection, *where, server)
         # Parent and child both call setpgid(), so that the group exists before either continues.
         with suppress(OSError):
             os.setpgid(pid, pid)
-        self._children[number] = _Child(number, pid)
-        self._send(Forked(number, pid))
-
-    def _become_child(self, number: int, is_fresh: bool, connection: int, server: int) -> NoReturn:
-        code = 1
-        try:
-            self._serve_as_child(number, is_fresh, connection, server)
-            code = 0
-        except BaseException:
-            logger.exception("a child process failed")
-        finally:
-            _end_child(code)
-
-    def _serve_as_child(self, number: int, is_fresh: bool, connection: int, server: int) -> None:
-        with suppress(OSError):
-            os.setpgid(0, 0)
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != server:  # the fork server died before prctl()
-            os._exit(1)
-        signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        # Processes that a task forks get the default signal handlers.
-        os.register_at_fork(after_in_child=_restore_signals)
-        self._control.close()
-        os.close(self._wake)
-        os.close(self._wake_end)
-        # The child adopts orphans of its tasks; when it ends, the fork server adopts them.
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-        workdir = self._workdirs / str(number)
-        workdir.mkdir(parents=True, exist_ok=True)
-        if is_fresh:
-            tempfile.tempdir = os.environ["TMPDIR"] = str(workdir)
-        serve(self._application, socket.socket(fileno=connection), self._board, number)
+        return pid
 
     def _next_check(self) -> float:
         now = time.monotonic()
@@ -232,23 +243,26 @@ class ForkServer:
         """
         while True:
             try:
-                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                ended = ended_child([*self._pids, *self._cleaners])
             except ChildProcessError:
                 return
             if ended is None:
                 return
-            child = next((c for c in self._children.values() if c.pid == ended.si_pid), None)
-            if child is not None:
-                self._kill(child, "")
-            _, status, usage = os.wait4(ended.si_pid, 0)
-            self._cleaners.discard(ended.si_pid)
-            if child is not None:
-                del self._children[child.number]
+            found = next((c for c in self._children.values() if c.pid == ended), None)
+            if found is not None:
+                self._kill(found, "")
+            _, status, usage = os.wait4(ended, 0)
+            self._cleaners.discard(ended)
+            if found is not None:
+                del self._children[found.number]
                 self._kill_orphans()
                 code = os.waitstatus_to_exitcode(status)
-                cpu, rss = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
-                self._send(Exited(child.number, code, child.why, child.fence, cpu, rss))
-                self._remove(self._workdirs / str(child.number))
+                if (process := found.process) is not None and process.stdin is not None:
+                    process.returncode = code
+                    process.stdin.close()
+                cpu, rss = usage.ru_utime + usage.ru_stime, most_resident(usage)
+                self._send(Exited(found.number, code, found.why, found.fence, cpu, rss))
+                self._remove(self._workdirs / str(found.number))
 
     def _remove(self, directory: Path) -> None:
         """Remove the directory of a child; another process removes one that is not empty."""
@@ -271,7 +285,7 @@ class ForkServer:
 
     def _kill_orphans(self) -> None:
         """Kill the processes that dead children left, which the fork server has adopted."""
-        expected = {child.pid for child in self._children.values()} | self._cleaners | self._helpers
+        expected = self._pids | self._cleaners | self._helpers
         for pid in set(children_of(os.getpid())) - expected:
             for each in (pid, *descendants(pid)):
                 _kill_quietly(os.kill, each)
@@ -295,39 +309,33 @@ class ForkServer:
         The handlers do nothing. SIG_IGN would not do: programs that a task executes inherit it.
         """
         os.set_blocking(self._wake_end, False)
-        for number in (signal.SIGCHLD, *_STOP_SIGNALS):
+        for number in (signal.SIGCHLD, *STOP_SIGNALS):
             signal.signal(number, lambda *_: None)
         signal.set_wakeup_fd(self._wake_end, warn_on_full_buffer=False)
 
     def _send(self, message: Message) -> None:
-        self._unsent.append(message)
+        self._unsent += frame(message)
         self._send_unsent()
 
     def _send_unsent(self) -> None:
         """Send without blocking: limits must be enforced even if the worker reads nothing."""
         while self._unsent:
             try:
-                send_packet(self._control, self._unsent[0])
+                del self._unsent[: self._control.send(self._unsent)]
             except BlockingIOError:
                 return
             except OSError:
                 self._unsent.clear()  # the worker has died; `_receive` notices it
                 return
-            self._unsent.popleft()
 
 
-def _load(set_up: SetUp) -> Nonet:
-    sys.path[:] = set_up.path
-    settings = plain_settings(**set_up.settings)
-    set_up_logs(settings.log_format, set_up.log_level)
-    describe_process(**set_up.about)
-    with suppress(ImportError):  # the worker has logged that the extra is missing
-        if are_traces_wanted():
-            load_exporters()  # here once, instead of in each child
-    application = Nonet(settings)
-    application.prepares_sqlite = False
-    _import_for_children(application)
-    if threads := len(os.listdir("/proc/self/task")) - 1:
+def _load(set_up: SetUp) -> Nonet | None:
+    """Load the task modules for all children; return None if each child loads them by itself."""
+    if not CAN_FORK:
+        set_up_process(set_up)
+        return None
+    application = load(set_up)
+    if threads := psutil.Process().num_threads() - 1:
         logger.warning(
             "task modules started %d threads on import: child processes are forked without them, "
             "and locks that they hold stay locked",
@@ -339,38 +347,9 @@ def _load(set_up: SetUp) -> Nonet:
     return application
 
 
-def _import_for_children(application: Nonet) -> None:
-    """Import the modules that each child would otherwise import before its first task."""
-    modules = ["email.parser", "uvloop.loop"]  # redis-py needs the first one when it connects
-    if any(item.cls.durable for item in application.registry):
-        modules.append("nonet.stores.sql.outbox")
-    for module in modules:
-        with suppress(ImportError):  # uvloop is optional
-            import_module(module)
-
-
 def _bounds(message: Guard, pid: int) -> Bounds:
     spent = sum(map(cpu_seconds, [pid, *descendants(pid)])) if message.cpu else 0.0
     return Bounds(message.kill_at, message.memory, message.cpu and message.cpu + spent)
-
-
-def _end_child(code: int) -> NoReturn:
-    """Exit even if flushing fails, whatever a task has done to logging or stdout."""
-    try:
-        logging.shutdown()
-        sys.stdout.flush()
-    finally:
-        os._exit(code)
-
-
-def _restore_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in _STOP_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
-
-
-def _prctl(option: int, value: int) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
 def _kill_quietly(kill: Callable[[int, int], None], pid: int) -> None:

@@ -26,7 +26,9 @@ from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Outcome
 from nonet.tasks.injection import Injector
 from nonet.telemetry.logs import process_description
+from nonet.telemetry.middleware import take_failures
 from nonet.telemetry.tracing import CHILD_FLUSH_SECONDS, continue_trace, exporting_traces
+from nonet.worker.attempt.around import error_of
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.execute import Tools, carry_out, identify
@@ -50,7 +52,8 @@ logger = logging.getLogger(__name__)
 
 def serve(application: Nonet, connection: socket.socket, board: Board, number: int) -> None:
     """Run attempts for the worker at the other end of `connection` until it closes it."""
-    run(_serve(application, connection, board, number))
+    serving = _serve(application, connection, board, number)
+    run(serving, with_uvloop=application.settings.uvloop)
 
 
 async def _serve(application: Nonet, connection: socket.socket, board: Board, number: int) -> None:
@@ -86,7 +89,10 @@ class _Serving:
         self._client = application.client
         settings = application.settings
         self._concluder = Concluder(
-            self._client.live_config, settings.message_limit, settings.crash_limit
+            self._client.live_config,
+            settings.message_limit,
+            settings.crash_limit,
+            self._client.cipher,
         )
         self._channel = channel
         self._board = board
@@ -104,6 +110,7 @@ class _Serving:
             self._admit,
             self._leave_over,
             obey_seconds=None,
+            middlewares=self._client.middlewares,
         )
 
     async def run(self) -> None:
@@ -144,6 +151,9 @@ class _Serving:
             usage = Usage(usage.wall, round(_cpu_seconds() - cpu, 6), peak())
         del self._attempts[delivery.fence]
         conclusion = self._concluder.conclude(attempt, outcome, usage)
+        if attempt.around is not None:
+            await attempt.around.close(conclusion, error_of(outcome))
+            conclusion = replace(conclusion, middleware_failures=take_failures())
         is_left_over = delivery.fence in self._left_over
         ending = attempt.ending
         if is_left_over or ending.is_asked or ending.timed_out is not None:

@@ -1,4 +1,4 @@
-"""Complete words in a shell: task classes that are registered here, and periodic entries in Redis.
+"""Complete words in a shell: task classes that are registered here; entries, workflows in Redis.
 
 Each press of TAB is a process, so everything slow is imported where it is needed. A completion
 never reports an error: without Redis, or with a broken task module, it offers nothing.
@@ -10,7 +10,7 @@ import asyncio
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import redirect_stderr, redirect_stdout
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +18,12 @@ import typer
 
 if TYPE_CHECKING:
     from nonet.stores.namespace.periodic import EntryStatus
+    from nonet.stores.stores import Stores
 
 # How long a user who has pressed TAB waits for Redis.
 _REDIS_SECONDS = 0.5
+# As many ids fit on a screen.
+_FEW = 50
 # Set by the shell's function, which typer writes.
 _VARIABLE = "_TASK_RUN_COMPLETE"
 
@@ -102,23 +105,39 @@ def entry_vos(context: typer.Context) -> list[str]:
     return sorted({item.vo for item in _entries(context) if item.vo})
 
 
+def workflow_ids(context: typer.Context) -> list[str]:
+    """Return the ids of the workflows whose state changed last."""
+
+    async def newest(stores: Stores) -> list[str]:
+        return [item.id for item in (await stores.workflows.page(limit=_FEW)).rows]
+
+    return _from_redis(context, newest)
+
+
 def _entries(context: typer.Context) -> list[EntryStatus]:
-    from nonet.cli.target import Target
     from nonet.cli.task_classes import names_of
 
-    target = Target(**_given(context, "namespace", "state_dir"))
     task = context.params.get("task")
+    found = _from_redis(context, lambda stores: stores.periodic.statuses())
+    return [item for item in found if not task or task in names_of(item.task)]
 
-    async def planned() -> list[EntryStatus]:
+
+def _from_redis(
+    context: typer.Context, read: Callable[[Stores], Coroutine[Any, Any, list[Any]]]
+) -> list[Any]:
+    from nonet.cli.target import Target
+
+    target = Target(**_given(context, "namespace", "state_dir"))
+
+    async def found() -> list[Any]:
         import nonet.stores.stores  # noqa: F401  # not within the time limit
 
         if target.settings().redis_url.get_secret_value().startswith("embedded:"):
             return []  # a press of TAB starts no server
         async with asyncio.timeout(_REDIS_SECONDS), target.stores() as stores:
-            return await stores.periodic.statuses()
+            return await read(stores)
 
-    found = _quietly(lambda: asyncio.run(planned()))
-    return [item for item in found if not task or task in names_of(item.task)]
+    return _quietly(lambda: asyncio.run(found()))
 
 
 def _given(context: typer.Context, *options: str) -> dict[str, Any]:

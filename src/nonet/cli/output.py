@@ -45,7 +45,7 @@ _COLOURED = {"state", "status", "level"}
 _COLOURS = {
     **dict.fromkeys(("done", "fired", "dispatched"), "green"),
     **dict.fromkeys(("running", "working"), "cyan"),
-    **dict.fromkeys(("waiting", "delayed", "paused", "pending", "hint"), "yellow"),
+    **dict.fromkeys(("waiting", "blocked", "delayed", "paused", "pending", "hint"), "yellow"),
     **dict.fromkeys(("dying", "draining", "vetoing", "silent", "partial"), "yellow"),
     **dict.fromkeys(("dead", "failed", "lost", "broken", "problem"), "red"),
 }

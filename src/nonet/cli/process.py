@@ -112,8 +112,11 @@ def run(debug: bool, command: Command, *, runs_user_code: bool = False) -> None:
     else:
         _set_up_logging_when_needed()
     try:
+        from nonet.config.settings import uses_uvloop  # slower to import than `--help` may take
+
         run_loop = _run_despite_exits if runs_user_code else run_in_loop
-        code = run_loop(_with_bounded_end(command))
+        with_uvloop = uses_uvloop()
+        code = run_loop(_with_bounded_end(command), with_uvloop=with_uvloop)
     except NonetError as error:
         logger.debug("command failed", exc_info=error)
         print_error(str(error))
@@ -132,13 +135,13 @@ def run(debug: bool, command: Command, *, runs_user_code: bool = False) -> None:
     exit_with(code)
 
 
-def _run_despite_exits(main: Coroutine[Any, Any, int]) -> int:
+def _run_despite_exits(main: Coroutine[Any, Any, int], *, with_uvloop: bool) -> int:
     """Act as `asyncio.run`, but resume a loop that an exception has stopped.
 
     asyncio lets a SystemExit or KeyboardInterrupt out of the loop when a task raises it, for
     example below ``asyncio.gather``, although it is also the result of that task.
     """
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=loop_factory(with_uvloop=with_uvloop)) as runner:
         task = runner.get_loop().create_task(main)
         while True:
             try:

@@ -84,6 +84,12 @@ PLACES = {
     "probe": Command(
         "probe", "probe", "Ask the daemon on this machine whether it is live or ready."
     ),
+    "dev": Command(
+        "dev",
+        "dev",
+        "Run all that tasks need on a laptop, and reload their code.",
+        group="set up",
+    ),
     "demo": Command(
         "demo",
         "demo",
@@ -106,6 +112,7 @@ PLACES = {
     "pipelines": Command(
         "pipelines", "app", "Pipelines: rows of SQL tables that are processed continuously."
     ),
+    "workflows": Command("workflows", "app", "List workflows, or show, cancel or resume one."),
     "dlq": Command(
         "dead_letters", "app", "Dead letters: tasks that failed for good, kept in SQL.", group="act"
     ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,10 +17,15 @@ from nonet.base.errors import (
     ResultUnavailable,
     UnknownTaskError,
 )
+from nonet.base.synchronous import Gate, sleep
+from nonet.base.synchronous import timeout as time_limit
+from nonet.client import workflows
 from nonet.client.envelopes import Envelopes
 from nonet.client.groups import Policy, check_group, open_group
 from nonet.client.live import LiveConfig
 from nonet.client.outcomes import child_result, value_of
+from nonet.client.workflows import submit_workflow
+from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
 from nonet.messages.signing import Signer
@@ -35,6 +39,7 @@ from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.places import BUDGET, LIVE_STATES, UNFINISHED, TaskFilter
 from nonet.stores.queue.results import Ended, Results
 from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.stores.queue.workflows import Workflows
 from nonet.tasks.execution import current_holders
 from nonet.tasks.handles import (
     ChildResult,
@@ -45,7 +50,9 @@ from nonet.tasks.handles import (
     TaskStatus,
     unknown_task,
 )
+from nonet.tasks.middleware import Middlewares
 from nonet.tasks.registry import Registry
+from nonet.tasks.runs import StepStatus, WorkflowRun, WorkflowStatus
 from nonet.tasks.task import (
     PLAIN,
     BaseTask,
@@ -53,8 +60,10 @@ from nonet.tasks.task import (
     SubmitManyOptions,
     SubmitOptions,
     TaskOf,
+    TaskWithOptions,
     ensure_task,
 )
+from nonet.tasks.workflows import Workflow
 from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
@@ -86,15 +95,21 @@ class Client:
         namespace: prefix of all keys in Redis.
         message_limit: longest message in bytes, including its signature.
         signer: signs and verifies messages.
+        cipher: encrypts and decrypts the data of tasks.
         outbox: opens the SQL store of durable tasks on first use; None: there are no durable tasks.
         may_have_sql: whether a task unknown to Redis may still be in a database.
         who: returns the author of changes for the event stream, ``user@host pid``.
         dead_letters: opens the SQL store of dead letters on first use; None: there are none.
         resume_row: makes the row of a dead letter due again; None: this program has no pipelines.
+        workflow_ttl: seconds for which a failed workflow is kept, so that it can be resumed.
+        middlewares: runs around submissions and attempts; None: nothing does.
+        handles: makes the handle of a task, given its id, the client and whether it was created.
 
     Attributes:
         envelopes: creates and reads messages.
         live_config: the published configuration, which overrides attributes of classes.
+        middlewares: runs around submissions and attempts.
+        cipher: encrypts and decrypts the data of tasks.
 
     Example:
         client = app.client  # programs get it from an open application
@@ -109,28 +124,42 @@ class Client:
         *,
         message_limit: int,
         signer: Signer | None = None,
+        cipher: Cipher = NO_KEYS,
         outbox: Callable[[], Awaitable[Outbox]] | None = None,
         may_have_sql: Callable[[], bool] = lambda: False,
         who: Callable[[], str] = lambda: "",
         dead_letters: Callable[[], Awaitable[DeadLetters]] | None = None,
         resume_row: ResumeRow | None = None,
+        workflow_ttl: float = 7 * 86400,
+        middlewares: Middlewares | None = None,
+        handles: Callable[..., Any] = Handle,
     ) -> None:
         self.broker = broker
         self.registry = registry
+        self.cipher: Cipher = cipher
         self.live_config: LiveConfig = LiveConfig(Publication(broker.client, namespace), registry)
+        self.middlewares: Middlewares = Middlewares() if middlewares is None else middlewares
         self.envelopes: Envelopes = Envelopes(
-            registry, self.live_config, signer or Signer(), message_limit=message_limit
+            *(registry, self.live_config, signer or Signer()),
+            message_limit=message_limit,
+            middlewares=self.middlewares,
+            cipher=cipher,
         )
         self._ceilings = Ceilings(broker.client, namespace)
-        self.groups: Groups = Groups(broker.client, namespace)
+        self.groups: Groups = Groups(broker.client, namespace, cipher)
+        self.workflows: Workflows = Workflows(broker.client, broker.scripts, broker.keeping, cipher)
+        self.workflow_ttl = workflow_ttl
         self.hints: Hints = Hints(broker.client, namespace)
-        self.results: Results = Results(broker.client, broker.scripts, broker.url, namespace)
+        self.results: Results = Results(
+            broker.client, broker.scripts, broker.url, namespace, cipher, broker.transport.wakes
+        )
         self._outbox = outbox
         self._may_have_sql = may_have_sql
-        self._sql_queries = asyncio.Semaphore(_CONCURRENT_SQL_QUERIES)
+        self._sql_queries = Gate(_CONCURRENT_SQL_QUERIES)
         self._who = who
         self._dead_letters = dead_letters
         self._resume_row = resume_row
+        self._handles: Callable[..., Handle[Any]] = handles
         self.cancellation: Cancellation = Cancellation(broker, outbox, may_have_sql)
         self._namespace = namespace
         self._is_closed = False
@@ -156,7 +185,10 @@ class Client:
     async def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
         """Submit one task; see `Nonet.submit`."""
         given: Any = task  # a `BaseTask`; the protocol `TaskOf` cannot say so
-        said = Options(**options) if options else PLAIN
+        if isinstance(given, TaskWithOptions):
+            given, said = given.task, given.over(options)
+        else:
+            said = Options(**options) if options else PLAIN
         self._ensure_open()
         durable = is_durable(given, said.transaction, self.registry)
         if self.live_config.is_due:
@@ -167,30 +199,39 @@ class Client:
                 describe_sent([submission])
             if said.transaction is not None:
                 await (await self._rows()).submit_within(said.transaction, [submission])
-                return Handle(submission.id, self)
-            return await self.send(submission, durable=durable, id_is_new=said.id is None)
+                return self._handles(submission.id, self)
+            if durable:
+                return await self.send(submission, durable=True, id_is_new=said.id is None)
+            (accepted,) = await self.broker.accept([submission])
+            handle: Handle[R] = self._handles(accepted.id, self, accepted.created)
+            return handle
 
     async def submit_many(
         self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
     ) -> list[Handle[R]]:
         """Submit many tasks in few round trips; see `Nonet.submit_many`."""
-        said = Options(**options) if options else PLAIN
+        shared = Options(**options) if options else PLAIN
         self._ensure_open()
         if self.live_config.is_due:
             await self.live_config.refresh()
         prepared: list[Submission] = []
         durable: list[bool] = []
+        ids_are_new = True
         with sending() as trace:
             task: Any
             for task in tasks:
-                durable.append(is_durable(task, said.transaction, self.registry))
+                said = shared
+                if isinstance(task, TaskWithOptions):
+                    task, said = task.task, task.over(options)
+                    ids_are_new = ids_are_new and said.id is None
+                durable.append(is_durable(task, shared.transaction, self.registry))
                 prepared.append(self.envelopes.prepare(task, said, trace=trace))
             if trace:
                 describe_sent(prepared)
-            if said.transaction is not None:
-                await (await self._rows()).submit_within(said.transaction, prepared)
-                return [Handle(item.id, self) for item in prepared]
-            return await self.send_many(prepared, durable, ids_are_new=True)
+            if shared.transaction is not None:
+                await (await self._rows()).submit_within(shared.transaction, prepared)
+                return [self._handles(item.id, self) for item in prepared]
+            return await self.send_many(prepared, durable, ids_are_new=ids_are_new)
 
     async def send_many(
         self, prepared: Sequence[Submission], durable: Sequence[bool], *, ids_are_new: bool = False
@@ -215,10 +256,11 @@ class Client:
         except AdmissionRejected as error:
             raise error.after(len(kept)) from None
         created = iter(made)
-        return [
-            Handle(item.id, self, next(created)) if is_kept else self._handle(next(accepted))
-            for item, is_kept in zip(prepared, durable, strict=True)
-        ]
+        found: list[Handle[Any]] = []
+        for item, is_kept in zip(prepared, durable, strict=True):
+            answer = Accepted(item.id, next(created)) if is_kept else next(accepted)
+            found.append(self._handles(answer.id, self, answer.created))
+        return found
 
     async def send(
         self, submission: Submission, *, durable: bool, id_is_new: bool = False
@@ -233,12 +275,9 @@ class Client:
         if durable:
             rows = await self._rows()
             (created,) = await rows.submit([submission], ids_are_new=id_is_new)
-            return Handle(submission.id, self, created)
+            return self._handles(submission.id, self, created)
         (accepted,) = await self.broker.accept([submission])
-        return self._handle(accepted)
-
-    def _handle(self, accepted: Accepted) -> Handle[Any]:
-        return Handle(accepted.id, self, accepted.created)
+        return self._handles(accepted.id, self, accepted.created)
 
     async def _rows(self) -> Outbox:
         if self._outbox is None:
@@ -313,7 +352,7 @@ class Client:
             if found is not None and found != last:
                 last = found
                 yield found
-            await asyncio.sleep(_PROGRESS_SECONDS)
+            await sleep(_PROGRESS_SECONDS)
 
     async def recognise(self, id: str) -> Known | None:
         """Return the state of a task and the dead letter that it repeats, for the framework."""
@@ -354,7 +393,10 @@ class Client:
 
         self._ensure_open(id)
         broker = self.broker
-        source = TaskFacts(broker.client, self._namespace, broker.crash_limit, broker.lock_ttl_ms)
+        source = TaskFacts(
+            *(broker.client, self._namespace, broker.crash_limit, broker.lock_ttl_ms),
+            cipher=self.cipher,
+        )
         try:
             facts = await source.read(id)
         except NotFoundError:
@@ -422,13 +464,13 @@ class Client:
             if ended is not None or not is_kept:
                 return ended
             left = deadline - time.monotonic()
-            async with asyncio.timeout(None if timeout is None else max(left, _QUERY_SECONDS)):
+            async with time_limit(None if timeout is None else max(left, _QUERY_SECONDS)):
                 is_kept = await self._kept(id) is not None
             if not is_kept:
                 continue  # the relay may have moved it to Redis in between: ask Redis once more
             if left <= 0:
                 raise TimeoutError
-            await asyncio.sleep(min(pause, left))
+            await sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def live(
@@ -618,6 +660,99 @@ class Client:
         children = list(children)
         check_group(children, callback, on_failure, policy, ttl_seconds)
         return await open_group(self, children, callback, on_failure, policy, ttl_seconds)
+
+    async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
+        """Submit all steps of a workflow; see `Workflow.submit`.
+
+        Args:
+            workflow: the workflow.
+        """
+        self._ensure_open()
+        return await submit_workflow(self, workflow, id)
+
+    async def workflow_status(self, id: str) -> WorkflowStatus:
+        """Return the state of a workflow; see `WorkflowRun.status`.
+
+        Args:
+            id: id of the workflow.
+        """
+        self._ensure_open()
+        return await self.workflows.status(id)
+
+    async def workflow_steps(self, id: str) -> list[StepStatus]:
+        """Return the steps of a workflow; see `WorkflowRun.steps`.
+
+        Args:
+            id: id of the workflow.
+        """
+        self._ensure_open()
+        return await workflows.steps_of(self, id)
+
+    async def workflow_ended(self, id: str, timeout: float | None = None) -> WorkflowStatus:
+        """Wait for the end of a workflow; see `WorkflowRun.wait`.
+
+        Args:
+            id: id of the workflow.
+        """
+        self._ensure_open()
+        return await workflows.wait_for(self, id, timeout)
+
+    async def step_result(self, id: str, place: str, timeout: float | None = None) -> Any:
+        """Wait for the result of a step; see `WorkflowRun.result`.
+
+        Args:
+            id: id of the workflow.
+            place: place of the step in it.
+        """
+        self._ensure_open()
+        return await workflows.step_result(self, id, place, timeout)
+
+    async def cancel_workflow(self, id: str, reason: str = "") -> str:
+        """Cancel a workflow; see `WorkflowRun.cancel`.
+
+        Args:
+            id: id of the workflow.
+        """
+        self._ensure_open()
+        return await workflows.cancel(self, id, reason)
+
+    async def resume_workflow(self, id: str) -> int:
+        """Run the failed steps of a workflow again; see `WorkflowRun.resume`.
+
+        Args:
+            id: id of the workflow.
+        """
+        self._ensure_open()
+        return await workflows.resume(self, id)
+
+    async def with_results(self, id: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Replace references in the arguments of a step by results, for the framework."""
+        return await workflows.with_results(self, id, arguments)
+
+    async def step_inputs(self, id: str) -> list[ChildResult]:
+        """Return how the predecessors of a step ended, for the framework."""
+        return await workflows.step_inputs(self, id)
+
+    async def withdraw_letters(self, ids: Sequence[str]) -> None:
+        """Delete the dead letters of tasks that run again, for the framework.
+
+        Raises:
+            ConflictError: one was submitted again; none was deleted.
+        """
+        if self._dead_letters is not None and self._may_have_sql():
+            await (await self._dead_letters()).withdraw(ids)
+
+    async def cancel_steps(self, ids: Sequence[str], who: str, reason: str) -> None:
+        """Cancel steps of a workflow that is being cancelled, for the framework."""
+        await self.cancellation.cancel(ids, who, reason, running=True, is_logged=False)
+
+    async def log_event(self, kind: str, text: str) -> None:
+        """Record a change by the user of this process, for the framework."""
+        await self.broker.scripts.run("log_event", kind, self._who(), text)
+
+    def signed(self, reason: str) -> str:
+        """Return a reason with the author of the change, for the framework."""
+        return ": ".join(filter(None, (f"by {self._who()}", reason)))
 
     async def group_results(self, group: str) -> list[ChildResult]:
         """Return how the children of a group ended, in the order of spawning.

@@ -4,23 +4,49 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-from nonet.base.errors import InvalidArgumentsError, NonetError, UnknownTaskError
+import msgspec
+
+from nonet.base.errors import (
+    ConfigurationError,
+    InvalidArgumentsError,
+    NonetError,
+    UnknownTaskError,
+)
 from nonet.base.ids import new_id
 from nonet.base.streams import Priority, Size
 from nonet.client.live import LiveConfig
-from nonet.messages.message import VERSION, Envelope, encode, is_id, open_envelope, pack
+from nonet.messages.documents import are_encrypted, decrypted_arguments, encrypted_arguments
+from nonet.messages.encryption import NO_KEYS, SETTING, Cipher
+from nonet.messages.formats import ENCRYPTED_FORMAT, PLAIN_FORMAT, STEP_FORMAT
+from nonet.messages.message import Envelope, encode, is_id, open_envelope, pack, references
 from nonet.messages.repetition import Repeat
 from nonet.messages.signing import Signer
-from nonet.messages.terms import StartBy, start_by_problem, start_by_term
+from nonet.messages.terms import (
+    StartBy,
+    delay_problem,
+    format_term,
+    is_naive,
+    microseconds,
+    span_of,
+    start_by_problem,
+    start_by_term,
+    unix_microseconds,
+)
 from nonet.stores.queue.submissions import Submission
+from nonet.tasks.carried import carried_problem, carried_texts
 from nonet.tasks.execution import running_context
+from nonet.tasks.middleware import Middlewares, OutgoingTask
 from nonet.tasks.registry import Registry, TaskClass
+from nonet.tasks.schedules import TaskScheduleBase
 from nonet.tasks.task import FROM_CLASS, PLAIN, BaseTask, FromClass, Options, task_locks, vo_of
 from nonet.tasks.unique import Unique, unique_lock, unique_term
+from nonet.tasks.workflows import Given, packed_values
+from nonet.telemetry.middleware import open_submission
 
 _Named = TypeVar("_Named", bound=StrEnum)
 
@@ -33,25 +59,38 @@ class Envelopes:
         live_config: the published configuration, which overrides attributes of classes.
         signer: signs and verifies messages.
         message_limit: longest message in bytes, including its signature.
+        middlewares: runs around submissions.
+        cipher: encrypts and decrypts arguments; None: nothing is encrypted, as nothing is stored.
     """
 
     def __init__(
-        self, registry: Registry, live_config: LiveConfig, signer: Signer, *, message_limit: int
+        self,
+        registry: Registry,
+        live_config: LiveConfig,
+        signer: Signer,
+        *,
+        message_limit: int,
+        middlewares: Middlewares | None = None,
+        cipher: Cipher | None = NO_KEYS,
     ) -> None:
         self._registry = registry
         self._live_config = live_config
         self._signer = signer
+        self._cipher = cipher
         self._message_limit = message_limit
+        self._middlewares = middlewares or Middlewares()
 
     def prepare(
         self,
-        task: BaseTask,
+        task: BaseTask | Given[Any],
         options: Options = PLAIN,
         *,
         child_of: str = "",
         callback_of: str = "",
         trace: str = "",
         repeat: Repeat | None = None,
+        is_step: bool = False,
+        schedule: TaskScheduleBase | None = None,
     ) -> Submission:
         """Validate a task and create its submission, without asking Redis.
 
@@ -60,44 +99,72 @@ class Envelopes:
             child_of, callback_of: the group that the task is a child or callback of.
             trace: the value of `nonet.telemetry.tracing.sending`.
             repeat: the repeat of a dead letter, if it is one; it determines the id.
+            is_step: it is a step of a workflow.
+            schedule: the schedule of its periodic entry, for middleware.
 
         Raises:
             RegistrationError: the class is not registered.
-            InvalidArgumentsError: an argument, label, lock, id or time is invalid.
+            InvalidArgumentsError: an argument, label, lock, id or time is invalid, or a value that
+                travels with it is too long.
+            ConfigurationError: the class is encrypted, and this process has no key.
         """
-        task_class, labels = self._registry.of(task), options.labels or _NO_LABELS
-        at_time = options.at_time
-        if at_time is not None and not isinstance(at_time, datetime):
-            raise InvalidArgumentsError(task_class.name, [_bad_time(at_time)])
-        content = self._content(task_class, task, options, callback_of, trace, repeat)
-        envelope = self._sealed(content)
-        vo, group = vo_of(task, labels), child_of or callback_of
+        registry = self._registry
+        task_class = registry.of_class(task.cls) if isinstance(task, Given) else registry.of(task)
+        if self._middlewares.around_submit:
+            id = options.id if repeat is None else repeat.id
+            options = self._around(task_class, replace(options, id=id), schedule)
+        if texts := carried_texts():
+            options = _with_context(task_class, options, texts)
+        labels = options.labels or _NO_LABELS
+        due = 0
+        if options.at_time is not None or options.delay is not None:
+            due = _due(task_class, options)
+        content = self._content(task_class, task, options, callback_of, trace, repeat, is_step)
+        vo, group = vo_of(task, labels), child_of or callback_of or is_step
         locks, terms = self._demands(task_class, task, options, content, group)
+        cipher = self._cipher
+        if cipher is not None and (task_class.cls.encrypted or cipher.everything):
+            content, terms = _encrypted(content, cipher), _lines(terms, _ENCRYPTED)
+        envelope = self._sealed(content)
         if repeat is not None:
             terms = _lines(terms, repeat.term)
         stream = self._stream(task_class, vo, labels)
-        due = 0 if at_time is None else _microseconds(at_time)
         return Submission(
             content.id, task_class.name, stream, envelope, locks, due, child_of, terms
         )
 
+    def _around(
+        self, task_class: TaskClass, options: Options, schedule: TaskScheduleBase | None
+    ) -> Options:
+        """Let middleware begin; it may add labels, and set context that travels."""
+        running, labels = running_context(), dict(options.labels or _NO_LABELS)
+        id = new_id() if options.id is None else options.id
+        task = OutgoingTask(
+            *(id, task_class.name, task_class.cls, labels, options.at_time),
+            parent=running.id if running else "",
+            schedule=schedule,
+        )
+        open_submission(self._middlewares, task)
+        return replace(options, id=id, labels=labels)
+
     def _content(
         self,
         task_class: TaskClass,
-        task: BaseTask,
+        task: BaseTask | Given[Any],
         options: Options,
         callback_of: str,
         trace: str,
         repeat: Repeat | None,
+        is_step: bool,
     ) -> Envelope:
         """First step: create the envelope, which the worker reads."""
         id = repeat.id if repeat is not None else options.id
         running, labels = running_context(), options.labels
         return Envelope(
-            VERSION,
+            STEP_FORMAT if is_step else PLAIN_FORMAT,
             _checked_id(task_class, id) if id is not None else new_id(),
             task_class.name,
-            task_class.arguments.pack(task),
+            _packed_arguments(task_class, task),
             _packed_labels(task_class, labels) if labels else {},
             time.time(),
             running.id if running else "",
@@ -108,7 +175,7 @@ class Envelopes:
         )
 
     def _sealed(self, content: Envelope) -> bytes:
-        """Second step: encode and sign the envelope."""
+        """Third step: encode and sign the envelope."""
         try:
             envelope = self._signer.signed(encode(content))
         except TypeError as error:
@@ -122,22 +189,36 @@ class Envelopes:
         return envelope
 
     def _demands(
-        self, task_class: TaskClass, task: BaseTask, options: Options, content: Envelope, group: str
+        self,
+        task_class: TaskClass,
+        task: BaseTask | Given[Any],
+        options: Options,
+        content: Envelope,
+        group: str | bool,
     ) -> tuple[str, str]:
-        """Third step: encode the locks and terms as lines for the scripts."""
+        """Second step: encode the locks and terms as lines for the scripts.
+
+        If arguments are results of other steps, the worker computes the locks.
+
+        Args:
+            group: whether the task belongs to a group or a workflow.
+        """
         cls, labels = task_class.cls, options.labels or _NO_LABELS
         locks, terms = "", ""
-        if vo_of(task, labels) or cls.execution_locks is not BaseTask.execution_locks:
+        is_own = cls.execution_locks is not BaseTask.execution_locks
+        if not isinstance(task, Given) and (is_own or vo_of(task, labels)):
             locks = self._locks(task_class, task, labels)
         deadline = cls.start_by if options.start_by is FROM_CLASS else options.start_by
         if deadline is not None:
-            terms = self._start_by(task_class, task, labels, deadline, options.at_time)
+            terms = self._start_by(task_class, task, labels, deadline, options)
         wanted = cls.unique if options.unique is FROM_CLASS else options.unique
         if wanted is not None:
             key = _unique_key(task_class, task, wanted, content, in_group=group)
             locks = _lines(locks, unique_lock(wanted, key))
             terms = _lines(terms, unique_term(wanted, key))
-        if content.parent:  # ceilings reserve room for submissions of running tasks: lib/ceilings
+        if (
+            content.parent and content.version == PLAIN_FORMAT
+        ):  # ceilings reserve room for submissions of running tasks: lib/ceilings
             terms = _lines(terms, f"by|{content.parent}")
         return locks, terms
 
@@ -163,6 +244,12 @@ class Envelopes:
         task_class = self._registry.find(name)
         if task_class is None:
             raise UnknownTaskError(name, [item.name for item in self._registry])
+        if any(references(dict(args))):
+            problem = (
+                "arguments are results of other steps of its workflow: run it again with "
+                "'task-run workflows resume', or submit a new task"
+            )
+            raise InvalidArgumentsError(task_class.name, [problem])
         try:
             task = task_class.arguments.build(args)
         except NonetError:
@@ -176,20 +263,34 @@ class Envelopes:
     def read(self, id: str, data: bytes) -> Envelope:
         """Decode the message of task `id`, as a worker with these settings would.
 
+        Its arguments stay encrypted, see `decrypted`.
+
         Raises:
             MalformedMessageError: a worker would quarantine the message.
         """
         return open_envelope(data, id, self._signer, limit_bytes=self._message_limit)
 
+    def decrypted(self, envelope: Envelope) -> Envelope:
+        """Return an envelope whose arguments are decrypted.
+
+        Raises:
+            MissingKeyError: this process has no key for them.
+            MalformedMessageError: they were changed, or belong to another task.
+        """
+        if not are_encrypted(envelope.args):
+            return envelope
+        args = decrypted_arguments(envelope.args, envelope.id, self._cipher or NO_KEYS)
+        return msgspec.structs.replace(envelope, args=args)
+
     def read_again(self, id: str, data: bytes) -> Envelope:
         """Decode a message that will be created anew with `prepare_again`.
 
         Raises:
-            MalformedMessageError: as for `read`, or the message is signed and this process has no
-                key to verify it.
+            MalformedMessageError: as for `read`, or the message is signed or encrypted and this
+                process has no key to verify or decrypt it.
         """
         self._signer.check_key(data)
-        return self.read(id, data)
+        return self.decrypted(self.read(id, data))
 
     def _stream(self, task_class: TaskClass, vo: str, labels: Mapping[str, Any]) -> str:
         own = self._live_config.overrides.stream(task_class, vo)
@@ -205,18 +306,13 @@ class Envelopes:
     def _start_by(
         self,
         task_class: TaskClass,
-        task: BaseTask,
+        task: BaseTask | Given[Any],
         labels: Mapping[str, Any],
         wanted: StartBy,
-        at_time: datetime | None,
+        options: Options,
     ) -> str:
         """Return the term for the deadline."""
-        problem = start_by_problem(wanted)
-        if not problem and at_time is not None and _instant_of(wanted) <= _aware(at_time):
-            problem = (
-                f"{wanted!r}, counted from now, ends before at_time ({at_time:%Y-%m-%d %H:%M:%S}), "
-                "so the task would never run: pass a later start_by, or None"
-            )
+        problem = start_by_problem(wanted) or _start_problem(wanted, options)
         if problem:
             raise InvalidArgumentsError(task_class.name, [f"start_by: {problem}"])
         effective = self._live_config.overrides.effective(task_class, vo_of(task, labels))
@@ -236,6 +332,7 @@ class Envelopes:
 
 
 _NO_LABELS: Mapping[str, Any] = {}
+_ENCRYPTED = format_term(ENCRYPTED_FORMAT)
 _STREAMS = {(priority, size): f"{priority}:{size}" for priority in Priority for size in Size}
 
 
@@ -245,6 +342,34 @@ def _one_of(names: type[_Named], value: Any) -> _Named:
     except ValueError:
         values = ", ".join(repr(str(name)) for name in names)
         raise ValueError(f"{value!r:.100} is not a valid {names.__name__} ({values})") from None
+
+
+def _packed_arguments(task_class: TaskClass, task: BaseTask | Given[Any]) -> dict[str, Any]:
+    if not isinstance(task, Given):
+        return task_class.arguments.pack(task)
+    try:
+        return {name: pack(value) for name, value in packed_values(task.values).items()}
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentsError(task_class.name, [str(error)]) from None
+
+
+def _with_context(task_class: TaskClass, options: Options, texts: Mapping[str, str]) -> Options:
+    """Add the context that travels as labels; explicit labels take precedence."""
+    if problem := carried_problem(texts):
+        raise InvalidArgumentsError(task_class.name, [problem])
+    return replace(options, labels={**texts, **(options.labels or _NO_LABELS)})
+
+
+def _encrypted(content: Envelope, cipher: Cipher) -> Envelope:
+    if not cipher.keys:
+        raise ConfigurationError(
+            f"{content.name} is encrypted, but this process has no key: set {SETTING}=ID:KEY, with "
+            "a KEY of 'openssl rand -base64 32'"
+        )
+    args = encrypted_arguments(content.args, content.id, cipher)
+    return msgspec.structs.replace(
+        content, version=max(content.version, ENCRYPTED_FORMAT), args=args
+    )
 
 
 def _lines(first: str, second: str) -> str:
@@ -261,15 +386,49 @@ def _checked_id(task_class: TaskClass, id: str) -> str:
     return str(id)
 
 
-def _bad_time(at_time: object) -> str:
+def _due(task_class: TaskClass, options: Options) -> int:
+    """Return the earliest start as `Submission.due_us`."""
+    at_time, delay = options.at_time, options.delay
+    problem = _time_problem(at_time) if at_time is not None else ""
+    if delay is not None:
+        problem = f"delay: {wrong}" if (wrong := delay_problem(delay)) else problem
+        if at_time is not None:
+            problem = problem or "pass at_time or delay, not both"
+    if problem:
+        raise InvalidArgumentsError(task_class.name, [problem])
+    if delay is not None:
+        return -microseconds(delay)
+    return 0 if at_time is None else unix_microseconds(at_time)
+
+
+def _time_problem(at_time: object) -> str:
+    """Return what is wrong with an ``at_time``; empty if it is valid."""
+    aware = "pass an aware datetime, such as datetime.now(UTC) + timedelta(hours=1), or delay=3600"
+    if not isinstance(at_time, datetime):
+        return f"at_time: {at_time!r:.100} must be a datetime: {aware}"
+    return f"at_time: {at_time!r} has no time zone: {aware}" if is_naive(at_time) else ""
+
+
+def _start_problem(start_by: StartBy, options: Options) -> str:
+    """Return why a task could never start: it may not start before its deadline; else empty."""
+    now = datetime.now(UTC)
+    if options.delay is not None:
+        start, name = now + span_of(options.delay), f"delay ({options.delay!r})"
+    elif options.at_time is not None:
+        start, name = options.at_time, f"at_time ({options.at_time:%Y-%m-%d %H:%M:%S})"
+    else:
+        return ""
+    end = start_by if isinstance(start_by, datetime) else now + span_of(start_by)
+    if start < end:
+        return ""
     return (
-        f"at_time: {at_time!r:.100} must be a datetime, aware or naive in UTC, such as "
-        "datetime.now(UTC) + timedelta(seconds=10)"
+        f"{start_by!r}, counted from now, ends before {name}, so the task would never run: pass a "
+        "later start_by, or None"
     )
 
 
 def _unique_key(
-    task_class: TaskClass, task: BaseTask, unique: Unique, content: Envelope, in_group: str
+    task_class: TaskClass, task: Any, unique: Unique, content: Envelope, in_group: str | bool
 ) -> str:
     problem = ""
     if not isinstance(unique, Unique):
@@ -278,8 +437,8 @@ def _unique_key(
         problem = "a durable task is kept in SQL before Redis can check its key"
     elif in_group:
         problem = (
-            "a group waits for its own tasks, so its children and callback cannot be merged with "
-            "another task: use a class without unique in the group"
+            "a group or workflow waits for its own tasks, so they cannot be merged with another "
+            "task: pass unique=None, or use a class without unique in it"
         )
     try:
         if not problem:
@@ -300,26 +459,9 @@ def _packed_labels(task_class: TaskClass, labels: Mapping[str, Any]) -> dict[str
         raise InvalidArgumentsError(task_class.name, [f"labels: {error}"]) from None
 
 
-def _aware(instant: datetime) -> datetime:
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-
-
-def _instant_of(start_by: StartBy) -> datetime:
-    """Return the deadline of a task that is submitted now."""
-    if isinstance(start_by, datetime):
-        return _aware(start_by)
-    span = start_by if isinstance(start_by, timedelta) else timedelta(seconds=start_by)
-    return datetime.now(UTC) + span
-
-
 def _deadline(task_class: TaskClass, at_time: datetime | None) -> StartBy | FromClass:
     """Return the `start_by` of a task whose class counts it from `at_time`."""
     span = task_class.cls.start_by
-    if span is None or at_time is None:
+    if span is None or at_time is None or is_naive(at_time):  # `prepare` refuses the latter
         return FROM_CLASS
-    length = span if isinstance(span, timedelta) else timedelta(seconds=span)
-    return length + max(_aware(at_time) - datetime.now(UTC), timedelta())
-
-
-def _microseconds(instant: datetime) -> int:
-    return round(_aware(instant).timestamp() * 1_000_000)
+    return span_of(span) + max(at_time - datetime.now(UTC), timedelta())

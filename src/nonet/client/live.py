@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread
+from nonet.base.synchronous import Gate, timeout
 from nonet.config.overrides import NONE, Overrides
 from nonet.rules.outcomes import summarize
 from nonet.stores.namespace.publication import Publication
@@ -53,7 +53,7 @@ class LiveConfig:
         self._registry = registry
         self._refused = ""
         self._next_refresh = 0.0
-        self._refreshing = asyncio.Lock()
+        self._refreshing = Gate()
 
     @property
     def is_due(self) -> bool:
@@ -72,7 +72,7 @@ class LiveConfig:
                 return
             pause = _RETRY_SECONDS
             try:
-                async with asyncio.timeout(_TIMEOUT_SECONDS):
+                async with timeout(_TIMEOUT_SECONDS):
                     await self._follow(await self._publication.version())
                 pause = _REFRESH_SECONDS
             except (NonetError, TimeoutError) as error:

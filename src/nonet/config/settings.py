@@ -13,13 +13,23 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    TypeAdapter,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from nonet.base.amounts import parse_bytes
-from nonet.base.errors import ConfigurationError, url_problem
+from nonet.base.errors import ConfigurationError, masked, url_problem
+from nonet.base.machine import cores
 from nonet.base.streams import Size
 from nonet.config.environment import EnvironmentModel, read_variables, refuse_unknown_variables
 from nonet.config.web_settings import WebSettings
+from nonet.messages.encryption import KEY_BYTES, Cipher
 from nonet.messages.signing import Signer, parse_keys
 from nonet.rules.crashes import CRASH_LIMIT
 
@@ -28,7 +38,7 @@ PREFIX = "NONET_"
 # Small tasks share the event loop, medium tasks have a core each, a large task has the machine.
 _DEFAULT_CONCURRENCY = {
     Size.SMALL: 100,
-    Size.MEDIUM: len(os.sched_getaffinity(0)),
+    Size.MEDIUM: cores(),
     Size.LARGE: 1,
 }
 _SLOTS = re.compile(rf"({'|'.join(Size)}):([1-9]\d{{0,4}})")
@@ -86,6 +96,7 @@ class Settings(EnvironmentModel):
             it runs in the worker's own process.
         result_ttl: how long results are kept; 0: not at all.
         dedup_ttl: how long the id of an ended task is remembered.
+        workflow_ttl: how long a failed workflow is kept, so that it can be resumed.
         history: how many ended tasks the history keeps: so many that are done
             or cancelled, and a tenth of it that are dead or expired; 0: none.
         dlq_retention: how long dead letters are kept; 0: forever.
@@ -102,6 +113,8 @@ class Settings(EnvironmentModel):
         log_format: format of a daemon's log lines: ``console`` or ``json``; ``auto``: JSON in a
             Kubernetes pod, else ``console``.
         log_level: lowest level that a daemon logs: ``debug``, ``info``, ``warning`` or ``error``.
+        uvloop: run commands, daemons and child processes in uvloop where it is installed; False: in
+            asyncio's event loop. A program that opens an application has its own loop.
         message_limit: longest envelope or result, in bytes.
         accept_unsigned: execute tasks without a signature although there are keys.
         allow_eviction: start although Redis may evict keys when its memory is full.
@@ -115,6 +128,10 @@ class Settings(EnvironmentModel):
         metrics_port: port for metrics and probes; 0: off.
         signing_keys: ``id:base64,…``: the first key signs envelopes, every key verifies; empty:
             nothing is signed. ``NONET_SIGNING_KEYS_FILE`` names a file that holds them.
+        encryption_keys: ``id:base64,…``: the first key encrypts the data of tasks whose classes are
+            ``encrypted``, every key decrypts. ``NONET_ENCRYPTION_KEYS_FILE`` names a file that
+            holds them.
+        encrypt_all: encrypt the tasks of all classes.
 
     Example:
         settings = load_settings(namespace="test", lease=60)
@@ -127,6 +144,7 @@ class Settings(EnvironmentModel):
         "redis_url",
         "db_url",
         "signing_keys",
+        "encryption_keys",
         "webhook_url",
         "webhook_secret",
     )
@@ -159,6 +177,7 @@ class Settings(EnvironmentModel):
     cancel_grace: float = Field(default=10, ge=0, le=1e6)
     result_ttl: float = Field(default=3600, ge=0)
     dedup_ttl: float = Field(default=60, gt=20)
+    workflow_ttl: float = Field(default=7 * 86400, ge=60, le=1e9)
     history: int = Field(default=10_000, ge=0, le=1_000_000)
     # At most half a century, so that subtracting it gives a valid date.
     dlq_retention: float = Field(default=0, ge=0, le=1.6e9)
@@ -169,6 +188,7 @@ class Settings(EnvironmentModel):
     confirm_replicas: int = Field(default=0, ge=0, le=100)
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    uvloop: bool = True
     message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
     accept_unsigned: bool = False
     allow_eviction: bool = False
@@ -179,6 +199,8 @@ class Settings(EnvironmentModel):
     metrics_host: str = Field(default="0.0.0.0", min_length=1)
     metrics_port: int = Field(default=0, ge=0, le=65535)
     signing_keys: SecretStr = SecretStr("")
+    encryption_keys: SecretStr = SecretStr("")
+    encrypt_all: bool = False
 
     @field_validator("tasks", "entry_points", "extensions", mode="before")
     @classmethod
@@ -250,8 +272,16 @@ class Settings(EnvironmentModel):
         parse_keys(value.get_secret_value())
         return value
 
+    @field_validator("encryption_keys")
+    @classmethod
+    def _fit_to_encrypt(cls, value: SecretStr) -> SecretStr:
+        parse_keys(value.get_secret_value(), exactly=KEY_BYTES)
+        return value
+
     @model_validator(mode="after")
     def _relations(self) -> Settings:
+        if self.encrypt_all and not self.encryption_keys.get_secret_value():
+            raise ValueError("encrypt_all needs a key: set NONET_ENCRYPTION_KEYS, too")
         if self.lock_ttl >= self.lease:
             raise ValueError(
                 f"lock_ttl ({self.lock_ttl:g} s) must be shorter than lease ({self.lease:g} s), "
@@ -274,9 +304,19 @@ class Settings(EnvironmentModel):
         keys = parse_keys(self.signing_keys.get_secret_value())
         return Signer(keys, self.namespace, accept_unsigned=self.accept_unsigned)
 
+    def cipher(self) -> Cipher:
+        """For the framework: return what encrypts the data of tasks in this namespace.
+
+        Raises:
+            ConfigurationError: there are keys, but not the package `cryptography`.
+        """
+        keys = parse_keys(self.encryption_keys.get_secret_value(), exactly=KEY_BYTES)
+        return Cipher(keys, self.namespace, everything=self.encrypt_all)
+
     def secrets(self) -> list[str]:
         """For the framework: return the passwords and keys that no log line may show."""
-        keys = self.signing_keys.get_secret_value().split(",")
+        both = (self.signing_keys, self.encryption_keys)
+        keys = [key for found in both for key in found.get_secret_value().split(",")]
         urls = (self.redis_url.get_secret_value(), self.db_url.get_secret_value(), self.config)
         passwords = ["".join(found) for url in urls for found in _PASSWORDS.findall(url)]
         texts = [key.partition(":")[2].strip() for key in keys]
@@ -328,6 +368,15 @@ def load_settings(**options: Any) -> Settings:
     return Settings.load(**options)
 
 
+def ensure_settings(given: object) -> None:
+    """Raise TypeError if what an application was created with is not settings."""
+    if not isinstance(given, Settings):
+        shown = repr(masked(given)) if isinstance(given, str) else f"{given!r:.100}"
+        raise TypeError(
+            f"Nonet: {shown} is not a nonet.Settings: write Nonet.from_settings(redis_url=…)"
+        )
+
+
 def plain_settings(**options: Any) -> Settings:
     """Build settings from options and defaults, ignoring the environment and ``.env``.
 
@@ -335,6 +384,19 @@ def plain_settings(**options: Any) -> Settings:
         ConfigurationError: like `load_settings`.
     """
     return Settings.plain(**options)
+
+
+def uses_uvloop() -> bool:
+    """Return `Settings.uvloop` without loading the others: a command starts its loop before that.
+
+    Raises:
+        ConfigurationError: the variable is invalid.
+    """
+    text = read_variables().get(f"{PREFIX}UVLOOP")
+    try:
+        return TypeAdapter(bool).validate_python(text or True)
+    except ValidationError:
+        raise ConfigurationError(f"settings: {PREFIX}UVLOOP: must be true or false") from None
 
 
 def is_default_redis(url: str) -> bool:

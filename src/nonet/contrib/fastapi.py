@@ -130,8 +130,8 @@ def mount_dashboard(
         app: the FastAPI application; its lifespan must be, or enter, `lifespan`.
         path: where the first page is.
         principal: a function, plain or async, which returns the principal of a request (a
-            ``nonet.rules.permissions.Principal``), or None to refuse it. Without it users log in as
-            in ``task-web``.
+            ``nonet.types.Principal``), or None to refuse it. Without it users log in as in
+            ``task-web``.
         options: fields of ``WebSettings``, e.g. ``url="https://shop.example.org/nonet"``; the
             environment supplies the others. Without an `url`, only requests by loopback names are
             answered.

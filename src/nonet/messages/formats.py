@@ -1,4 +1,4 @@
-"""The version number of the format of tasks. Raise `FORMAT` when older code could not read it.
+"""The version numbers of the formats of tasks. Raise `FORMAT` when older code could not read it.
 
 The number covers all of a task: its envelope, its record and the keys beside it. The envelope
 begins with it; a record has it in field ``v``, or is of format 1. The scripts have it as
@@ -11,7 +11,13 @@ hand on a task that it cannot read. A new field that older code may ignore needs
 
 from __future__ import annotations
 
-FORMAT = 1
+FORMAT = 3
+# The format of most tasks. Only those that older code could not read have a newer one.
+PLAIN_FORMAT = 1
+# The arguments, and what else is said of the task's data, may be encrypted.
+ENCRYPTED_FORMAT = 2
+# A step of a workflow, whose data may be encrypted, too.
+STEP_FORMAT = 3
 # The oldest format that workers read. Older tasks wait and are never deleted. Raise this only in a
 # release that announces the change, and only if the release before it could read both formats.
 OLDEST_FORMAT = 1
@@ -25,7 +31,7 @@ def format_problem(format: int) -> str:
     >>> format_problem(FORMAT)
     ''
     >>> format_problem(FORMAT + 1)
-    'task format 2, read here up to 1: upgrade the workers'
+    'task format 4, read here up to 3: upgrade the workers'
     """
     if format > FORMAT:
         return f"task format {format}, read here up to {FORMAT}: upgrade the workers"

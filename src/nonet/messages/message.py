@@ -26,10 +26,11 @@ from typing_extensions import TypedDict
 
 from nonet.base.errors import MalformedMessageError
 from nonet.base.versions import is_version
-from nonet.messages.formats import FORMAT
+from nonet.messages.encryption import EXTENSION, Encrypted
+from nonet.messages.formats import FORMAT, PLAIN_FORMAT
 from nonet.messages.signing import Signer, unsigned
 
-VERSION = FORMAT  # the first field of an envelope
+VERSION = PLAIN_FORMAT  # the first field of most envelopes
 HARD_LIMIT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
 # Bounds memory: an element takes one byte in a message, but up to 90 bytes once decoded. A message
@@ -57,7 +58,8 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
         version: the format of the task, see `nonet.messages.formats`.
         id: id of the task.
         name: full task name, ``category:Class``.
-        args: keyword arguments of the constructor, packed by `pack`.
+        args: keyword arguments of the constructor, packed by `pack`; or encrypted, see
+            `nonet.messages.documents`.
         labels: the caller's labels.
         submitted: time of the first submission by the client's clock, Unix seconds. Only people
             read it.
@@ -179,6 +181,18 @@ class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):
     usage: Usage | None = None
 
 
+class Reference(msgspec.Struct, frozen=True):
+    """Stands for the result of a step among the packed arguments of another step.
+
+    Attributes:
+        place: place of the step in its workflow.
+        added: the results of the steps that it added, instead of its own.
+    """
+
+    place: str
+    added: bool = False
+
+
 class _Codes:
     """Extension codes of `pack`. They are part of the wire format: never renumber them."""
 
@@ -192,6 +206,8 @@ class _Codes:
     UUID: ClassVar[int] = 8
     PATH: ClassVar[int] = 9
     PATTERN: ClassVar[int] = 10
+    ENCRYPTED: ClassVar[int] = EXTENSION  # 11
+    REFERENCE: ClassVar[int] = 12
 
 
 def pack(value: Any) -> Any:
@@ -321,7 +337,7 @@ def _newer(data: bytes) -> Envelope | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     envelope = Envelope(head.version, head.id, head.name, {}, {}, 0.0)
-    return envelope if head.version > VERSION and not _problem_of(envelope) else None
+    return envelope if head.version > FORMAT and not _problem_of(envelope) else None
 
 
 def _problem_of(envelope: Envelope) -> str:
@@ -365,6 +381,26 @@ def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int
     if may_begin > _MAX_DECODED_DEPTH and _is_deep(document):
         raise MalformedMessageError(f"message of {len(data)} bytes is nested too deeply")
     return document
+
+
+def references(packed: Any) -> Iterator[Reference]:
+    """Yield the references in decoded arguments, in their order."""
+    if isinstance(packed, Reference):
+        yield packed
+    else:
+        for item in _children(packed):
+            yield from references(item)
+
+
+def resolved(packed: Any, value_of: Callable[[Reference], Any]) -> Any:
+    """Replace the references in decoded arguments."""
+    if isinstance(packed, Reference):
+        return value_of(packed)
+    if isinstance(packed, dict):
+        return {name: resolved(item, value_of) for name, item in packed.items()}
+    if isinstance(packed, list):
+        return [resolved(item, value_of) for item in packed]
+    return packed
 
 
 def _has_too_many_elements(data: bytes) -> bool:
@@ -568,6 +604,8 @@ _PACKERS: dict[type, Callable[[Any, str, int], Any]] = {
     re.Pattern: _as(_Codes.PATTERN, _pattern),
     SecretStr: lambda value, where, depth: _pack(value.get_secret_value(), where, depth),
     SecretBytes: lambda value, where, depth: value.get_secret_value(),
+    Reference: _as(_Codes.REFERENCE, lambda value: f"{'*' * value.added}{value.place}"),
+    Encrypted: _plain,
 }
 
 _UNPACKERS: dict[int, Callable[[str], Any]] = {
@@ -579,6 +617,7 @@ _UNPACKERS: dict[int, Callable[[str], Any]] = {
     _Codes.DECIMAL: Decimal,
     _Codes.UUID: uuid.UUID,
     _Codes.PATTERN: _unpattern,
+    _Codes.REFERENCE: lambda text: Reference(text.removeprefix("*"), text.startswith("*")),
 }
 
 
@@ -587,13 +626,15 @@ def _unpack(code: int, data: memoryview) -> Any:
         return int.from_bytes(data, "big", signed=True)
     if code == _Codes.PATH:
         return Path(os.fsdecode(bytes(data)))
+    if code == _Codes.ENCRYPTED:
+        return Encrypted(bytes(data))
     if code not in _UNPACKERS:
         raise ValueError(f"unknown extension type {code}")
     return _UNPACKERS[code](bytes(data).decode("utf-8", "surrogatepass"))
 
 
-def _ext_of(key: _Key) -> Ext:
-    return key.ext
+def _ext_of(item: _Key | Encrypted) -> Ext:
+    return item.ext
 
 
 def _lengths() -> tuple[list[int], list[int]]:

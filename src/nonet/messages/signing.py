@@ -20,7 +20,8 @@ SHORTEST_KEY_BYTES = 32
 _MARK = b"\xc1\x01"
 _FORMAT = b"nonet envelope 1"
 _MAC_BYTES = 32
-_KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+KEY_ID = re.compile(r"[A-Za-z0-9_.-]{1,32}")
+"""What the id of a key looks like."""
 
 
 class Signer:
@@ -47,7 +48,7 @@ class Signer:
     ) -> None:
         self._accept_unsigned = accept_unsigned
         self._keys = {id.encode(): key for id, key in (keys or {}).items()}
-        self._head = _measured(_FORMAT) + _measured(namespace.encode())
+        self._head = measured(_FORMAT) + measured(namespace.encode())
 
     def __repr__(self) -> str:
         return f"<Signer: {len(self._keys)} keys>"
@@ -101,7 +102,7 @@ class Signer:
         return key
 
     def _mac(self, key: bytes, envelope: bytes) -> bytes:
-        return hmac.digest(key, self._head + _measured(envelope), "sha256")
+        return hmac.digest(key, self._head + measured(envelope), "sha256")
 
 
 def unsigned(data: bytes) -> bytes:
@@ -113,8 +114,11 @@ def unsigned(data: bytes) -> bytes:
     return _parts(data)[2] if data.startswith(_MARK[:1]) else data
 
 
-def parse_keys(text: str) -> dict[str, bytes]:
-    """Parse keys from ``id:base64,id:base64``; the first one signs.
+def parse_keys(text: str, *, exactly: int | None = None) -> dict[str, bytes]:
+    """Parse keys from ``id:base64,id:base64``; the first one signs, or encrypts.
+
+    Args:
+        exactly: how many bytes a key must have; None: `SHORTEST_KEY_BYTES` or more.
 
     Raises:
         ValueError: a key is invalid. The message contains no part of a key.
@@ -127,25 +131,26 @@ def parse_keys(text: str) -> dict[str, bytes]:
     for number, part in enumerate(filter(None, map(str.strip, text.split(","))), start=1):
         id, colon, encoded = part.partition(":")
         # Text without a colon may be a key: do not quote it.
-        if not colon or not _KEY_ID.fullmatch(id):
+        if not colon or not KEY_ID.fullmatch(id):
             raise ValueError(
                 f"key {number} must be ID:BASE64, ID of 1 to 32 letters, digits, '_', '-' or '.'"
             )
         if id in keys:
             raise ValueError(f"key {id!r} is given twice")
-        keys[id] = _decoded(id, encoded)
+        keys[id] = _decoded(id, encoded, exactly)
     return keys
 
 
-def _decoded(id: str, encoded: str) -> bytes:
+def _decoded(id: str, encoded: str, exactly: int | None) -> bytes:
     try:
         key = base64.b64decode(encoded.strip().translate(_URL_SAFE), validate=True)
     except (binascii.Error, ValueError):
         raise ValueError(f"key {id!r} is not base64") from None
-    if len(key) < SHORTEST_KEY_BYTES:
+    if len(key) < SHORTEST_KEY_BYTES or exactly not in (None, len(key)):
+        wanted = f"at least {SHORTEST_KEY_BYTES}" if exactly is None else str(exactly)
         raise ValueError(
-            f"key {id!r} has {len(key)} bytes, but needs at least {SHORTEST_KEY_BYTES}; make one "
-            "with 'openssl rand -base64 32'"
+            f"key {id!r} has {len(key)} bytes, but needs {wanted}; make one with "
+            "'openssl rand -base64 32'"
         )
     return key
 
@@ -153,7 +158,8 @@ def _decoded(id: str, encoded: str) -> bytes:
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
-def _measured(part: bytes) -> bytes:
+def measured(part: bytes) -> bytes:
+    """Return a part with its length before it, so that parts cannot be shifted."""
     return len(part).to_bytes(8, "big") + part
 
 
@@ -170,4 +176,4 @@ def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 def _shown(id: bytes) -> str:
     text = id.decode("latin-1")
-    return repr(text) if _KEY_ID.fullmatch(text) else "of no possible name"
+    return repr(text) if KEY_ID.fullmatch(text) else "of no possible name"

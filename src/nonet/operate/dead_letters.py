@@ -20,6 +20,8 @@ from nonet.base.errors import (
     ServerUnreachableError,
 )
 from nonet.client.client import Client
+from nonet.messages.documents import are_encrypted, decrypted_arguments, key_of
+from nonet.messages.encryption import NO_KEY, NO_KEYS, UNREADABLE, Cipher
 from nonet.messages.message import (
     VERSION,
     Envelope,
@@ -70,8 +72,9 @@ async def resubmit(
 
     Raises:
         NotFoundError: the namespace has no such row.
-        ConflictError: it was resubmitted already, another task has its id, or its bytes are not a
-            task. This and the following errors leave the row unchanged.
+        ConflictError: it was resubmitted already, another task has its id, its bytes are not a
+            task, or they are encrypted and this process has no key for them. This and the following
+            errors leave the row unchanged.
         UnknownTaskError: the class is not registered.
         InvalidArgumentsError: the class rejects the arguments.
     """
@@ -83,13 +86,18 @@ async def resubmit(
             f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
             "it can only be discarded"
         )
+    args = decode(letter.task_args)
+    if are_encrypted(args):
+        raise ConflictError(
+            f"dead letter {letter.id} was not submitted: it is {_closed(args, client.cipher)}"
+        )
     await client.live_config.refresh()
     repeat, step, known = await _look(letter, client, again)
     if step.is_refusal:
         raise _refusal(letter, repeat, step, known)
     submission = client.envelopes.prepare_again(
         letter.task_class,
-        decode(letter.task_args),
+        args,
         repeat,
         labels=letter.labels,
         at_time=at_time,
@@ -218,7 +226,7 @@ def arguments_of(letter: DeadLetter, registry: Registry) -> dict[str, Any] | Non
     All of them are masked if the class is not registered here; the key of a row is not.
 
     Returns:
-        None if they cannot be decoded.
+        None if they cannot be read; `why_unknown` says why.
     """
     from nonet.tasks.secrecy import masked_arguments  # it imports pydantic
 
@@ -228,9 +236,23 @@ def arguments_of(letter: DeadLetter, registry: Registry) -> dict[str, Any] | Non
     if letter.row_key is not None:
         return {"key": letter.row_key}
     try:
-        return masked_arguments(decode(letter.task_args), found.cls if found else None)
+        args = decode(letter.task_args)
     except MalformedMessageError:
         return None
+    return None if are_encrypted(args) else masked_arguments(args, found.cls if found else None)
+
+
+def why_unknown(letter: DeadLetter, cipher: Cipher) -> str:
+    """Return why `arguments_of` has returned None for a letter."""
+    try:
+        args = decode(letter.task_args)
+    except MalformedMessageError:
+        args = {}
+    return f"they are {_closed(args, cipher)}" if are_encrypted(args) else "they cannot be decoded"
+
+
+def _closed(args: dict[str, Any], cipher: Cipher) -> str:
+    return UNREADABLE if key_of(args) in cipher.keys else NO_KEY
 
 
 def dead_letter(
@@ -239,13 +261,16 @@ def dead_letter(
     history: list[bytes],
     registry: Registry,
     policy: RetryPolicyBase | None,
+    *,
+    cipher: Cipher = NO_KEYS,
 ) -> NewDeadLetter:
-    """Create the row for a task that failed for good.
+    """Create the row for a task that failed for good. What is encrypted stays so.
 
     Args:
         document: the last error.
         history: encoded error documents of earlier attempts, oldest first.
         policy: the effective retry policy of the class; None if the class is unknown.
+        cipher: decrypts the arguments, which may name the VO.
     """
     from nonet.stores.sql.dead_letters import NewDeadLetter  # slow to import: 170 ms
 
@@ -254,7 +279,7 @@ def dead_letter(
     except MalformedMessageError:
         envelope = Envelope(VERSION, delivery.id, "", {}, {}, 0.0)
     task_class = registry.find(envelope.name)
-    task = _task(task_class, envelope) if task_class else None
+    task = _task(task_class, envelope, cipher) if task_class else None
     return NewDeadLetter(
         task_id=delivery.id,
         generation=int(delivery.died or delivery.gen),
@@ -338,9 +363,10 @@ def _max_retries(policy: RetryPolicyBase | None) -> int | None:
         return None
 
 
-def _task(task_class: TaskClass, envelope: Envelope) -> BaseTask | None:
+def _task(task_class: TaskClass, envelope: Envelope, cipher: Cipher) -> BaseTask | None:
     try:
-        built: BaseTask = task_class.arguments.build(envelope.args)
+        args = decrypted_arguments(envelope.args, envelope.id, cipher)
+        built: BaseTask = task_class.arguments.build(args)
     except BaseException:
         return None
     return built

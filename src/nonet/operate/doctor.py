@@ -27,6 +27,7 @@ _WORDS = {
     "lease": "locks",
     "waiter": "waiters",
     "group": "groups",
+    "flow": "workflows",
     "worker": "dead workers",
     "member": "consumers",
     "idle": "idle workers",
@@ -45,7 +46,7 @@ class Diagnosis:
         problems: findings that lasted as long as the check.
         hints: findings that do no harm now.
         looked_at: the number of objects of each kind: ``tasks``, ``locks`` (one per holder),
-            ``waiters`` (one per lock), ``groups``, ``stream entries`` and so on.
+            ``waiters`` (one per lock), ``groups``, ``workflows``, ``stream entries`` and so on.
         seconds: the duration of the check.
     """
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from nonet.base.errors import NonetError, masked
 from nonet.base.streams import Size
 from nonet.config.settings import Settings
+from nonet.operate.workflows import failed_workflows, stuck_workflows
 from nonet.rules.explanation import HANDED_OVER_WITHIN
 from nonet.rules.overview import troubles
 from nonet.rules.pace import drains
@@ -115,6 +116,7 @@ async def look(
     workers = await remember(("workers",), _WORKERS_SECONDS, stores.results.workers)
     sql = await remember(("sql",), _SQL_KEPT_SECONDS, lambda: _sql_state(stores, settings))
     server = Inspection(stores.broker, settings.namespace).server
+    foreign, locked = await reader.read("tasks handed on", stores.measures.handed_on, ({}, {}))
     situation = Situation(
         server=await remember(("server",), _SERVER_SECONDS, lambda: server(sql)),
         dying=figures.dying,
@@ -129,9 +131,16 @@ async def look(
         pauses=await reader.read("pauses", stores.controls.load, seconds=0),
         deaths=await reader.read("history", lambda: _deaths(stores, now)),
         lost_workers=await reader.read("events", lambda: _lost_workers(stores, now), 0),
-        foreign=await reader.read("tasks handed on", stores.measures.handed_on, {}),
+        foreign=foreign,
+        locked=locked,
         late=await reader.read("schedules", lambda: _late(stores, wall), {}),
         pipelines=await reader.read("pipelines", stores.pipelines.read),
+        failed_workflows=await reader.read(
+            "failed workflows", lambda: failed_workflows(stores.workflows, now)
+        ),
+        stuck_workflows=await reader.read(
+            "workflows", lambda: stuck_workflows(stores.workflows, now)
+        ),
         full=await reader.read("ceilings", lambda: _full(stores), {}),
         unreadable=reader.problems,
     )

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
+
+from msgspec.structs import replace
 
 from nonet.base.errors import ConflictError, MalformedMessageError, NotFoundError
 from nonet.client.client import Client
+from nonet.messages.documents import decrypted_arguments
+from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope, decode_envelope
 from nonet.messages.repetition import repeat_of_entry
@@ -16,12 +21,20 @@ PREVIEW_BYTES = 512
 _PER_LINE = 16
 
 
-def claimed(item: Quarantined) -> Envelope | None:
-    """Return what an entry claims to be; its signature is not checked. None: it is no envelope."""
+def claimed(item: Quarantined, cipher: Cipher = NO_KEYS) -> Envelope | None:
+    """Return what an entry claims to be; its signature is not checked. None: it is no envelope.
+
+    Args:
+        cipher: decrypts its arguments. They stay encrypted if it cannot.
+    """
     try:
-        return decode_envelope(item.data)
+        envelope = decode_envelope(item.data)
     except MalformedMessageError:
         return None
+    with suppress(MalformedMessageError):  # or their key is missing here
+        args = decrypted_arguments(envelope.args, envelope.id, cipher)
+        return replace(envelope, args=args)
+    return envelope
 
 
 def dump(data: bytes) -> list[str]:

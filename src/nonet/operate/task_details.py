@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
 from nonet.client.client import Client
+from nonet.messages.documents import are_encrypted
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope, ResultDocument, decode
 from nonet.messages.repetition import repeat_of_live
+from nonet.operate.dead_letters import why_unknown
 from nonet.rules.timeline import Timeline, timeline
 from nonet.stores.namespace.history import FAILED, Kept
 from nonet.stores.namespace.lock_board import LockStatus
@@ -102,7 +104,7 @@ async def task_report(id: str, client: Client, stores: Stores, *, may_have_sql: 
         ServerUnreachableError: Redis does not answer.
     """
     broker = stores.broker
-    details = await read_details(broker.client, broker.scripts.prefix, id)
+    details = await read_details(broker.client, broker.scripts.prefix, id, stores.cipher)
     status, kept = await _status(id, client, stores)
     is_live = status is not None and status.state in (*LIVE_STATES, "damaged")
     letter = None
@@ -229,6 +231,8 @@ def _envelope(
             args = decode(letter.task_args)
         except MalformedMessageError as error:
             return None, str(error)
+        if are_encrypted(args):
+            return None, why_unknown(letter, client.cipher)
         at = letter.submitted_at.timestamp()
         parent = letter.parent_id or ""
         return Envelope(1, id, letter.task_class, args, dict(letter.labels), at, parent), ""

@@ -133,6 +133,25 @@ class RowDatabase:
             unreachable.brief = reason
             raise unreachable from error
 
+    @asynccontextmanager
+    async def used_once(self, pipeline: str) -> AsyncIterator[None]:
+        """Close it at the end of the block, and name the pipeline whose statement it refuses.
+
+        A table without lease columns is refused so.
+
+        Raises:
+            NonetError: the database refuses a statement.
+        """
+        try:
+            yield
+        except (DBAPIError, OverflowError) as error:
+            reason = one_line(error.orig if isinstance(error, DBAPIError) else error)
+            raise NonetError(
+                f"pipeline {pipeline}: its database refuses the statement: {reason}"
+            ) from error
+        finally:
+            await self.close()
+
     async def check(self) -> None:
         """Check that the database answers, and can skip locked rows.
 
@@ -176,23 +195,6 @@ class RowDatabase:
                 "stop it, or move to PostgreSQL, MySQL or MariaDB for several processes"
             ) from None
         return file
-
-    @asynccontextmanager
-    async def command(self, pipeline: str) -> AsyncIterator[None]:
-        """For commands on rows of a pipeline: close all connections at the end of the block.
-
-        Raises:
-            NonetError: the database refuses a statement, as for a table without lease columns.
-        """
-        try:
-            yield
-        except (DBAPIError, OverflowError) as error:
-            reason = one_line(error.orig if isinstance(error, DBAPIError) else error)
-            raise NonetError(
-                f"pipeline {pipeline}: its database refuses the statement: {reason}"
-            ) from error
-        finally:
-            await self.close()
 
     async def close(self) -> None:
         """Close all connections of the running event loop."""

@@ -133,6 +133,8 @@ def page_of(kind: str, what: str) -> str:
             return f"/tasks/{quote(what, safe='')}"
         case "sql", "dead letters":
             return "/dead-letters"
+        case "workflow", "building" | "resuming":
+            return f"/workflows?state={what}"
         case "stream", "quarantine":
             return "/quarantine"
         case "worker", "deaths":
@@ -143,6 +145,7 @@ def page_of(kind: str, what: str) -> str:
         "queue": "/workers",
         "schedule": "/schedules",
         "class": "/classes",
+        "workflow": "/workflows?state=failed",
     }
     return pages.get(kind, "/")
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from nonet.rules import remedies
+
 _FOREIGN = "another program wrote it: delete it, or use another NONET_NAMESPACE"
 _UNEXPIRING = "another program removed its expiry: set it again (EXPIRE), or delete the key"
 _REPAIRED = "check that a worker of that size runs: it repairs this"
@@ -24,7 +26,7 @@ class Finding:
 
     Attributes:
         kind: a word for programs: ``task``, ``lock``, ``queue``, ``group``, ``worker``, ``key``,
-            ``stream``, ``count``, ``server``, ``sql``, ``scheduler``.
+            ``stream``, ``count``, ``server``, ``sql``, ``scheduler``, ``workflow``.
         what: the thing that has the problem.
         problem: what is wrong with it.
         hint: the next step.
@@ -170,6 +172,50 @@ def _child(row: Row, _: float) -> Finding | None:
     return Finding("group", group, f"{subject} for {children}, which {exist}", hint)
 
 
+def _workflow(row: Row, _: float) -> Finding | None:
+    id, state, live, ttl, is_continued = row
+    show = remedies.of_workflow("show", id)
+    problem, hint = "", f"check that a worker runs: it ends the workflow. See {show}"
+    if state not in ("building", "running", "resuming", "done", "failed", "cancelled"):
+        problem = f"has the unknown state {state!r}"
+    elif state == "running" and not live:
+        problem = "has no step left to run, but has not ended"
+    elif state in ("running", "resuming") and ttl != -1:
+        problem = "has not ended, but its keys expire"
+        hint = "another program set an expiry: remove it (PERSIST)"
+    elif state == "resuming" and not is_continued:
+        problem = "is being resumed, but no process continues"
+        hint = remedies.of_workflow("resume", id)
+    elif state in ("done", "failed", "cancelled") and ttl == -1:
+        problem, hint = "has ended, but never expires", _UNEXPIRING
+    return Finding("workflow", id, problem, hint) if problem else None
+
+
+def _step(row: Row, _: float) -> Finding | None:
+    workflow, state, step, missing = row
+    if state == "building":  # its steps are being submitted
+        return None
+    steps = f"step {step}" if missing == 1 else f"step {step} and {missing - 1} others"
+    subject = "waits" if state else "is gone, and waited"
+    exist = "does not exist" if missing == 1 else "do not exist"
+    hint = "check that a worker runs: it ends the steps. See "
+    hint += remedies.of_workflow("show", workflow)
+    return Finding("workflow", workflow, f"{subject} for {steps}, which {exist}", hint)
+
+
+def _blocked(row: Row, _: float) -> Finding | None:
+    step, state, missing, lost = row
+    problem = ""
+    if not state:
+        problem = "waits for other steps, but its workflow is gone"
+    elif state == "running" and lost:
+        problem = f"waits for step {lost}, which does not exist"
+    elif state == "running" and not missing:
+        problem = "waits for no step, but was not released"
+    hint = "check that a worker runs: it releases or ends the step"
+    return Finding("task", step, problem, hint) if problem else None
+
+
 def _worker(row: Row, lease: float) -> Finding | None:
     worker, gone_us = row
     gone = int(gone_us) / 1e6
@@ -221,6 +267,10 @@ def _part(row: Row, _: float) -> Finding | None:
     return Finding("key", row[0], "belongs to a task that has no record", "delete it: it is unused")
 
 
+def _rest(row: Row, _: float) -> Finding | None:
+    return Finding("key", row[0], "belongs to a workflow that is gone", "delete it: it is unused")
+
+
 def _lasting(row: Row, _: float) -> Finding | None:
     return Finding("key", row[0], "never expires, but must", _UNEXPIRING)
 
@@ -245,6 +295,10 @@ _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "waiter": _waiter,
     "group": _group,
     "child": _child,
+    "flow": _workflow,
+    "step": _step,
+    "blocked": _blocked,
+    "rest": _rest,
     "part": _part,
     "lasting": _lasting,
     "type": _type,

@@ -11,6 +11,7 @@ from nonet.rules.details import HIDDEN, error_type
 from nonet.rules.pauses import Pause, in_full
 from nonet.rules.peers import Needs, Peer, busy, declining, fit, sql_problem, unfit
 from nonet.rules.refusal import LockHolder, Refusal, refused_by, span
+from nonet.rules.workflows import Blocked, why_blocked
 from nonet.tasks.locks import KINDS
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -27,6 +28,7 @@ Cause = Literal[
     "cancelling",
     "running",
     "paused",
+    "step",
     "lock",
     "calm",
     "turn",
@@ -77,6 +79,7 @@ class Facts:
         cancel: who cancelled a task that still runs, and why.
         start_by: when it expires unless it has started.
         paused: the pause that keeps a queued or waiting task from starting.
+        blocked: the steps that a step of a workflow waits for; None: it waits for none.
         damage: what is wrong with its keys; then no other fact is known.
     """
 
@@ -108,6 +111,7 @@ class Facts:
     peers: tuple[Peer, ...] = ()
     cancel: str = ""
     start_by: float | None = None
+    blocked: Blocked | None = None
     damage: str = ""
 
     @property
@@ -132,14 +136,15 @@ class Explanation:
     Attributes:
         id: id of the task.
         state: as in `TaskStatus.state`.
-        cause: one word for programs: ``cancelling``, ``running``, ``paused``, ``lock``,
-            ``calm`` (locks are withheld right after a loss of data), ``turn`` (other waiters are
-            first), ``limiter``, ``rate``, ``impossible``, ``look`` (nothing refuses it; it is
-            checked soon), ``hand-back``, ``hand-over`` (durable, still in SQL only), ``time``,
-            ``retry``, ``promoter`` (due, but no process promotes it), ``worker`` (no live worker
-            of its size), ``unknown`` (no live worker can run it), ``veto`` (the live workers take
-            no tasks), ``queue``, ``suspect`` (a process died while running it), ``woken``,
-            ``sql``, ``damaged`` (its keys were changed), ``ended``.
+        cause: one word for programs: ``cancelling``, ``running``, ``paused``, ``step`` (steps of
+            its workflow come first), ``lock``, ``calm`` (locks are withheld right after a loss of
+            data), ``turn`` (other waiters are first), ``limiter``, ``rate``, ``impossible``,
+            ``look`` (nothing refuses it; it is checked soon), ``hand-back``, ``hand-over``
+            (durable, still in SQL only), ``time``, ``retry``, ``promoter`` (due, but no process
+            promotes it), ``worker`` (no live worker of its size), ``unknown`` (no live worker can
+            run it), ``veto`` (the live workers take no tasks), ``queue``, ``suspect`` (a process
+            died while running it), ``woken``, ``sql``, ``damaged`` (its keys were changed),
+            ``ended``.
         text: a sentence for people; it begins with the state.
         lock: name of the lock or limiter, as ``task-run locks`` shows it.
         holders: some of the holders.
@@ -197,6 +202,9 @@ def _first_cause(facts: Facts) -> Explanation:
         return _cancelling(facts)
     if facts.state in ("running", "dying") and facts.worker:
         return _delivered(facts)
+    if facts.blocked is not None:
+        text, next = why_blocked(facts.blocked)
+        return _made(facts, "step", text, next=next)
     if facts.paused is not None:
         text, next = in_full(facts.paused), remedies.of_pause(facts.paused.what)
         return _made(facts, "paused", f"{facts.state}: {text}", next=next)

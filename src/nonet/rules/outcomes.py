@@ -286,10 +286,11 @@ def _text(error: BaseException, hide: Hide) -> str:
     if type(notes) is list:
         text = "\n".join([text, *(note for note in notes if type(note) is str)])
     kept = _storable(text, ERROR_CHARACTERS)
-    return hide(_without_values(kept), len(kept) >= ERROR_CHARACTERS)
+    return hide(without_values(kept), len(kept) >= ERROR_CHARACTERS)
 
 
-def _without_values(text: str) -> str:
+def without_values(text: str) -> str:
+    """Remove the values of an SQL statement from the text of an error, and keep the statement."""
     if "\nDETAIL: " in text:
         text = _DETAIL.sub("", text)
     return _VALUES.sub("", text) if _STATEMENT in text else text

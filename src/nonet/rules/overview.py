@@ -15,6 +15,7 @@ from nonet.rules.peers import counted
 from nonet.rules.refusal import Waiters, named, span
 from nonet.rules.servers import examine_outbox, examine_server
 from nonet.rules.situation import Situation, StreamLoad
+from nonet.rules.workflows import failed_in_words, stuck_in_words
 from nonet.tasks.locks import KINDS
 
 # Waits shorter than this are everyday business (seconds).
@@ -54,8 +55,9 @@ def _as_sentence(problem: Finding, found: Situation) -> Finding:
 def waits(found: Situation) -> list[Finding]:
     """Return what keeps tasks from running or succeeding, without problems of the servers."""
     rules: Sequence[Callable[[Situation], Iterable[Finding]]] = (
-        _dying, _no_leader, _no_worker, _no_taker, _foreign, _deaths, _lost_workers, _locks,
-        _limiters, _pipelines, _pauses, _late, _full, _backlog, _stalls, _quarantine, _unreadable,
+        _dying, _no_leader, _no_worker, _no_taker, _foreign, _deaths, _failed_workflows,
+        _stuck_workflows, _lost_workers, _locks, _limiters, _pipelines, _pauses, _late, _full,
+        _backlog, _stalls, _quarantine, _unreadable,
     )  # fmt: skip
     return list(chain.from_iterable(map(_few, (rule(found) for rule in rules))))
 
@@ -110,6 +112,11 @@ def _no_taker(found: Situation) -> Iterator[Finding]:
 
 def _foreign(found: Situation) -> Iterator[Finding]:
     for (task, size), number in sorted(found.foreign.items()):
+        if why := found.locked.get((task, size)):
+            problem = f"no {size} worker can decrypt {task}: {_tasks_wait(number)} ({why})"
+            hint = f"set NONET_ENCRYPTION_KEYS of the {size} workers: task-run workers"
+            yield Finding("worker", task, problem, hint)
+            continue
         problem = f"no {size} worker runs {task}: {_tasks_wait(number)} for one that knows it"
         hint = f"install the package of {task} and restart the {size} workers: task-run workers"
         yield Finding("worker", task, problem, hint)
@@ -131,6 +138,21 @@ def _deaths(found: Situation) -> Iterator[Finding]:
             f"{span(death.seconds_ago)} ago: {_brief(death.error)} (task-run result {death.id})"
         )
         yield Finding("class", death.task, problem, command)
+
+
+def _failed_workflows(found: Situation) -> Iterator[Finding]:
+    for item in found.failed_workflows:
+        show = remedies.of_workflow("show", item.id)
+        problem = f"{failed_in_words(replace(item, error=_brief(item.error)))} ({show})"
+        hint = remedies.of_workflow("resume", item.id)
+        yield Finding("workflow", item.title or item.id, problem, hint)
+
+
+def _stuck_workflows(found: Situation) -> Iterator[Finding]:
+    for item in found.stuck_workflows:
+        verb = "cancel" if item.state == "building" else "resume"
+        hint = remedies.of_workflow(verb, item.id)
+        yield Finding("workflow", item.state, stuck_in_words(item), hint)
 
 
 def _lost_workers(found: Situation) -> Iterator[Finding]:

@@ -15,10 +15,13 @@ class Needs:
     Attributes:
         layout: format of the task, see `nonet.messages.formats`.
         min_version: oldest version of the distribution with its class; empty: any.
+        key: encryption key of its arguments, see `nonet.messages.encryption.Cipher.keys`; empty:
+            none.
     """
 
     layout: int = 1
     min_version: str = ""
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,7 @@ class Peer:
         build: version of Nonet there.
         sql: why it cannot write to SQL; empty if it can.
         slots: how many tasks it runs at a time; 0: it does not report that.
+        keys: its encryption keys.
     """
 
     name: str
@@ -42,12 +46,15 @@ class Peer:
     build: str = ""
     sql: str = ""
     slots: int = 0
+    keys: Sequence[str] = ()
 
     def fits(self, needs: Needs) -> bool:
         """Whether it can run a task. A worker that does not report what it can run might."""
         if self.layout is None:
             return True
         if self.version is None or self.layout < needs.layout:
+            return False
+        if needs.key and needs.key not in self.keys:
             return False
         return not needs.min_version or not is_older(self.version, needs.min_version)
 
@@ -79,10 +86,17 @@ def unfit(peers: Sequence[Peer], name: str, needs: Needs, size: str) -> str:
             f"no live {size} worker reads tasks of format {needs.layout} "
             f"({counted(len(of_class), 'worker')} up to {layouts}). Upgrade the workers"
         )
-    versions = ", ".join(sorted({peer.version or "no version" for peer in readers}))
+    holders = [peer for peer in readers if not needs.key or needs.key in peer.keys]
+    if not holders:
+        id = needs.key.partition(" ")[0]
+        return (
+            f"it is encrypted with key {id}, which no live {size} worker has "
+            f"({counted(len(readers), 'worker')}). Set NONET_ENCRYPTION_KEYS there"
+        )
+    versions = ", ".join(sorted({peer.version or "no version" for peer in holders}))
     return (
         f"{name} needs version {needs.min_version}, and no live {size} worker has it "
-        f"({counted(len(readers), 'worker')}: {versions}). Upgrade its package there"
+        f"({counted(len(holders), 'worker')}: {versions}). Upgrade its package there"
     )
 
 

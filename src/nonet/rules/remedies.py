@@ -37,6 +37,15 @@ def of_task(verb: str, id: str) -> str:
     return command("task-run", verb, *(["--"] if id.startswith("-") else []), id)
 
 
+def of_workflow(verb: str, id: str) -> str:
+    """The command that shows, cancels or resumes a workflow.
+
+    >>> of_workflow("resume", "nightly")
+    'task-run workflows resume nightly'
+    """
+    return command("task-run", "workflows", verb, *(["--"] if id.startswith("-") else []), id)
+
+
 def of_call(name: str, arguments: Mapping[str, Any]) -> str:
     """The command that runs a task here, without a worker.
 

@@ -14,6 +14,7 @@ from nonet.rules.pauses import Pause
 from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.refusal import Waiters
 from nonet.rules.servers import Server
+from nonet.rules.workflows import FailedWorkflows, StuckWorkflows
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +92,13 @@ class Situation:
         deaths: of the last hour.
         lost_workers: workers that died in the last hour.
         foreign: tasks that no worker could run so far, by class and size.
+        locked: why a worker could not decrypt the oldest of these, by class and size.
         late: periodic entries by class, and the seconds that they are overdue.
         full: scopes whose ceiling is reached, with the ceiling.
         stalls: workers whose event loop stalled, with the milliseconds.
         pipelines: what the processes that run pipelines report.
+        failed_workflows: those of the last hour, by title, the newest first.
+        stuck_workflows: those that are being submitted or resumed for over a minute, by state.
         unreadable: what could not be read, with the error.
     """
 
@@ -111,10 +115,13 @@ class Situation:
     deaths: Sequence[Deaths] = ()
     lost_workers: int = 0
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    locked: Mapping[tuple[str, str], str] = field(default_factory=dict)
     late: Mapping[str, float] = field(default_factory=dict)
     full: Mapping[str, int] = field(default_factory=dict)
     stalls: Mapping[str, int] = field(default_factory=dict)
     pipelines: Sequence[PipelineStatus] = ()
+    failed_workflows: Sequence[FailedWorkflows] = ()
+    stuck_workflows: Sequence[StuckWorkflows] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
     def without_details(self) -> Situation:
@@ -126,9 +133,14 @@ class Situation:
         name, comma, error = self.dying_error.partition(", ")
         dying_error = name + comma + error_type(error)
         server = self.server.without_details()
-        pipelines = [item.without_details() for item in self.pipelines]
+        workflows = [replace(item, error=error_type(item.error)) for item in self.failed_workflows]
         return replace(
-            self, server=server, deaths=deaths, dying_error=dying_error, pipelines=pipelines
+            self,
+            server=server,
+            deaths=deaths,
+            dying_error=dying_error,
+            pipelines=[item.without_details() for item in self.pipelines],
+            failed_workflows=workflows,
         )
 
 

@@ -24,6 +24,7 @@ from nonet.scheduler.relay import Relay
 from nonet.scheduler.retention import Retention
 from nonet.scheduler.scheduler import Chore, Scheduler, SchedulerParts
 from nonet.scheduler.startup import StartUp, checked_hooks
+from nonet.scheduler.unfinished_workflows import UnfinishedWorkflows
 from nonet.scheduler.webhook import Webhook
 from nonet.tasks.hooks import Hook
 from nonet.tasks.injection import Injector
@@ -88,6 +89,7 @@ def _chores(parts: Parts) -> dict[str, Chore]:
         "demand": demand.tick,
         "fingerprints": Fingerprints(stores.dead_letters, settings.may_have_sql).tick,
         "old dead letters": Retention(stores.dead_letters, settings.dlq_retention).tick,
+        "workflows": UnfinishedWorkflows(parts.client).tick,
     }
     if url := settings.webhook_url.get_secret_value():
         chores["webhook"] = Webhook(

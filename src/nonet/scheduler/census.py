@@ -96,6 +96,7 @@ class Census:
             return
         yield from _of_streams(figures)
         yield from _of_schedulers(figures)
+        yield from _of_workflows(figures)
         yield from self._of_classes(figures)
         for item in self._pipelines:
             yield "nonet_pipeline_processes", (item.name,), len(item.replicas)
@@ -141,6 +142,15 @@ def _of_streams(figures: Figures) -> Iterator[Sample]:
     yield "nonet_quarantine_entries", (), figures.quarantined
     yield "nonet_quarantined_total", (), figures.counters.get("quarantined", 0)
     yield "nonet_paused", (), figures.paused
+
+
+def _of_workflows(figures: Figures) -> Iterator[Sample]:
+    yield "nonet_blocked_steps", (), figures.blocked
+    for state, number in figures.workflows.items():
+        yield "nonet_workflows", (state,), number
+    for state in ("done", "failed", "cancelled"):
+        ended = figures.counters.get(f"workflows:{state}", 0)
+        yield "nonet_workflows_ended_total", (state,), ended
 
 
 def _of_schedulers(figures: Figures) -> Iterator[Sample]:

@@ -44,6 +44,7 @@ from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import DeposedError, Leadership
 from nonet.telemetry.failures import FailureLog
 from nonet.telemetry.metrics import ROUND_TRIPS, Histogram, Peak, Sample
+from nonet.telemetry.middleware import failure_samples
 
 logger = logging.getLogger(__name__)
 
@@ -225,6 +226,7 @@ class Scheduler(Observed):
         yield "nonet_periodic_broken_entries", (), len(periodic.problems)
         for name, loop in self._failures.items():
             yield "nonet_scheduler_loop_failures_total", (name,), loop.failures
+        yield from failure_samples(self._parts.client.middlewares)
         if self._parts.census is not None:
             yield from self._parts.census.samples()
 

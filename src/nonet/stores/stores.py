@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from contextlib import AsyncExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING
@@ -10,10 +11,13 @@ from typing import TYPE_CHECKING
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread
 from nonet.config.settings import Settings
+from nonet.messages.encryption import Cipher
 from nonet.stores.queue.broker import Broker, Waits
+from nonet.stores.queue.transport import ASYNCIO, Transport
 
 # A command uses one or two of the stores, and each takes milliseconds to import; SQL takes 400.
 if TYPE_CHECKING:
+    from nonet.stores.connection.embedded import EmbeddedServer
     from nonet.stores.namespace.alerts import Alerts
     from nonet.stores.namespace.ceilings import Ceilings
     from nonet.stores.namespace.controls import Controls
@@ -31,12 +35,16 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.sessions import Sessions
     from nonet.stores.queue.groups import Groups
     from nonet.stores.queue.results import Results
+    from nonet.stores.queue.workflows import Workflows
     from nonet.stores.sql.audit import Audit
     from nonet.stores.sql.database import Database
     from nonet.stores.sql.dead_letters import DeadLetters
     from nonet.stores.sql.mirror import Mirror
     from nonet.stores.sql.outbox import Outbox
     from nonet.stores.sql.row_closer import RowCloser
+    from nonet.tasks.registry import Registry
+
+logger = logging.getLogger(__name__)
 
 EMBEDDED = "embedded://"
 
@@ -50,10 +58,27 @@ async def open_stores(settings: Settings, closing: AsyncExitStack) -> Stores:
     Raises:
         ConfigurationError: the URL of Redis is invalid.
     """
-    url = settings.redis_url.get_secret_value()
+    url, is_new = settings.redis_url.get_secret_value(), False
     if url.startswith(EMBEDDED):
-        url = await asyncio.to_thread(_start_embedded, settings, closing)
-    broker = Broker(
+        server = await asyncio.to_thread(start_embedded, settings, closing)
+        url, is_new = server.url, server.is_new
+    broker = make_broker(settings, url)
+    closing.push_async_callback(broker.aclose)
+    broker.follow()
+    if is_new:
+        await broker.begin()
+    stores = Stores(broker, settings)
+    closing.push_async_callback(stores.close)
+    return stores
+
+
+def make_broker(settings: Settings, url: str, transport: Transport = ASYNCIO) -> Broker:
+    """Make the broker of the namespace in `settings`, without a connection.
+
+    Raises:
+        ConfigurationError: the URL of Redis is invalid.
+    """
+    return Broker(
         url,
         settings.namespace,
         lock_ttl=settings.lock_ttl,
@@ -65,15 +90,19 @@ async def open_stores(settings: Settings, closing: AsyncExitStack) -> Stores:
         confirm_replicas=settings.confirm_replicas,
         history=settings.history,
         waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
+        transport=transport,
     )
-    closing.push_async_callback(broker.aclose)
-    broker.follow()
-    stores = Stores(broker, settings)
-    closing.push_async_callback(stores.close)
-    return stores
 
 
-def _start_embedded(settings: Settings, closing: AsyncExitStack) -> str:
+def start_embedded(settings: Settings, closing: AsyncExitStack) -> EmbeddedServer:
+    """Start the embedded server, and return it. Blocks.
+
+    Args:
+        closing: stops it.
+
+    Raises:
+        ConfigurationError: it cannot be started.
+    """
     from nonet.stores.connection.embedded import open_embedded
 
     if settings.redis_url.get_secret_value() != EMBEDDED:
@@ -82,8 +111,8 @@ def _start_embedded(settings: Settings, closing: AsyncExitStack) -> str:
             "set the folder of its data with NONET_STATE_DIR"
         )
     server = open_embedded(settings.state_dir)
-    closing.push_async_callback(asyncio.to_thread, server.close)
-    return server.url
+    closing.push_async_callback(in_own_thread, server.close)
+    return server
 
 
 class Stores:
@@ -94,10 +123,15 @@ class Stores:
 
     Attributes:
         broker: submits tasks and delivers them to workers.
+        cipher: decrypts what the stores return, and encrypts what they get.
+
+    Raises:
+        ConfigurationError: there are encryption keys, but not the package `cryptography`.
     """
 
     def __init__(self, broker: Broker, settings: Settings) -> None:
         self._settings = settings
+        self.cipher: Cipher = settings.cipher()
         self._namespace = settings.namespace
         self.broker = broker
         self._database: Database | None = None
@@ -107,14 +141,25 @@ class Stores:
         """Status and results of tasks, queues and workers."""
         from nonet.stores.queue.results import Results
 
-        return Results(self.broker.client, self.broker.scripts, self.broker.url, self._namespace)
+        broker = self.broker
+        return Results(
+            *(broker.client, broker.scripts, broker.url, self._namespace),
+            *(self.cipher, broker.transport.wakes),
+        )
 
     @cached_property
     def groups(self) -> Groups:
         """Callback groups."""
         from nonet.stores.queue.groups import Groups
 
-        return Groups(self.broker.client, self._namespace)
+        return Groups(self.broker.client, self._namespace, self.cipher)
+
+    @cached_property
+    def workflows(self) -> Workflows:
+        """Workflows."""
+        from nonet.stores.queue.workflows import Workflows
+
+        return Workflows(self.broker.client, self.broker.scripts, self.broker.keeping)
 
     @cached_property
     def periodic(self) -> Periodic:
@@ -193,7 +238,7 @@ class Stores:
         """The tasks that ended last."""
         from nonet.stores.namespace.history import History
 
-        return History(self.broker.client, self._namespace)
+        return History(self.broker.client, self._namespace, self.cipher)
 
     @cached_property
     def quarantine(self) -> Quarantine:
@@ -251,7 +296,7 @@ class Stores:
         database = await self._open_database()
         from nonet.stores.sql.dead_letters import DeadLetters
 
-        return DeadLetters(database, self._settings.namespace)
+        return DeadLetters(database, self._settings.namespace, self.cipher)
 
     async def outbox(self) -> Outbox:
         """Durable tasks that have not ended."""
@@ -273,6 +318,15 @@ class Stores:
         from nonet.stores.sql.audit import Audit
 
         return Audit(database, self._settings.namespace)
+
+    async def prepare_sqlite(self, registry: Registry) -> None:
+        """Create the table of durable tasks before a transaction of the user can lock the file."""
+        sql_url = self._settings.sql_url()
+        if sql_url.startswith("sqlite") and any(item.cls.durable for item in registry):
+            try:
+                await (await self.outbox()).prepare()
+            except NonetError as error:  # programs that only read tasks need no table
+                logger.warning("durable tasks cannot be submitted: %s", error)
 
     async def look_for_tables(self) -> None:
         """Check that SQL answers and has all tables.
@@ -308,7 +362,8 @@ class Stores:
 
     async def _open_database(self) -> Database:
         if self._database is None:
-            made = await in_own_thread(partial(_make_database, self._settings.sql_url()))
+            make = _make_sync_database if self.broker.transport.is_sync else _make_database
+            made = await in_own_thread(partial(make, self._settings.sql_url()))
             self._database = self._database or made  # a concurrent call may have been faster
         return self._database
 
@@ -322,3 +377,9 @@ def _make_database(url: str) -> Database:
     from nonet.stores.sql.database import Database
 
     return Database(url)
+
+
+def _make_sync_database(url: str) -> Database:
+    from nonet.stores.sql.synchronous import SyncDatabase
+
+    return SyncDatabase(url)

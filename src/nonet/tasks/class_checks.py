@@ -31,7 +31,7 @@ _TASK_ATTRIBUTES = tuple(inspect.get_annotations(BaseTask))
 _PERIODIC_ATTRIBUTES = tuple(inspect.get_annotations(PeriodicBaseTask))
 _METHODS_WE_CALL = ("execution_locks", "unique_key")
 # What other task systems call these attributes.
-_OTHER_NAMES = {
+OTHER_NAMES = {
     "max_retries": "retry_policy = ExponentialBackoff(max_retries=…)",
     "retries": "retry_policy = ExponentialBackoff(max_retries=…)",
     "queue": "priority = … and size = …",
@@ -154,6 +154,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         "seconds or a timedelta above 0, at most ten years, or None",
     ),
     ("isolation", _or_none(_member(Isolation)), f"{_one_of(Isolation)}, or None"),
+    ("encrypted", lambda value: isinstance(value, bool), "True or False"),
 )
 
 
@@ -224,8 +225,8 @@ def _advice(name: str, value: Any, cls: type[BaseTask]) -> str:
     if hasattr(PeriodicVoAwareBaseTask, name) or name in _METHODS_WE_CALL:
         return ""
     is_method = isinstance(value, types.FunctionType | classmethod | staticmethod | property)
-    if not is_method and name in _OTHER_NAMES:
-        return f"write {_OTHER_NAMES[name]}; if it is your own, annotate it: `{name}: ClassVar = …`"
+    if not is_method and name in OTHER_NAMES:
+        return f"write {OTHER_NAMES[name]}; if it is your own, annotate it: `{name}: ClassVar = …`"
     known = _METHODS_WE_CALL if is_method else attributes_of(cls)
     found = difflib.get_close_matches(name, known, n=1, cutoff=_SIMILAR)
     return f"did you mean {found[0]}?" if found else ""

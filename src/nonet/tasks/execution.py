@@ -9,17 +9,22 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from nonet.base.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
-from nonet.messages.message import encode, pack
-from nonet.tasks.handles import ChildResult
+from nonet.messages.message import encode, is_id, pack
+from nonet.messages.terms import Delay
+from nonet.tasks.handles import ChildResult, R
 from nonet.tasks.secrecy import secret_texts
-from nonet.tasks.task import BaseTask, Options
+from nonet.tasks.task import BaseTask, Options, TaskOf
+from nonet.tasks.workflows import After, Given, Step, Workflow, step_terms
 
 logger = logging.getLogger(__name__)
+
+InputReader = Callable[[], Awaitable[Sequence[ChildResult]]]
+"""Reads how the predecessors of a step ended, in the order of its edges."""
 
 GroupReader = Callable[[str], Awaitable[Sequence[ChildResult]]]
 """Reads the results of the children of a group, in the order in which they were spawned."""
@@ -44,9 +49,20 @@ class Prepared(Protocol):
         """The encoded message."""
         ...
 
+    def as_step(self, term: str) -> Any:
+        """Return a copy with the terms of a step of a workflow."""
+        ...
 
-Preparer = Callable[[BaseTask, Options], Prepared]
-"""Validates a submission and encodes its message."""
+
+class Preparer(Protocol):
+    """Validates a submission and encodes its message."""
+
+    def __call__(
+        self, task: BaseTask | Given[Any], options: Options, *, is_step: bool = False
+    ) -> Prepared:
+        """Return the submission of a task, or of a step of a workflow."""
+        ...
+
 
 # The tasks of `after_commit` are submitted in the same script call as the settle.
 _MOST_AFTER_COMMIT = 500
@@ -67,6 +83,9 @@ class TaskContext:
         labels: the labels of the submission.
         group: id of the group whose callback this task is, or empty.
         saved: the data of the last `checkpoint` of an earlier attempt, or None.
+        workflow: id of the workflow whose step this task is, or empty.
+        is_encrypted: whether the data of the task are encrypted where they are stored; log lines
+            then mask its arguments.
 
     Example:
         class Where(BaseTask):
@@ -80,6 +99,9 @@ class TaskContext:
     _check_lease: Callable[[], None] | None = None
     _spawned = 0
     _read_group: GroupReader | None = None
+    _read_inputs: InputReader | None = None
+    _added: Workflow | None = None
+    _added_prepared: Sequence[Prepared] = ()
     _save: Saver | None = None
     _report: Reporter | None = None
     _loop: asyncio.AbstractEventLoop | None = None
@@ -89,6 +111,8 @@ class TaskContext:
     _parent_dir: str | None = None
     _made_of: tuple[Mapping[str, Any], type] | None = None
     _secrets: Sequence[str] | None = None
+    _logged_secrets: Sequence[str] | None = None
+    is_encrypted: bool = False
 
     def __init__(
         self,
@@ -107,6 +131,7 @@ class TaskContext:
         self.labels = labels
         self.group = group
         self.saved = saved
+        self.workflow = ""
 
     def __repr__(self) -> str:
         return f"TaskContext({self.name} {self.id}, attempt {self.attempt})"
@@ -118,9 +143,18 @@ class TaskContext:
             self._secrets = secret_texts(*self._made_of) if self._made_of is not None else ()
         return self._secrets
 
+    @property
+    def logged_secrets(self) -> Sequence[str]:
+        """What log lines and spans mask, for the framework: all arguments of an encrypted task."""
+        if not self.is_encrypted or self._made_of is None:
+            return self.secrets
+        if self._logged_secrets is None:
+            self._logged_secrets = secret_texts(*self._made_of, everything=True)
+        return self._logged_secrets
+
     def is_made_of(self, arguments: Mapping[str, Any], cls: type) -> None:
         """Called by the framework: set the packed arguments of the task and its class."""
-        self._made_of, self._secrets = (arguments, cls), None
+        self._made_of, self._secrets, self._logged_secrets = (arguments, cls), None, None
 
     @property
     def workdir(self) -> Path:
@@ -263,6 +297,7 @@ class TaskContext:
         task: BaseTask,
         *,
         at_time: datetime | None = None,
+        delay: Delay | None = None,
         id: str | None = None,
         labels: Mapping[str, Any] | None = None,
     ) -> str:
@@ -274,6 +309,7 @@ class TaskContext:
 
         Args:
             task, at_time, id, labels: as in `BaseTask.schedule`.
+            delay: as there, but it counts from the end of this task.
 
         Returns:
             The id that the task will have, unless another task holds its unique key by then.
@@ -294,15 +330,9 @@ class TaskContext:
         if type(task).durable:
             problem = "the class is durable: submit it with schedule(transaction=…)"
             raise InvalidArgumentsError(name, [problem])
-        prepared = self._prepare(task, Options(at_time=at_time, id=id, labels=labels))
-        size = sum(len(item.envelope) for item in (*self._after_commit, prepared))
-        if len(self._after_commit) >= _MOST_AFTER_COMMIT or size > _MOST_BYTES_AFTER_COMMIT:
-            problem = (
-                f"after_commit() takes at most {_MOST_AFTER_COMMIT} tasks and "
-                f"{_MOST_BYTES_AFTER_COMMIT} bytes; submit one task that submits the others, or "
-                "use spawn_with_callback()"
-            )
-            raise InvalidArgumentsError(name, [problem])
+        prepared = self._prepare(task, Options(at_time=at_time, delay=delay, id=id, labels=labels))
+        mend = "submit one task that submits the others, or use spawn_with_callback()"
+        self._check_room(prepared, "after_commit", mend)
         self._after_commit = [*self._after_commit, prepared]
         return prepared.id
 
@@ -322,6 +352,92 @@ class TaskContext:
             )
         return await self._read_group(self.group)
 
+    async def inputs(self) -> Sequence[ChildResult]:
+        """In a step of a workflow: how its predecessors ended, in the order of ``after=``.
+
+        Raises:
+            LookupError: this task is not a step of a workflow.
+
+        Example:
+            errors = [step.error for step in await context().inputs() if step.error]
+        """
+        if not self.workflow or self._read_inputs is None:
+            raise LookupError(
+                f"task {self.id} ({self.name}) is not a step of a workflow: only a step has inputs"
+            )
+        return await self._read_inputs()
+
+    def add_step(
+        self,
+        task: TaskOf[R],
+        *,
+        after: After = (),
+        delay: float | timedelta = 0,
+        at_time: datetime | None = None,
+        labels: Mapping[str, Any] | None = None,
+    ) -> Step[R]:
+        """Add a step to the workflow of this one; steps after this one wait for it, too.
+
+        The steps are added when this attempt is settled as done, in the same step. An attempt that
+        fails or is repeated adds nothing, and each is added once.
+
+        Args:
+            task: a task, or ``SomeTask.given(…)`` with results of steps that this one adds.
+            after: steps that this one adds, as in `Workflow.step`.
+            delay, at_time, labels: as in `Workflow.step`.
+
+        Raises:
+            InvalidArgumentsError: an argument is invalid, or there are more than 500 steps or
+                1 MiB.
+            LookupError: this task is not a step of a workflow.
+
+        Example:
+            @dataclass
+            class HashAll(BaseTask):
+                paths: list[str]
+
+                async def execute(self) -> None:
+                    for path in self.paths:
+                        context().add_step(Hash(path))
+        """
+        if not self.workflow or self._prepare is None:
+            raise LookupError(f"task {self.id} ({self.name}) is not a step of a workflow")
+        if self._added is None:
+            self._added = Workflow.below(self.id.rpartition(":")[2])
+        added = self._added
+        step = added.step(task, after=after, delay=delay, at_time=at_time, labels=labels)
+        id = f"{self.workflow}:{step.place}"
+        options = Options(id=id, at_time=at_time, labels=labels)
+        try:
+            if not is_id(id):
+                problem = (
+                    f"add_step(): {step.place.count('.')} steps have added each other, one inside "
+                    "the other, so that the id would be too long: submit a new workflow instead"
+                )
+                raise InvalidArgumentsError(self.name, [problem])
+            prepared = self._prepare(step.task, options, is_step=True)
+            self._check_room(prepared, "add_step", "let a step that it adds add the others")
+        except BaseException:
+            added.steps.pop()
+            raise
+        self._added_prepared = [*self._added_prepared, prepared]
+        return step
+
+    def _check_room(self, prepared: Prepared, call: str, mend: str) -> None:
+        """Refuse more tasks than the script that settles can submit."""
+        before = [*self._after_commit, *self._added_prepared]
+        size = sum(len(item.envelope) for item in (*before, prepared))
+        if len(before) >= _MOST_AFTER_COMMIT or size > _MOST_BYTES_AFTER_COMMIT:
+            problem = (
+                f"{call}() takes at most {_MOST_AFTER_COMMIT} tasks and "
+                f"{_MOST_BYTES_AFTER_COMMIT} bytes in one attempt; {mend}"
+            )
+            raise InvalidArgumentsError(self.name, [problem])
+
+    def read_inputs_with(self, reader: InputReader) -> None:
+        """Called by the framework: set the reader for `inputs`."""
+        self._read_inputs = reader
+
     def read_group_with(self, reader: GroupReader) -> None:
         """Called by the framework: set the reader for `group_results`."""
         self._read_group = reader
@@ -336,8 +452,12 @@ class TaskContext:
 
     @property
     def to_submit(self) -> Sequence[Any]:
-        """The submissions of `after_commit`, for the framework."""
-        return self._after_commit
+        """The submissions of `after_commit` and `add_step`, for the framework."""
+        if self._added is None:
+            return self._after_commit
+        terms = step_terms(self.workflow, self._added.steps)
+        steps = [one.as_step(term) for one, term in zip(self._added_prepared, terms, strict=True)]
+        return [*self._after_commit, *steps]
 
     def next_spawn(self) -> int:
         """For the framework: number of the next group; a repeated attempt counts the same."""
@@ -399,7 +519,7 @@ def current_secrets() -> tuple[str, ...]:
         secret
         for context in (_subject.get(), running_context())
         if context is not None
-        for secret in context.secrets
+        for secret in context.logged_secrets
     )
 
 
@@ -418,9 +538,17 @@ def current_holders() -> tuple[str, ...]:
     A hold counts only in the asyncio task that opened it. Another asyncio task started inside the
     block may legitimately wait for the block to end.
     """
-    running, here = running_context(), asyncio.current_task()
+    running, here = running_context(), _current_task()
     holds = [id for id, opened_in in _holds.get() if opened_in is here]
     return (*([running.id] if running else []), *holds)
+
+
+def _current_task() -> asyncio.Task[Any] | None:
+    """The running asyncio task; None in a thread without an event loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
 
 @contextmanager

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, NoReturn, Protocol
+from typing import Any, Generic, NoReturn, Protocol, Self
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
@@ -63,8 +63,9 @@ class TaskStatus:
         finished: time of the end, by the clock of the worker; None before the end.
         worker: ``pid@host`` of the worker that runs it.
         worker_deaths: number of workers that died while running it.
-        blocker: why it does not run: the lock that a waiting task waited for last; the error of SQL
-            for a dying task; for a durable task that is delayed, that it is still in SQL only.
+        blocker: why it does not run: the lock that a waiting task waited for last, or the steps
+            before it in its workflow; the error of SQL for a dying task; for a durable task that is
+            delayed, that it is still in SQL only.
         reason: why it is dead or dying (``retries``, ``crash``, ``capacity`` …), otherwise empty.
         error: error of the last failed attempt, or how its process ended.
         group: id of the group that it is a child or callback of, or empty.
@@ -75,8 +76,9 @@ class TaskStatus:
             without values of variables. Empty if there is none, and in lists.
         progress: how far the running attempt is; None if it has not reported that.
         started: since when a running task runs, by the clock of Redis; otherwise None.
-        waits_since: since when a queued or waiting task waits for a worker or a lock, by the clock
-            of Redis; otherwise None.
+        waits_since: since when a queued or waiting task waits for a worker, a lock or the steps
+            before it, by the clock of Redis; otherwise None.
+        workflow: id of the workflow whose step it is, or empty; empty after the end, too.
 
     Example:
         status = await handle.status()
@@ -104,6 +106,7 @@ class TaskStatus:
     progress: Progress | None = None
     started: datetime | None = None
     waits_since: datetime | None = None
+    workflow: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,7 +226,62 @@ class TaskClient(Protocol):
         ...
 
 
-class Handle(str, Generic[R_co]):
+class TaskId(str):
+    """The id of a submitted task, and the client that submitted it: what handles share.
+
+    Attributes:
+        created: False if the task existed before, under the same id or unique key.
+    """
+
+    created: bool = True
+    _client: Any
+
+    def __new__(cls, id: str, client: Any, created: bool = True) -> Self:
+        self = str.__new__(cls, id)
+        self._client = client
+        if not created:
+            self.created = False
+        return self
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Pickle the id alone, because the client cannot be moved to another process."""
+        return str, (str.__str__(self),)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        """Validate and serialise as the id; a handle read from JSON has no client."""
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, check: (
+                value if isinstance(value, cls) else cls(check(value), cls._unbound())
+            ),
+            core_schema.str_schema(min_length=1),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                str.__str__, return_schema=core_schema.str_schema()
+            ),
+        )
+
+    @classmethod
+    def _unbound(cls) -> object:
+        """The client of a handle that was read from JSON: every call raises NotBoundError."""
+        raise NotImplementedError
+
+    def _cancelled(self, states: Mapping[str, str]) -> str:
+        """Return the state after a cancellation, given what the client returned."""
+        state = states[self]
+        if not state:
+            raise NotFoundError(unknown_task(self))
+        if state not in ("cancelled", "cancelling"):
+            raise ConflictError(f"task {self} is {state} and can no longer be cancelled")
+        return state
+
+
+class Handle(TaskId, Generic[R_co]):
     """The id of a submitted task, with methods to ask for its status and result.
 
     A handle is a ``str``: store, compare and log it like one. Pickled or copied to another process
@@ -239,36 +297,11 @@ class Handle(str, Generic[R_co]):
         assert await handle.result(timeout=30) == 3
     """
 
-    created: bool = True
     _client: TaskClient
 
-    def __new__(cls, id: str, client: TaskClient, created: bool = True) -> Handle[R_co]:
-        self = str.__new__(cls, id)
-        self._client = client
-        if not created:
-            self.created = False
-        return self
-
-    def __copy__(self) -> Handle[R_co]:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Handle[R_co]:
-        return self
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle the id alone, because the client cannot be moved to another process."""
-        return str, (str.__str__(self),)
-
     @classmethod
-    def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate and serialise as the id; a handle read from JSON has no client."""
-        return core_schema.no_info_wrap_validator_function(
-            lambda value, check: value if isinstance(value, cls) else cls(check(value), _Unbound()),
-            core_schema.str_schema(min_length=1),
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                str.__str__, return_schema=core_schema.str_schema()
-            ),
-        )
+    def _unbound(cls) -> TaskClient:
+        return _Unbound()
 
     async def status(self) -> TaskStatus:
         """Return the status of the task.
@@ -292,12 +325,7 @@ class Handle(str, Generic[R_co]):
             ConflictError: it has already ended, or it failed and waits to be stored in SQL.
             NotFoundError: the task is unknown.
         """
-        state = (await self._client.cancel([self], reason=reason))[self]
-        if not state:
-            raise NotFoundError(unknown_task(self))
-        if state not in ("cancelled", "cancelling"):
-            raise ConflictError(f"task {self} is {state} and can no longer be cancelled")
-        return state
+        return self._cancelled(await self._client.cancel([self], reason=reason))
 
     def progress(self) -> AsyncIterator[Progress]:
         """Yield each progress that the task reports; end when the task has ended.
@@ -338,10 +366,7 @@ class _Unbound:
     """The client of a handle that was read from JSON: every call raises NotBoundError."""
 
     async def status(self, id: str) -> NoReturn:
-        raise NotBoundError(
-            f"the handle of task {id} was read from text and has no application: use "
-            f"app.status({id!r}), app.result({id!r}) or app.cancel([{id!r}])"
-        )
+        raise unbound_error(id)
 
     async def result(self, id: str, *, timeout: float | None = None) -> NoReturn:
         await self.status(id)
@@ -352,6 +377,14 @@ class _Unbound:
     async def progress(self, id: str) -> AsyncIterator[Progress]:
         await self.status(id)
         yield  # never reached: it makes this an iterator
+
+
+def unbound_error(id: str) -> NotBoundError:
+    """The error of a handle that has no client."""
+    return NotBoundError(
+        f"the handle of task {id} was read from text and has no application: use "
+        f"app.status({id!r}), app.result({id!r}) or app.cancel([{id!r}])"
+    )
 
 
 def unknown_task(id: str) -> str:

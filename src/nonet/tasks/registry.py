@@ -137,14 +137,24 @@ class Registry:
             self._classes[name] = added
         return self._classes[name]
 
-    def add_module(self, module_name: str) -> None:
-        """Register every task class that a module defines, under the last part of the module name.
+    def add_module(self, module_name: str, category: str = "") -> None:
+        """Register every task class that a module defines.
+
+        A module may define ``nonet_task_modules()`` instead: a function that returns the modules to
+        load in its place, by category.
+
+        Args:
+            category: category of the classes; empty: the last part of the module name.
 
         Raises:
             RegistrationError: the module cannot be imported or defines no task.
         """
         module = import_named(module_name)
-        category = module_name.rpartition(".")[2]
+        if callable(others := getattr(module, "nonet_task_modules", None)):
+            for name, other in others().items():
+                self.add_module(other, name)
+            return
+        category = category or module_name.rpartition(".")[2]
         defined = [
             item
             for item in vars(module).values()
@@ -347,7 +357,9 @@ def locked_types(cls: type[BaseTask]) -> set[str]:
     for base in cls.__mro__:
         declared = vars(base).get("execution_locks")
         function = declared.fget if isinstance(declared, property) else declared
-        found |= set(_names_in(getattr(function, "__code__", None)))
+        if function is not None:
+            # In a class that `task` made, it wraps the function that the author gave as `locks`.
+            found |= set(_names_in(getattr(inspect.unwrap(function), "__code__", None)))
     return {name.lower() for name in found} & set(LockedObjectType.registered())
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from pydantic import PydanticUserError, SecretBytes, SecretStr, TypeAdapter
 
+from nonet.messages.documents import are_encrypted
+from nonet.messages.encryption import NO_KEY
+
 MASK = "**********"
 
 # pydantic describes SecretStr and SecretBytes like this.
@@ -31,6 +34,8 @@ def masked_arguments(arguments: Mapping[str, Any], cls: type | None) -> dict[str
     >>> masked_arguments({"host": "db", "login": {"user": "me", "api_key": "k"}}, cls=None)
     {'host': '**********', 'login': '**********'}
     """
+    if are_encrypted(arguments):
+        return {"(all)": NO_KEY}
     return {
         name: MASK if cls is None or _is_secret(name, cls) else mask_names(value)
         for name, value in arguments.items()
@@ -70,8 +75,13 @@ def mask_names(value: Any) -> Any:
             return value
 
 
-def secret_texts(arguments: Mapping[str, Any], cls: type) -> tuple[str, ...]:
+def secret_texts(
+    arguments: Mapping[str, Any], cls: type, *, everything: bool = False
+) -> tuple[str, ...]:
     """The values that `masked_arguments` masks, as texts to be removed from log lines.
+
+    Args:
+        everything: all arguments are secret.
 
     >>> class Login:
     ...     def __init__(self, host: str, login: dict[str, str]) -> None: ...
@@ -80,7 +90,7 @@ def secret_texts(arguments: Mapping[str, Any], cls: type) -> tuple[str, ...]:
     """
     found: list[str] = []
     for name, value in arguments.items():
-        found += _leaves(value, is_secret=_is_secret(name, cls))
+        found += _leaves(value, is_secret=everything or _is_secret(name, cls))
     return tuple(found)
 
 

@@ -7,13 +7,23 @@ from collections.abc import Awaitable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypedDict, Unpack, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    TypedDict,
+    Unpack,
+    overload,
+)
 
 from pydantic import BaseModel
 
 from nonet.base.errors import NotBoundError
 from nonet.base.streams import Priority, Size
-from nonet.messages.terms import StartBy
+from nonet.messages.terms import Delay, StartBy
+from nonet.tasks import sync_handles
 from nonet.tasks.arguments import Constructible
 from nonet.tasks.handles import Handle, R, R_co
 from nonet.tasks.locks import (
@@ -27,6 +37,9 @@ from nonet.tasks.locks import (
 from nonet.tasks.retry import NoRetry, RetryPolicyBase
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
 from nonet.tasks.unique import Unique
+
+if TYPE_CHECKING:
+    from nonet.tasks.workflows import Given
 
 # An interpreter that has loaded nothing yet needs this much.
 LEAST_MEMORY_LIMIT = 32 * 2**20
@@ -63,20 +76,28 @@ class FromClass(Enum):
 FROM_CLASS = FromClass.FROM_CLASS
 
 
-class SubmitManyOptions(TypedDict, total=False):
-    """Options for many submissions at once; `BaseTask.schedule` documents them."""
-
+class _SharedOptions(TypedDict, total=False):
     at_time: datetime | None
+    delay: Delay | None
     labels: Mapping[str, Any] | None
-    transaction: Any
     start_by: StartBy | FromClass | None
     unique: Unique | FromClass | None
 
 
-class SubmitOptions(SubmitManyOptions, total=False):
-    """Options for one submission."""
+class SubmitManyOptions(_SharedOptions, total=False):
+    """Options for many submissions at once; `BaseTask.schedule` documents them."""
+
+    transaction: Any
+
+
+class TaskOptions(_SharedOptions, total=False):
+    """Options of one task among many."""
 
     id: str | None
+
+
+class SubmitOptions(TaskOptions, SubmitManyOptions, total=False):
+    """Options for one submission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +108,7 @@ class Options:
     """
 
     at_time: datetime | None = None
+    delay: Delay | None = None
     id: str | None = None
     labels: Mapping[str, Any] | None = None
     transaction: Any = None
@@ -95,6 +117,7 @@ class Options:
 
 
 PLAIN = Options()
+_TIMES = ("at_time", "delay")
 
 
 class AsyncTask(Protocol[R_co]):
@@ -133,6 +156,14 @@ class Submitter(Protocol):
         ...
 
 
+class SyncSubmitter(Protocol):
+    """The method that ``.schedule_sync()`` calls on an open application."""
+
+    def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
+        """Submit one task and return its handle."""
+        ...
+
+
 class BaseTask(Constructible):
     """Base class of all tasks: subclass it, declare arguments, and define ``execute``.
 
@@ -160,6 +191,8 @@ class BaseTask(Constructible):
             Redis.
         min_version: oldest version (PEP 440) of the distribution that provides this class which may
             run tasks submitted from now on; None: any.
+        encrypted: encrypt arguments, results, errors and checkpoints with ``NONET_ENCRYPTION_KEYS``
+            in Redis and SQL.
 
     Example:
         @dataclass
@@ -188,6 +221,7 @@ class BaseTask(Constructible):
     unique: ClassVar[Unique | None] = None
     durable: ClassVar[bool] = False
     min_version: ClassVar[str | None] = None
+    encrypted: ClassVar[bool] = False
 
     @property
     def execution_locks(self) -> list[BaseLock]:
@@ -215,6 +249,34 @@ class BaseTask(Constructible):
             """Do the work of the task."""
 
     @overload
+    @classmethod
+    def given(cls: Callable[..., AsyncTask[R]], *args: Any, **kwargs: Any) -> Given[R]: ...
+
+    @overload
+    @classmethod
+    def given(cls: Callable[..., PlainTask[R]], *args: Any, **kwargs: Any) -> Given[R]: ...
+
+    @classmethod
+    def given(cls: Any, *args: Any, **kwargs: Any) -> Given[Any]:
+        """Describe a step of a `nonet.Workflow` whose arguments are results of other steps.
+
+        Args:
+            args, kwargs: the arguments of the constructor; a `nonet.Step` in them, also inside a
+                list or a mapping, stands for its result.
+
+        Raises:
+            TypeError: they do not fit the parameters of the constructor.
+
+        Example:
+            workflow = Workflow()
+            first = workflow.step(Add(1, 2))
+            workflow.step(Add.given(first, b=3))
+        """
+        from nonet.tasks.workflows import given  # it imports this module
+
+        return given(cls, args, kwargs)
+
+    @overload
     async def schedule(self: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
 
     @overload
@@ -225,7 +287,10 @@ class BaseTask(Constructible):
 
         Args:
             options: any of the following, by name.
-            at_time: earliest start, an aware datetime or a naive one in UTC; None: now.
+            delay: earliest start, in seconds or as a timedelta from now; 0 or None: now. It counts
+                from the submission, by the clock of Redis.
+            at_time: earliest start as an aware datetime, instead of `delay`. A naive one is
+                refused, because it does not say in which time zone it is.
             id: an id of your own, up to 128 characters. Submitting the same id again returns the
                 same task.
             labels: free data stored with the task. ``priority`` and ``size`` among them override
@@ -233,9 +298,9 @@ class BaseTask(Constructible):
             transaction: for durable classes: an SQLAlchemy ``AsyncConnection`` or ``AsyncSession``
                 on the database of ``NONET_DB_URL``. The task exists once you commit, and never if
                 you roll back.
-            start_by: deadline for the start: seconds or a timedelta from now, or a datetime as for
-                `at_time`. A task that has not started by then ends ``expired`` without running.
-                None: no deadline. Default: the class attribute.
+            start_by: deadline for the start: seconds or a timedelta from now, or an aware datetime.
+                A task that has not started by then ends ``expired`` without running. None: no
+                deadline. Default: the class attribute.
             unique: which submissions count as the same task, see `nonet.Unique`; None: only those
                 with the same id. Default: the class attribute.
 
@@ -253,12 +318,102 @@ class BaseTask(Constructible):
                     again.
 
         Example:
-            handle = await Add(1, 2).schedule(
-                at_time=datetime.now(UTC) + timedelta(seconds=0.1), labels={"customer": "acme"}
-            )
+            handle = await Add(1, 2).schedule(delay=0.1, labels={"customer": "acme"})
             assert await handle.result(timeout=30) == 3
         """
         return await current_submitter().submit(self, **options)
+
+    @overload
+    def schedule_sync(
+        self: AsyncTask[R], **options: Unpack[SubmitOptions]
+    ) -> sync_handles.Handle[R]: ...
+
+    @overload
+    def schedule_sync(
+        self: PlainTask[R], **options: Unpack[SubmitOptions]
+    ) -> sync_handles.Handle[R]: ...
+
+    def schedule_sync(self: Any, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
+        """Submit this task from a program, a thread or a ``def execute`` without an event loop.
+
+        It works wherever an application is open: one of `nonet.sync`, or an asynchronous one, which
+        opens connections for threads when they are first needed. It blocks until Redis has
+        answered; in a coroutine use `schedule`.
+
+        Args:
+            options: as of `schedule`. A ``transaction`` is a ``Connection`` or ``Session`` of
+                SQLAlchemy, or the connection of Django, on the database of ``NONET_DB_URL``.
+
+        Returns:
+            A `nonet.sync.Handle`, whose methods block.
+
+        Raises:
+            NotBoundError, InvalidArgumentsError, AdmissionRejected, BrokerFullError,
+                ServerUnreachableError: as `schedule`.
+
+        Example:
+            handle = Add(1, 2).schedule_sync(delay=0.1)
+            assert handle.result(timeout=30) == 3
+        """
+        return current_sync_submitter().submit(self, **options)
+
+    @overload
+    def with_options(self: AsyncTask[R], **options: Unpack[TaskOptions]) -> TaskWithOptions[R]: ...
+
+    @overload
+    def with_options(self: PlainTask[R], **options: Unpack[TaskOptions]) -> TaskWithOptions[R]: ...
+
+    def with_options(self: Any, **options: Unpack[TaskOptions]) -> TaskWithOptions[Any]:
+        """Give this task options of its own among many, for `Nonet.submit_many`.
+
+        Args:
+            options: those of `BaseTask.schedule` except ``transaction``. They take precedence over
+                the options of the call that submits the task.
+
+        Example:
+            await app.submit_many(
+                [Add(1, 2).with_options(id="sum-1-2"), Add(3, 4).with_options(delay=60)],
+                labels={"customer": "acme"},
+            )
+        """
+        return TaskWithOptions(self, options)
+
+
+class TaskWithOptions(Generic[R_co]):
+    """A task with options of its own, made by `BaseTask.with_options`.
+
+    Attributes:
+        task: the task.
+        options: its options by name.
+
+    Example:
+        await app.submit_many(
+            Add(1, delay).with_options(delay=delay, id=f"add-{delay}") for delay in range(3)
+        )
+    """
+
+    __slots__ = ("options", "task")
+
+    def __init__(self, task: BaseTask, options: TaskOptions) -> None:
+        Options(**options)  # raises TypeError for an unknown name
+        if "transaction" in options:
+            raise TypeError("with_options() takes no transaction: pass it to submit_many()")
+        self.task: BaseTask = task
+        self.options: TaskOptions = options
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r:.100}" for name, value in self.options.items())
+        return f"{self.task!r:.200}.with_options({options})"
+
+    async def schedule(self) -> Handle[R_co]:
+        """Submit the task with its options through the open application."""
+        return await current_submitter().submit(self.task, **self.options)
+
+    def over(self, options: Mapping[str, Any]) -> Options:
+        """Combine its options with those of a call, for the framework; its own take precedence."""
+        if any(name in self.options for name in _TIMES):
+            options = {name: value for name, value in options.items() if name not in _TIMES}
+        return Options(**{**options, **self.options})
 
 
 class PeriodicBaseTask(BaseTask):
@@ -402,7 +557,7 @@ def task_locks(task: BaseTask, name: str, labels: Mapping[str, Any]) -> str:
     return encode_locks(locks, task=name.rpartition(":")[2], vo=vo)
 
 
-def vo_of(task: BaseTask, labels: Mapping[str, Any]) -> str:
+def vo_of(task: object, labels: Mapping[str, Any]) -> str:
     """The VO of a task: its ``vo`` attribute, its label ``vo``, or empty."""
     return str(getattr(task, "vo", None) or labels.get("vo") or "")
 
@@ -431,3 +586,30 @@ def current_submitter() -> Submitter:
             "no application is open: schedule tasks inside `async with Nonet.from_settings():`"
         )
     return _submitters[-1]
+
+
+_sync_submitters: list[SyncSubmitter] = []
+
+
+def bind_sync_submitter(submitter: SyncSubmitter) -> None:
+    """Make ``.schedule_sync()`` use `submitter` in this process, until `unbind_sync_submitter`."""
+    _sync_submitters.append(submitter)
+
+
+def unbind_sync_submitter(submitter: SyncSubmitter) -> None:
+    """Undo `bind_sync_submitter`."""
+    _sync_submitters.remove(submitter)
+
+
+def current_sync_submitter() -> SyncSubmitter:
+    """The submitter for threads that was bound last.
+
+    Raises:
+        NotBoundError: none is bound.
+    """
+    if not _sync_submitters:
+        raise NotBoundError(
+            "no application is open: schedule tasks inside `with nonet.sync.Nonet.from_settings():`"
+            ", or call its open() when the program starts"
+        )
+    return _sync_submitters[-1]

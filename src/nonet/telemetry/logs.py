@@ -25,6 +25,7 @@ import structlog
 from structlog.processors import StackInfoRenderer, format_exc_info
 from structlog.stdlib import ExtraAdder, PositionalArgumentsFormatter, ProcessorFormatter
 
+from nonet.tasks.carried import carried_texts
 from nonet.tasks.execution import current_secrets, current_subject
 from nonet.telemetry.masking import fields_without_secrets, text_of
 from nonet.telemetry.tracing import current_ids
@@ -76,6 +77,7 @@ def set_up_logs(format: Format, level: int) -> None:
             processors=[
                 structlog.contextvars.merge_contextvars,
                 _keep_own_names,
+                _add_carried,
                 StackInfoRenderer(),
                 format_exc_info,  # without values of variables
                 _mask,
@@ -226,6 +228,11 @@ def _add_extra(_logger: Any, method: str, fields: _Fields) -> _Fields:
 def _keep_own_names(_logger: Any, _method: str, fields: _Fields) -> _Fields:
     """Rename fields of authors that collide with Nonet's, because log queries rely on those."""
     return {f"extra_{name}" if name in _OWN else name: fields[name] for name in fields}
+
+
+def _add_carried(_logger: Any, _method: str, fields: _Fields) -> _Fields:
+    """Add the context that travels with tasks."""
+    return {**carried_texts(), **fields}
 
 
 def _mask(_logger: Any, _method: str, fields: _Fields) -> _Fields:

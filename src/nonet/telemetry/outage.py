@@ -7,6 +7,7 @@ logging on their own.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 
@@ -54,6 +55,10 @@ class Outage:
                 return
             self._logged_at = now
 
+    def forked(self) -> None:
+        """Replace the lock in a child process: another thread of the parent may have held it."""
+        self._lock = threading.Lock()
+
     def recovered(self, activity: str) -> None:
         """Record that an activity no longer waits. This does not mean that Redis answered."""
         with self._lock:
@@ -73,3 +78,4 @@ class Outage:
 
 
 REDIS = Outage()
+os.register_at_fork(after_in_child=REDIS.forked)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nonet.base.errors import AdmissionRejected, BrokerFullError, ServerUnreachableError
 from nonet.telemetry.masking import without_secrets
+from nonet.telemetry.middleware import is_middleware_used, within_middleware
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -102,7 +103,9 @@ class Sent(Protocol):
 
 
 def sending() -> AbstractContextManager[str]:
-    """Open a producer span around a submission; yield the trace context for its envelopes, or "".
+    """Open a producer span and middleware around a submission.
+
+    Yields the trace context for its envelopes, or "".
 
     Example:
         with sending() as trace:
@@ -112,7 +115,8 @@ def sending() -> AbstractContextManager[str]:
             await broker.submit(made)
     """
     tracer = _tracer()
-    return _UNTRACED if tracer is None else _sending(tracer)
+    traced = _UNTRACED if tracer is None else _sending(tracer)
+    return within_middleware(traced) if is_middleware_used() else traced
 
 
 @contextmanager

@@ -24,6 +24,8 @@ from nonet.messages.message import Envelope, ResultDocument, decode, encode, pac
 from nonet.messages.signing import Signer
 from nonet.rules.outcomes import End, Failed, decide
 from nonet.stores.queue.groups import callback_id, child_id, failure_id
+from nonet.tasks import sync_handles
+from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.handles import ChildResult, Handle, Progress, R
 from nonet.tasks.injection import Injector, load_entry_points
@@ -36,12 +38,16 @@ from nonet.tasks.task import (
     SubmitOptions,
     TaskOf,
     bind_submitter,
+    bind_sync_submitter,
     ensure_task,
     unbind_submitter,
+    unbind_sync_submitter,
 )
+from nonet.tasks.workflows import Given
 from nonet.testing.submissions import Submitted, said_of
 from nonet.worker.attempt.conclusion import encoded_result
 
+_WORKFLOW = "inline"
 _GROUP = "inline-group"
 # Limit for a retry policy that never gives up.
 _MOST_ATTEMPTS = 1000
@@ -111,6 +117,7 @@ async def run_inline(
     attempt: int = 1,
     saved: Any = None,
     group_results: Sequence[ChildResult] | None = None,
+    inputs: Sequence[ChildResult] | None = None,
     retry: bool = False,
     check: bool = True,
 ) -> InlineRun[R]:
@@ -128,6 +135,8 @@ async def run_inline(
         attempt: number of the first attempt, from 1.
         saved: checkpoint of an earlier attempt, for ``context().saved``.
         group_results: value of ``context().group_results()`` in a callback.
+        inputs: value of ``context().inputs()``; the task is then a step of a workflow and may add
+            steps.
         retry: after a failed attempt, ask the retry policy of the class, and repeat the task at
             once if the policy wants a retry.
         check: False: return the run even if its last attempt failed, with its `error`.
@@ -147,7 +156,7 @@ async def run_inline(
     _load_installed()
     given: Any = task  # a `BaseTask`
     run: InlineRun[Any] = InlineRun(None, saved=_travelled(saved))
-    inline = _Inline(given, run, labels=labels, id=id, group_results=group_results)
+    inline = _Inline(given, run, labels=labels, id=id, group_results=group_results, inputs=inputs)
     async with Injector(dict(overrides or {})) as injector:
         while True:
             number = attempt + run.attempts
@@ -225,11 +234,12 @@ class _Inline:
         labels: Mapping[str, Any] | None,
         id: str | None,
         group_results: Sequence[ChildResult] | None,
+        inputs: Sequence[ChildResult] | None,
     ) -> None:
-        self._run, self._group_results = run, group_results
+        self._run, self._group_results, self._inputs = run, group_results, inputs
         self._limit, self._registry = plain_settings().message_limit, _AnyClass()
         self._envelopes = Envelopes(
-            self._registry, _NoConfig(), Signer(), message_limit=self._limit
+            self._registry, _NoConfig(), Signer(), message_limit=self._limit, cipher=None
         )
         self._known = self._registry.of(task)
         group = "" if group_results is None else _GROUP
@@ -241,7 +251,10 @@ class _Inline:
         """Run the task once; return its exception, or None."""
         context = self._context(number)
         enter_context(context)
+        enter_carried(context.labels)
         bind_submitter(self)
+        sync = _SyncInline(self)
+        bind_sync_submitter(sync)
         threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
         try:
             task = self._known.arguments.build(self._envelope.args)
@@ -255,6 +268,7 @@ class _Inline:
             return error
         finally:
             unbind_submitter(self)
+            unbind_sync_submitter(sync)
             threads.shutdown(wait=False)
             context.remove_workdir()
         self._run.submitted += [item.said for item in context.to_submit]
@@ -298,37 +312,57 @@ class _Inline:
         context.read_group_with(self._read_group)
         context.save_with(self._save)
         context.submit_with(self._prepare)
+        if self._inputs is not None:
+            context.workflow = _WORKFLOW
+            context.read_inputs_with(self._read_inputs)
         return context
 
     async def _read_group(self, _: str) -> Sequence[Any]:
         return self._group_results or ()
 
+    async def _read_inputs(self) -> Sequence[Any]:
+        return self._inputs or ()
+
     async def _save(self, data: bytes) -> bool:
         self._run.saved = decode(data)
         return True
 
-    def _prepare(self, task: BaseTask, options: Options) -> _Prepared:
-        """Prepare a submission of `after_commit`, which counts if the attempt succeeds."""
-        made = self._envelopes.prepare(task, options)
+    def _prepare(
+        self, task: BaseTask | Given[Any], options: Options, *, is_step: bool = False
+    ) -> _Prepared:
+        """Prepare a task of `after_commit` or `add_step`, which counts if the attempt succeeds."""
+        made = self._envelopes.prepare(task, options, is_step=is_step)
         return _Prepared(said_of(made.id, task, options), made.envelope)
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Record a submission by ``.schedule()``."""
-        said = Options(**options)
-        is_durable(task, said.transaction, self._registry)
-        made = self._envelopes.prepare(task, said)
-        self._run.submitted.append(said_of(made.id, task, said))
-        return Handle(made.id, _NotSubmitted())
+        return Handle(self.record(task, Options(**options)), _NotSubmitted())
+
+    def record(self, task: BaseTask, options: Options) -> str:
+        """Record a submission, and return its id."""
+        is_durable(task, options.transaction, self._registry)
+        made = self._envelopes.prepare(task, options)
+        self._run.submitted.append(said_of(made.id, task, options))
+        return made.id
+
+
+class _SyncInline:
+    """Records the submissions by ``.schedule_sync()``."""
+
+    def __init__(self, inline: _Inline) -> None:
+        self._inline = inline
+
+    def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
+        """Record a submission."""
+        id = self._inline.record(task, Options(**options))
+        return sync_handles.Handle(id, _SyncNotSubmitted())
 
 
 class _NotSubmitted:
     """Answers the handles of tasks that were only recorded."""
 
     async def status(self, id: str) -> NoReturn:
-        raise NotBoundError(
-            f"task {id} was not submitted: run_inline only records it in `submitted`; "
-            "nonet.testing.System runs it"
-        )
+        raise _not_submitted(id)
 
     async def result(self, id: str, *, timeout: float | None = None) -> NoReturn:
         await self.status(id)
@@ -341,6 +375,29 @@ class _NotSubmitted:
         yield  # never reached: it makes this an iterator
 
 
+class _SyncNotSubmitted:
+    """Answers the handles of tasks that were only recorded, in threads."""
+
+    def status(self, id: str) -> NoReturn:
+        raise _not_submitted(id)
+
+    def result(self, id: str, *, timeout: float | None = None) -> NoReturn:
+        raise _not_submitted(id)
+
+    def cancel(self, ids: Sequence[str], *, reason: str = "") -> NoReturn:
+        raise _not_submitted(ids[0])
+
+    def progress(self, id: str) -> NoReturn:
+        raise _not_submitted(id)
+
+
+def _not_submitted(id: str) -> NotBoundError:
+    return NotBoundError(
+        f"task {id} was not submitted: run_inline only records it in `submitted`; "
+        "nonet.testing.System runs it"
+    )
+
+
 @dataclass(frozen=True)
 class _Prepared:
     """A submission that waits for the success of its attempt."""
@@ -351,6 +408,9 @@ class _Prepared:
     @property
     def id(self) -> str:
         return self.said.id
+
+    def as_step(self, term: str) -> _Prepared:
+        return self
 
 
 class _Spawner(CallbackSpawner):

@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Generic
 
 from typing_extensions import TypeVar
 
 from nonet.base.errors import suggestion
 from nonet.client.envelopes import Envelopes
+from nonet.messages.terms import span_of
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.arguments import Arguments
+from nonet.tasks.function import FunctionTask
 from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import PLAIN, BaseTask, Options
+from nonet.tasks.workflows import Given
 
 T = TypeVar("T", bound=BaseTask)
 T_co = TypeVar("T_co", bound=BaseTask, covariant=True, default=BaseTask)
@@ -30,8 +33,10 @@ class Submitted(Generic[T_co]):
 
     Attributes:
         id: id of the task.
-        task: the submitted instance.
-        at_time: earliest start; None: at once.
+        task: the submitted instance; of a step that waits for results, what `BaseTask.given`
+            returned.
+        at_time: earliest start; None: at once, or after `delay`.
+        delay: time from the submission to the earliest start; None: none was given.
         labels: labels of the submission.
 
     Example:
@@ -43,16 +48,20 @@ class Submitted(Generic[T_co]):
     task: T_co
     at_time: datetime | None = None
     labels: Mapping[str, Any] = field(default_factory=dict)
+    delay: timedelta | None = None
 
     def __str__(self) -> str:
         later = f" at {self.at_time.isoformat()}" if self.at_time else ""
+        later = f" after {self.delay}" if self.delay else later
         labels = f" labels={dict(self.labels)}" if self.labels else ""
         return f"{_shown(self.task)}{later}{labels}"
 
 
-def said_of(id: str, task: BaseTask, options: Options) -> Submitted:
+def said_of(id: str, task: BaseTask | Given[Any], options: Options) -> Submitted:
     """Describe a submission for a test."""
-    return Submitted(id, task, options.at_time, options.labels or {})
+    given: Any = task  # a step that waits for results is no task yet
+    delay = None if options.delay is None else span_of(options.delay)
+    return Submitted(id, given, options.at_time, options.labels or {}, delay)
 
 
 class RecordingEnvelopes(Envelopes):
@@ -69,7 +78,9 @@ class RecordingEnvelopes(Envelopes):
         self._prepared: dict[str, Submitted] = {}
         self._submitted: set[str] = set()
 
-    def prepare(self, task: BaseTask, options: Options = PLAIN, **origin: Any) -> Submission:
+    def prepare(
+        self, task: BaseTask | Given[Any], options: Options = PLAIN, **origin: Any
+    ) -> Submission:
         """See `Envelopes.prepare`."""
         made = super().prepare(task, options, **origin)
         # The same id is the same task: keep the first submission.
@@ -106,7 +117,7 @@ def find(
     return [
         item
         for item in submitted
-        if type(item.task) is known.cls
+        if _class(item.task) is known.cls
         and all(_value(item.task, name) == value for name, value in arguments.items())
     ]
 
@@ -129,7 +140,7 @@ def check_submitted(
     wanted = f"{known.cls.__name__}({', '.join(f'{k}={v!r}' for k, v in arguments.items())})"
     expected = "at least once" if times is None else _times(times)
     text = f"{wanted} was submitted {_times(len(found))}, not {expected}"
-    alike_first = sorted(submitted, key=lambda item: type(item.task) is not known.cls)
+    alike_first = sorted(submitted, key=lambda item: _class(item.task) is not known.cls)
     raise AssertionError(f"{text}\n{listed(alike_first)}")
 
 
@@ -151,18 +162,28 @@ def _times(number: int) -> str:
     return {0: "never", 1: "once", 2: "twice"}.get(number, f"{number} times")
 
 
-def _shown(task: BaseTask) -> str:
+def _class(task: BaseTask | Given[Any]) -> type[BaseTask]:
+    return task.cls if isinstance(task, Given) else type(task)
+
+
+def _shown(task: BaseTask | Given[Any]) -> str:
     shown = ", ".join(f"{name}={_short(value)}" for name, value in _values(task).items())
-    return f"{type(task).__name__}({shown})"
+    return f"{_class(task).__name__}({shown})"
 
 
-def _value(task: BaseTask, name: str) -> Any:
+def _value(task: BaseTask | Given[Any], name: str) -> Any:
     """An argument as an attribute of the task, or as it is serialized."""
-    return getattr(task, name) if hasattr(task, name) else _values(task)[name]
+    if isinstance(task, Given):
+        return task.values.get(name)
+    # An argument of a function may have the name of a class attribute, as `size` does.
+    is_attribute = hasattr(task, name) and not isinstance(task, FunctionTask)
+    return getattr(task, name) if is_attribute else _values(task)[name]
 
 
-def _values(task: BaseTask) -> Mapping[str, Any]:
+def _values(task: BaseTask | Given[Any]) -> Mapping[str, Any]:
     """The serialized arguments by name."""
+    if isinstance(task, Given):
+        return task.values
     serialized: Any = task.serialize()
     if isinstance(serialized, Mapping):
         return serialized

@@ -313,6 +313,7 @@ class System:
         sandbox.begin(app.broker.moved)
         app.broker.clock = MovedClock()
         app.client.envelopes = RecordingEnvelopes(app.client.envelopes, sandbox.known)
+        app.sync.prepare_with(app.client.envelopes)
         injector = await closing.enter_async_context(app.injector())
         if problems := app.dependency_problems(injector):
             raise DependencyError("; ".join(problems))

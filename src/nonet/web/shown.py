@@ -17,15 +17,19 @@ from typing import Any, Protocol, TypeVar
 from fastapi import HTTPException
 
 from nonet.operate.overview import overview as nonet_overview
+from nonet.operate.workflows import WorkflowReport, workflow_report
 from nonet.rules.details import HIDDEN, error_type
 from nonet.rules.explanation import Explanation, Facts, explain
 from nonet.rules.permissions import Action, Principal
 from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.situation import Overview
+from nonet.rules.workflows import Blocked, names_steps
 from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.periodic import EntryStatus
 from nonet.stores.namespace.quarantine import Quarantined
 from nonet.stores.queue.workers import WorkerStatus
+from nonet.stores.queue.workflow_steps import WorkflowStep
+from nonet.stores.queue.workflows import WorkflowPage
 from nonet.stores.sql.letters import DeadLetter
 from nonet.tasks.handles import EndedTask, TaskStatus
 from nonet.web.site import Site, ensure
@@ -88,9 +92,12 @@ def status(found: TaskStatus, who: Principal) -> TaskStatus:
 
 
 def _blocker(found: TaskStatus) -> str:
-    """Return a lock; but a dying task quotes SQL, and one that was handed back may quote itself."""
-    is_lock = found.state == "waiting" and found.blocker.startswith(("lock:", "limiter:"))
-    is_quoted = found.state in ("waiting", "dying") and not is_lock
+    """Return a lock or the steps before it.
+
+    A dying task quotes SQL, and one that was handed back may quote itself.
+    """
+    is_plain = found.blocker.startswith(("lock:", "limiter:")) or names_steps(found.blocker)
+    is_quoted = found.state == "dying" or (found.state == "waiting" and not is_plain)
     return found.blocker and HIDDEN if is_quoted else found.blocker
 
 
@@ -195,8 +202,13 @@ def why(
     found: Explanation, facts: Facts | None, who: Principal
 ) -> tuple[Explanation, Facts | None]:
     """Return an explanation in which a token of some classes sees no tasks of others."""
-    refusal = facts.refusal if facts else None
-    if who.classes is None or facts is None or refusal is None:
+    if who.classes is None or facts is None:
+        return found, facts
+    if facts.blocked is not None:
+        facts = replace(facts, blocked=_blocked(facts.blocked, who))
+        return _without_others(explain(facts)), facts
+    refusal = facts.refusal
+    if refusal is None:
         return found, facts
     holders = tuple(
         holder
@@ -205,5 +217,49 @@ def why(
         for holder in refusal.holders
     )
     facts = replace(facts, refusal=replace(refusal, holders=holders, first=""))
-    told = explain(facts)
-    return (replace(told, next="") if _OTHER in told.next else told), facts
+    return _without_others(explain(facts)), facts
+
+
+def _without_others(found: Explanation) -> Explanation:
+    return replace(found, next="") if _OTHER in found.next else found
+
+
+def _blocked(found: Blocked, who: Principal) -> Blocked:
+    steps = [step.name for step in (found.before, found.root) if step]
+    return found.without([name for name in steps if not who.may(Action.READ, name)], _OTHER)
+
+
+async def workflows(site: Site, states: Sequence[str], limit: int, cursor: str) -> WorkflowPage:
+    """Read a page of the workflows, at most once in two seconds for all viewers."""
+    read = partial(site.nonet.client.workflows.page, states, limit=limit, cursor=cursor)
+    return await site.shared.read(("workflows", *states, limit, cursor), 2.0, read)
+
+
+async def workflow(
+    site: Site, who: Principal, id: str, *, state: str | None, offset: int, limit: int
+) -> WorkflowReport:
+    """Read one workflow as `who` may see it, at most once in two seconds for all viewers.
+
+    Raises:
+        NotFoundError: it is unknown, or is not kept any more.
+    """
+    details = sees_details(who, None)
+    read = partial(
+        workflow_report,
+        id,
+        site.nonet.client,
+        offset=offset,
+        limit=limit,
+        state=state,
+        details=details,
+    )
+    key = ("workflow", id, state, offset, limit, details)
+    found = await site.shared.read(key, 2.0, read)
+    if details:
+        return found
+    steps = [_step(step, who) for step in found.steps]
+    return replace(found, steps=steps, failure=found.failure and _step(found.failure, who))
+
+
+def _step(found: WorkflowStep, who: Principal) -> WorkflowStep:
+    return replace(found, task=status(found.task, who))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from nonet.messages.message import VERSION
+from nonet.messages.formats import FORMAT
 from nonet.stores.queue.leases import Said
 from nonet.tasks.registry import Registry
 from nonet.worker.children.processes import all_resident
@@ -26,6 +26,7 @@ class About:
         lag: returns the longest time, in seconds, that the event loop took to respond since the
             previous call.
         children: returns the ids of the processes whose memory counts as the worker's.
+        keys: digest of its encryption keys, see `nonet.messages.encryption`; empty: it has none.
 
     Attributes:
         off: why this worker takes no tasks, or empty.
@@ -38,6 +39,7 @@ class About:
         describe: Callable[[], Mapping[str, Any]],
         lag: Callable[[], float],
         children: Callable[[], Iterable[int]],
+        keys: str = "",
     ) -> None:
         self.off = ""
         self.resident = 0
@@ -46,7 +48,7 @@ class About:
         self._children = children
         self._since = round(time.time(), 3)
         self._versions = registry.versions()
-        self._knows = knowledge(self._versions)
+        self._knows = knowledge(self._versions, keys)
         self._counts: Counter[str] = Counter()
 
     def say(self) -> Said:
@@ -68,13 +70,17 @@ class About:
         self._counts.update(counted)
 
 
-def knowledge(versions: Mapping[str, str]) -> str:
-    """Return the envelope version that a worker reads, and a digest of the classes it knows.
+def knowledge(versions: Mapping[str, str], keys: str = "") -> str:
+    """Return the format that a worker reads, its keys, and a digest of the classes it knows.
+
+    A task that a worker has handed on is offered to workers that read other formats, have other
+    keys or know another version of its class.
 
     >>> knowledge({"files:Audit": "1.4"}) == knowledge({"files:Audit": "1.5"})
     False
-    >>> knowledge({}).partition("-")[0]
-    '1'
+    >>> knowledge({}).partition("-")[0], knowledge({}, "5c0e").partition("-")[0]
+    ('3', '3.5c0e')
     """
     known = "\n".join(f"{name} {version}" for name, version in sorted(versions.items()))
-    return f"{VERSION}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
+    reads = f"{FORMAT}.{keys}" if keys else f"{FORMAT}"
+    return f"{reads}-{hashlib.sha256(known.encode()).hexdigest()[:16]}"

@@ -23,11 +23,14 @@ def assemble(
     size: Size,
     concurrency: int | None = None,
     isolation: Isolation | None = None,
+    *,
+    owns_process: bool = True,
 ) -> Worker:
-    """Return a worker that is not running yet; `nonet.Nonet.worker` documents the arguments."""
+    """Return a worker that is not running yet; see `Worker` for the arguments."""
     settings, stores = parts.settings, parts.stores
-    concluder = Concluder(parts.client.live_config, settings.message_limit, settings.crash_limit)
-    settler = Settler(stores.broker, stores.rows)
+    limits = settings.message_limit, settings.crash_limit
+    concluder = Concluder(parts.client.live_config, *limits, stores.cipher)
+    settler = Settler(stores.broker, stores.rows, stores.cipher)
     burials = Burials(settler, concluder, parts.registry, stores.dead_letters, settings.signer())
     made = WorkerParts(
         settings,
@@ -41,7 +44,7 @@ def assemble(
         version("nonet"),
         _sql(parts),
     )
-    return Worker(made, size, concurrency, isolation)
+    return Worker(made, size, concurrency, isolation, owns_process=owns_process)
 
 
 def _sql(parts: Parts) -> Reached | None:

@@ -19,6 +19,9 @@ from nonet.telemetry.metrics import Peak
 
 logger = logging.getLogger(__name__)
 
+# The watchers of this process, oldest first: several workers may share an event loop.
+_watchers: list[LoopLag] = []
+
 BLOCKED_SECONDS = 0.25
 _ASK_SECONDS = 0.1
 # Sample more often while the loop is silent, so that a culprit is seen more than once.
@@ -74,14 +77,15 @@ class LoopLag:
         on_blocked: called once for each block.
         while_blocked: called repeatedly during a block, with the culprit and its place in the code.
 
-    All three are called in the thread.
+    All three are called in the thread. If several watch one loop, the one that knows the task
+    reports a block, or the first of them if none knows it.
     """
 
     def __init__(
         self,
         identify: Callable[[asyncio.Task[Any]], Culprit | None],
         on_blocked: Callable[[Culprit], None],
-        while_blocked: Callable[[Culprit, str], None] = lambda culprit, place: None,
+        while_blocked: Callable[[Culprit, str], None] | None = None,
     ) -> None:
         self._identify = identify
         self._while_blocked = while_blocked
@@ -100,11 +104,14 @@ class LoopLag:
         """Watch the running loop, in a thread."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
+        _watchers.append(self)
         self._thread.start()
 
     def stop(self) -> None:
         """Stop the thread without waiting for it."""
         self._stopping.set()
+        if self in _watchers:
+            _watchers.remove(self)
 
     @property
     def answered_at(self) -> float:
@@ -168,7 +175,10 @@ class LoopLag:
             return
         if stretch.culprit is None:
             stretch.culprit, stretch.place = self._name(task), self._place()
-        self._while_blocked(stretch.culprit, stretch.place)
+        if stretch.culprit is None:
+            return
+        if self._while_blocked is not None:
+            self._while_blocked(stretch.culprit, stretch.place)
         if now - stretch.began > _REPORT_SECONDS:
             self._report(stretch, "is still blocked after", now)
 
@@ -191,10 +201,14 @@ class LoopLag:
         )
         self._on_blocked(stretch.culprit)
 
-    def _name(self, task: asyncio.Task[Any] | None) -> Culprit:
-        if task is None:
-            return Culprit()
-        return self._identify(task) or Culprit(task.get_name())
+    def _name(self, task: asyncio.Task[Any] | None) -> Culprit | None:
+        """Name what blocks; None: another watcher of this loop does."""
+        if task is not None and (own := self._identify(task)) is not None:
+            return own
+        here = [watcher for watcher in _watchers.copy() if watcher._loop is self._loop]
+        if here[:1] != [self] or (task and any(watcher._identify(task) for watcher in here)):
+            return None
+        return Culprit(task.get_name() if task is not None else "")
 
     def _place(self) -> str:
         """Return file and line that the thread of the loop executes."""

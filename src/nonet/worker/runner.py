@@ -23,7 +23,9 @@ from nonet.stores.namespace.events import Events
 from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.task import Isolation
+from nonet.telemetry.middleware import add_failures
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
+from nonet.worker.attempt.around import error_of, report_crash
 from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.conclusion import Conclusion
 from nonet.worker.attempt.crashes import WITH_WORKER
@@ -97,6 +99,7 @@ class Runner:
             *(parts.client, parts.registry, parts.injector, self._threads, settings.message_limit),
             admit=self._leasing.readmit,
             leave=self._leftovers.add,
+            middlewares=parts.client.middlewares,
         )
         in_children = partial(
             Isolated,
@@ -111,7 +114,7 @@ class Runner:
         self.burials = parts.burials
         self.suspects = Suspects(
             size,
-            lambda: in_children(Children(settings, broker.url)),
+            lambda: in_children(Children(settings, broker.url, parts.client.middlewares)),
             parts.concluder,
             self._ordinary,
         )
@@ -224,6 +227,8 @@ class Runner:
             # to this one, so none of them could return an outcome.
             if not self._is_abandoned(attempt):
                 conclusion = self._parts.concluder.conclude(attempt, Failed(error))
+                if attempt.around is not None:
+                    await attempt.around.close(conclusion, error)
                 await self._settle(attempt, conclusion)
         except Exception:
             # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
@@ -247,7 +252,10 @@ class Runner:
         if self._is_traced:
             attempt.span = _span_of(attempt)
         place = place_of(attempt.delivery, attempt.effective.isolation, self._isolation)
-        return await self._execute(attempt, place)
+        conclusion = await self._execute(attempt, place)
+        if attempt.crash is not None and conclusion is not None:
+            await report_crash(attempt, self._tools.middlewares, attempt.crash, conclusion)
+        return conclusion
 
     async def _execute(self, attempt: Attempt, place: Place) -> Conclusion | None:
         match place:
@@ -260,7 +268,8 @@ class Runner:
             case Place.SUSPECTS:
                 return await self.suspects.run(attempt)
             case Place.NONE:
-                return self._parts.concluder.conclude(attempt, Failed(WITH_WORKER.error()))
+                attempt.crash = WITH_WORKER.error()
+                return self._parts.concluder.conclude(attempt, Failed(attempt.crash))
             case Place.NONE_BUT_CHILD:
                 return await self._isolated.judge(attempt, WITH_WORKER, is_counted=True)
 
@@ -270,15 +279,21 @@ class Runner:
         usage = Usage(wall=time.monotonic() - began)
         if attempt.context.has_workdir:
             await in_own_thread(attempt.context.remove_workdir)
-        if self._is_abandoned(attempt):
-            return None
-        return self._parts.concluder.conclude(attempt, outcome, usage)
+        is_abandoned = self._is_abandoned(attempt)
+        if is_abandoned:  # `_end` has settled it
+            outcome = Cancelled(attempt.ending.cancelled or "")
+        conclusion = self._parts.concluder.conclude(attempt, outcome, usage)
+        if attempt.around is not None:
+            await attempt.around.close(conclusion, error_of(outcome))
+        return None if is_abandoned else conclusion
 
     async def _settle(self, attempt: Attempt, conclusion: Conclusion) -> None:
         self._free_slot_of(attempt)
         if attempt.span is not None:
             _end_span(attempt.span, attempt, conclusion)
             attempt.span = None
+        if conclusion.middleware_failures:
+            add_failures(conclusion.middleware_failures)
         end = await self._parts.settler.settle(attempt, conclusion)
         settlement = conclusion.settlement
         if attempt.locks_kept_at is not None:
@@ -392,5 +407,5 @@ def _end_span(span: AttemptSpan, attempt: Attempt, conclusion: Conclusion) -> No
     span.end(
         End.LOST if conclusion.lost else settlement.end,
         *(error.type, error.text, error.traceback),
-        secrets=attempt.context.secrets,
+        secrets=attempt.context.logged_secrets,
     )

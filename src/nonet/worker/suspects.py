@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -21,6 +20,7 @@ from functools import partial
 from itertools import groupby
 
 from nonet.base.errors import NonetError
+from nonet.base.machine import cores
 from nonet.base.streams import Size
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import HandedBack, Lost, Outcome
@@ -40,7 +40,7 @@ from nonet.worker.children.wire import Admit, Concluded, Exited, Progressed
 _STRONG = 2
 _GROUP = 100
 _GROUPS_AT_ONCE = 4
-_SINGLES_AT_ONCE = {Size.SMALL: 16, Size.MEDIUM: len(os.sched_getaffinity(0)), Size.LARGE: 1}
+_SINGLES_AT_ONCE = {Size.SMALL: 16, Size.MEDIUM: cores(), Size.LARGE: 1}
 # How long a worker fetches nothing so that a suspect can run alone, and after which delay another
 # worker may try.
 _ALONE_SECONDS = 60.0

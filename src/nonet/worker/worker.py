@@ -32,6 +32,7 @@ from nonet.stores.queue.leases import Leases
 from nonet.stores.queue.workers import DRAINS
 from nonet.tasks.task import Isolation
 from nonet.telemetry.metrics import Sample
+from nonet.telemetry.middleware import failure_samples
 from nonet.worker.about import About
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import ForkServerError
@@ -57,6 +58,12 @@ _MEASURE_SECONDS = 5.0
 class Worker:
     """One worker process of one size.
 
+    Args:
+        parts: the objects of the open application.
+        size, concurrency, isolation: see `nonet.Nonet.worker`.
+        owns_process: False: the process belongs to a program around the worker, so the worker
+            never ends it, not even if a task blocks the event loop forever.
+
     Attributes:
         id: ``size-nonce``, unique to this process.
         name: ``pid@host``, shown to operators.
@@ -68,6 +75,8 @@ class Worker:
         size: Size,
         concurrency: int | None = None,
         isolation: Isolation | None = None,
+        *,
+        owns_process: bool = True,
     ) -> None:
         settings = parts.settings
         self._parts = parts
@@ -82,7 +91,7 @@ class Worker:
         self._stop = Stop()
         self._on_ordered: Callable[[], None] = lambda: None
         self._described_last: dict[str, Any] = {}
-        self._children = Children(settings, parts.broker.url)
+        self._children = Children(settings, parts.broker.url, parts.client.middlewares)
         self._tally = Tally(parts.registry.versions(), str(size))
         leases = self._leases = self._make_leases()
         self._watchdog = Watchdog(
@@ -91,16 +100,18 @@ class Worker:
             registered_for=settings.worker_ttl,
             on_unregistered=lambda reason: self._runner.cut_all_soon(reason),
         )
-        self._broker.epoch.tell(self._notice_loss)
         self._runner = Runner(
             *(parts, self.id, size, self._watchdog, self._children, self._concurrency, isolation),
             sign_off=self._sign_off,
             tally=self._tally,
         )
-        self._lag = LoopLag(
-            self._runner.seen_in_loop, self._count_blocked, self._runner.end_if_stuck
+        self._owns_process = owns_process
+        end_if_stuck = self._runner.end_if_stuck if owns_process else None
+        self._lag = LoopLag(self._runner.seen_in_loop, self._count_blocked, end_if_stuck)
+        self._about = About(
+            *(parts.registry, self._described, self._lag.longest, self._child_pids),
+            keys=parts.client.cipher.digest,
         )
-        self._about = About(parts.registry, self._described, self._lag.longest, self._child_pids)
         leases.ask(self._about.say)
         leases.count(self._tally.figures, self._tally.note_offset)
         veto = Veto(Fitness(settings.memory_floor, settings.load_ceiling))
@@ -141,26 +152,31 @@ class Worker:
             self._loop_name,
         )
         try:
-            async with asyncio.TaskGroup() as loops:
-                running = {
-                    loops.create_task(every(stop, "sweep", self._chores.sweep), name="sweep"),
-                    loops.create_task(every(stop, "mend", self._chores.mend), name="mend"),
-                    loops.create_task(every(stop, "help to promote", self._help_promote)),
-                    loops.create_task(self._reader.run(stop), name="reader"),
-                    loops.create_task(every(stop, "descriptors", Descriptors().look)),
-                }
-                if self._parts.settings.metrics_port:
-                    running.add(loops.create_task(every(stop, "round trip", self._measure)))
-                if self._parts.sql is not None:
-                    running.add(loops.create_task(every(stop, "SQL", self._parts.sql.look)))
-                await wind_up(stop, running)
-            return await self._drain(stop)
+            with self._broker.epoch.telling(self._notice_loss):
+                await self._work(stop)
+                return await self._drain(stop)
         finally:
             self._lag.stop()
             await self._runner.suspects.close()
             await self._children.close()
             await in_own_thread(self._watchdog.stop)
             self._runner.close()
+
+    async def _work(self, stop: Stop) -> None:
+        async with asyncio.TaskGroup() as loops:
+            running = {
+                loops.create_task(every(stop, "sweep", self._chores.sweep), name="sweep"),
+                loops.create_task(every(stop, "mend", self._chores.mend), name="mend"),
+                loops.create_task(every(stop, "help to promote", self._help_promote)),
+                loops.create_task(self._reader.run(stop), name="reader"),
+            }
+            if self._owns_process:
+                running.add(loops.create_task(every(stop, "descriptors", Descriptors().look)))
+            if self._parts.settings.metrics_port:
+                running.add(loops.create_task(every(stop, "round trip", self._measure)))
+            if self._parts.sql is not None:
+                running.add(loops.create_task(every(stop, "SQL", self._parts.sql.look)))
+            await wind_up(stop, running)
 
     def on_ordered_to_drain(self, tell: Callable[[], None]) -> None:
         """Call `tell` before this worker drains because an operator ordered it through Redis."""
@@ -229,6 +245,7 @@ class Worker:
         yield "nonet_worker_children", (), len(self._child_pids())
         yield "nonet_worker_memory_bytes", (), self._about.resident
         yield from self._tally.samples()
+        yield from failure_samples(self._parts.client.middlewares)
 
     async def _measure(self) -> float:
         """Measure a round trip, and the difference between the corrected clock and the server's."""
@@ -348,6 +365,7 @@ class Worker:
             "config": live.version,
             "config_problem": live.problem,
             "sql": self._runner.burials.problem,
+            **({"keys": keys} if (keys := list(self._parts.client.cipher.keys)) else {}),
         }
 
     def _make_leases(self) -> Leases:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,7 +18,9 @@ import pytest
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
+from nonet import MutexLock, Nonet
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.config.settings import plain_settings
 from nonet.stores.connection.embedded import find_server, open_embedded
 
 pytestmark = pytest.mark.server
@@ -151,6 +154,32 @@ def test_data_survives_a_stop(state: Path) -> None:
         client.xadd("stream", {"field": "value"})
     with open_embedded(state) as server, Redis.from_url(server.url) as client:
         assert client.xlen("stream") == 1
+
+
+def test_who_starts_it_without_data_knows_that_it_is_new(state: Path) -> None:
+    """Nobody held a lock before; who comes later, or finds data, cannot know that."""
+    with open_embedded(state) as first, open_embedded(state) as second:
+        assert (first.is_new, second.is_new) == (True, False)
+    with open_embedded(state) as again:
+        assert not again.is_new
+
+
+def test_a_server_without_its_data_is_not_new_to_who_has_used_them(state: Path, join: Join) -> None:
+    """Where the data are gone but a user lives, that one may hold locks by them."""
+    run_id(join())
+    with open_embedded(state) as server, Redis.from_url(server.url) as client:
+        os.kill(client.info("server")["process_id"], signal.SIGKILL)
+    wait_until_stopped(state)
+    shutil.rmtree(state / "redis" / "appendonlydir")
+    with open_embedded(state) as emptied:
+        assert not emptied.is_new
+
+
+async def test_locks_of_a_new_server_are_granted_at_once(state: Path) -> None:
+    """A laptop's first task does not wait two seconds for holders that cannot be."""
+    app, lock = Nonet(plain_settings(redis_url="embedded://", state_dir=state)), MutexLock("job", 7)
+    async with app, app.hold(lock, wait=0) as fence:
+        assert fence > 0
 
 
 def test_crash_of_guardian_and_server_is_recovered_by_the_next_user(

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nonet.rules.explanation import explain
+from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
@@ -52,6 +53,46 @@ async def test_first_use_of_a_redis_rests_its_locks_for_a_moment(broker: Broker)
     await broker.submit([LOCKED, FREE])
     assert await fetched(broker) == ["free"]
     assert 1 < await calm_seconds(broker) <= 2
+
+
+async def test_who_has_started_an_empty_redis_rests_no_locks(broker: Broker) -> None:
+    """It knows that there was no holder before, and begins the epoch without a pause."""
+    await broker.client.flushall()
+    await broker.begin()
+    await broker.submit([LOCKED])
+    assert await fetched(broker) == ["locked"]
+
+
+async def test_an_epoch_that_has_begun_is_not_begun_anew(broker: Broker, newcomer: Broker) -> None:
+    """Another process may have been faster; its pause stays."""
+    await broker.client.flushall()
+    await broker.presence([])
+    await newcomer.begin()
+    assert broker.epoch.since == newcomer.epoch.since
+    assert 1 < await calm_seconds(broker) <= 2
+
+
+async def test_a_loss_is_told_although_no_locks_rested(broker: Broker, newcomer: Broker) -> None:
+    """Who held locks by earlier data rests them, whoever has begun the epoch, and however."""
+    await fetched(broker)
+    await broker.client.flushall()
+    await newcomer.begin()
+    assert await calm_seconds(broker) <= 0
+    await broker.presence([])
+    assert 28 < await calm_seconds(broker) <= 30
+
+
+def test_all_workers_of_a_process_are_told_of_a_new_epoch() -> None:
+    """They share what was seen, and each has leases to renew; none is told after its end."""
+    seen, told = EpochSeen(), list[str]()
+    with seen.telling(lambda: told.append("small")):
+        with seen.telling(lambda: told.append("medium")):
+            seen.see([b"5", b"5"])
+            assert told == [], "the first is not new"
+            seen.see([b"7", b"7"])
+        seen.see([b"9", b"9"])
+    seen.see([b"11", b"11"])
+    assert told == ["small", "medium", "small"]
 
 
 async def test_a_loss_is_told_by_whoever_comes_second(broker: Broker, newcomer: Broker) -> None:

@@ -149,7 +149,7 @@ SETTLING = (
     ),
     Fault(
         "children of a commit are lost",
-        "submit_followers(delivery)\n",
+        "submit_followers(delivery, record)\n",
         "\n",
     ),
     Fault(

@@ -14,6 +14,7 @@ SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "reclaim", "disown", "leave", "mend"),
     *("group_open", "group_seal", "lead", "plan", "fire", "presence", "checkpoint"),
     *("break_lock", "inspect", "cancel", "pause", "resume", "hasten", "accuse"),
+    *("workflow_stage", "workflow_resume", "workflow_cancel"),
 )
 
 SNAPSHOT = r"""

@@ -12,6 +12,7 @@ from daemons import until
 from servers import RedisServer
 from stores.queue.test_broker import fetch, fetch_one, lapse, make_broker, record, task, until_due
 
+from nonet.messages.encryption import NO_KEYS
 from nonet.messages.message import VERSION, Envelope, ResultDocument, encode
 from nonet.stores.namespace.cancellation import Cancellation, CancelledTasks
 from nonet.stores.namespace.events import Events
@@ -530,7 +531,8 @@ async def test_what_a_plain_cancellation_leaves(broker: Broker, cancellation: Ca
     states = await cancellation.cancel([*"abcde", "a"], WHO, "by mistake")
     assert states == dict.fromkeys("abcde", "cancelled")
     assert await left_of(broker, *"abcde") == []
-    ends = [parse_ended(await broker.client.get(f"{{test}}:r:{id}")) for id in "abcde"]
+    stored = {id: await broker.client.get(f"{{test}}:r:{id}") for id in "abcde"}
+    ends = [parse_ended(id, value, NO_KEYS) for id, value in stored.items()]
     for end in ends:
         assert end.document is not None
         assert (end.state, end.document.name) == ("cancelled", "probe:Task")

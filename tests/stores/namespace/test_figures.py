@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 
@@ -10,12 +11,13 @@ from nonet.stores.namespace import figures
 from nonet.stores.namespace.figures import Measures
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
+from nonet.stores.queue.workflows import Workflows
 
 LOCK = "M|lock:mutex:job:7|30000|||"
 LATER = 4 * 10**15
 
 
-def task(id: str, locks: str = "", **fields: int) -> Submission:
+def task(id: str, locks: str = "", **fields: Any) -> Submission:
     return Submission(id, "p:T", "normal:small", b"e", locks, **fields)
 
 
@@ -40,6 +42,18 @@ async def test_many_are_estimated_from_all_of_them(
     found = await Measures(broker.client, "test", 900).figures()
     assert found.is_estimate and found.waiting + found.delayed == 400
     assert abs(found.waiting - 100) <= 15
+
+
+async def test_blocked_steps_are_no_delayed_tasks(broker: Broker) -> None:
+    """They wait, for other steps; workflows are counted by their states."""
+    terms = ["step w s - -", "step w s - - s0", "step w - - - s1"]
+    steps = [task(f"w:{place}", terms=term) for place, term in enumerate(terms)]
+    workflows = Workflows(broker.client, broker.scripts, broker.keeping)
+    await workflows.submit("w", "", "", steps, [("s", "0", "1"), ("s", "1", "2")], 60)
+    await broker.submit([task("later", due_us=LATER)])
+    found = await Measures(broker.client, "test", 900).figures()
+    assert (found.waiting, found.blocked, found.delayed) == (2, 2, 1)
+    assert found.workflows == {"building": 0, "running": 1, "resuming": 0, "failed": 0}
 
 
 async def test_only_metrics_count_accepted_tasks(broker: Broker) -> None:

@@ -24,6 +24,7 @@ from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.leases import Leases
 from nonet.stores.queue.submissions import Submission
+from nonet.stores.queue.workflows import Workflows
 from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, RateLimiter, SharedRWLock, encode_locks
 
 LOCKS = encode_locks(
@@ -59,6 +60,10 @@ async def busy(broker: Broker, redis_url: str) -> None:
     )
     await broker.submit([task("child", group="g")])
     await groups.seal("g", "")
+    terms = ["step flow s - -", "step flow - - - s0"]
+    steps = [task(f"flow:{place}", terms=term) for place, term in enumerate(terms)]
+    workflows = Workflows(broker.client, broker.scripts, broker.keeping)
+    await workflows.submit("flow", "", "", steps, [("s", "0", "1")], 60)
     await broker.submit([task("r", LOCKS), task("w", LOCKS), task("d", due_us=2**52), task("bad")])
     deliveries, _ = await broker.fetch("small-a", "small", 10)
     for delivery in deliveries:
@@ -93,6 +98,7 @@ DAMAGE: dict[str, Callable[[Broker], Awaitable[object]]] = {
     "lock": lambda b: drop(b, "t:r"),
     "queue": lambda b: b.client.zadd("{test}:queue:lock:mutex:job:7", {"ghost": 1}),
     "group": lambda b: drop(b, "t:child"),
+    "workflow": lambda b: drop(b, "t:flow:0"),
     "worker": lambda b: drop(b, "workers"),
     "stream": lambda b: drop(b, "t:queued"),
     "key": lambda b: b.client.set("{test}:odd", 1),
@@ -171,6 +177,12 @@ MISSED: dict[str, tuple[Damage, str]] = {
         "is due at inf",
     ),
     "open": (lambda redis: redis.sadd("{test}:open:nobody", "g"), "no record"),
+    "step": (missing("t:flow:0"), "waits for step flow:0, which does not exist"),
+    "step that all have left": (missing("m:flow:1"), "waits for no step, but was not released"),
+    "workflow": (missing("f:flow"), "waits for other steps, but its workflow is gone"),
+    "rest": (missing("f:flow"), "belongs to a workflow that is gone"),
+    "steps": (missing("f:flow:live"), "has no step left to run, but has not ended"),
+    "workflow type": (other_type("f:flow:graph"), "has the wrong type for its name (list)"),
     "lock": (lambda redis: redis.set("{test}:lock:mutex:job:1", "abc"), "holds 'abc'"),
     "writer": (lambda redis: redis.set("{test}:lock:rw:job:1:w", "x|y"), "holds 'x|y'"),
     "reader": (lambda redis: redis.zadd("{test}:lock:rw:job:1:r", {"x": 1}), "holds 'x 1'"),

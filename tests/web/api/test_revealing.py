@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable
 
 import httpx
 import pytest
 from pydantic import SecretStr
-from web.conftest import ClientOf
+from web.conftest import ClientOf, principal
 from web.test_workers import working
 from web_tasks import Failing, Login, Report
 
-from nonet import Nonet
+from nonet import Nonet, TaskFailed
+from nonet.config.web_settings import WebSettings
+from nonet.messages.encryption import NO_KEY
 from nonet.rules.permissions import Role
+from nonet.web.access.access import Fixed
+from nonet.web.app import create_app
 
 TASKS = "/api/v1/tasks"
 SMALL = {"size": "small"}
@@ -73,6 +78,39 @@ async def test_arguments_are_shown_without_secrets(
     assert answer.json()["is_masked"] is True
     assert answer.json()["labels"]["n"] == 1
     assert audit() == [f"arguments of task {id}"]
+
+
+async def test_encrypted_data_are_shown_with_the_key_only(
+    nonet: Nonet, client: httpx.AsyncClient
+) -> None:
+    """A dashboard without it says so, in the API and on its pages, and submits nothing again."""
+    options = nonet.settings.model_dump(include={"redis_url", "namespace", "state_dir", "tasks"})
+    key = f"2026:{base64.b64encode(b'k' * 32).decode()}"
+    async with Nonet.from_settings(**options, encryption_keys=key, encrypt_all=True) as holder:
+        done = await holder.submit(Report(4711), labels=SMALL)
+        fails = await holder.submit(Failing("confided"), labels=SMALL)
+        async with working(holder):
+            assert await done.result(timeout=30) == 4711
+            with pytest.raises(TaskFailed, match="confided"):
+                await fails.result(timeout=30)
+        waits = await holder.submit(Failing("confided"), labels=SMALL)
+        app = create_app(holder, WebSettings.plain(), Fixed(principal()))
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
+        ) as with_key:
+            found = (await with_key.get(f"{TASKS}/{waits}/arguments")).json()
+            assert found["arguments"] == {"text": "confided"}
+            assert (await with_key.get(f"{TASKS}/{done}/result")).json()["result"] == 4711
+            assert "confided" in (await with_key.post(f"/tasks/{fails}/reveal")).text
+    for id in (waits, fails):
+        answer = await client.get(f"{TASKS}/{id}/arguments")
+        assert (answer.status_code, "has no key for it" in answer.text) == (404, True)
+        page = await client.post(f"/tasks/{id}/reveal")
+        assert "has no key for it" in page.text and "confided" not in page.text
+    result = (await client.get(f"{TASKS}/{done}/result")).json()
+    assert (result["has_result"], result["note"]) == (False, f"its result is {NO_KEY}")
+    failed = (await client.get(f"{TASKS}/{fails}/result")).json()
+    assert (failed["error"], failed["traceback"]) == (f"ValueError: {NO_KEY}", NO_KEY)
 
 
 async def test_only_an_admin_reveals(client_of: ClientOf, nonet: Nonet, audit: Audit) -> None:

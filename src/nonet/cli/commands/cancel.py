@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +19,7 @@ from nonet.cli.progress import Progress
 from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import unknown_here
 from nonet.daemon.service import ExitCode, who
+from nonet.rules.remedies import of_workflow
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -82,7 +83,10 @@ async def cancel(
             return await _cancel_all(
                 nonet, task or "", labels, reason, deadline, yes=yes, as_json=as_json
             )
-        return _print_states(await _wait_for(nonet, states, deadline), as_json)
+        states = await _wait_for(nonet, states, deadline)
+        others = [id for id, state in states.items() if state != _CANCELLED]
+        workflows = [id for id in others if await nonet.client.workflows.exists(id)]
+        return _print_states(states, as_json, workflows)
 
 
 def _check(
@@ -180,9 +184,14 @@ async def _wait_for(nonet: Nonet, states: Mapping[str, str], deadline: float) ->
     return found
 
 
-def _print_states(states: Mapping[str, str], as_json: bool) -> ExitCode:
+def _print_states(
+    states: Mapping[str, str], as_json: bool, workflows: Collection[str] = ()
+) -> ExitCode:
     """Print the state of each named task, and return the exit code."""
     problems = {id: _problem(id, state) for id, state in states.items() if state != _CANCELLED}
+    for id in workflows:
+        command = of_workflow("cancel", id)
+        problems[id] = f"{id} is a workflow, not a task: {command!r} cancels its steps"
     for problem in problems.values():
         print_error(problem)
     if as_json:

@@ -352,7 +352,7 @@ async def _dead_letters(target: Target) -> AsyncIterator[DeadLetters]:
     from nonet.stores.sql.dead_letters import DeadLetters
 
     settings = target.settings()
-    letters = DeadLetters(settings.sql_url(), settings.namespace)
+    letters = DeadLetters(settings.sql_url(), settings.namespace, settings.cipher())
     try:
         yield letters
     finally:
@@ -407,12 +407,13 @@ def _in_words(report: Report) -> str:
 
 
 def _arguments(letter: DeadLetter, target: CodeTarget) -> dict[str, Any]:
-    from nonet.operate.dead_letters import arguments_of
+    from nonet.operate.dead_letters import arguments_of, why_unknown
 
     registry = target.application().registry
     found = arguments_of(letter, registry)
     if found is None:
-        typer.echo("the arguments cannot be decoded", err=True)
+        why = why_unknown(letter, target.settings().cipher())
+        typer.echo(f"the arguments are not shown: {why}", err=True)
         return {}
     if registry.find(letter.task_class) is None:
         category = letter.task_class.partition(":")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from nonet.cli.output import print_json, print_result, print_rows
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
+from nonet.rules.workflows import not_a_task
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -75,7 +77,7 @@ async def result(
     """Print the result of a task, or its error with the traceback.
 
     Exit codes: 0 done, 1 dead, cancelled or expired, or not ended in time, 4 unknown, or its result
-    is not kept any more.
+    is not kept or cannot be read.
 
     \b
     task-run result 3f9d1c0a
@@ -83,6 +85,8 @@ async def result(
     """
     report: dict[str, Any] = {"id": id}
     async with target.observer() as nonet:
+        if await nonet.client.workflows.exists(id):
+            raise NotFoundError(not_a_task(id))
         try:
             report |= {"state": "done", "result": await nonet.result(id, timeout=timeout)}
         except TimeoutError as error:
@@ -116,9 +120,11 @@ async def _failure(nonet: Nonet, id: str, error: ResultError) -> Mapping[str, An
         return {"state": found.state, "error": str(error)}
     ended = kept.task
     if ended.state == "done":
+        why = "its result is not kept any more (NONET_RESULT_TTL)"
+        with suppress(NotFoundError):
+            why = (await nonet.status(id)).note or why  # it is too large, or encrypted
         raise NotFoundError(
-            f"task {id} ({ended.name}) is done since {plain(ended.ended)}, but its result is not "
-            "kept any more (NONET_RESULT_TTL)"
+            f"task {id} ({ended.name}) is done since {plain(ended.ended)}, but {why}"
         ) from None
     text = f"task {id} ({ended.name}) is {ended.state}: {_error_line(ended)}"
     return {"state": ended.state, "error": text, "traceback": ended.traceback}

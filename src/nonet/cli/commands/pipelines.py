@@ -90,7 +90,7 @@ async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> in
     async with target.application() as nonet:
         pipelines = load_pipelines(nonet.settings)
         leasing = pipelines.leasing(pipelines.find(name))
-        async with leasing.database.command(name):
+        async with leasing.database.used_once(name):
             found = await leasing.look(key_from_text(leasing.table, key))
         if found is None:
             raise NotFoundError(f"pipeline {name}: table {leasing.table.name} has no row {key}")
@@ -198,7 +198,7 @@ async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False)
     async with target.application() as nonet:
         cls = load_pipelines(nonet.settings).find(name)
         rows = Rows(cls.model)
-        async with cls.database.command(name), cls.database.transaction() as session:
+        async with cls.database.used_once(name), cls.database.transaction() as session:
             found = await rows.touch(session, [key_from_text(rows.table, key)])
         if not found:
             raise NotFoundError(f"pipeline {name}: table {rows.table.name} has no row {key}")

@@ -103,7 +103,7 @@ async def show(
     async with target.observer() as nonet:
         item = await nonet.stores.quarantine.get(entry)
     document = {**_row(item), "kept": min(len(item.data), item.size)}
-    envelope = claimed(item)
+    envelope = claimed(item, target.settings().cipher())
     if envelope is not None:
         document["envelope"] = _claims(envelope)
         if show_args:

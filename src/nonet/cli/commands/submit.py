@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.base.errors import AdmissionRejected, ConfigurationError, ResultError
-from nonet.cli.commands.task_arguments import Args, Kwargs, build_task, instant_of, labels_of
+from nonet.cli.commands.task_arguments import Args, Kwargs, build_task, labels_of, start_of
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_line, print_result
@@ -42,9 +41,16 @@ async def submit(
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="Do not start before this time: ISO 8601 (UTC unless it has an offset), or "
-            "+DURATION from now, as in +3600 (seconds) or +2h.",
+            help="Do not start before this time: ISO 8601, UTC unless it has an offset.",
             show_default="now",
+        ),
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Do not start before this time from now: 3600 (seconds), 90m or 2h.",
+            show_default="none",
         ),
     ] = None,
     id: Annotated[
@@ -84,8 +90,8 @@ async def submit(
     """Submit one task, or many from stdin, and print the ids.
 
     Without a class, each line of stdin is a JSON object with the fields task, args, kwargs, id, at,
-    start_by and labels, which mean the same as the options. All lines are checked before the first
-    task is submitted: if one is invalid, none is. An id makes a line safe to submit again.
+    delay, start_by and labels, which mean the same as the options. All lines are checked before the
+    first task is submitted: if one is invalid, none is. An id makes a line safe to submit again.
 
     Exit codes: 0 submitted (with --wait: done), 1 the awaited task failed or has not ended, or a
     ceiling rejected the task and it was not submitted (--json prints the numbers), 2 unknown class
@@ -94,12 +100,18 @@ async def submit(
 
     \b
     task-run submit mytasks:RemoveFile --args '["/lhcb/a"]' --wait 30
-    task-run submit RemoveFile --args '["/lhcb/a"]' --at +3600 --label priority=background
+    task-run submit RemoveFile --args '["/lhcb/a"]' --delay 1h --label priority=background
     echo '{"task": "RemoveFile", "args": ["/lhcb/a"], "id": "a"}' | task-run submit
     """
     if task is None:
         given: dict[str, Any] = {"--args": args != "[]", "--kwargs": kwargs != "{}", "--at": at}
-        given |= {"--id": id, "--start-by": start_by, "--label": label, "--wait": wait}
+        given |= {
+            "--delay": delay,
+            "--id": id,
+            "--start-by": start_by,
+            "--label": label,
+            "--wait": wait,
+        }
         for_one = [
             name for name, value in given.items() if value is not None and value is not False
         ]
@@ -107,13 +119,10 @@ async def submit(
     nonet = target.application()
     name, built = build_task(nonet, task, args, kwargs)
     options: SubmitOptions = {"id": id, "labels": labels_of(label)}
+    options["at_time"], options["delay"] = start_of(name, at, delay, "--")
     if start_by is not None:
         options["start_by"] = start_by
-    when = instant_of(name, "--at", at)
     async with nonet:
-        options["at_time"] = (
-            await nonet.broker.now() + when if isinstance(when, timedelta) else when
-        )
         try:
             handle = await nonet.submit(built, **options)
         except AdmissionRejected as error:

@@ -7,14 +7,13 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
 import typer
 
 from nonet.base.errors import ConfigurationError, NonetError, suggestion
-from nonet.cli.commands.task_arguments import bind_task, instant_of
+from nonet.cli.commands.task_arguments import bind_task, start_of
 from nonet.cli.output import print_json
 from nonet.cli.process import exit_code, print_error
 from nonet.cli.progress import Progress
@@ -41,6 +40,7 @@ class Line(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     kwargs: dict[str, Any] = {}
     id: str | None = None
     at: str | None = None
+    delay: str | float | None = None
     start_by: float | None = None
     labels: dict[str, Any] = {}
 
@@ -71,8 +71,8 @@ async def submit_lines(nonet: Nonet, lines: IO[bytes], as_json: bool) -> ExitCod
         nonet: an open application.
         lines: one JSON object per line; empty lines are skipped.
     """
-    now = await nonet.broker.now()
-    number, wrong = _validate(nonet, lines, now)
+    await nonet.broker.ping()  # without Redis, report that once and not for each line
+    number, wrong = _validate(nonet, lines)
     if wrong:
         if as_json:
             print_json(wrong)
@@ -81,17 +81,17 @@ async def submit_lines(nonet: Nonet, lines: IO[bytes], as_json: bool) -> ExitCod
         return ExitCode.USAGE
     if not number:
         typer.echo("stdin has no line, so nothing was submitted", err=True)
-    return await _submit(nonet, lines, now, number, as_json)
+    return await _submit(nonet, lines, number, as_json)
 
 
-def _validate(nonet: Nonet, lines: IO[bytes], now: datetime) -> tuple[int, list[dict[str, Any]]]:
+def _validate(nonet: Nonet, lines: IO[bytes]) -> tuple[int, list[dict[str, Any]]]:
     """Return the number of valid lines, and the invalid ones with their errors."""
     from nonet.tasks.task import Options
 
     valid, wrong = 0, list[dict[str, Any]]()
     for number, text in _numbered(lines):
         try:
-            task, options = _parsed(nonet, text, now)
+            task, options = _parsed(nonet, text)
             nonet.client.envelopes.prepare(task, Options(**options))
             valid += 1
         except NonetError as error:
@@ -103,15 +103,13 @@ def _validate(nonet: Nonet, lines: IO[bytes], now: datetime) -> tuple[int, list[
     return valid, wrong
 
 
-async def _submit(
-    nonet: Nonet, lines: IO[bytes], now: datetime, total: int, as_json: bool
-) -> ExitCode:
+async def _submit(nonet: Nonet, lines: IO[bytes], total: int, as_json: bool) -> ExitCode:
     """Submit batch by batch; stop behind a batch of which a task was not accepted."""
     report = list[dict[str, Any]]()
     code, known, left = ExitCode.OK, 0, total
     with Progress("submitting", total) as progress:
         for batch in _batches(lines):
-            found = await _submit_batch(nonet, batch, now)
+            found = await _submit_batch(nonet, batch)
             progress.clear()
             for (number, _), item in zip(batch, found, strict=True):
                 if isinstance(item, NonetError):
@@ -140,10 +138,10 @@ async def _submit(
 
 
 async def _submit_batch(
-    nonet: Nonet, batch: list[tuple[int, bytes]], now: datetime
+    nonet: Nonet, batch: list[tuple[int, bytes]]
 ) -> list[Handle[Any] | NonetError]:
     """Submit concurrently, which the client sends in few calls; return what became of each."""
-    parsed = [_parsed(nonet, text, now) for _, text in batch]
+    parsed = [_parsed(nonet, text) for _, text in batch]
     calls = (nonet.submit(task, **options) for task, options in parsed)
     found = await asyncio.gather(*calls, return_exceptions=True)
     for item in found:
@@ -152,19 +150,15 @@ async def _submit_batch(
     return found  # type: ignore[return-value]
 
 
-def _parsed(nonet: Nonet, text: bytes, now: datetime) -> tuple[BaseTask, SubmitOptions]:
+def _parsed(nonet: Nonet, text: bytes) -> tuple[BaseTask, SubmitOptions]:
     """Return the task of a line, and the options of its submission."""
     try:
         line = _decode(text)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{error}{_hint(text)}") from None
     name, task = bind_task(nonet, line.task, line.args, line.kwargs)
-    when = instant_of(name, "at", line.at)
-    options: SubmitOptions = {
-        "at_time": now + when if isinstance(when, timedelta) else when,
-        "id": line.id,
-        "labels": line.labels,
-    }
+    options: SubmitOptions = {"id": line.id, "labels": line.labels}
+    options["at_time"], options["delay"] = start_of(name, line.at, line.delay)
     if line.start_by is not None:
         options["start_by"] = line.start_by
     return task, options

@@ -66,25 +66,32 @@ def _json(task: str, option: str, text: str, kind: type) -> Any:
     return value
 
 
-def instant_of(task: str, name: str, text: str | None) -> datetime | timedelta | None:
-    """Parse a start time: an instant, or a time from now.
+def start_of(
+    task: str, at: str | None, delay: str | float | None, prefix: str = ""
+) -> tuple[datetime | None, timedelta | None]:
+    """Parse the earliest start of a task, as an instant or as a delay.
 
     Args:
-        name: of the option or field.
+        prefix: of the names in errors: ``--`` for options.
 
     Raises:
-        InvalidArgumentsError: the text is neither.
+        InvalidArgumentsError: a text is not an instant or a duration.
     """
-    if text is None:
-        return None
+    if at is not None and at.startswith("+"):
+        problem = f"{prefix}at {at!r} is not ISO 8601: for a time from now use {prefix}delay"
+        raise InvalidArgumentsError(task, [problem])
     try:
-        if text.startswith("+"):
-            return duration(text[1:], default_unit="s")
-        instant = datetime.fromisoformat(text)
-    except (ValueError, typer.BadParameter) as error:
-        problem = f"{name} {text!r} is neither ISO 8601 nor +DURATION: {error}"
+        instant = None if at is None else datetime.fromisoformat(at)
+    except ValueError as error:
+        problem = f"{prefix}at {at!r} is not ISO 8601: {error}"
         raise InvalidArgumentsError(task, [problem]) from None
-    return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    try:
+        span = None if delay is None else duration(str(delay), default_unit="s")
+    except typer.BadParameter as error:
+        raise InvalidArgumentsError(task, [f"{prefix}delay: {error}"]) from None
+    if instant is not None and instant.tzinfo is None:
+        instant = instant.replace(tzinfo=UTC)
+    return instant, span
 
 
 def labels_of(pairs: list[str] | None) -> dict[str, str]:

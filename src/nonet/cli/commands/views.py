@@ -32,9 +32,10 @@ async def queues(
 
     Columns: 'depth' counts queued and running tasks, 'oldest seconds' is the age of the oldest task
     that no worker has fetched.
-    Row 'waiting': tasks that wait for locks or a resume. Row 'delayed': tasks that wait for their
-    time or for a retry. Row 'dying': tasks that wait until SQL takes their dead letters. If these
-    are very many, the three numbers are estimates: a line on stderr says so, and JSON 'estimate'.
+    Row 'waiting': tasks that wait for locks, for a resume or for other steps of their workflow. Row
+    'delayed': tasks that wait for their time or for a retry. Row 'dying': tasks that wait until SQL
+    takes their dead letters. If these are very many, the three numbers are estimates: a line on
+    stderr says so, and JSON 'estimate'.
     Column 'paused': no task of the stream starts, see 'task-run paused'.
     Column 'desired': the number of workers that the runnable tasks of this size would use. The
     leading scheduler counts it each second, for autoscalers.

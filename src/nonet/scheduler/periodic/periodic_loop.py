@@ -324,7 +324,7 @@ class PeriodicLoop:
             at_time=occurrence + late - self._client.broker.moved if late else None,
         )
         task = task_class.arguments.build(entry.args)
-        return self._client.envelopes.prepare(task, options, trace=trace)
+        return self._client.envelopes.prepare(task, options, trace=trace, schedule=entry.schedule)
 
 
 def _since(now: datetime, asked: float) -> datetime:

@@ -30,6 +30,7 @@ from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.stores.connection import guardian
 
 _LOG = "server.log"
+_DATA = "appendonly*"  # what the server writes as soon as it starts
 _POLL_INTERVAL = 0.05
 _CLOSE_TIMEOUT = 5
 _REPORT_GRACE = 2
@@ -61,9 +62,10 @@ def open_embedded(state_dir: Path, *, timeout_seconds: float = 15) -> EmbeddedSe
         directory = _make_directories(state_dir)
         users = _lock_file(directory / guardian.USERS_LOCK)
         try:
-            _become_user(users, directory, deadline)
-            _ensure_running(directory, deadline)
-            return EmbeddedServer(directory, users)
+            is_alone = _become_user(users, directory, deadline)
+            is_first = not any(directory.glob(_DATA))
+            is_starter = _ensure_running(directory, deadline)
+            return EmbeddedServer(directory, users, is_new=is_alone and is_first and is_starter)
         except BaseException:
             os.close(users)
             raise
@@ -80,12 +82,15 @@ class EmbeddedServer:
     Attributes:
         url: URL for redis-py (``unix://…``).
         binary: path of the server program.
+        is_new: whether this call has started it without data, and no other process uses it: so no
+            process knows of earlier data.
     """
 
-    def __init__(self, directory: Path, users: int) -> None:
+    def __init__(self, directory: Path, users: int, *, is_new: bool) -> None:
         socket_path = _socket_path(directory)
         self.url = "unix://" + quote(str(socket_path))
         self.binary = _executable(socket_path)
+        self.is_new = is_new
         self._directory = directory
         self._users: int | None = users
 
@@ -143,21 +148,25 @@ def find_server() -> str:
     )
 
 
-def _become_user(users: int, directory: Path, deadline: float) -> None:
+def _become_user(users: int, directory: Path, deadline: float) -> bool:
+    """Lock `users` shared; return whether no other process had locked it."""
+    is_alone = _try_lock(users, fcntl.LOCK_EX)
     while not _try_lock(users, fcntl.LOCK_SH):  # a guardian is stopping the server
         _pause(directory, deadline, "its previous server has not stopped")
+    return is_alone
 
 
-def _ensure_running(directory: Path, deadline: float) -> None:
+def _ensure_running(directory: Path, deadline: float) -> bool:
+    """Start the server unless it runs; return whether this process has started it."""
     address = str(_socket_path(directory))
     while True:
         with _opened(directory / guardian.SERVER_LOCK) as lock:
             if _try_lock(lock, fcntl.LOCK_EX):
                 _make_socket_directory(Path(address).parent)
                 _start(directory, address, lock, deadline)
-                return
+                return True
         if guardian.answers(address):
-            return
+            return False
         _pause(directory, deadline, "it does not answer")
 
 

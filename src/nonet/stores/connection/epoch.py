@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 
@@ -18,11 +19,16 @@ class EpochSeen:
     def __init__(self) -> None:
         self.since: int = 0
         self.sequence: int = 0
-        self._tell: Callable[[], None] = lambda: None
+        self._listeners: list[Callable[[], None]] = []
 
-    def tell(self, listener: Callable[[], None]) -> None:
-        """Call `listener` when a new epoch is seen, in the thread that sees it."""
-        self._tell = listener
+    @contextmanager
+    def telling(self, listener: Callable[[], None]) -> Iterator[None]:
+        """Call `listener` when a new epoch is seen during the block, in the thread that sees it."""
+        self._listeners.append(listener)
+        try:
+            yield
+        finally:
+            self._listeners.remove(listener)
 
     @property
     def seen(self) -> str:
@@ -36,7 +42,8 @@ class EpochSeen:
         # Replies of two connections may overtake each other: keep the highest values.
         self.since, self.sequence = max(self.since, since), max(self.sequence, sequence)
         if has_changed:
-            self._tell()
+            for tell in self._listeners.copy():
+                tell()
 
     @property
     def began(self) -> datetime:

@@ -127,9 +127,9 @@ def die_with_me() -> Callable[[], None] | None:
     More precisely, when the thread that starts the child ends. Only Linux supports this. Elsewhere
     a killed guardian leaves its server running.
     """
-    if sys.platform != "linux":
+    prctl, parent = getattr(ctypes.CDLL(None), "prctl", None), os.getpid()
+    if prctl is None:
         return None
-    prctl, parent = ctypes.CDLL(None).prctl, os.getpid()
 
     def arm() -> None:
         prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

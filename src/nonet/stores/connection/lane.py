@@ -28,7 +28,7 @@ _MOST_CALLS = 200
 _MOST_BYTES = 1024 * 1024
 _SECOND_CHECK_SECONDS = 0.1
 _LEAST_BYTES_PER_SECOND = 64 * 1024
-_UNFINISHED = object()
+UNFINISHED = object()
 _CLOSED = "Connection closed by server."
 # After these errors a new connection may help: with another password, or to another server.
 _TURNED_DOWN = (exceptions.AuthenticationError, *TURNED_DOWN)
@@ -70,17 +70,20 @@ class Lane:
         self._send(loop, hiredis.pack_command(args), (answer,))  # type: ignore[arg-type]  # it takes any number of them
         return answer
 
-    def call_together(self, *commands: Sequence[str | bytes | float]) -> list[_Answer]:
+    def call_together(self, *commands: Sequence[str | bytes | float]) -> _Answer:
         """Send several commands over one connection, with no other command in between.
 
+        Returns:
+            A future of the list of replies.
+
         Example:
-            await asyncio.gather(*lane.call_together(("SET", "key", 1), ("WAIT", 1, 1000)))
+            await lane.call_together(("SET", "key", 1), ("WAIT", 1, 1000))
         """
         loop = self._running_loop()
         packed = b"".join(hiredis.pack_command(tuple(each)) for each in commands)  # type: ignore[arg-type]  # as above
         answers: list[_Answer] = [loop.create_future() for _ in commands]
         self._send(loop, packed, answers)
-        return answers
+        return asyncio.gather(*answers)
 
     def _running_loop(self) -> asyncio.AbstractEventLoop:
         loop = asyncio.get_running_loop()
@@ -210,7 +213,7 @@ class _Wire(asyncio.Protocol):
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self.closed: asyncio.Future[None] = self._loop.create_future()
-        self._reader = _make_reader()
+        self._reader = make_reader()
         # Each pending answer with the length of its command, in the order of the commands.
         self._owed: deque[tuple[_Answer, int]] = deque()
         self._owed_bytes = 0
@@ -266,7 +269,7 @@ class _Wire(asyncio.Protocol):
         self._heard, self._is_late = self._loop.time(), False
         self._reader.feed(data)
         try:
-            while (reply := self._reader.gets()) is not _UNFINISHED:
+            while (reply := self._reader.gets()) is not UNFINISHED:
                 self._deliver(reply)
                 if isinstance(reply, _TURNED_DOWN):
                     self._is_refused = True
@@ -344,9 +347,10 @@ def _fail(answers: Iterable[_Answer], error: BaseException) -> None:
             answer.set_exception(copy.copy(error))
 
 
-def _make_reader() -> hiredis.Reader:
+def make_reader() -> hiredis.Reader:
+    """Make a parser of replies, which gives `UNFINISHED` while it needs more data."""
     return hiredis.Reader(
         protocolError=exceptions.InvalidResponse,
         replyError=BaseParser.parse_error,
-        notEnoughData=_UNFINISHED,
+        notEnoughData=UNFINISHED,
     )

@@ -27,6 +27,7 @@ from nonet.base.errors import (
     masked,
     url_problem,
 )
+from nonet.base.synchronous import sleep
 from nonet.stores.connection.lane import Lane
 from nonet.stores.connection.replies import REFUSALS, translated
 from nonet.stores.connection.spending import note_sent
@@ -40,8 +41,8 @@ from nonet.stores.connection.topology import (
 from nonet.telemetry.outage import REDIS
 
 # Every script is safe to repeat, so a call without a reply is retried, in total below DEDUP_TTL.
-_TIMEOUT_SECONDS = 5.0
-_RETRIES = 3
+TIMEOUT_SECONDS = 5.0
+RETRIES = 3
 _CONNECTIONS = 50
 # The longest blocking pop. Its connection waits longer for the answer.
 BLOCK_SECONDS = 2.0
@@ -50,19 +51,19 @@ _CLOSE_SECONDS = 1.0
 _PAUSES = (0.1, 0.2, 0.4)
 # How long a script is retried if another server may take over. With the last call it is below
 # DEDUP_TTL.
-_FAILOVER_SECONDS = 14.0
+FAILOVER_SECONDS = 14.0
 # How long the replicas may take to confirm. The lane is blocked meanwhile.
 _CONFIRM_MS = 2000
 
 # What redis-py tells the server about itself. By default each connection and client would read the
 # metadata of the installed package, which takes 2 ms.
-_DRIVER = DriverInfo(lib_version=redis.__version__)
+DRIVER = DriverInfo(lib_version=redis.__version__)
 
 # redis-py types every reply as `str | bytes | …`. Here replies are always bytes, and Any avoids a
 # cast at each call.
 AsyncRedis = Any
 SyncRedis = Any
-_RETRIED = (exceptions.ConnectionError, exceptions.TimeoutError)
+RETRIED = (exceptions.ConnectionError, exceptions.TimeoutError)
 
 
 def connect(url: str, prefix: str) -> AsyncRedis:
@@ -75,49 +76,49 @@ def connect(url: str, prefix: str) -> AsyncRedis:
     Raises:
         ConfigurationError: the URL is not a valid Redis URL.
     """
-    retry = AsyncRetry(ExponentialBackoff(cap=1.0, base=0.05), _RETRIES, _RETRIED)
-    with _url_errors(url):
+    retry = AsyncRetry(ExponentialBackoff(cap=1.0, base=0.05), RETRIES, RETRIED)
+    with url_errors(url):
         place = read_place(url, prefix)
         # When all connections are in use, callers wait. The plain pool would raise an error.
         pool = aioredis.BlockingConnectionPool.from_url(
             place.url,
             max_connections=_CONNECTIONS,
-            timeout=_TIMEOUT_SECONDS * (_RETRIES + 1),
+            timeout=TIMEOUT_SECONDS * (RETRIES + 1),
             protocol=2,
-            socket_timeout=_TIMEOUT_SECONDS,
+            socket_timeout=TIMEOUT_SECONDS,
             retry=retry,
-            driver_info=_DRIVER,
+            driver_info=DRIVER,
         )
-    return LaneClient.over(pool, place, _TIMEOUT_SECONDS, _RETRIES)
+    return LaneClient.over(pool, place, TIMEOUT_SECONDS, RETRIES)
 
 
 def connect_blocking(url: str, prefix: str) -> AsyncRedis:
     """Make a client for blocking pops, which outwaits them and never repeats one itself."""
-    with _url_errors(url):
+    with url_errors(url):
         place = read_place(url, prefix)
         pool = aioredis.ConnectionPool.from_url(
             place.url,
             protocol=2,
-            socket_connect_timeout=_TIMEOUT_SECONDS,
-            socket_timeout=BLOCK_SECONDS + _TIMEOUT_SECONDS,
+            socket_connect_timeout=TIMEOUT_SECONDS,
+            socket_timeout=BLOCK_SECONDS + TIMEOUT_SECONDS,
             retry=AsyncRetry(ExponentialBackoff(), 0),
-            driver_info=_DRIVER,
+            driver_info=DRIVER,
         )
-    return LaneClient.over(pool, place, BLOCK_SECONDS + _TIMEOUT_SECONDS, 0)
+    return LaneClient.over(pool, place, BLOCK_SECONDS + TIMEOUT_SECONDS, 0)
 
 
-def connect_sync(url: str, prefix: str, *, timeout_seconds: float = _TIMEOUT_SECONDS) -> SyncRedis:
+def connect_sync(url: str, prefix: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> SyncRedis:
     """Make a client for a thread. It does not retry: its callers renew periodically anyway."""
-    with _url_errors(url):
+    with url_errors(url):
         place = read_place(url, prefix)
         client = redis.Redis.from_url(
             place.url,
             protocol=2,
             socket_timeout=timeout_seconds,
             retry=Retry(ExponentialBackoff(), 0),
-            driver_info=_DRIVER,
+            driver_info=DRIVER,
         )
-    _find_first(client.connection_pool, place, FindingSyncConnection)
+    find_first(client.connection_pool, place, FindingSyncConnection)
     return client
 
 
@@ -138,12 +139,12 @@ class LaneClient(aioredis.Redis):
     def over(cls, pool: Any, place: ServerUrl, timeout_seconds: float, retries: int) -> LaneClient:
         """Make a client over a pool of connections. Its calls end within `timeout_seconds`."""
         client: Any = cls.from_pool(pool)
-        _find_first(pool, place, FindingConnection)
+        find_first(pool, place, FindingConnection)
         plain = pool.connection_class
         pool.connection_class = type(plain.__name__, (_Writes, plain), {})
         client.lane = Lane(pool.make_connection, timeout_seconds)
         client.retries = retries
-        client.failover_seconds = _FAILOVER_SECONDS if place.finder and retries else 0.0
+        client.failover_seconds = FAILOVER_SECONDS if place.finder and retries else 0.0
         client._popping = {}
         client._timeout = timeout_seconds
         made: LaneClient = client
@@ -209,7 +210,7 @@ class Scripts:
         Without their confirmation in time the writes stay nevertheless.
         """
         if not self.replicas:
-            return await self.run(name, *args), True
+            return await self._repeat(self.lane.call, name, args), True
         answer, replicas = await self._repeat(self._call_and_wait, name, args)
         return answer, replicas >= self.replicas
 
@@ -230,20 +231,20 @@ class Scripts:
             except REFUSALS as error:
                 if not self._may_repeat(error, failures, began):
                     raise _translated(error, self.client, name) from error
-            await asyncio.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+            await sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
             failures += 1
 
     async def _call_and_wait(self, *command: Any) -> tuple[Any, int]:
         mark, _ = script("mark")
         wait = ("WAIT", self.replicas, _CONFIRM_MS)
         answers = self.lane.call_together(command, ("EVAL", mark, 1, self.prefix), wait)
-        answer, _, replicas = await asyncio.gather(*answers)
+        answer, _, replicas = await answers
         return answer, replicas
 
     def _may_repeat(self, error: Exception, failures: int, began: float) -> bool:
-        if failures < self.client.retries and isinstance(error, _RETRIED):
+        if failures < self.client.retries and isinstance(error, RETRIED):
             return True
-        waits = isinstance(error, _RETRIED) or will_pass(error)
+        waits = isinstance(error, RETRIED) or will_pass(error)
         return waits and time.monotonic() < began + self.client.failover_seconds
 
 
@@ -320,7 +321,7 @@ def literal(text: str) -> str:
 
 async def ping(client: AsyncRedis) -> None:
     """Raise `ServerUnreachableError` unless the server answers."""
-    async with server_errors(client), asyncio.timeout(_TIMEOUT_SECONDS * (_RETRIES + 1)):
+    async with server_errors(client), asyncio.timeout(TIMEOUT_SECONDS * (RETRIES + 1)):
         await client.ping()
 
 
@@ -353,7 +354,7 @@ class _Writes:
 
 
 @contextmanager
-def _url_errors(url: str) -> Iterator[None]:
+def url_errors(url: str) -> Iterator[None]:
     problem = url_problem(url)  # before redis-py, which quotes passwords in its errors
     try:
         if not problem:
@@ -364,7 +365,7 @@ def _url_errors(url: str) -> Iterator[None]:
     raise ConfigurationError(f"NONET_REDIS_URL {masked(url)!r}: {problem}") from None
 
 
-def _find_first(pool: Any, place: ServerUrl, how: type) -> None:
+def find_first(pool: Any, place: ServerUrl, how: type) -> None:
     """Let the connections of a pool find their server, unless it is fixed.
 
     Raises:

@@ -63,7 +63,13 @@ class Cancellation:
         self._may_have_sql = may_have_sql
 
     async def cancel(
-        self, ids: Sequence[str], who: str, reason: str = "", *, running: bool = False
+        self,
+        ids: Sequence[str],
+        who: str,
+        reason: str = "",
+        *,
+        running: bool = False,
+        is_logged: bool = True,
     ) -> dict[str, str]:
         """Cancel tasks by their ids.
 
@@ -72,6 +78,7 @@ class Cancellation:
             reason: why, for the same readers; may be empty. For a running task only 60 bytes of
                 `who` and `reason` together are kept.
             running: also cancel running tasks.
+            is_logged: record it in the event stream; False: the caller does.
 
         Returns:
             The state of each task now: ``cancelled``, also if it was cancelled before;
@@ -91,7 +98,7 @@ class Cancellation:
             states |= await self._cancel_kept(await self._kept(unknown), why)
             done = _cancelled(states, "cancelling")
         finally:
-            await self._log(done, len(done), who, reason)
+            await self._log(done, len(done) if is_logged else 0, who, reason)
         return {id: states[id] for id in ids}
 
     async def cancel_all(

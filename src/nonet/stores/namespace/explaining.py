@@ -9,6 +9,8 @@ from typing import Any
 
 from nonet.base.errors import MalformedMessageError, NotFoundError
 from nonet.base.keys import prefix
+from nonet.messages.documents import key_of
+from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
 from nonet.rules.crashes import CRASH_LIMIT
 from nonet.rules.demand import reported_slots
@@ -16,6 +18,7 @@ from nonet.rules.explanation import Facts
 from nonet.rules.pauses import Pause
 from nonet.rules.peers import Needs, Peer
 from nonet.rules.refusal import Refusal
+from nonet.rules.workflows import Blocked, Predecessor, not_a_task
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 from nonet.stores.namespace.lock_board import (
     LOCK_TTL_MS,
@@ -37,6 +40,7 @@ class TaskFacts:
     Args:
         crash_limit: the crashes after which a task is dead, for the words of an explanation.
         lock_ttl_ms: lease of a lock that declares none.
+        cipher: decrypts errors.
     """
 
     def __init__(
@@ -45,12 +49,14 @@ class TaskFacts:
         namespace: str,
         crash_limit: int = CRASH_LIMIT,
         lock_ttl_ms: int = LOCK_TTL_MS,
+        cipher: Cipher = NO_KEYS,
     ) -> None:
         self._lock_ttl_ms = lock_ttl_ms
         self._client = client
         self._prefix = prefix(namespace)
         self._scripts = Scripts(client, self._prefix)
         self._crash_limit = crash_limit
+        self._cipher = cipher
 
     async def read(self, id: str, *, show: int = 5) -> Facts:
         """Return the facts for `nonet.rules.explanation.explain`.
@@ -67,12 +73,14 @@ class TaskFacts:
         found = dict(zip((name.decode() for name in answer[::2]), answer[1::2], strict=True))
         if found["state"] == b"group":
             raise NotFoundError(f"{id} is a group, not a task: 'task-run groups {id}' shows it")
+        if found["state"] == b"workflow":
+            raise NotFoundError(not_a_task(id))
         if found["state"] == b"hold":
             raise NotFoundError(
                 f"{id} is code that holds locks, not a task: 'task-run locks' shows them"
             )
         needs = await self._needs(id, found["state"])
-        facts = _facts(id, found, needs, self._lock_ttl_ms)
+        facts = _facts(id, found, needs, self._lock_ttl_ms, self._cipher)
         return replace(facts, crash_limit=self._crash_limit)
 
     async def _needs(self, id: str, state: bytes) -> Needs:
@@ -88,11 +96,12 @@ class TaskFacts:
         written = int(format) if format and format.isdigit() else 1
         with suppress(MalformedMessageError):
             envelope = decode_envelope(data)
-            return Needs(max(envelope.version, written), envelope.min_version)
+            layout, key = max(envelope.version, written), key_of(envelope.args)
+            return Needs(layout, envelope.min_version, key)
         return Needs(written)
 
 
-def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int) -> Facts:
+def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int, cipher: Cipher) -> Facts:
     now = int(found["now"])
     text = {
         name: value.decode(errors="replace")
@@ -100,9 +109,9 @@ def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int) -> Fa
         if isinstance(value, bytes) and name not in ("ended", "failed")
     }
     if "ended" in found:
-        return _ended_facts(id, found["ended"], now)
+        return _ended_facts(id, found["ended"], now, cipher)
     due, offset = text.get("due"), int(found.get("offset", 0))
-    failed = read_error(found.get("failed"))
+    failed = read_error(id, found.get("failed"), cipher)
     return Facts(
         id=id,
         state=text["state"],
@@ -130,12 +139,28 @@ def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int) -> Fa
         cancel=text.get("cancel", ""),
         start_by=(int(text["start_by"]) - offset) / 1e6 if "start_by" in text else None,
         paused=Pause.decode(text["paused"], text.get("pause", "")) if "paused" in text else None,
+        blocked=_blocked(found, text) if "workflow" in text else None,
         damage=text.get("damage", ""),
     )
 
 
-def _ended_facts(id: str, value: bytes, now: int) -> Facts:
-    ended = parse_ended(value)
+def _blocked(found: dict[str, Any], text: dict[str, str]) -> Blocked:
+    def step(name: str) -> Predecessor | None:
+        row = [part.decode(errors="replace") for part in found.get(name, ())]
+        return Predecessor(*row) if row else None
+
+    return Blocked(
+        workflow=text["workflow"],
+        state=text.get("workflow_state", ""),
+        cancel=text.get("workflow_cancel", ""),
+        missing=int(text.get("missing", 0)),
+        before=step("before"),
+        root=step("root"),
+    )
+
+
+def _ended_facts(id: str, value: bytes, now: int, cipher: Cipher) -> Facts:
+    ended = parse_ended(id, value, cipher)
     document = ended.document
     error = ""
     if ended.state in ("cancelled", "expired"):
@@ -167,13 +192,15 @@ def _refusal(found: dict[str, Any], text: dict[str, str], now: int, lock_ttl_ms:
 
 def _peer(row: Sequence[Any]) -> Peer:
     worker, info, off, knows, is_known, version = row
-    layout = knows.decode().partition("-")[0]
+    layout = knows.decode().partition("-")[0].partition(".")[0]
+    said = reported(info)
     return Peer(
         name=worker_name(worker, info),
         off=off.decode(errors="replace"),
         layout=int(layout) if layout.isdigit() else None,
         version=version.decode(errors="replace") if is_known else None,
-        build=str(reported(info).get("version", "")),
-        sql=str(reported(info).get("sql", "")),
-        slots=reported_slots(reported(info)),
+        build=str(said.get("version", "")),
+        sql=str(said.get("sql", "")),
+        slots=reported_slots(said),
+        keys=tuple(map(str, keys)) if isinstance(keys := said.get("keys"), list) else (),
     )

@@ -10,6 +10,7 @@ from typing import Any
 from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.base.keys import prefix
 from nonet.base.streams import Size
+from nonet.messages.encryption import LACKS
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 # Tasks of the delayed set whose state is read; 1000 take about 1 ms. The others are estimated.
@@ -42,7 +43,9 @@ class Figures:
         active: tasks that have not ended, by class name, priority and size.
         delayed: tasks that wait for their due time.
         overdue: entries of the delayed set whose time passed more than a second ago.
-        waiting, dying: tasks that wait for locks or a resume, and for SQL.
+        waiting, dying: tasks that wait for locks, a resume or other steps of their workflow, and
+            those that wait for SQL.
+        blocked: the waiting ones that wait for other steps; exact.
         is_estimate: `delayed`, `waiting` and `dying` are estimated from a sample, because more than
             a thousand tasks are due or checked soon.
         counters: name of an incident → how often it happened.
@@ -55,6 +58,7 @@ class Figures:
         epoch: since when Redis has these data.
         paused: number of pauses.
         quarantined: entries of the quarantine.
+        workflows: number of those that have not ended or have failed, by state.
     """
 
     streams: Mapping[tuple[str, str], StreamFigures]
@@ -64,6 +68,7 @@ class Figures:
     overdue: int
     waiting: int
     dying: int
+    blocked: int
     is_estimate: bool
     counters: Mapping[str, int]
     workers: Mapping[str, int]
@@ -76,6 +81,7 @@ class Figures:
     epoch: float
     paused: int
     quarantined: int
+    workflows: Mapping[str, int]
 
 
 class Measures:
@@ -103,9 +109,9 @@ class Measures:
         answer = await self._scripts.run(
             "measure", self._ahead_us, _LOOKS, "1" if count_accepted else ""
         )
-        now, streams, (size, overdue, *states, is_estimate), *hashes = answer[:9]
+        now, streams, (size, overdue, *states, is_estimate, blocked), *hashes = answer[:9]
         waiting, dying, woken, buried = states
-        workers, term, paused, quarantined = answer[9:]
+        workers, term, paused, quarantined, workflows = answer[9:]
         epoch, leader, config, counters, active, desired = map(_texts, hashes)
         counts = {name: _number(value) for name, value in counters.items()}
         leads = leader["owner"] and _number(leader["expiry"]) > int(now)
@@ -120,10 +126,11 @@ class Measures:
                 if name.startswith(_SUBMITTED)
             },
             active=_by_class(active),
-            delayed=max(0, size - waiting - dying - woken),
+            delayed=max(0, size - waiting - dying - woken - blocked),
             overdue=overdue,
-            waiting=waiting,
+            waiting=waiting + blocked,
             dying=dying + buried,
+            blocked=blocked,
             is_estimate=is_estimate == 1,
             counters=counts,
             workers=Counter(name.decode(errors="replace").partition("-")[0] for name in workers),
@@ -136,10 +143,18 @@ class Measures:
             epoch=_number(epoch["since"]) / 1e6,
             paused=paused,
             quarantined=quarantined,
+            workflows={
+                state.decode(): number
+                for state, number in zip(workflows[::2], workflows[1::2], strict=True)
+            },
         )
 
-    async def handed_on(self) -> dict[tuple[str, str], int]:
-        """Count the tasks that wait for a worker that can run them, by class and size."""
+    async def handed_on(self) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], str]]:
+        """Count the tasks that wait for a worker that can run them, by class and size.
+
+        Returns:
+            The numbers; and why a worker could not decrypt the oldest, where that is the reason.
+        """
         key = self._scripts.prefix
         async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
             for size in Size:
@@ -151,12 +166,20 @@ class Measures:
             ]
             for size, group in groups:
                 pipe.zcard(f"{key}unfit:{size}:{group}")
-            numbers = await pipe.execute()
+                pipe.zrange(f"{key}unfit:{size}:{group}", 0, 0)
+            told = await pipe.execute()
+            for first in told[1::2]:
+                pipe.hget(f"{key}t:{first[0].decode() if first else ''}", "blocker")
+            blockers = [(text or b"").decode(errors="replace") for text in await pipe.execute()]
         found: Counter[tuple[str, str]] = Counter()
-        for (size, group), number in zip(groups, numbers, strict=True):
+        locked = dict[tuple[str, str], str]()
+        for (size, group), number, blocker in zip(groups, told[::2], blockers, strict=True):
             # KIND:PRIORITY:NAME|UNFIT, see lib/record.lua
-            found[group.split(":", 2)[2].partition("|")[0], str(size)] += number
-        return dict(+found)
+            place = group.split(":", 2)[2].partition("|")[0], str(size)
+            found[place] += number
+            if blocker.startswith(LACKS):
+                locked[place] = blocker
+        return dict(+found), locked
 
     async def memory(self) -> tuple[int | None, int | None]:
         """Return the bytes that Redis uses and may use (0: unlimited); None if INFO is denied.

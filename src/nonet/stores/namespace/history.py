@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from nonet.base.keys import prefix
+from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.rules.figures import (
     ClassFigures,
     SlotFigures,
@@ -157,8 +158,9 @@ class _Slots(NamedTuple):
 class History:
     """The history of one namespace, over a broker's connection; scripts write it."""
 
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+    def __init__(self, client: AsyncRedis, namespace: str, cipher: Cipher = NO_KEYS) -> None:
         self._client = client
+        self._cipher = cipher
         self.namespace = namespace
         self._prefix = prefix(namespace)
 
@@ -261,7 +263,7 @@ class History:
                 )
             if any(needle in entry for entry in page):
                 # Short lines need a line that comes behind them, perhaps on the page before.
-                for kept in _parsed([*page, *newer], set_by):
+                for kept in _parsed([*page, *newer], set_by, self._cipher):
                     if kept.task.id == id:
                         return kept
             if len(page) < _PAGES[name]:
@@ -380,7 +382,7 @@ class History:
             for entry in reversed(page):
                 position += 1
                 with suppress(ValueError, OverflowError):  # an entry of a foreign client
-                    kept = _kept(entry, newer, set_by)
+                    kept = _kept(entry, newer, set_by, self._cipher)
                     newer = kept.task
                     if skipped is None:
                         yield position - 1, kept
@@ -390,12 +392,12 @@ class History:
                 return
 
 
-def _parsed(entries: Sequence[bytes], set_by: timedelta) -> Iterator[Kept]:
+def _parsed(entries: Sequence[bytes], set_by: timedelta, cipher: Cipher) -> Iterator[Kept]:
     """Parse lines, the newest first."""
     newer = None
     for entry in reversed(entries):
         with suppress(ValueError, OverflowError):  # an entry of a foreign client
-            kept = _kept(entry, newer, set_by)
+            kept = _kept(entry, newer, set_by, cipher)
             newer = kept.task
             yield kept
 
@@ -418,7 +420,7 @@ def _parse(cursor: str) -> dict[str, _Position]:
         ) from error
 
 
-def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta) -> Kept:
+def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta, cipher: Cipher) -> Kept:
     """Parse an entry: columns, and for a failure the texts whose lengths are its last columns.
 
     A short entry has id, ticket and start only; the others are those of the entry after it.
@@ -438,6 +440,7 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta) -> Kept:
             texts.append(body[at : at + length])
             at += length
     reason, error_type, error, traceback, envelope = texts or [b""] * 5
+    why = more[0] if state == "cancelled" and more else _text(error)
     return Kept(
         EndedTask(
             id=id,
@@ -451,8 +454,8 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta) -> Kept:
             ended=instant(ended) - set_by,
             worker=worker,
             error_type=_text(error_type),
-            error=more[0] if state == "cancelled" and more else _text(error),
-            traceback=_text(traceback),
+            error=cipher.decrypt_text(why, id, "error"),
+            traceback=cipher.decrypt_text(_text(traceback), id, "traceback"),
             reason=_text(reason),
         ),
         life=submitted or ended,

@@ -19,7 +19,9 @@ from nonet.stores.connection.redis import connect_sync, literal, run_sync
 # Keys KIND:ID that belong to a task until it ends.
 _OF_A_TASK = ("t", "b", "l", "h", "c", "e", "open", "awaits", "waiters")
 # Keys that exist while a task waits, has a deadline or a unique key, or a group is open.
-_OF_TASKS = ("queue:*", "writers:*", "deadlines", "u:*", "g:*")
+_OF_TASKS = ("queue:*", "writers:*", "deadlines", "u:*", "g:*", "f:*", "[mj]:*", "edges")
+# Keys KIND:STEP that a workflow keeps until it is forgotten, so that it can be resumed.
+_OF_A_WORKFLOW = ("n", "k", "s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +137,18 @@ def leaked_keys(
         if (
             not any(fnmatch.fnmatchcase(name, one) for one in owned)
             and not (kind in _OF_A_TASK and rest in live)
+            and not (kind in _OF_A_WORKFLOW and client.exists(_workflow_of(key)))
             and client.ttl(found) == -1
             and not _is_of_a_worker(client, key)
         ):
             leaked.append(key)
     return sorted(leaked)
+
+
+def _workflow_of(key: str) -> str:
+    """The key of the workflow to which the key of a step belongs."""
+    namespace, _, name = key.partition(":")
+    return f"{namespace}:f:{name.partition(':')[2].rpartition(':')[0]}"
 
 
 def _is_of_a_worker(client: Any, key: str) -> bool:

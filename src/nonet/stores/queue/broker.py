@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
@@ -27,8 +27,6 @@ from nonet.stores.connection.redis import (
     AsyncRedis,
     Scripts,
     blocking_pop,
-    connect,
-    connect_blocking,
     connect_sync,
     ping,
     run_sync,
@@ -37,7 +35,8 @@ from nonet.stores.connection.redis import (
 from nonet.stores.connection.topology import follow, read_place
 from nonet.stores.queue.deliveries import Delivery, read_delivery
 from nonet.stores.queue.settling import Settlements
-from nonet.stores.queue.submissions import Accepted, Submission, Submissions
+from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.stores.queue.transport import ASYNCIO, Transport
 from nonet.stores.queue.wakes import Wakes
 from nonet.tasks.locks import has_structural
 
@@ -133,6 +132,7 @@ class Broker:
         confirm_replicas: number of replicas that must confirm a submit, a settle or a
             structural lock.
         history: number of ended tasks to list, see `nonet.stores.namespace.history`; 0: none.
+        transport: whether calls suspend a coroutine or block a thread.
 
     Attributes:
         epoch: the epoch of Redis that this process saw last.
@@ -160,23 +160,25 @@ class Broker:
         crash_limit: int = CRASH_LIMIT,
         confirm_replicas: int = 0,
         history: int = 0,
+        transport: Transport = ASYNCIO,
     ) -> None:
         self.url = url
+        self.transport = transport
         self.prefix: str = prefix(namespace)
         self.epoch: EpochSeen = EpochSeen()
         self.clock: ClockWatch = ClockWatch()
         self.config_version: str = ""
-        self.client: AsyncRedis = connect(url, self.prefix)
+        self.client: AsyncRedis = transport.connect(url, self.prefix)
         self.scripts: Scripts = Scripts(self.client, self.prefix, replicas=confirm_replicas)
-        self._blocking = connect_blocking(url, self.prefix)
-        self.wakes: Wakes = Wakes(url, self.prefix)
+        self._blocking = transport.connect_blocking(url, self.prefix)
+        self.wakes: Wakes = transport.wakes(url, self.prefix)
         self.moved: timedelta = timedelta(0)
         self._asking: dict[str, _Asking] = {}
         self._following: asyncio.Task[None] | None = None
         self.lock_ttl_ms: int = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
         self.keeping: str = f"{round(result_ttl * 1000)}|{round(dedup_ttl * 1000)}|{history}"
-        self._submissions = Submissions(self.scripts, self.keeping)
+        self._submissions = transport.submissions(self.scripts, self.keeping)
         self._settlements = Settlements(self.scripts, (self.keeping, self.lock_ttl_ms))
         self._waits = waits.microseconds()
         self._message_limit = message_limit
@@ -227,7 +229,7 @@ class Broker:
         """Call `accept`; return False for each task that was known already."""
         return [item.created for item in await self.accept(submissions)]
 
-    async def accept(self, submissions: Sequence[Submission]) -> list[Accepted]:
+    def accept(self, submissions: Sequence[Submission]) -> Coroutine[Any, Any, list[Accepted]]:
         """Create the tasks whose ids are not known yet. Safe to repeat.
 
         Tasks are created in chunks of at most 500 tasks or 1 MiB, each completely or not at all.
@@ -237,7 +239,7 @@ class Broker:
             LimitImpossible: a task asks a rate limiter for more than its limit.
             AdmissionRejected: a ceiling is reached.
         """
-        return await self._submissions.accept(submissions)
+        return self._submissions.accept(submissions)
 
     async def check_room(self, submissions: Sequence[Submission]) -> None:
         """Check that these tasks could be submitted now.
@@ -612,11 +614,25 @@ class Broker:
         parts = [part.decode(errors="replace") for part in told]
         return [Order(*row) for row in zip(parts[::3], parts[1::3], parts[2::3], strict=True)]
 
+    async def begin(self) -> None:
+        """Begin the epoch of an empty Redis that this process has just started, if none has begun.
+
+        The first use of a Redis withholds structural locks for 2 s, in case another process still
+        holds some by earlier data. Here there were none. A process that knows of some after all
+        still reports the loss, see ``lib/epoch.lua``.
+        """
+        await self._presence("", [], rest_ms=0)
+
     async def _presence(
-        self, worker: str, ids: Sequence[str]
+        self, worker: str, ids: Sequence[str], *, rest_ms: int | None = None
     ) -> tuple[int, list[bytes], list[int]]:
-        """Read the epoch, the orders of a worker, and what is known of each id."""
-        answer = await self.scripts.run("presence", self.epoch.seen, self.lock_ttl_ms, worker, *ids)
+        """Read the epoch, the orders of a worker, and what is known of each id.
+
+        Args:
+            rest_ms: how long former holders of locks may rely on them; None: the TTL of locks.
+        """
+        rest_ms = self.lock_ttl_ms if rest_ms is None else rest_ms
+        answer = await self.scripts.run("presence", self.epoch.seen, rest_ms, worker, *ids)
         self.epoch.see(answer)
         self.config_version = answer[2].decode()
         return int(answer[0]), answer[3], answer[4:]

@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from nonet.base.errors import MalformedMessageError
+from nonet.messages.documents import revealed
+from nonet.messages.encryption import Cipher
 from nonet.messages.message import ErrorDocument, decode_error
 from nonet.stores.connection.redis import AsyncRedis, server_errors
 from nonet.stores.queue.places import readable
@@ -33,8 +35,8 @@ class TaskDetails:
     ended: Ended | None
 
 
-async def read_details(client: AsyncRedis, prefix: str, id: str) -> TaskDetails:
-    """Read the keys of a task; those that are damaged count as missing."""
+async def read_details(client: AsyncRedis, prefix: str, id: str, cipher: Cipher) -> TaskDetails:
+    """Read the keys of a task, and decrypt all but its message; damaged ones count as missing."""
     async with server_errors(client), client.pipeline(transaction=True) as pipe:
         pipe.hgetall(f"{prefix}t:{id}").lrange(f"{prefix}h:{id}", 0, -1).get(f"{prefix}l:{id}")
         pipe.get(f"{prefix}e:{id}").get(f"{prefix}r:{id}")
@@ -47,15 +49,15 @@ async def read_details(client: AsyncRedis, prefix: str, id: str) -> TaskDetails:
     return TaskDetails(
         record=text,
         envelope=envelope,
-        failures=_errors(documents),
+        failures=_errors(id, documents, cipher),
         locks=[row[1] for row in rows if len(row) > 1 and row[1].startswith(("lock:", "limiter:"))],
-        ended=parse_ended(value) if value and not text else None,
+        ended=parse_ended(id, value, cipher) if value and not text else None,
     )
 
 
-def _errors(documents: Sequence[bytes]) -> list[ErrorDocument]:
+def _errors(id: str, documents: Sequence[bytes], cipher: Cipher) -> list[ErrorDocument]:
     found = []
     for document in documents:
         with suppress(MalformedMessageError):  # tests and foreign clients write others
-            found.append(decode_error(document))
+            found.append(revealed(decode_error(document), id, cipher))
     return found

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 from nonet.base.errors import NotFoundError
 from nonet.base.keys import prefix
+from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 from nonet.stores.queue.results import Ended, ended_status, parse_ended
 from nonet.stores.queue.submissions import Submission
@@ -49,8 +50,9 @@ class GroupStatus:
 class Groups:
     """The groups of one namespace, over a broker's connection."""
 
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+    def __init__(self, client: AsyncRedis, namespace: str, cipher: Cipher = NO_KEYS) -> None:
         self._client = client
+        self._cipher = cipher
         self._prefix = prefix(namespace)
         self._scripts = Scripts(client, self._prefix)
 
@@ -91,7 +93,8 @@ class Groups:
             values = await self._client.hgetall(f"{key}:results")
         if total is None:
             raise NotFoundError(f"group {group!r} is unknown, or its results have expired")
-        ended = {id.decode(): parse_ended(value) for id, value in values.items()}
+        stored = {id.decode(): value for id, value in values.items()}
+        ended = {id: parse_ended(id, value, self._cipher) for id, value in stored.items()}
         ids = [child_id(group, index) for index in range(int(total))]
         return [(id, ended.get(id)) for id in ids]
 
@@ -106,7 +109,11 @@ class Groups:
             async with server_errors(self._client):
                 values = await self._client.hmget(f"{self._prefix}g:{group.id}:results", ids)
         pairs = zip(ids, values, strict=True)
-        return ids, {id: ended_status(id, parse_ended(value)) for id, value in pairs if value}
+        return ids, {
+            id: ended_status(id, parse_ended(id, value, self._cipher))
+            for id, value in pairs
+            if value
+        }
 
     async def pending(self, group: str) -> list[str]:
         """Read the ids of children that have not ended, in no order.

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.base.keys import prefix
+from nonet.base.synchronous import timeout
+from nonet.messages.documents import revealed
+from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
 from nonet.messages.repetition import Known
+from nonet.rules.workflows import blocker_in_words
 from nonet.stores.connection.clock import correction
 from nonet.stores.connection.redis import (
     AsyncRedis,
@@ -66,14 +69,27 @@ class Ended:
 
 
 class Results:
-    """Reads one namespace over a broker's connections; waits over a connection of its own."""
+    """Reads one namespace over a broker's connections; waits over a connection of its own.
 
-    def __init__(self, client: AsyncRedis, scripts: Scripts, url: str, namespace: str) -> None:
+    Args:
+        wakes: makes what waits for wake-ups, see `nonet.stores.queue.transport`.
+    """
+
+    def __init__(
+        self,
+        client: AsyncRedis,
+        scripts: Scripts,
+        url: str,
+        namespace: str,
+        cipher: Cipher = NO_KEYS,
+        wakes: Callable[[str, str], Any] = Wakes,
+    ) -> None:
         self._client = client
+        self._cipher = cipher
         self._prefix = prefix(namespace)
         self._scripts = scripts
         self._places = Places(scripts)
-        self._wakes = Wakes(url, self._prefix)
+        self._wakes: Wakes = wakes(url, self._prefix)
 
     async def aclose(self) -> None:
         """Stop listening and close the connection."""
@@ -108,9 +124,9 @@ class Results:
             with self._wakes.expecting(id) as wake:
                 while True:
                     left = math.inf if deadline is None else deadline - time.monotonic()
-                    answer = await self._look(id, left, holders)
+                    answer = await self._look(id, left, wake.client, holders)
                     if answer[0] == b"ended":
-                        return parse_ended(answer[1])
+                        return parse_ended(id, answer[1], self._cipher)
                     if answer[0] == b"unknown":
                         return None
                     if answer[0] == b"deadlock":
@@ -125,16 +141,16 @@ class Results:
     async def _await_no_more(self, id: str, holders: Sequence[str]) -> None:
         """Remove the entry of a wait that is over, so that it does not look like a deadlock."""
         with suppress(NonetError, TimeoutError):
-            async with asyncio.timeout(_LOOK_SECONDS), server_errors(self._client):
+            async with timeout(_LOOK_SECONDS), server_errors(self._client):
                 for holder in holders:
                     await self._client.zrem(f"{self._prefix}awaits:{holder}", id)
 
-    async def _look(self, id: str, seconds: float, holders: Sequence[str]) -> Sequence[bytes]:
+    async def _look(
+        self, id: str, seconds: float, client: str, holders: Sequence[str]
+    ) -> Sequence[bytes]:
         # Without this limit, an unavailable Redis would fail only after all retries.
-        async with asyncio.timeout(None if seconds == math.inf else max(seconds, _LOOK_SECONDS)):
-            answer: Sequence[bytes] = await self._scripts.run(
-                "wait", id, self._wakes.client, *holders
-            )
+        async with timeout(None if seconds == math.inf else max(seconds, _LOOK_SECONDS)):
+            answer: Sequence[bytes] = await self._scripts.run("wait", id, client, *holders)
         return answer
 
     async def status(self, id: str) -> TaskStatus | None:
@@ -148,9 +164,9 @@ class Results:
             return _damaged_status(id)
         if _is_task(record):
             set_by = _NO_TIME if due is None else await correction(self._client, self._prefix)
-            found = _live_status(id, record, _wall(due, set_by), dying, failed)
+            found = _live_status(self._cipher, id, record, _wall(due, set_by), dying, failed)
             return (await self._with_names([found]))[0]
-        return ended_status(id, parse_ended(value)) if value else None
+        return ended_status(id, parse_ended(id, value, self._cipher)) if value else None
 
     async def progress(self, id: str) -> tuple[bool, Progress | None]:
         """Return whether a task is live, and the progress of its running attempt."""
@@ -162,7 +178,8 @@ class Results:
             for name, value in zip(names, values, strict=True)
             if value is not None
         }
-        return bool(record) and record.get("stream") != "hold", _progress(record)
+        is_live = bool(record) and record.get("stream") != "hold"
+        return is_live, _progress(id, record, self._cipher)
 
     async def recognise(self, id: str) -> Known | None:
         """Read the state of a task and the mark of the letter that it repeats; None if unknown."""
@@ -259,7 +276,7 @@ class Results:
                     found.append(_damaged_status(id))
                 elif _is_task(record):
                     due = _wall(dues.get(id), set_by)
-                    found.append(_live_status(id, record, due, errors.get(id)))
+                    found.append(_live_status(self._cipher, id, record, due, errors.get(id)))
         return await self._with_names(found)
 
     async def _set_aside(
@@ -322,12 +339,13 @@ class Results:
         return await drain(self._scripts, workers, who)
 
 
-def parse_ended(value: bytes) -> Ended:
-    """Parse a stored ``state|fence|document``."""
+def parse_ended(id: str, value: bytes, cipher: Cipher) -> Ended:
+    """Parse and decrypt the stored end of task `id`: ``state|fence|document``."""
     state, _, rest = value.partition(b"|")
     document = rest.partition(b"|")[2]
     try:
-        return Ended(state.decode(), decode_result(document) if document else None)
+        found = revealed(decode_result(document), id, cipher) if document else None
+        return Ended(state.decode(), found)
     except MalformedMessageError:
         return Ended(state.decode(), None)
 
@@ -367,6 +385,7 @@ def _is_task(record: Mapping[bytes, bytes]) -> bool:
 
 
 def _live_status(
+    cipher: Cipher,
     id: str,
     record: dict[bytes, bytes],
     due: datetime | None,
@@ -383,7 +402,8 @@ def _live_status(
     state, used = text.get("state", ""), _number(text.get("attempt"))
     running = state == "running"
     waits_for_sql = state == "dying" and due is not None
-    last = read_error(dying or failed)
+    blocker = text.get("blocker", "") if state == "waiting" or waits_for_sql else ""
+    last = read_error(id, dying or failed, cipher)
     return TaskStatus(
         id=id,
         name=text.get("name", ""),
@@ -397,18 +417,19 @@ def _live_status(
         waits_since=_waits_since(text) if state in ("queued", "waiting") else None,
         worker=text.get("owner", "") if state in ("running", "dying") else "",
         worker_deaths=_number(text.get("deaths")),
-        blocker=text.get("blocker", "") if state == "waiting" or waits_for_sql else "",
+        blocker=blocker_in_words(blocker) if text.get("blocked") else blocker,
         reason=text.get("reason", ""),
         error=error_line(last.error_type, last.error) if last else text.get("error", ""),
         group=text.get("group", ""),
+        workflow=text.get("workflow", ""),
         crashes=_number(text.get("crashes")),
         usage=last.usage if last else None,
         traceback=last.traceback if last else "",
-        progress=_progress(text),
+        progress=_progress(id, text, cipher),
     )
 
 
-def _progress(record: Mapping[str, str]) -> Progress | None:
+def _progress(id: str, record: Mapping[str, str], cipher: Cipher) -> Progress | None:
     """Return the progress of the running attempt, but not that of an earlier one."""
     fence, _, rest = record.get("progress", "").partition("|")
     fraction, _, at = rest.partition("|")
@@ -419,23 +440,26 @@ def _progress(record: Mapping[str, str]) -> Progress | None:
         share = float(fraction) if fraction else None
     except ValueError:  # a damaged record
         return None
-    return Progress(share, record.get("doing", ""), moment)
+    doing = cipher.decrypt_text(record.get("doing", ""), id, "progress")
+    return Progress(share, doing, moment)
 
 
 def _waits_since(record: Mapping[str, str]) -> datetime | None:
     """Since when a queued or waiting task waits; `record` has the text of its fields."""
     if record.get("since"):  # it waits for a lock, or was woken
         return _instant(record["since"])
+    if record.get("blocked"):
+        return _instant(record.get("ticket"))
     if record.get("state") == "waiting":  # a worker handed it back
         return _instant(record.get("put"))
     milliseconds, _ = entry_of(record.get("pointer", "").rpartition(" ")[2])
     return _instant(f"{milliseconds}000" if milliseconds else record.get("gen"))
 
 
-def read_error(document: bytes | None) -> ErrorDocument | None:
-    """Parse a stored error document; None if it is missing or unreadable."""
+def read_error(id: str, document: bytes | None, cipher: Cipher) -> ErrorDocument | None:
+    """Parse and decrypt an error document of task `id`; None if it is missing or unreadable."""
     try:
-        return decode_error(document) if document else None
+        return revealed(decode_error(document), id, cipher) if document else None
     except MalformedMessageError:
         return None
 

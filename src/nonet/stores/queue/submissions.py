@@ -35,7 +35,8 @@ class Submission(msgspec.Struct, frozen=True):
 
     Attributes:
         stream: ``priority:size``.
-        due_us: earliest start in Unix microseconds; 0: now.
+        due_us: earliest start in Unix microseconds; 0: now; below 0: the delay from the time of the
+            submission, negated, which counts by the clock of Redis.
         group: id of the group whose child this is, or empty.
         envelope: opaque bytes.
         locks: lines of `nonet.tasks.locks.encode_locks`.
@@ -63,6 +64,15 @@ class Submission(msgspec.Struct, frozen=True):
         terms = "\n".join(filter(None, (self.terms, "admitted|1")))
         return msgspec.structs.replace(self, terms=terms)
 
+    def as_step(self, term: str) -> Submission:
+        """Return a copy that a workflow releases.
+
+        Args:
+            term: the line of `nonet.messages.terms.step_term`.
+        """
+        terms = "\n".join(filter(None, (term, self.terms)))
+        return msgspec.structs.replace(self, terms=terms)
+
     def spec(self) -> tuple[Any, ...]:
         """Return the fields by which a script submits it later, for example as a callback."""
         return (self.id, self.name, self.stream, self.envelope, self.locks, self.terms)
@@ -81,11 +91,7 @@ class Accepted(msgspec.Struct, frozen=True):
 
 
 class Submissions:
-    """Submit to one namespace, and merge concurrent submissions into one call.
-
-    The first submission is sent at once. Those made while it is under way are sent together when
-    it is answered; nothing waits for a timer. Each caller gets its own answer or error, and its
-    chunk is accepted as a whole or not at all.
+    """Submit to one namespace, chunk by chunk.
 
     Args:
         scripts: run the scripts.
@@ -95,15 +101,11 @@ class Submissions:
     def __init__(self, scripts: Scripts, keeping: str) -> None:
         self._scripts = scripts
         self._keeping = keeping
-        self._waiting: deque[_Step] = deque()
-        self._is_busy = False
-        self._is_crowded = False
-        self._sender: asyncio.Task[None] | None = None
 
     async def accept(self, submissions: Sequence[Submission]) -> list[Accepted]:
         """See `nonet.stores.queue.broker.Broker.accept`."""
         if len(submissions) == 1:
-            return list(await self._accept(submissions))
+            return await self._accept(submissions)
         accepted: list[Accepted] = []
         for chunk in chunks(submissions):
             try:
@@ -123,13 +125,65 @@ class Submissions:
             checked += len(chunk)
 
     async def aclose(self) -> None:
+        """Wait for calls under way."""
+
+    async def _accept(self, chunk: Sequence[Submission]) -> list[Accepted]:
+        return await self._complete(chunk, await self._ask(chunk))
+
+    async def _complete(
+        self, chunk: Sequence[Submission], accepted: Sequence[Accepted | None]
+    ) -> list[Accepted]:
+        """Submit again, one by one, the tasks that were not created: this raises their error."""
+        found: list[Accepted] = []
+        for task, item in zip(chunk, accepted, strict=True):
+            if item is None:
+                (item,) = await self._ask([task])
+            assert item is not None  # a task submitted alone is created, or raises
+            found.append(item)
+        return found
+
+    def _unconfirmed(self, chunk: Sequence[Submission]) -> NotConfirmedError:
+        what = "a submitted task" if len(chunk) == 1 else f"{len(chunk)} submitted tasks"
+        return NotConfirmedError(what, self._scripts.replicas, [item.id for item in chunk])
+
+    async def _ask(self, chunk: Sequence[Submission]) -> Sequence[Accepted | None]:
+        if not chunk:
+            return []
+        scripts = self._scripts
+        answer, is_safe = await scripts.run_confirmed(
+            "submit", self._keeping, *submit_arguments(chunk)
+        )
+        if not is_safe:
+            raise self._unconfirmed(chunk)
+        if answer == 1:
+            return [Accepted(item.id, True) for item in chunk]
+        _raise_refusal(answer, 0)
+        return [_accepted(item, new) for item, new in zip(chunk, answer, strict=True)]
+
+
+class MergedSubmissions(Submissions):
+    """Submit to one namespace, and merge concurrent submissions of an event loop into one call.
+
+    The first submission is sent at once. Those made while it is under way are sent together when
+    it is answered; nothing waits for a timer. Each caller gets its own answer or error, and its
+    chunk is accepted as a whole or not at all.
+    """
+
+    def __init__(self, scripts: Scripts, keeping: str) -> None:
+        super().__init__(scripts, keeping)
+        self._waiting: deque[_Step] = deque()
+        self._is_busy = False
+        self._is_crowded = False
+        self._sender: asyncio.Task[None] | None = None
+
+    async def aclose(self) -> None:
         """Wait briefly for calls under way: Redis may not answer."""
         if self._sender is not None and not self._sender.done():
             await asyncio.wait({self._sender}, timeout=_CLOSE_SECONDS)
             self._sender.cancel()
             await asyncio.wait({self._sender})
 
-    async def _accept(self, chunk: Sequence[Submission]) -> Sequence[Accepted]:
+    async def _accept(self, chunk: Sequence[Submission]) -> list[Accepted]:
         self._scripts.lane.check_loop()
         if len(chunk) > _MERGED_TASKS:
             return await self._complete(chunk, await self._ask(chunk))
@@ -207,49 +261,17 @@ class Submissions:
             except Exception as error:
                 step.fail(error)
 
-    async def _complete(
-        self, chunk: Sequence[Submission], accepted: Sequence[Accepted | None]
-    ) -> list[Accepted]:
-        """Submit again, one by one, the tasks that were not created: this raises their error."""
-        found: list[Accepted] = []
-        for task, item in zip(chunk, accepted, strict=True):
-            if item is None:
-                (item,) = await self._ask([task])
-            assert item is not None  # a task submitted alone is created, or raises
-            found.append(item)
-        return found
-
-    def _unconfirmed(self, chunk: Sequence[Submission]) -> NotConfirmedError:
-        what = "a submitted task" if len(chunk) == 1 else f"{len(chunk)} submitted tasks"
-        return NotConfirmedError(what, self._scripts.replicas, [item.id for item in chunk])
-
-    async def _ask(self, chunk: Sequence[Submission]) -> Sequence[Accepted | None]:
-        if not chunk:
-            return []
-        scripts = self._scripts
-        answer, is_safe = await scripts.run_confirmed(
-            "submit", self._keeping, *submit_arguments(chunk)
-        )
-        if not is_safe:
-            raise self._unconfirmed(chunk)
-        if answer == 1:
-            return [Accepted(item.id, True) for item in chunk]
-        _raise_refusal(answer, 0)
-        return [_accepted(item, new) for item, new in zip(chunk, answer, strict=True)]
-
 
 class _Step:
     """One chunk of one caller, and the answer for it."""
 
     __slots__ = ("answer", "chunk")
 
-    def __init__(
-        self, chunk: Sequence[Submission], answer: asyncio.Future[Sequence[Accepted]]
-    ) -> None:
+    def __init__(self, chunk: Sequence[Submission], answer: asyncio.Future[list[Accepted]]) -> None:
         self.chunk = chunk
         self.answer = answer
 
-    def succeed(self, accepted: Sequence[Accepted]) -> None:
+    def succeed(self, accepted: list[Accepted]) -> None:
         if not self.answer.done():
             self.answer.set_result(accepted)
 

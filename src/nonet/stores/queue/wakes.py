@@ -14,9 +14,14 @@ _LISTEN_PAUSE = 0.5
 
 
 class Wake:
-    """The wake-ups of one wait, see `Wakes.expecting`."""
+    """The wake-ups of one wait, see `Wakes.expecting`.
 
-    def __init__(self, listen: Callable[[], None]) -> None:
+    Attributes:
+        client: the name to which scripts send them.
+    """
+
+    def __init__(self, client: str, listen: Callable[[], None]) -> None:
+        self.client = client
         self._listen = listen
         self._told = asyncio.Event()
 
@@ -47,7 +52,7 @@ class Wakes:
     """
 
     def __init__(self, url: str, prefix: str) -> None:
-        self.client: str = f"client-{secrets.token_hex(8)}"
+        self.client: str = new_name()
         self.blocking: AsyncRedis = connect_blocking(url, prefix)
         self._key = f"{prefix}wake:{self.client}"
         self._waiting: dict[str, set[Wake]] = {}
@@ -67,7 +72,7 @@ class Wakes:
         Inside the block query the state, then wait. Redis can lose a wake-up, so also query again
         from time to time.
         """
-        wake = Wake(self._listen)
+        wake = Wake(self.client, self._listen)
         self._waiting.setdefault(id, set()).add(wake)
         try:
             yield wake
@@ -90,3 +95,8 @@ class Wakes:
                 continue
             for wake in self._waiting.get(id.decode() if id else "", ()):
                 wake.tell()
+
+
+def new_name() -> str:
+    """Return a name to which scripts can send wake-ups."""
+    return f"client-{secrets.token_hex(8)}"

@@ -8,6 +8,8 @@
 -- returns n × the state of the task now: cancelled, also if it was before; cancelling: its worker is notified,
 --       or the next one that can read its newer format; '' if it is unknown
 -- @include base wake record submitting limits locks index group finish pauses queues refusal waiting cancel ending
+-- @defer ending workflow load_end_step
+end_step = load_end_step
 local is_in_sql, text, why, FIRST, ONE_HOUR = ARGV[2] == '1', ARGV[3], ARGV[4], 5, 3600000
 
 local documents = {}  -- of tasks without an attempt, by class
@@ -28,7 +30,7 @@ local said = string.gsub(string.sub(why, 1, 100), '%c', ' ')  -- in the history,
 local function is_plain(record)
   return record.stream and (record.state == 'queued' or record.state == 'delayed')
     and not (record.fence or record.settled or record.group or record.opens or record.waited or record.unique
-      or record.saved or record.suspect or record.letter or record.places or record.since or record.unfit)
+      or record.saved or record.workflow or record.suspect or record.letter or record.places or record.since or record.unfit)
 end
 
 local function end_plainly(id, record, document)

@@ -5,7 +5,9 @@
 -- ARGV  id, how many holders to name, how many entries of a stream to read to find its position
 -- returns {n × (name, value)}, empty if the id is unknown. The value of 'holders' is rows of lib/sight. The value of
 --       'peers' is a row for each live worker of its size: worker, what it reports of itself, why it takes no
---       tasks or '', what it knows or '', 1 if it knows the class, version of the class
+--       tasks or '', what it knows or '', 1 if it knows the class, version of the class. The value of 'before', for a
+--       step of a workflow that waits for others, is {id, class, state} of the first of them; that of 'root' is the same
+--       of the step for which that one waits in the end
 -- @include base wake streams unread record damage limits locks pauses queues refusal sight
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
@@ -134,19 +136,83 @@ local function add_refusal(me)
   end
 end
 
+-- The first predecessor of a step that has not ended, by its place; nil if there is none.
+local function first_missing(workflow, place)
+  local missing, FEW = P .. 'm:' .. workflow .. ':' .. place, 500
+  local after = {}
+  for edge in string.gmatch(string.match(redis.call('HGET', P .. 'f:' .. workflow .. ':graph', place) or '', ' .*$') or '', '%S+') do
+    after[#after + 1] = string.sub(edge, 2)
+  end
+  if #after > FEW then  -- any of them, so that the script stays short
+    return redis.call('SRANDMEMBER', missing) or nil
+  end
+  for _, before in ipairs(after) do
+    if redis.call('SISMEMBER', missing, before) == 1 then
+      return before
+    end
+  end
+  return nil
+end
+
+-- What a step that has not ended does, and whether it is blocked itself; what it adds counts as its own. Returns its
+-- place, or that of a step that it added; a row for people; 1 if that is blocked.
+local function look_at(workflow, place)
+  local step = workflow .. ':' .. place
+  local record = read_fields(P .. 't:' .. step, {'state', 'name', 'blocked'})
+  if record.state then
+    return place, {step, record.name or '', record.state}, record.blocked
+  end
+  local name = string.match(redis.call('HGET', P .. 'f:' .. workflow .. ':graph', place) or '', '^%S*')
+  local added = redis.call('SRANDMEMBER', P .. 'j:' .. step)
+  if added then
+    return added, {step, name, 'done'}, true
+  end
+  for _, how in ipairs({'done', 'failed', 'taken', 'unneeded'}) do
+    if redis.call('ZSCORE', P .. 'edges', how .. ' ' .. step) then
+      return place, {step, name, 'followed'}
+    end
+  end
+  return place, {step, name, 'lost'}
+end
+
+-- What a blocked step waits for.
+local function add_blocked(workflow, place)
+  local MOST_HOPS = 100
+  local flow = read_fields(P .. 'f:' .. workflow, {'state', 'cancel'})
+  add('workflow', workflow)
+  add('workflow_state', flow.state)
+  add('workflow_cancel', flow.cancel)
+  add('missing', redis.call('SCARD', P .. 'm:' .. workflow .. ':' .. place))
+  local from, row, goes_on = first_missing(workflow, place), nil, true
+  for hop = 1, MOST_HOPS do
+    if not from or not goes_on then
+      break
+    end
+    place, row, goes_on = look_at(workflow, from)
+    if hop == 1 then
+      add('before', row)
+    end
+    -- A step that was added has ended or is looked at itself; a blocked one waits for its own predecessors.
+    from = goes_on and (place ~= from and place or first_missing(workflow, place)) or nil
+  end
+  add('root', row)
+end
+
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
 local damage = damage_of(id)
 if damage then
   return {'now', digits(now), 'offset', digits(offset), 'state', 'damaged', 'damage', damage}
 end
 local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
-  'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes'})
+  'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes', 'blocked', 'workflow'})
 add('now', now)
 add('offset', offset)
 if not record.state or record.stream == 'hold' then
   local ended = redis.call('GET', P .. 'r:' .. id)
   if record.state then
     add('state', 'hold')
+  elseif redis.call('EXISTS', P .. 'f:' .. id) == 1 then
+    add('state', 'workflow')
   elseif ended then
     add('state', 'ended')
     add('ended', ended)
@@ -169,8 +235,10 @@ add('started', record.started)
 add('handed', record.handed)
 add('start_by', AT_REST[record.state] and string.match(record.start_by or '', '^%d+'))
 local due = redis.call('ZSCORE', P .. 'tasks:delayed', id)
-add('due', due and tonumber(due))
-if record.state == 'queued' or record.state == 'waiting' then
+add('due', due and not record.blocked and tonumber(due))
+if record.blocked then
+  add_blocked(record.workflow or '', string.match(id, '[^:]*$'))
+elseif record.state == 'queued' or record.state == 'waiting' then
   local pause = pause_of(record.stream, record.name)
   add('paused', pause)
   add('pause', pause and redis.call('HGET', P .. 'paused', pause))

@@ -15,8 +15,8 @@
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch wake record rescue limits locks pauses queues refusal waiting
--- @defer submitting index group finish cancel ending expiry end_early
--- @defer submitting index group finish ending damage condemning end_if_damaged
+-- @defer submitting index group finish cancel ending workflow expiry end_early
+-- @defer submitting index group finish ending workflow damage condemning end_if_damaged
 -- @defer unread unread
 local worker, size = ARGV[2], ARGV[3]
 local free, looks, lock_ttl = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])

@@ -16,6 +16,12 @@
 --       group   id, state, children that are pending, parent or '', 1 if the parent has a record,
 --               ttl ms or -1
 --       child   group, its state, a child that has no record, how many of this page have none
+--       flow    workflow, its state, steps that have not ended, ttl ms or -1, 1 if a process continues to cancel or
+--               resume it
+--       step    workflow, its state, a step that has not ended and has no record, how many of this page have none
+--       blocked step, state of its workflow (cancelled while it is being cancelled) or '', how many steps it waits for,
+--               one of them that nothing will follow or ''
+--       rest    key: of a workflow that is gone, without a ttl
 --       part    key: of a record that is gone, without a ttl
 --       lasting key: without a ttl, although it must expire
 --       type    key, its type: not the type of keys with such a name
@@ -80,8 +86,32 @@ local function report_left(key)
   end
 end
 
+-- Whether nothing will follow the edges of a step any more: it has ended, and so have the steps that it added. A live
+-- step without a record is a row of its own.
+local function is_lost_step(workflow, place)
+  local step = workflow .. ':' .. place
+  if redis.call('EXISTS', P .. 't:' .. step, P .. 'j:' .. step) > 0
+    or redis.call('SISMEMBER', P .. 'f:' .. workflow .. ':live', place) == 1 then
+    return false
+  end
+  for _, how in ipairs({'done', 'failed', 'taken', 'unneeded'}) do
+    if redis.call('ZSCORE', P .. 'edges', how .. ' ' .. step) then
+      return false
+    end
+  end
+  return true
+end
+
+local function report_blocked(id, workflow)
+  local flow, lost, SOME = read_fields(P .. 'f:' .. workflow, {'state', 'cancel'}), '', 20
+  for _, place in ipairs(redis.call('SRANDMEMBER', P .. 'm:' .. id, SOME)) do
+    lost = is_lost_step(workflow, place) and workflow .. ':' .. place or lost
+  end
+  report('blocked', id, flow.cancel and 'cancelled' or flow.state or '', redis.call('SCARD', P .. 'm:' .. id), lost)
+end
+
 local function report_record(key, _, id)
-  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'since', 'kept'})
+  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'since', 'kept', 'blocked', 'workflow'})
   if record.stream == 'hold' then
     return report_left(key)
   end
@@ -95,6 +125,9 @@ local function report_record(key, _, id)
     flag(record.owner and is_registered(record.owner)), due_of_record(id), gen, holder,
     flag(record.since), kept and digits(now - kept) or '', record.stream or '',
     record.owner and shown(record.owner) or '', holder ~= '' and shown(holder) or '')
+  if record.blocked then
+    report_blocked(id, record.workflow or '')
+  end
 end
 
 -- The members of a large key are read page by page; with the key itself only the first ones.
@@ -167,6 +200,53 @@ local function report_group(key, name, id)
   group = read_fields(key, {'state', 'parent'})
   report('group', id, group.state or '', redis.call('SCARD', key .. ':pending'), group.parent or '',
     redis.call('EXISTS', P .. 't:' .. (group.parent or '')), redis.call('PTTL', key))
+end
+
+local function report_rest(key, workflow)
+  if redis.call('EXISTS', P .. 'f:' .. workflow) == 0 and redis.call('PTTL', key) == -1 then
+    report('rest', key)
+  end
+end
+
+-- A key of a step that belongs to its workflow.
+local function report_rest_of_step(key, _, id)
+  report_rest(key, string.match(id, '^(.*):') or '')
+end
+
+local function report_live_steps(key, name, workflow)
+  local first, missing = nil, 0
+  each_member('SSCAN', key, name, function(_, place)
+    local step = workflow .. ':' .. place
+    if redis.call('EXISTS', P .. 't:' .. step) == 0 then
+      first, missing = first or step, missing + 1
+    end
+  end)
+  if first then
+    report('step', workflow, redis.call('HGET', P .. 'f:' .. workflow, 'state') or '', first, missing)
+  end
+end
+
+local PARTS_OF_WORKFLOW = {live = 'set', failed = 'set', results = 'hash', graph = 'hash'}
+
+-- The workflow that a key f:NAME belongs to, and which part of it; nil if it is the workflow itself.
+local function part_of_workflow(name)
+  local workflow, part = string.match(name, '^(.*):(%l+)$')
+  if part and PARTS_OF_WORKFLOW[part] then
+    return workflow, part
+  end
+  return name, nil
+end
+
+local function report_workflow(key, name, id)
+  local workflow, part = part_of_workflow(id)
+  if part == 'live' then
+    report_live_steps(key, name, workflow)
+  end
+  if part then
+    return report_rest(key, workflow)
+  end
+  report('flow', id, redis.call('HGET', key, 'state') or '', redis.call('SCARD', key .. ':live'), redis.call('PTTL', key),
+    redis.call('SISMEMBER', P .. 'workflows:work', id))
 end
 
 local function report_part(key, _, id)
@@ -266,7 +346,7 @@ local KINDS = {t = {'hash', report_record}, b = {'string', report_part}, l = {'s
   suspects = {'stream', report_stream}, burials = {'stream', report_stream}, suspected = {'string', nothing}, accused = {'set', report_lasting},
   waiters = {'zset', report_lasting}, awaits = {'zset', report_lasting}, open = {'set', report_part},
   orders = {'set', report_lasting}, wake = {'list', nothing}, w = {'hash', report_lasting}, sum = {'string', report_lasting},
-  queue = {'zset', each_of(report_waiter)}, writers = {'zset', each_of(report_waiter)}, idle = {'zset', report_idle},
+  f = {false, report_workflow}, queue = {'zset', each_of(report_waiter)}, writers = {'zset', each_of(report_waiter)}, idle = {'zset', report_idle},
   workers = {'zset', each_of(report_worker)}, groups = {'zset', nothing}, watch = {'zset', nothing},
   deadlines = {'zset', nothing}, expired = {'zset', nothing}, events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
   fence = {'string', report_counter}, epoch = {'hash', report_epoch}, leader = {'hash', report_leader},
@@ -277,17 +357,23 @@ local KINDS = {t = {'hash', report_record}, b = {'string', report_part}, l = {'s
   ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, watched = {'string', nothing}, ends = {'hash', report_lasting}, ended = {'list', nothing}, figures = {false, report_lasting},
   names = {'hash', report_lasting}, handed = {'set', report_lasting}, unfit = {'zset', report_lasting}, desired = {'hash', report_lasting}, mark = {'string', report_lasting},
   alerts = {'string', nothing}, web = {'string', report_lasting}, hints = {'zset', report_lasting},
-  pipelines = {'hash', report_lasting}}
+  pipelines = {'hash', report_lasting}, workflows = {'zset', nothing}, edges = {'zset', nothing},
+  m = {'set', report_rest_of_step}, n = {'list', report_rest_of_step}, j = {'set', report_rest_of_step},
+  k = {'hash', report_rest_of_step}, s = {'hash', report_rest_of_step}}
 -- More specific names: the first two words, or the whole name.
 local DEEPER = {['tasks:delayed'] = {'zset', nothing}, ['lock:mutex'] = {'string', report_holder},
   ['limiter:conc'] = {'zset', each_of(report_lease)}, ['limiter:rate'] = {'zset', report_lasting},
   ['quarantine:bytes'] = {'string', nothing}, ['web:sessions'] = {'zset', report_lasting},
-  ['pipelines:turn'] = {'string', report_lasting}}
+  ['pipelines:turn'] = {'string', report_lasting}, ['workflows:work'] = {'set', nothing}}
 local EXACT = {quarantine = {'stream', nothing}}
 
 local function kind_of(name, head)
   if head == 'lock' and not string.match(name, '^lock:mutex:') then
     return string.sub(name, -2) == ':r' and {'zset', each_of(report_lease)} or {'string', report_holder}
+  end
+  if head == 'f' then
+    local _, part = part_of_workflow(string.sub(name, 3))
+    return {PARTS_OF_WORKFLOW[part] or 'hash', KINDS.f[2]}
   end
   return EXACT[name] or DEEPER[string.match(name, '^%a+:%a+')]
     or head == 'tasks' and {'stream', report_stream} or KINDS[head]

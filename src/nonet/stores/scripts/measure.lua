@@ -5,8 +5,9 @@
 -- ARGV  how far ahead (µs) tasks of the delayed set are read one by one, how many at most, 1 to count accepted tasks
 -- returns {now µs, {n × (stream, depth, delivered, age µs of the oldest undelivered entry)}, {entries of the
 --       delayed set, those overdue, waiting, dying, with a reservation, dying tasks in streams, 1 if the three numbers
---       before are estimates}, {n × field, value} of epoch, leader, config, counters, active and desired, {registered workers …}, last term or
---       '', number of pauses, entries of the quarantine}
+--       before are estimates, steps of workflows that wait for others}, {n × field, value} of epoch, leader, config,
+--       counters, active and desired, {registered workers …}, last term or '', number of pauses, entries of the
+--       quarantine, {n × (state of workflows that are kept until they are resumed, or have not ended; their number)}}
 -- @include base unread
 local ahead, looks = tonumber(ARGV[1]), tonumber(ARGV[2])
 local OVERDUE, WATCHED_MS = 1000000, 86400000
@@ -50,9 +51,12 @@ for _, priority in ipairs(PRIORITIES) do
   end
 end
 
+-- Blocked steps have this time, see lib/workflow.
+local delayed, SAMPLES, BLOCKED_UNTIL = P .. 'tasks:delayed', 20, 7258118400000000
+local blocked = ask(0, 'ZCOUNT', delayed, BLOCKED_UNTIL, BLOCKED_UNTIL)
+
 -- Tasks that wait for locks or SQL, or were woken, are checked again soon, so they are among the first. If
 -- there are very many, their numbers are estimated from samples that are spread over all of the first.
-local delayed, SAMPLES = P .. 'tasks:delayed', 20
 local soon = ask(0, 'ZCOUNT', delayed, '-inf', digits(now + ahead))
 local is_estimate, seen, states = soon > looks, 0, {}
 local function sample(first, count)
@@ -69,6 +73,12 @@ else
     sample(math.floor(i * (soon - count) / (SAMPLES - 1)), count)
   end
 end
+local workflows = {}
+for _, state in ipairs({'building', 'running', 'resuming', 'failed'}) do
+  workflows[#workflows + 1] = state
+  workflows[#workflows + 1] = ask(0, 'ZCARD', P .. 'workflows:' .. state)
+end
+
 local function number_of(state)
   return math.floor((states[state] or 0) * soon / math.max(1, seen) + 0.5)
 end
@@ -76,10 +86,10 @@ end
 return {
   digits(now), streams,
   {ask(0, 'ZCARD', delayed), ask(0, 'ZCOUNT', delayed, '-inf', digits(now - OVERDUE)),
-    number_of('waiting'), number_of('dying'), number_of('queued'), buried, is_estimate and 1 or 0},
+    number_of('waiting'), number_of('dying'), number_of('queued'), buried, is_estimate and 1 or 0, blocked},
   some_of(P .. 'epoch', {'since'}), some_of(P .. 'leader', {'owner', 'expiry'}),
   some_of(P .. 'config', {'version', 'at', 'problem'}), ask({}, 'HGETALL', P .. 'counters'),
   ask({}, 'HGETALL', P .. 'active'), ask({}, 'HGETALL', P .. 'desired'),
   ask({}, 'ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf'),
-  ask('', 'GET', P .. 'term'), ask(0, 'HLEN', P .. 'paused'), ask(0, 'XLEN', P .. 'quarantine'),
+  ask('', 'GET', P .. 'term'), ask(0, 'HLEN', P .. 'paused'), ask(0, 'XLEN', P .. 'quarantine'), workflows,
 }

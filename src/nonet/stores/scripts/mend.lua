@@ -6,7 +6,7 @@
 -- ARGV  keeping, keys per page, crash limit, pause between two walks µs, lease µs, least pause between two
 --       pages µs
 -- returns {records that were put back, 1 if the caller should continue the walk else 0}
--- @include base wake record submitting rescue streams index group finish ending damage condemning lost remnants
+-- @include base wake record submitting rescue streams index group finish ending workflow damage condemning lost remnants
 local function replace() end
 -- @include unique
 local keys_per_page, limit, rest, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -63,7 +63,7 @@ end
 local function put_back(id, record)
   if record.state == 'delayed' or record.state == 'waiting' then
     -- Check a task that is in queues for locks now; others keep their time.
-    delay(id, not record.places and tonumber(record.due or '') or now)
+    delay(id, record.blocked and BLOCKED_UNTIL or not record.places and tonumber(record.due or '') or now)
     return true
   end
   return take_back(id, record.gen, limit)
@@ -79,7 +79,7 @@ end
 
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
-local FIELDS_CHECKED = {'owner', 'pointer', 'places', unpack(JUDGED)}
+local FIELDS_CHECKED = {'owner', 'pointer', 'places', 'workflow', 'blocked', 'ends_as', unpack(JUDGED)}
 local met = {}  -- number of tasks on this page, by field of HASH active
 
 local function check_record(key, id)
@@ -95,7 +95,11 @@ local function check_record(key, id)
     local field = record.stream .. '|' .. (record.name or '')
     met[field] = (met[field] or 0) + 1
   end
-  return is_task and not is_in_place(id, record) and put_back(id, record)
+  local is_mended = is_task and not is_in_place(id, record) and put_back(id, record)
+  if is_task and record.blocked then
+    mend_step(id, record, 3 * lease)
+  end
+  return is_mended
 end
 
 -- Parts of a task whose record is gone are kept for a day, for diagnosis.
@@ -104,6 +108,13 @@ local function check_part(key, id)
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   elseif redis.call('TYPE', key).ok ~= PARTS[string.sub(key, #P + 1, #P + 1)] then
     end_if_damaged(id)
+  end
+end
+
+-- Keys of a step belong to its workflow.
+local function check_step(key, id)
+  if redis.call('EXISTS', P .. 'f:' .. (string.match(id, '^(.*):') or '')) == 0 then
+    redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   end
 end
 
@@ -195,8 +206,13 @@ local function check_group(key, id)
   mend_group(id, 3 * lease)
 end
 
-local CHECKS = {t = check_record, u = check_unique, g = check_group}
-local RECORDS_AND_PARTS, mended = '[tblehcug]:*', 0
+local function check_workflow(key, id)
+  mend_workflow(id, 3 * lease)
+end
+
+local CHECKS = {t = check_record, u = check_unique, g = check_group, f = check_workflow, n = check_step, m = check_step,
+  j = check_step, k = check_step, s = check_step}
+local RECORDS_AND_PARTS, mended = '[tblehcugfnmjks]:*', 0
 local page = redis.call('SCAN', walk.cursor or '0', 'MATCH', P .. RECORDS_AND_PARTS,
   'COUNT', keys_per_page)
 for _, key in ipairs(page[2]) do

@@ -2,14 +2,16 @@
 -- promote: do what is due. Queue delayed tasks; tasks that were handed on only if workers cannot find them by
 -- class. Check parked tasks, and count them as realtime when they have waited long enough. Withdraw unused
 -- reservations of woken tasks, offer the locks of dead holders, and expire tasks that did not start in time.
+-- Follow the edges of workflows that earlier calls have left.
 -- KEYS  prefix
 -- ARGV  keeping, leader's term, or '' for a worker that helps out; batch; µs without a promotion by a leader after
 --       which workers help; first and longest pause µs before a parked task is checked without being
 --       woken; lock aging µs; latest possible time µs or ''
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
 -- @include base leading progress wake record submitting handing
--- @defer limits locks pauses queues refusal waiting index group finish cancel ending expiry attending attend
--- @defer rescue index group finish ending damage condemning end_if_damaged
+-- @defer limits locks pauses queues refusal waiting index group finish cancel ending workflow expiry attending attend
+-- @defer index group finish ending workflow follow_rest
+-- @defer rescue index group finish ending workflow damage condemning end_if_damaged
 local term, batch, help_after, latest = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[8]
 local waits = {first = tonumber(ARGV[5]), longest = tonumber(ARGV[6]), aging = tonumber(ARGV[7])}
 if is_clock_ahead(latest) then
@@ -114,4 +116,5 @@ if #waiters + #late + #contended > 0 then
   moved = moved + attend(waiters, late, contended, waits, postpone, forget)
 end
 
-return {moved, next_due(), 1}
+local is_more = redis.call('EXISTS', P .. 'edges') == 1 and follow_rest()
+return {moved, is_more and 0 or next_due(), 1}

@@ -18,6 +18,8 @@
 -- returns OK if all are OK, else n × (OK | STALE (not the owner) | LOST (a lock expired: nothing was changed) |
 --       FAILED: call again with this one alone to get the error); HASH counters counts STALE and LOST
 -- @include base wake record submitting limits locks index group finish
+-- @defer ending workflow load_end_step
+-- @defer ending workflow staging add_steps
 -- @defer pauses queues refusal waiting offer_all
 -- @defer ending end_cancelled
 -- @defer leaving leave_locks
@@ -27,6 +29,8 @@ local lock_ttl, FIRST = tonumber(ARGV[2]), 3
 local replace = replace_older
 -- @defer unique claim_key
 claim = claim_key
+
+end_step = load_end_step
 
 local COUNTED = {crash = 'crashes', suspect = 'suspect', on = 'handed'}  -- fields of the record to raise
 local MEANT = {crash = 'retry', suspect = 'back', on = 'back'}
@@ -79,7 +83,7 @@ end
 -- waits for it.
 local function is_plain(record)
   return not record.settled and record.state == 'running'
-    and not (record.group or record.opens or record.waited or record.unique or record.saved
+    and not (record.group or record.workflow or record.opens or record.waited or record.unique or record.saved
       or record.suspect or record.letter)
 end
 
@@ -163,15 +167,25 @@ local function release_all()
   end
 end
 
--- Submit the tasks that follow a task that is done.
-local function submit_followers(delivery)
+local function submit_follower(id, name, stream, wall, ...)
+  local due = due_of(wall)
+  if submit_one(id, name, stream, due, ...) == 1 and due <= now then
+    wake(size_of(stream), 1)
+  end
+end
+
+-- Submit the tasks that follow a task that is done; add those that are steps to its workflow.
+local function submit_followers(delivery, record)
+  local steps = {}
   for i = delivery.follower, delivery.follower + 8 * delivery.followers - 1, 8 do
-    local id, name, stream, wall, group, envelope, locks, terms = unpack(ARGV, i, i + 7)
-    local due = due_of(wall)
-    local created = submit_one(id, name, stream, due, group, envelope, locks, terms)
-    if created == 1 and due <= now then
-      wake(size_of(stream), 1)
+    if string.find(ARGV[i + 7], '^step ') then
+      steps[#steps + 1] = {unpack(ARGV, i, i + 7)}
+    else
+      submit_follower(unpack(ARGV, i, i + 7))
     end
+  end
+  if #steps > 0 then
+    record.adds = add_steps(delivery.id, record, steps)
   end
 end
 
@@ -226,7 +240,7 @@ local function write(k, delivery, record)
     end_plainly(k, delivery, record)
   else
     if outcome == 'done' then
-      submit_followers(delivery)
+      submit_followers(delivery, record)
     end
     finish(id, record, outcome, delivery.fence, delivery.document)
     if record.reason == 'capacity' then  -- the leader may be about to end it

@@ -2,15 +2,43 @@
 -- submit: create the tasks whose ids are not known, all of them or none. Fails when memory is full.
 -- KEYS  prefix
 -- ARGV  keeping, runs of tasks that differ only in id and envelope:
---       number, name, stream, due µs or 0, group or '', locks, terms, number × (id, envelope)
+--       number, name, stream, due µs (see due_of), group or '', locks, terms, number × (id, envelope)
 -- returns 1 if all were created; else for each task 1 created | 0 known | {id of the task that holds its unique
 --       key} | -1 its keys are damaged: submit it alone to get the error. If none was created:
 --       {'IMPOSSIBLE', id, why}: it asks a limiter for more than its limit; or {'FULL', scope, active tasks,
 --       ceiling, seconds after which a retry makes sense, places wanted}
--- @include base wake record submitting
+-- @include base
+local FIRST_RUN = 2
+-- @defer wake wake
+
+-- Most calls create one task that may start now, without a group, locks and terms. Create it here, because to define
+-- what all others need would take longer than that. A task that cannot be appended under its own entry id goes the
+-- general way, like all others.
+local count, name, stream, due, group, locks, terms, id, envelope = unpack(ARGV, FIRST_RUN)
+if #ARGV == FIRST_RUN + 8 and due == '0' and group .. locks .. terms == '' and not is_capped then
+  if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then
+    return {0}
+  end
+  local gen = digits(now)
+  local entry = string.sub(gen, 1, -4) .. '-' .. tonumber(string.sub(gen, -3))
+  redis.call('SET', P .. 'b:' .. id, envelope)
+  if type(redis.pcall('XADD', P .. 'tasks:' .. stream, entry, 'id', id, 'gen', gen)) == 'string' then
+    redis.call('HINCRBY', P .. 'active', stream .. '|' .. name, 1)
+    redis.call('HSET', P .. 't:' .. id, 'state', 'queued', 'gen', gen, 'name', name, 'stream', stream)
+    if marks[5] then
+      redis.call('HINCRBY', P .. 'counters', 'submitted:' .. stream, 1)
+    end
+    local size = string.match(stream, '[^:]*$')
+    if redis.pcall('ZCARD', P .. 'idle:' .. size) ~= 0 then
+      wake(size, 1)
+    end
+    return 1
+  end
+end
+
+-- @include wake record submitting
 -- @defer limits locks impossible_lines
 -- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
-local FIRST_RUN = 2
 local replace = replace_older
 -- @defer unique claim_key
 claim = claim_key

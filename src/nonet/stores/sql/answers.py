@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -11,6 +10,7 @@ from typing import Any, TypeVar
 from sqlalchemy.exc import DataError, DBAPIError, SQLAlchemyError, StatementError
 
 from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError, masked
+from nonet.base.synchronous import sleep, timeout
 
 ANSWER_SECONDS = 10.0  # for one operation, including the connection
 
@@ -37,7 +37,7 @@ async def answering(url: str, seconds: float = ANSWER_SECONDS) -> AsyncIterator[
         NonetError: the database refuses the values of a statement.
     """
     try:
-        async with asyncio.timeout(seconds):
+        async with timeout(seconds):
             yield
     except DBAPIError as error:
         if _lacks_schema(error):
@@ -63,7 +63,7 @@ async def again_after_deadlock(transaction: Callable[[], Awaitable[_Answer]]) ->
         except ServerUnreachableError as error:
             if not _is_after_deadlock(error):
                 raise
-        await asyncio.sleep(random.uniform(0, longest_pause))
+        await sleep(random.uniform(0, longest_pause))
     return await transaction()
 
 

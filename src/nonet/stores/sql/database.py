@@ -10,9 +10,10 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,6 +23,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from nonet.base.errors import ConfigurationError, masked, url_problem
+from nonet.base.loop import in_own_thread
+from nonet.base.synchronous import Gate
 from nonet.stores.sql.answers import ANSWER_SECONDS, answering, one_line
 
 if TYPE_CHECKING:
@@ -69,24 +72,35 @@ def open_engine(url: str, **options: Any) -> AsyncEngine:
     parsed = parse_url(url)
     defaults = _CONNECT_ARGUMENTS.get(parsed.get_driver_name(), {})
     given = options.pop("connect_args", {})
-    try:
+    with engine_errors(url, parsed.get_backend_name()):
         engine = create_async_engine(
             parsed,
             **{"pool_pre_ping": True, **options},
             hide_parameters=True,  # keeps task arguments out of errors and logs
             connect_args={k: v for k, v in defaults.items() if k not in parsed.query} | given,
         )
+    if parsed.get_backend_name() == "sqlite":
+        sa.event.listen(engine.sync_engine, "do_connect", _try_to_open)
+        sa.event.listen(engine.sync_engine, "connect", _on_connect)
+    return engine
+
+
+@contextmanager
+def engine_errors(url: str, backend: str) -> Iterator[None]:
+    """Translate what SQLAlchemy raises while it makes an engine.
+
+    Raises:
+        ConfigurationError: the URL cannot be used, or its driver is not installed.
+    """
+    try:
+        yield
     except ModuleNotFoundError as missing:
-        extra = _EXTRAS.get(parsed.get_backend_name(), "that package")
+        extra = _EXTRAS.get(backend, "that package")
         raise ConfigurationError(
             f"database {masked(url)} needs the package {missing.name!r}: install {extra}"
         ) from missing
     except SQLAlchemyError as error:
         raise ConfigurationError(f"database {masked(url)}: {one_line(error)}") from error
-    if parsed.get_backend_name() == "sqlite":
-        sa.event.listen(engine.sync_engine, "do_connect", _try_to_open)
-        sa.event.listen(engine.sync_engine, "connect", _on_connect)
-    return engine
 
 
 class Database:
@@ -98,17 +112,20 @@ class Database:
     Args:
         url: SQLAlchemy URL; without a driver (``mysql://…``) it gets the asynchronous one.
         answer_seconds: after this time a silent database counts as unreachable.
+        engine: what makes connections, with the interface of an ``AsyncEngine``; None: one.
 
     Raises:
         ConfigurationError: the URL is wrong or its driver is not installed.
     """
 
-    def __init__(self, url: str, *, answer_seconds: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self, url: str, *, answer_seconds: float = ANSWER_SECONDS, engine: Any = None
+    ) -> None:
         self.url = url
-        self.engine = open_engine(url)
+        self.engine: AsyncEngine = engine or open_engine(url)
         self._answer_seconds = answer_seconds
         self._migrated = self.engine.dialect.name != "sqlite"
-        self._migrating = asyncio.Lock()
+        self._migrating = Gate()
 
     @property
     def is_missing(self) -> bool:
@@ -189,7 +206,7 @@ async def upgrade(url: str) -> str:
 
 async def _upgraded(url: str, how: Callable[[sa.Connection, Config], str]) -> str:
     _create_directory(url)
-    return await asyncio.to_thread(_with_alembic, url, how, MIGRATION_SECONDS)
+    return await in_own_thread(partial(_with_alembic, url, how, MIGRATION_SECONDS))
 
 
 async def check(url: str) -> Schema:
@@ -348,6 +365,18 @@ def parse_url(url: str) -> sa.URL:
     Raises:
         ConfigurationError: it cannot be used.
     """
+    parsed = parse(url)
+    backend = parsed.get_backend_name()
+    has_driver = parsed.drivername != backend
+    return parsed if has_driver else parsed.set(drivername=f"{backend}+{_DRIVERS[backend]}")
+
+
+def parse(url: str) -> sa.URL:
+    """Parse the URL of a database that is supported.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
     try:
         if problem := url_problem(url):
             raise ValueError(problem)
@@ -364,8 +393,6 @@ def parse_url(url: str) -> sa.URL:
             f"database {masked(url)}: a database in memory cannot be shared by processes; "
             "name a file, as in sqlite:///nonet.db"
         )
-    if parsed.drivername == backend:
-        parsed = parsed.set(drivername=f"{backend}+{_DRIVERS[backend]}")
     return parsed
 
 

@@ -14,6 +14,7 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from nonet.base.errors import ConflictError, NotFoundError
+from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.stores.sql.answers import ANSWER_SECONDS
 from nonet.stores.sql.clusters import add_fingerprints, clusters
 from nonet.stores.sql.database import MYSQL, Database
@@ -63,6 +64,7 @@ class DeadLetters:
     Args:
         database: an open database, or a URL to open, see `Database`.
         namespace: namespace of the tasks; several may share a database.
+        cipher: decrypts letters of encrypted tasks.
         answer_seconds: after this time a silent database counts as unreachable.
 
     Raises:
@@ -73,6 +75,7 @@ class DeadLetters:
         self,
         database: str | Database,
         namespace: str,
+        cipher: Cipher = NO_KEYS,
         *,
         answer_seconds: float = ANSWER_SECONDS,
     ) -> None:
@@ -80,12 +83,13 @@ class DeadLetters:
             database = Database(database, answer_seconds=answer_seconds)
         self._database = database
         self.namespace = namespace
+        self._cipher = cipher
         self._own = dlq_tasks.c.namespace == namespace
 
     @property
     def unnamed(self) -> DeadLetters:
         """The letters that releases without namespaces wrote, for any namespace."""
-        return DeadLetters(self._database, "")
+        return DeadLetters(self._database, "", self._cipher)
 
     async def add(self, letter: NewDeadLetter) -> int:
         """Store a letter and return its row id. Repeated calls return the same id."""
@@ -98,7 +102,7 @@ class DeadLetters:
                 if (found := await connection.scalar(unnamed)) is not None:
                     await self._name(connection, found)
                     return int(found)
-                values = {**columns(letter), "namespace": self.namespace}
+                values = {**columns(letter, self._cipher), "namespace": self.namespace}
                 added = await connection.execute(sa.insert(dlq_tasks).values(values))
                 key: Any = added.inserted_primary_key
                 return int(key[0])
@@ -109,7 +113,8 @@ class DeadLetters:
 
     async def add_many(self, letters: Sequence[NewDeadLetter]) -> None:
         """Store letters in one transaction; leave those that exist as they are."""
-        rows = [{**columns(letter), "namespace": self.namespace} for letter in letters]
+        own = {"namespace": self.namespace}
+        rows = [{**columns(letter, self._cipher), **own} for letter in letters]
         if not rows:
             return
         same = sa.tuple_(dlq_tasks.c.task_id, dlq_tasks.c.generation).in_(
@@ -174,7 +179,7 @@ class DeadLetters:
         if before is not None:
             query = query.where(dlq_tasks.c.id < before)
         rows = await self._database.rows(query.order_by(dlq_tasks.c.id.desc()).limit(limit))
-        return [letter_of(row, task_args=b"") for row in rows]
+        return [letter_of(row, self._cipher, task_args=b"") for row in rows]
 
     async def clusters(self, selection: LetterFilter) -> builtins.list[Cluster]:
         """Letters that pass a filter, grouped by class, exception and place; the newest first.
@@ -346,6 +351,29 @@ class DeadLetters:
                 letter = await self._read(connection, row_id)
                 raise ConflictError(f"{_state(letter)}: it no longer matches the selection")
 
+    async def withdraw(self, task_ids: Sequence[str]) -> None:
+        """Delete the letters of tasks that will run again by other means: all of them, or none.
+
+        Raises:
+            ConflictError: a letter was submitted again.
+        """
+        if self._database.is_missing:
+            return
+        async with self._transaction() as connection:
+            for start in range(0, len(task_ids), _PAGE_ROWS):
+                ids = [identity(id) for id in task_ids[start : start + _PAGE_ROWS]]
+                named = sa.and_(dlq_tasks.c.task_id.in_(ids), self._own)
+                await connection.execute(
+                    sa.delete(dlq_tasks).where(named, dlq_tasks.c.status == Status.PENDING)
+                )
+                left = (await connection.execute(sa.select(dlq_tasks).where(named))).first()
+                if left is not None:
+                    letter = letter_of(left, self._cipher)
+                    raise ConflictError(
+                        f"{_state(letter)}. To run its task {letter.task_id} in its workflow "
+                        f"again, too, discard it first: task-run dlq discard {letter.id}"
+                    )
+
     async def pages(self, selection: LetterFilter) -> AsyncIterator[builtins.list[int]]:
         """Row ids of the letters that pass a filter, oldest first, some hundred at a time.
 
@@ -411,7 +439,7 @@ class DeadLetters:
         row = (await connection.execute(query)).one_or_none()
         if row is None:
             raise await self._missing(connection, row_id)
-        return letter_of(row)
+        return letter_of(row, self._cipher)
 
     async def _missing(self, connection: AsyncConnection, row_id: int) -> NotFoundError:
         """Why this namespace does not have the row, and what to do."""

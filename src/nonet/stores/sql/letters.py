@@ -12,6 +12,8 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nonet.messages.documents import decrypted_bytes
+from nonet.messages.encryption import MARK, Cipher, is_encrypted_text
 from nonet.messages.message import decode
 from nonet.messages.repetition import Identity
 from nonet.rules.fingerprints import fingerprint_of, place_of
@@ -57,7 +59,8 @@ class NewDeadLetter:
         vo: virtual organisation.
 
     Long texts are stored without their middle, and NUL and lone surrogates are escaped, so that an
-    odd error cannot prevent the record.
+    odd error cannot prevent the record. Arguments and texts of errors may be encrypted, see
+    `nonet.messages.documents`.
     """
 
     task_id: str
@@ -249,8 +252,14 @@ dlq_tasks = sa.Table(
 )
 
 
-def columns(letter: NewDeadLetter) -> dict[str, Any]:
-    error = f"{letter.error_type}: {letter.error_message}".strip(": ") or letter.reason
+def columns(letter: NewDeadLetter, cipher: Cipher) -> dict[str, Any]:
+    """The columns of a new row.
+
+    Args:
+        cipher: decrypts the traceback, which tells the place of the error.
+    """
+    error = _last_error(letter.error_type, letter.error_message) or letter.reason
+    traceback = cipher.decrypt_text(letter.traceback, letter.task_id, "traceback")
     return {
         "task_id": identity(letter.task_id),
         "generation": letter.generation,
@@ -272,8 +281,15 @@ def columns(letter: NewDeadLetter) -> dict[str, Any]:
         "history": _storable_json(letter.history[-HISTORY_ENTRIES:]),
         "traceback": storable(letter.traceback, TRACEBACK_BYTES),
         "task_args": letter.task_args,
-        **cause(letter.task_class, letter.error_type, letter.reason, letter.traceback),
+        **cause(letter.task_class, letter.error_type, letter.reason, traceback),
     }
+
+
+def _last_error(error_type: str, message: str) -> str:
+    """The error as one text; of an encrypted one only the class."""
+    if is_encrypted_text(message):
+        return error_type
+    return f"{error_type}: {message}".strip(": ")
 
 
 def cause(task_class: str, error_type: str, reason: str, traceback: str) -> dict[str, str]:
@@ -283,9 +299,26 @@ def cause(task_class: str, error_type: str, reason: str, traceback: str) -> dict
     return {"fingerprint": fingerprint_of(*values, place), "place": place}
 
 
-def letter_of(row: sa.Row[Any], **absent: Any) -> DeadLetter:
+def letter_of(row: sa.Row[Any], cipher: Cipher, **absent: Any) -> DeadLetter:
+    """The letter of a row, decrypted as far as `cipher` has the keys."""
     values = {**row._mapping, **absent}
+    id, error = values["task_id"], values["error_message"]
+    values["task_args"] = decrypted_bytes(values["task_args"], id, cipher)
+    values["history"] = [_decrypted(item, id, cipher) for item in values["history"]]
+    if is_encrypted_text(error):
+        values["error_message"] = cipher.decrypt_text(error, id, "error")
+        values["last_error"] = _last_error(values["error_type"], values["error_message"])
+    if traceback := values.get("traceback"):
+        values["traceback"] = cipher.decrypt_text(traceback, id, "traceback")
     return DeadLetter(**{**values, "status": Status(values["status"])})
+
+
+def _decrypted(attempt: Mapping[str, Any], id: str, cipher: Cipher) -> Mapping[str, Any]:
+    """Decrypt the error of an attempt, which has its class before it."""
+    error_type, mark, text = str(attempt.get("error", "")).partition(f": {MARK}")
+    if not mark:
+        return attempt
+    return {**attempt, "error": f"{error_type}: {cipher.decrypt_text(MARK + text, id, 'error')}"}
 
 
 # ---- texts that every database accepts -----------------------------------------------------------

@@ -33,7 +33,6 @@ Redis remembers its end (the longer of ``NONET_RESULT_TTL`` and ``NONET_DEDUP_TT
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
@@ -43,8 +42,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from nonet.base.errors import AdmissionRejected, LimitImpossible, NonetError, ServerUnreachableError
+from nonet.base.synchronous import timeout
 from nonet.messages.repetition import mark_in
-from nonet.messages.terms import counted_from
+from nonet.messages.terms import counted_from, unix_microseconds
 from nonet.stores.queue.broker import Broker, Presence
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.answers import again_after_deadlock
@@ -161,7 +161,7 @@ class Outbox:
         """Write tasks in the caller's transaction; the relay hands them over after its commit.
 
         Args:
-            transaction: an ``AsyncConnection`` or ``AsyncSession`` on this database.
+            transaction: a connection or session on this database, see `connection_of`.
 
         Raises:
             TypeError: it is something else.
@@ -183,7 +183,7 @@ class Outbox:
     async def _check_room(self, submissions: Sequence[Submission]) -> None:
         """Check the ceilings before anything is written. Without Redis, accept the tasks."""
         try:
-            async with asyncio.timeout(_ASK_SECONDS):
+            async with timeout(_ASK_SECONDS):
                 await self._broker.check_room(submissions)
         except (TimeoutError, ServerUnreachableError):
             return
@@ -401,7 +401,8 @@ class Outbox:
                 "created_at": now + timedelta(microseconds=place),  # preserves their order
                 "task_class": item.name,
                 "stream": item.stream,
-                "due_us": item.due_us,
+                # The relay may hand it over later: a delay counts from the row, by our clock.
+                "due_us": item.due_us if item.due_us >= 0 else unix_microseconds(now) - item.due_us,
                 "locks": item.locks,
                 "envelope": item.envelope,
                 "terms": item.terms,

@@ -41,7 +41,7 @@ from nonet.tasks.injection.providers import (
     override_dependency,
     register_dependency,
 )
-from nonet.tasks.injection.recipes import Kind, Recipe, compile_recipe
+from nonet.tasks.injection.recipes import Kind, Recipe, compile_recipe, is_injected
 
 __all__ = [
     "REGISTRY",
@@ -51,6 +51,7 @@ __all__ = [
     "Injector",
     "Provider",
     "Scope",
+    "is_injected",
     "load_entry_points",
     "override_dependency",
     "register_dependency",

@@ -291,10 +291,23 @@ def _namespace(owner: Provider) -> dict[str, Any]:
 def _marker(extras: Iterable[object]) -> Dependency | None:
     """The `Depends` marker among these: the last one, ours before a foreign one."""
     markers: list[Any] = [extra for extra in extras if _is_marker(extra)]
+    # A bare `Depends()` as the default leaves it to the annotation what is called.
+    markers = [marker for marker in markers if marker.dependency is not None] or markers
     ours = [marker for marker in markers if isinstance(marker, Dependency)]
     if ours or not markers:
         return ours[-1] if ours else None
     return Dependency(markers[-1].dependency, getattr(markers[-1], "use_cache", True))
+
+
+def is_injected(function: Provider, parameter: inspect.Parameter) -> bool:
+    """Whether a parameter is marked with `Depends`, in its annotation or as its default."""
+    if _is_marker(parameter.default):
+        return True
+    try:
+        annotation = _annotation(function, parameter)
+    except DependencyError:  # the annotation names what is defined later
+        return "Depends" in str(parameter.annotation)
+    return any(map(_is_marker, _unwrapped(annotation)[1]))
 
 
 def _is_marker(extra: object) -> bool:

@@ -63,6 +63,11 @@ class CronSchedule(_Prepared):
                 f"cron expression {self.expression!r}: no date matches"
             ) from None
 
+    @property
+    def expanded(self) -> str:
+        """For the framework: the five fields as ``*`` or lists of numbers."""
+        return self._fields
+
     def _walls(self, start: datetime) -> Iterator[datetime]:
         from croniter import croniter
 

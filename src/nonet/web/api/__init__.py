@@ -24,6 +24,7 @@ _RESOURCES = (
     "pipelines",
     "delayed",
     "groups",
+    "workflows",
     "controls",
     "events",
     "openapi",

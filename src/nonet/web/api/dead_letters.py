@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fastapi import HTTPException, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
 
-from nonet.operate.dead_letters import arguments_of
+from nonet.operate.dead_letters import arguments_of, why_unknown
 from nonet.rules.details import HIDDEN
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.sql.dead_letters import Cluster, LetterFilter, Status
@@ -327,7 +327,8 @@ async def reveal_dead_letter(
     async with site.changing(who, Action.REVEAL, f"arguments of dead letter {row}"):
         found = arguments_of(letter, site.nonet.registry)
     if found is None:
-        raise HTTPException(404, f"the arguments of dead letter {row} cannot be decoded")
+        why = why_unknown(letter, site.nonet.client.cipher)
+        raise HTTPException(404, f"the arguments of dead letter {row} are not shown: {why}")
     return ascii_json(found)
 
 

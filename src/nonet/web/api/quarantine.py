@@ -100,7 +100,7 @@ async def reveal_quarantine_entry(
     """Return what a quarantined message contains. This is audited."""
     item = await site.nonet.stores.quarantine.get(entry)
     async with site.changing(who, Action.REVEAL, f"quarantined message {entry}"):
-        envelope = claimed(item)
+        envelope = claimed(item, site.nonet.client.cipher)
     if envelope is None:
         return Content(arguments=None, preview=item.data[:PREVIEW_BYTES].hex())
     found = site.nonet.registry.find(envelope.name)

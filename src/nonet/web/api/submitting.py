@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
 from fastapi import Header, HTTPException
@@ -43,7 +43,7 @@ def _sendable(value: dict[str, Any]) -> dict[str, Any]:
 def _reachable(at: datetime) -> datetime:
     if at.replace(tzinfo=None) > datetime.now() + timedelta(days=_MOST_DAYS):
         raise ValueError("it must be within the next ten years")
-    return at
+    return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 _Values = Annotated[dict[str, JsonValue], AfterValidator(_sendable)]
@@ -119,20 +119,15 @@ class NewTask(BaseModel, extra="forbid"):
         "left out: as the class defines.",
     )
 
-    def options(self, now: datetime | None) -> Options:
-        """Return the options for the submission.
-
-        Args:
-            now: the time from which the delay counts.
-        """
+    def options(self) -> Options:
+        """Return the options for the submission."""
         if self.at is not None and self.delay is not None:
             raise ValueError("give at or delay, not both")
         given = self.model_fields_set
         unique = self.unique.made() if self.unique else None
         return Options(
-            at_time=now + timedelta(seconds=self.delay)
-            if now and self.delay is not None
-            else self.at,
+            at_time=self.at,
+            delay=self.delay,
             id=self.id,
             labels=self.labels,
             start_by=self.start_by if "start_by" in given else FROM_CLASS,
@@ -182,12 +177,10 @@ async def submit_bulk(
 async def _submit(
     site: Site, who: Principal, asked: Sequence[NewTask], key: str | None, digest: bytes
 ) -> list[Submitted]:
-    is_relative = any(item.delay is not None for item in asked)
-    now = await site.nonet.broker.now() if is_relative else None
     wanted: list[tuple[BaseTask, Options]] = []
     for number, item in enumerate(asked):
         try:
-            task, options = _checked(site, who, item, key, now)
+            task, options = _checked(site, who, item, key)
             if len(asked) > 1:  # to name the task that is invalid
                 site.nonet.client.envelopes.prepare(task, options)
             wanted.append((task, options))
@@ -203,7 +196,7 @@ async def _submit(
 
 
 def _checked(
-    site: Site, who: Principal, item: NewTask, key: str | None, now: datetime | None
+    site: Site, who: Principal, item: NewTask, key: str | None
 ) -> tuple[BaseTask, Options]:
     if key is not None and item.id is not None:
         raise ValueError("id: leave it out, because the Idempotency-Key decides it")
@@ -213,7 +206,7 @@ def _checked(
         raise HTTPException(
             403, f"unique.key: all classes share keys, and {who.name} is for some: leave it out"
         )
-    options = item.options(now)
+    options = item.options()
     return bound(task_class, [], item.arguments), options
 
 

@@ -20,6 +20,7 @@ _PAGES = (
     "pipelines",
     "delayed",
     "groups",
+    "workflows",
     "dead_letters",
     "dead_letter",
     "quarantine",

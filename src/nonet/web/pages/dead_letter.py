@@ -9,7 +9,7 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from nonet.base.plain import plain
-from nonet.operate.dead_letters import arguments_of
+from nonet.operate.dead_letters import arguments_of, why_unknown
 from nonet.rules import remedies
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.sql.dead_letters import DeadLetter, Status
@@ -118,7 +118,9 @@ async def reveal(
     async with site.changing(who, Action.REVEAL, f"arguments of dead letter {row}"):
         arguments = arguments_of(letter, site.nonet.registry)
     revealed: dict[str, Any] = {"arguments": None, "command": "", "is_masked": False}
-    if arguments is not None:
+    if arguments is None:
+        revealed["why"] = why_unknown(letter, site.nonet.client.cipher)
+    else:
         plainly = plain(arguments)
         revealed = {
             "arguments": json.dumps(plainly, indent=2, ensure_ascii=False),

@@ -130,6 +130,9 @@ def _page_of(finding: Finding) -> tuple[str, dict[str, Any], str]:
             return "task_class", {"name": what.removeprefix("task:")}, ""
         case "pipeline":
             return "pipeline", {"name": what}, ""
+        case "workflow":
+            state = what if what in ("building", "resuming") else "failed"
+            return "workflows", {}, f"state={state}"
         case "pause" if what.startswith("pipeline:"):
             return "pipeline", {"name": what.removeprefix("pipeline:")}, ""
         case "schedule":

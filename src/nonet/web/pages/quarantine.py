@@ -75,7 +75,7 @@ async def reveal(request: Request, site: SiteOf, who: _Revealer, entry: str) -> 
     """Show the message of an entry, in this answer only."""
     item = await site.nonet.stores.quarantine.get(entry)
     async with site.changing(who, Action.REVEAL, f"quarantined message {entry}"):
-        envelope, arguments = claimed(item), None
+        envelope, arguments = claimed(item, site.nonet.client.cipher), None
         if envelope is not None:
             found = site.nonet.registry.find(envelope.name)
             masked = masked_arguments(envelope.args, found.cls if found else None)

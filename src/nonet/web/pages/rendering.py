@@ -56,6 +56,7 @@ NAVIGATION = (
     Item("pipelines", "Pipelines", "p"),
     Item("delayed", "Delayed", "y"),
     Item("groups", "Groups", "g"),
+    Item("workflows", "Workflows", "f"),
     Item("dead_letters", "Dead letters", "d"),
     Item("quarantine", "Quarantine", "q"),
     Item("events", "Events", "e"),

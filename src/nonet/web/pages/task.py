@@ -8,7 +8,7 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
-from fastapi.responses import Response
+from fastapi.responses import RedirectResponse, Response
 
 from nonet.base.errors import ConflictError, NotFoundError
 from nonet.base.plain import plain
@@ -26,6 +26,7 @@ from nonet.web.site import Site, SiteOf, ensure, may
 router = APIRouter(include_in_schema=False)
 
 _SECONDS = 1.0
+_STEP_SECONDS = 30.0
 Reason = Annotated[str, Form(max_length=200)]
 
 
@@ -57,6 +58,12 @@ async def _why(
     return shown.why(*found, who)
 
 
+async def _workflow_of(site: Site, id: str) -> str:
+    """Return the id of the workflow whose step a task is or was, or an empty text."""
+    read = partial(site.nonet.client.workflows.workflow_of, id)
+    return await site.shared.read(("workflow of", id), _STEP_SECONDS, read) if ":" in id else ""
+
+
 @router.get("/tasks/{id:path}", name="task")
 async def page(
     request: Request, site: SiteOf, id: str, who: Annotated[Principal, may(Action.READ)]
@@ -66,8 +73,12 @@ async def page(
         report = await read(site, id)
     except NotFoundError as error:
         ensure(who, Action.READ, None)
+        if await site.nonet.client.workflows.exists(id):
+            return RedirectResponse(path_of(request, "workflow", id=id), 303)
         return render(request, "task_missing.html", 404, id=id, problem=str(error))
     ensure(who, Action.READ, report.status.name)
+    if not report.status.name and await site.nonet.client.workflows.exists(id):
+        return RedirectResponse(path_of(request, "workflow", id=id), 303)
     return await _render(request, site, report, who)
 
 
@@ -88,6 +99,7 @@ async def _render(
         steps=steps if details else [step.without_details() for step in steps],
         why=why,
         facts=facts,
+        workflow=await _workflow_of(site, report.status.id),
         can=lambda action: who.may(Action(action), name),
         why_not_again=report.why_not_again(registry),
         why_no_call=report.problem if report.envelope is None else "",

@@ -34,15 +34,15 @@ _ENDED = ("task", "state", "ended", "waited", "ran", "attempt", "ended_by", "err
 
 @router.get("/tasks", name="tasks")
 async def page(request: Request, site: SiteOf, who: Viewer, search: SearchOf) -> Response:
-    """Show tasks. An id in the search field opens its task, or its group."""
+    """Show tasks. An id in the search field opens its task, group or workflow."""
     problem = ""
     if search.q:
         path = await _path_of_id(request, site, search.q)
         if path:
             return RedirectResponse(path, 303)
         problem = (
-            f"No task and no group has the id {search.q}. It was never submitted here, or it ended "
-            "long ago: search the dead letters and the logs for it."
+            f"No task, group or workflow has the id {search.q}. It was never submitted here, or it "
+            "ended long ago: search the dead letters and the logs for it."
         )
     if not search.may_be_seen_by(who):
         ensure(who, Action.DETAILS, None)
@@ -73,7 +73,9 @@ def _seen(row: TaskStatus | EndedTask, who: Principal) -> TaskStatus | EndedTask
 
 
 async def _path_of_id(request: Request, site: Site, id: str) -> str:
-    """Return the path of the page of a task or group; empty if neither is known."""
+    """Return the path of the page of a task, group or workflow; empty if none is known."""
+    if await site.nonet.client.workflows.exists(id):
+        return path_of(request, "workflow", id=id)
     try:
         await site.nonet.status(id)
         return path_of(request, "task", id=id)

@@ -7,26 +7,32 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from enum import Enum, auto
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import NonetError, TaskTimeoutError
 from nonet.base.streams import Size
 from nonet.client.client import Client
 from nonet.config.overrides import Effective
-from nonet.messages.message import Envelope
+from nonet.messages.message import Envelope, encode
 from nonet.rules.outcomes import Cancelled, HandedBack, Lost, Outcome, shortened
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Lease
+from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
 from nonet.tasks.locks import rate_limited
 from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask, Options
+from nonet.tasks.workflows import Given
 from nonet.telemetry.masking import without_secrets
+from nonet.telemetry.middleware import within_middleware
 from nonet.telemetry.tracing import AttemptSpan, current_trace
 from nonet.worker.attempt.progress import Pace, Send
+
+if TYPE_CHECKING:
+    from nonet.worker.attempt.around import Around
 
 logger = logging.getLogger(__name__)
 
@@ -55,11 +61,21 @@ class AttemptContext(TaskContext):
     async def _read_group(self, group: str) -> Sequence[Any]:
         return await self._client.group_results(group)
 
-    def _prepare(self, task: BaseTask, options: Options) -> Prepared:
+    async def _read_inputs(self) -> Sequence[Any]:
+        return await self._client.step_inputs(self.id)
+
+    def _prepare(
+        self, task: BaseTask | Given[Any], options: Options, *, is_step: bool = False
+    ) -> Prepared:
         # The settle of this attempt sends the task, so the submission needs no span of its own.
-        return self._client.envelopes.prepare(task, options, trace=current_trace())
+        with within_middleware(nullcontext()):
+            return self._client.envelopes.prepare(
+                task, options, trace=current_trace(), is_step=is_step
+            )
 
     async def _save(self, data: bytes) -> bool:
+        if self.is_encrypted:
+            data = encode(self._client.cipher.encrypt(data, self.id, "saved"))
         if len(data) > self._limit:
             raise ValueError(
                 f"the checkpoint has {len(data)} bytes, the limit is {self._limit} "
@@ -82,6 +98,8 @@ class AttemptContext(TaskContext):
 
     async def _store(self, fraction: float | None, text: str) -> None:
         text = shortened(without_secrets(text, self.secrets))
+        if self.is_encrypted:
+            text = self._client.cipher.encrypt_text(text, self.id, "progress")
         try:
             await self._client.broker.report_progress(self._delivery, fraction, text)
         except NonetError as error:  # it must not fail the task
@@ -159,6 +177,8 @@ class Attempt:
         size: size of the stream that it came from.
         trace: trace context of the submission, from the envelope.
         span: its open span, if spans are collected.
+        around: the middleware around it, if there is any and its first part has run.
+        crash: what the retry policy got because its process died, or None.
         tallied: the counters to update when it ends, see `nonet.worker.tally`; None: no counters.
         left: threads and asyncio tasks that still run its code after their cancellation.
         locks_kept_at: monotonic time before a settle that kept its locks for `left`, or None.
@@ -178,6 +198,8 @@ class Attempt:
     tallied: Any = None
     trace: str = ""
     span: AttemptSpan | None = None
+    around: Around | None = None
+    crash: BaseException | None = None
     left: tuple[Future[Any] | asyncio.Task[Any], ...] = ()
     locks_kept_at: float | None = None
     deadline: float = 0.0
@@ -239,6 +261,7 @@ class Attempt:
         self.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
         self.trace = envelope.trace
         enter_subject(self.context)
+        enter_carried(envelope.labels)
 
     def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:
         """Let `cut` and `time_out` cancel this asyncio task; None: the current one."""

@@ -48,7 +48,7 @@ from nonet.tasks.registry import Registry
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.conclusion import Concluder, Conclusion, effective_now, result_of
 from nonet.worker.attempt.lane import Lane
-from nonet.worker.attempt.settle import Settler, error_document
+from nonet.worker.attempt.settle import Settler
 
 if TYPE_CHECKING:
     from nonet.stores.sql.dead_letters import DeadLetters
@@ -116,7 +116,7 @@ class Burials(Lane):
     async def bury_at_once(self, attempt: Attempt, conclusion: Conclusion) -> None:
         """End a task that this worker has just marked as dying, and added to `attempts`."""
         settlement = conclusion.settlement
-        document = error_document(attempt, settlement, conclusion.usage)
+        document = self._settler.error_document(attempt, settlement, conclusion.usage)
         await self._write_then_end(attempt, settlement, document)
 
     async def queue(self, attempt: Attempt) -> None:
@@ -180,7 +180,10 @@ class Burials(Lane):
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
                 store, history = await self._dead_letters(), await self._history(attempt)
-                letter = dead_letter(attempt.delivery, document, history, self._registry, policy)
+                letter = dead_letter(
+                    *(attempt.delivery, document, history, self._registry, policy),
+                    cipher=self._settler.cipher,
+                )
                 return await write(letter, store)
         except TimeoutError:
             brief = f"silent for {_ANSWER_SECONDS:g} s"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 
@@ -17,6 +17,8 @@ from msgspec.structs import replace as replaced
 
 from nonet.client.live import LiveConfig
 from nonet.config.overrides import Effective
+from nonet.messages.documents import concealed
+from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import ResultDocument, Usage, encode, pack
 from nonet.rules.outcomes import (
     DONE,
@@ -52,6 +54,7 @@ class Conclusion:
         lost: why the attempt is void, or empty.
         usage: resources that the attempt took.
         is_left_over: code of the attempt may still run in the child process.
+        middleware_failures: how often middleware failed in the child process, by name.
     """
 
     settlement: Settlement
@@ -60,6 +63,7 @@ class Conclusion:
     lost: str = ""
     usage: Usage | None = None
     is_left_over: bool = False
+    middleware_failures: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +74,13 @@ class Concluder:
         live_config: the configuration in force.
         message_limit: longest result, in bytes.
         crash_limit: how many crashes end a task.
+        cipher: encrypts the results of encrypted tasks.
     """
 
     live_config: LiveConfig
     message_limit: int
     crash_limit: int
+    cipher: Cipher = NO_KEYS
 
     def conclude(
         self, attempt: Attempt, outcome: Outcome, usage: Usage | None = None
@@ -90,7 +96,7 @@ class Concluder:
             back = Settlement(End.BACK, reason=outcome.reason, started=attempt.started)
             return Conclusion(back, lost=outcome.reason, usage=usage)
         if isinstance(outcome, Succeeded):
-            document = _document_of(attempt, outcome.value, usage, self.message_limit)
+            document = self._document_of(attempt, outcome.value, usage)
             return Conclusion(DONE, document, attempt.context.to_submit, usage=usage)
         cancelled = attempt.ending.cancelled
         if cancelled is not None and isinstance(outcome, Failed | HandedBack):
@@ -110,6 +116,21 @@ class Concluder:
             hide=partial(hide, attempt.context.secrets),
         )
         return Conclusion(settlement, usage=usage)
+
+    def _document_of(self, attempt: Attempt, value: object, usage: Usage | None) -> bytes:
+        """Encode the result of a task that is done, without the value if it cannot be stored."""
+        context, done = attempt.context, partial(result_of, attempt, DONE, usage)
+
+        def encrypted(packed: object) -> ResultDocument:
+            return done(self.cipher.encrypt(encode(packed), context.id, "value"))
+
+        document = encrypted if context.is_encrypted else done
+        full, note = encoded_result(document, value, context.secrets, limit=self.message_limit)
+        if not note:
+            return full
+        logger.warning("task %s (%s) is done, but %s", context.id, context.name, note)
+        noted = replaced(done(), note=note)
+        return encode(concealed(noted, context.id, self.cipher) if context.is_encrypted else noted)
 
 
 def effective_now(attempt: Attempt, task_class: TaskClass, live_config: LiveConfig) -> Effective:
@@ -145,16 +166,6 @@ def result_of(
         deaths=delivery.deaths,
         traceback=settlement.error.traceback,
     )
-
-
-def _document_of(attempt: Attempt, value: object, usage: Usage | None, limit: int) -> bytes:
-    """Encode the result of a task that is done, without the value if it cannot be stored."""
-    done = partial(result_of, attempt, DONE, usage)
-    full, note = encoded_result(done, value, attempt.context.secrets, limit=limit)
-    if not note:
-        return full
-    logger.warning("task %s (%s) is done, but %s", attempt.context.id, attempt.context.name, note)
-    return encode(replaced(done(), note=note))
 
 
 def encoded_result(

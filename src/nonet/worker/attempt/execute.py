@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -26,15 +26,19 @@ from nonet.base.errors import (
 from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.overrides import TimeLimits
-from nonet.messages.formats import format_problem
+from nonet.messages.documents import are_encrypted
+from nonet.messages.encryption import LACKS, SETTING, Encrypted, MissingKeyError
+from nonet.messages.formats import PLAIN_FORMAT, STEP_FORMAT, format_problem
 from nonet.messages.message import decode
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
 from nonet.tasks.execution import TaskContext, enter_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.invoke import invoke, is_coroutine_function
-from nonet.tasks.registry import Registry
+from nonet.tasks.middleware import Middlewares
+from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import BaseTask, task_locks, vo_of
 from nonet.tasks.unique import with_unique_lock
+from nonet.worker.attempt.around import Around
 from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
 from nonet.worker.attempt.conclusion import effective_now
 from nonet.worker.attempt.timeouts import OBEY_SECONDS, SoftLimit, with_hard_limit
@@ -56,6 +60,7 @@ class Tools:
             without it.
         obey_seconds: how long code may still run after its cancellation at the hard timeout; None:
             until the fork server kills the process.
+        middlewares: run around the attempt.
     """
 
     client: Client
@@ -66,6 +71,7 @@ class Tools:
     admit: Callable[[Attempt, str], Awaitable[str | None]]
     leave: Callable[[Attempt, Future[Any] | asyncio.Task[Any]], None]
     obey_seconds: float | None = OBEY_SECONDS
+    middlewares: Middlewares = field(default_factory=Middlewares)
 
 
 def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
@@ -82,8 +88,32 @@ def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
         return _handed_on(f"a worker does not know {envelope.name}")
     if problem := task_class.too_old_for(envelope.min_version):
         return _handed_on(problem)
-    attempt.context.is_made_of(envelope.args, task_class.cls)
+    cipher = tools.client.cipher
+    if envelope.version != PLAIN_FORMAT or task_class.cls.encrypted or cipher.everything:
+        outcome = _decrypt(attempt, task_class, tools)
+        if outcome is not None:
+            return outcome
+    attempt.context.is_made_of(attempt.envelope.args, task_class.cls)
+    if envelope.version == STEP_FORMAT:
+        attempt.context.workflow = envelope.id.rpartition(":")[0]
     attempt.effective = effective_now(attempt, task_class, tools.client.live_config)
+    return None
+
+
+def _decrypt(attempt: Attempt, task_class: TaskClass, tools: Tools) -> Outcome | None:
+    """Decrypt the arguments, and encrypt what the attempt stores; None: it can run here."""
+    cipher, envelope = tools.client.cipher, attempt.envelope
+    if not (are_encrypted(envelope.args) or task_class.cls.encrypted or cipher.everything):
+        return None
+    if not cipher.keys:
+        return _handed_on(f"{LACKS} here: set {SETTING}")
+    try:
+        attempt.describe(tools.client.envelopes.decrypted(envelope))
+    except MissingKeyError as error:
+        return _handed_on(error.brief)
+    except MalformedMessageError as error:
+        return Failed(error, Reason.QUARANTINED)
+    attempt.context.is_encrypted = True
     return None
 
 
@@ -93,21 +123,36 @@ async def carry_out(attempt: Attempt, tools: Tools) -> Outcome:
 
 
 async def execute(attempt: Attempt, tools: Tools) -> Outcome:
-    """Execute an identified task in this process; whatever it raises becomes the outcome."""
+    """Execute an identified task in this process; whatever it raises becomes the outcome.
+
+    Close `attempt.around` once the conclusion is drawn.
+    """
     task_class, envelope = attempt.task_class, attempt.envelope
     assert task_class is not None  # `identify` hands on the others
     if attempt.delivery.saved:
         try:
-            attempt.context.saved = decode(attempt.delivery.saved)
+            attempt.context.saved = _saved(attempt, tools)
+        except MissingKeyError as error:
+            return _handed_on(error.brief)
         except MalformedMessageError as error:  # no other attempt could read it either
             return Failed(error, Reason.QUARANTINED)
+    middlewares = tools.middlewares
+    if middlewares.around_attempt or middlewares.around_thread:
+        attempt.around = await Around.open(attempt, middlewares)
     attempt.enter()
     attempt.stage = Stage.IN_LOOP
     try:
         limits = attempt.effective.time
         # Set before the constructor runs: it could block the event loop, too.
         attempt.hard_at = time.monotonic() + limits.hard if limits.hard else None
-        task = task_class.arguments.build(envelope.args)
+        arguments: Mapping[str, Any] = envelope.args
+        if envelope.version == STEP_FORMAT:
+            try:
+                arguments = await tools.client.with_results(envelope.id, arguments)
+            except MissingKeyError as error:
+                return _handed_on(error.brief)
+            attempt.context.is_made_of(arguments, task_class.cls)
+        task = task_class.arguments.build(arguments)
         vo = vo_of(task, envelope.labels)
         if vo != attempt.vo:  # only the task object knew it
             attempt.vo = vo
@@ -131,6 +176,13 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
         uncancel()
         if attempt.hard_at is not None:  # leave time for the retry policy
             attempt.hard_at = max(attempt.hard_at, time.monotonic())
+
+
+def _saved(attempt: Attempt, tools: Tools) -> Any:
+    saved = decode(attempt.delivery.saved)
+    if type(saved) is Encrypted:
+        return decode(tools.client.cipher.decrypt(saved, attempt.delivery.id, "saved"))
+    return saved
 
 
 def _handed_on(reason: str) -> HandedBack:
@@ -201,7 +253,7 @@ async def _invoke(
         else:
             attempt.in_thread = True
             result = await invoke(
-                function,
+                function if attempt.around is None else attempt.around.in_thread(function),
                 arguments,
                 tools.threads,
                 before=context.ensure_lease,  # checked again in the thread, which may start late

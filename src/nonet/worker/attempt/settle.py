@@ -9,8 +9,11 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.messages.documents import concealed
+from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
 from nonet.rules.outcomes import End, Reason, Settlement, shortened
 from nonet.rules.tracebacks import exception_of
@@ -29,6 +32,8 @@ _TERMINAL = (End.DONE, End.DEAD, End.CANCELLED, End.EXPIRED)
 _LEVELS = {End.BACK: logging.INFO, End.DEAD: logging.ERROR}
 _HANDED_BACK = (End.BACK, End.SUSPECT, End.ON)
 
+_Document = TypeVar("_Document", ResultDocument, ErrorDocument)
+
 
 @dataclass(frozen=True)
 class Settler:
@@ -36,11 +41,13 @@ class Settler:
 
     Attributes:
         rows: deletes the SQL rows of durable tasks that have ended.
+        cipher: encrypts the errors of encrypted tasks.
         counts: ``stale``: how many settles Redis refused because this worker had lost the delivery.
     """
 
     broker: Broker
     rows: RowCloser
+    cipher: Cipher = NO_KEYS
     counts: Counter[str] = field(default_factory=Counter, init=False)
 
     async def settle(self, attempt: Attempt, conclusion: Conclusion) -> End:
@@ -63,16 +70,37 @@ class Settler:
             # The row is written later: a crash before that must not execute the task again.
             settlement = replace(settlement, end=End.DYING)
         if settlement.end in (End.RETRY, End.CRASH, End.DYING):
-            document = encode(error_document(attempt, settlement, usage))
+            document = encode(self.error_document(attempt, settlement, usage))
         elif settlement.end not in _HANDED_BACK:
-            document = encode(result_of(attempt, settlement, usage))
+            document = encode(self._concealed(attempt, result_of(attempt, settlement, usage)))
         if await self._script(attempt, settlement, document) != "OK":
             return End.LOST
         return End.BACK if settlement.end in _HANDED_BACK else conclusion.settlement.end
 
     async def end(self, attempt: Attempt, settlement: Settlement, result: ResultDocument) -> None:
         """End a dying task whose row, if it gets one, is already in SQL."""
-        await self._script(attempt, settlement, encode(result))
+        await self._script(attempt, settlement, encode(self._concealed(attempt, result)))
+
+    def error_document(
+        self, attempt: Attempt, settlement: Settlement, usage: Usage | None
+    ) -> ErrorDocument:
+        """Return the error document that the record keeps for a failed attempt."""
+        document = ErrorDocument(
+            reason=str(settlement.reason),
+            error_type=settlement.error.type,
+            error=settlement.error.text,
+            traceback=settlement.error.traceback,
+            attempt=attempt.delivery.attempt,
+            at=time.time(),
+            usage=usage,
+        )
+        return self._concealed(attempt, document)
+
+    def _concealed(self, attempt: Attempt, document: _Document) -> _Document:
+        """Encrypt the error that an encrypted task has raised."""
+        if attempt.context.is_encrypted and document.error_type:
+            return concealed(document, attempt.delivery.id, self.cipher)
+        return document
 
     async def _void(self, attempt: Attempt, conclusion: Conclusion) -> End:
         logger.warning("task %s: attempt voided: %s", attempt.delivery.id, conclusion.lost)
@@ -104,7 +132,8 @@ class Settler:
         """Run the settle script; repeat it while Redis is unavailable and the lease lasts."""
         delivery, is_logged, text = attempt.delivery, False, ""
         if settlement.reason or settlement.error.type:
-            text = shortened(_line(settlement))
+            is_secret = attempt.context.is_encrypted and settlement.error.type
+            text = shortened(settlement.error.type if is_secret else _line(settlement))
         while True:
             goes_on, sent = bool(attempt.left) and attempt.goes_on, time.monotonic()
             try:
@@ -144,19 +173,6 @@ class Settler:
             if settlement.end in _TERMINAL and _is_durable(attempt):
                 self.rows.close(delivery.id)
             return answer
-
-
-def error_document(attempt: Attempt, settlement: Settlement, usage: Usage | None) -> ErrorDocument:
-    """Return the error document that the record keeps for a failed attempt."""
-    return ErrorDocument(
-        reason=str(settlement.reason),
-        error_type=settlement.error.type,
-        error=settlement.error.text,
-        traceback=settlement.error.traceback,
-        attempt=attempt.delivery.attempt,
-        at=time.time(),
-        usage=usage,
-    )
 
 
 def _is_durable(attempt: Attempt) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 import threading
 
 CELLS = 4096
@@ -26,7 +27,7 @@ class Board:
 
     def __init__(self, fd: int | None = None) -> None:
         if fd is None:
-            fd = os.memfd_create("nonet-deadlines")
+            fd = _memory()
             os.ftruncate(fd, _BYTES)
         self.fd = fd
         # The CPU reads and writes eight aligned bytes atomically.
@@ -63,3 +64,12 @@ class Board:
                 self._cells.release()
                 self._map.close()
                 os.close(self.fd)
+
+
+def _memory() -> int:
+    """Return a file descriptor of memory that has no name."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("nonet-deadlines")
+    fd, path = tempfile.mkstemp(prefix="nonet-deadlines-")  # not on Linux
+    os.unlink(path)
+    return fd

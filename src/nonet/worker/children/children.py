@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from nonet.config.settings import Settings
+from nonet.tasks.middleware import Middlewares
 from nonet.worker.children.forking import Child, ForkServer, ForkServerError
 from nonet.worker.children.processes import children_of, resident
 from nonet.worker.children.wire import Exited, Kill, Run
@@ -28,11 +29,13 @@ class Children:
     Args:
         settings: settings of the worker.
         redis_url: URL of its broker.
+        middlewares: those of its application, of which children make their own.
     """
 
-    def __init__(self, settings: Settings, redis_url: str) -> None:
+    def __init__(self, settings: Settings, redis_url: str, middlewares: Middlewares) -> None:
         self._settings = settings
         self._redis_url = redis_url
+        self._middlewares = middlewares
         self._server: ForkServer | None = None
         self._starting = asyncio.Lock()
         self._not_before = 0.0
@@ -208,7 +211,7 @@ class Children:
                 raise ForkServerError("the worker is stopping")
             self._not_before = time.monotonic() + _BACK_OFF_SECONDS
             # Stored before it has started, so that `close` ends it.
-            self._server = server = ForkServer(self._settings, self._redis_url)
+            self._server = server = ForkServer(self._settings, self._redis_url, self._middlewares)
             await server.start()
             return server
 

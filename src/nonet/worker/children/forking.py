@@ -24,12 +24,17 @@ from typing import Any
 from pydantic import SecretStr
 
 from nonet.config.settings import Settings
+from nonet.tasks.middleware import Middlewares
 from nonet.telemetry.logs import process_description
 from nonet.worker.children.board import CELLS, Board
 from nonet.worker.children.wire import (
+    OF_FORK_SERVER,
+    READ_BYTES,
     Channel,
     Exited,
     Forked,
+    Frames,
+    FromForkServer,
     Hello,
     Kill,
     Message,
@@ -38,8 +43,7 @@ from nonet.worker.children.wire import (
     Ready,
     SetUp,
     Spawn,
-    packet_of_fork_server,
-    send_packet,
+    frame,
 )
 
 logger = logging.getLogger(__name__)
@@ -51,6 +55,8 @@ _LONGEST_FORK_SECONDS = 300.0
 _FORKS_AT_ONCE = 16
 _PING_SECONDS = 30.0
 _END_SECONDS = 3.0
+# For the first message, which the fork server reads only when it has started, and hundreds more.
+_UNREAD_BYTES = 256 * 1024
 # File descriptors that each fork server and its children inherit: the connection to a supervisor.
 # It closes once all of these processes are dead, which tells the supervisor.
 HELD_OPEN: set[int] = set()
@@ -93,18 +99,21 @@ class ForkServer:
     Args:
         settings: settings of the worker.
         redis_url: URL of its broker.
+        middlewares: those of its application, of which children make their own.
 
     Attributes:
         board: the deadlines of its children.
         in_flight: how many attempts its children run, or ran when it died.
     """
 
-    def __init__(self, settings: Settings, redis_url: str) -> None:
+    def __init__(self, settings: Settings, redis_url: str, middlewares: Middlewares) -> None:
         self._settings = settings
+        self._middlewares = middlewares
         self._redis_url = redis_url
         self.board = Board()
         self._process: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
+        self._frames = Frames(OF_FORK_SERVER)
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._children: dict[int, Child] = {}
         self._free = list(range(CELLS - 1, -1, -1))
@@ -129,7 +138,8 @@ class ForkServer:
         Raises:
             ForkServerError: it did not start, or could not load the modules.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNREAD_BYTES)
         try:
             # -P: import nothing from the current directory of the worker.
             command = [sys.executable, "-P", "-m", "nonet.child_process", str(theirs.fileno())]
@@ -151,7 +161,15 @@ class ForkServer:
         level = logging.getLogger().getEffectiveLevel()
         settings = _as_data(self._settings) | {"redis_url": self._redis_url}
         about = dict(process_description())
-        self._send(SetUp(settings, sys.path, level, about, self.board.fd))
+        self._send(
+            SetUp(settings, sys.path, level, about, self.board.fd, self._middlewares.recipes)
+        )
+        if left_out := self._middlewares.left_out:
+            logger.warning(
+                "child processes run without middleware %s of Nonet.use: define it in a module "
+                "that they can import, and give it plain data",
+                ", ".join(left_out),
+            )
         try:
             ready = await asyncio.wait_for(asyncio.shield(self._ready), _START_SECONDS)
         except TimeoutError:
@@ -275,24 +293,31 @@ class ForkServer:
     def _send(self, message: Message, *fds: int) -> None:
         if self._control is None:
             raise ForkServerError("the fork server has died")
+        data = frame(message)
         try:
-            send_packet(self._control, message, fds)
+            if socket.send_fds(self._control, [data], fds) < len(data):
+                self._control.shutdown(socket.SHUT_RDWR)  # it could not read the next message
+                raise BlockingIOError("its buffer is full")
         except OSError as error:  # it has died, or hangs and its buffer is full
             raise ForkServerError(f"the fork server accepts no requests: {error}") from None
 
     def _receive(self) -> None:
-        """Process one message; the event loop calls again while there are more."""
+        """Process the messages that have arrived."""
         if self._control is None:
             return
         try:
-            message = packet_of_fork_server(self._control)
+            data = self._control.recv(READ_BYTES)
         except BlockingIOError:
             return
         except OSError:
-            message = None
-        if message is None:
+            data = b""
+        if not data:
             self._disconnect()
-        elif isinstance(message, Ready):
+        for message in self._frames.feed(data):
+            self._process_message(message)
+
+    def _process_message(self, message: FromForkServer) -> None:
+        if isinstance(message, Ready):
             self._ready.set_result(message)
         elif isinstance(message, Pong):
             self._pong.set()

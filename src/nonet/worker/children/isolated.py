@@ -22,6 +22,7 @@ from nonet.config.settings import Settings
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
 from nonet.tasks.retry import BUILT_IN_POLICIES
+from nonet.telemetry.middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
@@ -139,7 +140,7 @@ class Isolated:
         board.open(child.number, attempt.deadline)  # cleared when the child is given back
         attempt.share_deadline(partial(board.extend, child.number))
         try:
-            child.server.ask(_guard(attempt, child.number))
+            child.server.ask(self._guard(attempt, child.number))
             Children.begin(child, self.run_message(child, attempt, trace))
             ended = await self._ended(child, attempt)
         finally:
@@ -154,6 +155,15 @@ class Isolated:
         if ended is not None:
             usage = Usage(usage.wall, max(0.0, ended.cpu - child.cpu), ended.rss)
         return await self._after_exit(attempt, child, ended, usage)
+
+    def _guard(self, attempt: Attempt, number: int) -> Guard:
+        """Return the limits that the fork server enforces on child `number`."""
+        said = attempt.effective
+        hard = said.time.hard
+        around = 2 * MOST_SECONDS * len(self._client.middlewares.around_attempt)
+        kill_at = time.monotonic() + hard + _KILL_AFTER_SECONDS + around if hard else 0.0
+        limits = said.memory_limit or 0, said.cpu_limit or 0.0
+        return Guard(number, attempt.delivery.fence, kill_at, *limits)
 
     async def _ended(self, child: Child, attempt: Attempt) -> Conclusion | Exited | None:
         """Wait for the child's conclusion or its death; meanwhile pass on a request to stop."""
@@ -257,11 +267,14 @@ class Isolated:
     ) -> Conclusion:
         """Ask the retry policy of a crashed task; an author's policy runs in a new child.
 
+        Middleware in this process sees the crash when it is concluded.
+
         Args:
             is_counted: whether `Delivery.crashes` includes this crash already.
         """
         delivery = attempt.delivery
-        failed = Failed(crash.error(), crashed=not is_counted)
+        attempt.crash = crash.error()
+        failed = Failed(attempt.crash, crashed=not is_counted)
         is_last = delivery.crashes + 1 >= self._settings.crash_limit and not is_counted
         if is_last or type(attempt.effective.retry_policy) in BUILT_IN_POLICIES:
             return self._concluder.conclude(attempt, failed, usage)
@@ -290,15 +303,6 @@ class Isolated:
 def stopped(attempt: Attempt) -> Outcome:
     """Return the outcome of an attempt that this process stopped."""
     return attempt.ending.outcome(started=attempt.started)
-
-
-def _guard(attempt: Attempt, number: int) -> Guard:
-    """Return the limits that the fork server enforces on child `number`."""
-    said = attempt.effective
-    hard = said.time.hard
-    kill_at = time.monotonic() + hard + _KILL_AFTER_SECONDS if hard else 0.0
-    limits = said.memory_limit or 0, said.cpu_limit or 0.0
-    return Guard(number, attempt.delivery.fence, kill_at, *limits)
 
 
 def crash_of(attempt: Attempt, exited: Exited | None) -> Crash:

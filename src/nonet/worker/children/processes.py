@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import resource
+import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
+
+# Whether the kernel lists the children of each process.
+HAS_LISTS = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 
 
 def resident(pid: int) -> int:
@@ -42,9 +47,13 @@ def children_of(pid: int) -> list[int]:
 
     The kernel's own lists take 0.1 ms. `psutil.Process.children` reads all processes of the
     machine instead (7 ms for 120): too slow for the fork server, which calls this for each child
-    that it measures.
+    that it measures. Where the kernel has no such lists (macOS), that is what there is.
     """
     found: list[int] = []
+    if not HAS_LISTS:
+        with suppress(psutil.Error):
+            found += [child.pid for child in psutil.Process(pid).children()]
+        return found
     with suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task"):
             with suppress(OSError):
@@ -67,10 +76,15 @@ def begin_peak() -> None:
 def peak() -> int:
     """Return the most resident memory of this process since `begin_peak`, in bytes.
 
-    If the kernel refused the reset, this is the peak since the process started.
+    If the kernel refused or has no reset, this is the peak since the process started.
     """
     try:
         found = re.search(rb"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_bytes(), re.M)
-    except OSError:
-        return 0
+    except OSError:  # not on Linux
+        return most_resident(resource.getrusage(resource.RUSAGE_SELF))
     return int(found[1]) * 1024 if found else 0
+
+
+def most_resident(usage: resource.struct_rusage) -> int:
+    """Return the most resident memory of a process over its life, in bytes."""
+    return usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -1,8 +1,7 @@
 """The messages between worker, fork server and child processes, and their encoding.
 
-Between worker and fork server, a message is one packet and may carry a file descriptor. Between
-worker and child, it is a frame of a stream: four bytes of length, then the message. All messages
-are MessagePack of the structures below; decoding imports and executes nothing.
+A message is a frame of a stream: four bytes of length, then MessagePack of one of the structures
+below; decoding imports and executes nothing. A `Spawn` carries a file descriptor.
 """
 
 from __future__ import annotations
@@ -10,22 +9,24 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from nonet.stores.queue.deliveries import Delivery
+from nonet.tasks.middleware import Recipe
 from nonet.worker.attempt.conclusion import Conclusion
 from nonet.worker.attempt.crashes import Crash
+
+_Decoded = TypeVar("_Decoded")
 
 _LENGTH = struct.Struct("<I")
 # A longer frame is invalid: envelopes and results have at most 4 MiB.
 _MOST_BYTES = 64 * 1024 * 1024
 # How long the rest of a frame may take.
 _REST_SECONDS = 5.0
-PACKET_BYTES = 128 * 1024
+READ_BYTES = 128 * 1024
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -44,6 +45,7 @@ class SetUp(Message, frozen=True):
         log_level: level of the root logger.
         about: fields of the worker for each JSON log line.
         board: file descriptor of the `nonet.worker.children.board.Board`.
+        middleware: what `nonet.Nonet.use` has added to the application of the worker.
     """
 
     settings: dict[str, Any]
@@ -51,10 +53,11 @@ class SetUp(Message, frozen=True):
     log_level: int
     about: dict[str, str]
     board: int
+    middleware: list[Recipe] = []
 
 
 class Spawn(Message, frozen=True):
-    """Fork child `number`. The packet carries the child's end of its connection.
+    """Start child `number`. With the message comes the child's end of its connection.
 
     Attributes:
         is_fresh: the child runs one attempt, with its own directory for temporary files.
@@ -95,6 +98,20 @@ class Kill(Message, frozen=True):
 
 class Ping(Message, frozen=True):
     """Ask the fork server for a `Pong`, to check that it works."""
+
+
+class Start(Message, frozen=True):
+    """What a child needs that was not forked; the fork server writes it to the child's stdin.
+
+    Attributes:
+        connection: file descriptor of the child's end of its connection.
+        workdirs: parent of its working directory.
+    """
+
+    set_up: SetUp
+    spawn: Spawn
+    connection: int
+    workdirs: str
 
 
 ToForkServer = SetUp | Spawn | Guard | Unguard | Kill | Ping
@@ -247,27 +264,41 @@ class Concluded(Message, frozen=True):
 FromChild = Hello | Begun | Admit | Progressed | Concluded
 
 _ENCODER = msgspec.msgpack.Encoder()
-_FOR_FORK_SERVER = msgspec.msgpack.Decoder(ToForkServer)
-_OF_FORK_SERVER = msgspec.msgpack.Decoder(FromForkServer)
+FOR_FORK_SERVER = msgspec.msgpack.Decoder(ToForkServer)
+OF_FORK_SERVER = msgspec.msgpack.Decoder(FromForkServer)
+FOR_START = msgspec.msgpack.Decoder(Start)
 _FOR_CHILD = msgspec.msgpack.Decoder(ToChild)
 _OF_CHILD = msgspec.msgpack.Decoder(FromChild)
 
 
-def send_packet(connection: socket.socket, message: Message, fds: Sequence[int] = ()) -> None:
-    """Send a message between worker and fork server; raise OSError if the other side is gone."""
-    socket.send_fds(connection, [_ENCODER.encode(message)], fds)
+def frame(message: Message) -> bytes:
+    """Encode a message."""
+    data = _ENCODER.encode(message)
+    return _LENGTH.pack(len(data)) + data
 
 
-def packet_for_fork_server(connection: socket.socket) -> tuple[ToForkServer | None, list[int]]:
-    """Return the next message and its file descriptors; None: the worker has died."""
-    data, fds, _, _ = socket.recv_fds(connection, PACKET_BYTES, 1)
-    return (_FOR_FORK_SERVER.decode(data) if data else None), list(fds)
+class Frames(Generic[_Decoded]):
+    """Decodes messages that arrive in pieces.
 
+    Args:
+        decoder: decodes one message.
+    """
 
-def packet_of_fork_server(connection: socket.socket) -> FromForkServer | None:
-    """Return the next message; None: the fork server has died."""
-    data = connection.recv(PACKET_BYTES)
-    return _OF_FORK_SERVER.decode(data) if data else None
+    def __init__(self, decoder: msgspec.msgpack.Decoder[_Decoded]) -> None:
+        self._decoder = decoder
+        self._rest = bytearray()
+
+    def feed(self, data: bytes) -> list[_Decoded]:
+        """Add what has arrived; return the messages that are complete now."""
+        self._rest += data
+        found = []
+        while len(self._rest) >= _LENGTH.size:
+            end = _LENGTH.size + _LENGTH.unpack_from(self._rest)[0]
+            if len(self._rest) < end:
+                break
+            found.append(self._decoder.decode(self._rest[_LENGTH.size : end]))
+            del self._rest[:end]
+        return found
 
 
 class Channel:
@@ -306,8 +337,7 @@ class Channel:
 
     def send(self, message: Message) -> None:
         """Queue a message; it is dropped if the other side has closed."""
-        data = _ENCODER.encode(message)
-        self._writer.write(_LENGTH.pack(len(data)) + data)
+        self._writer.write(frame(message))
 
     async def flush(self) -> None:
         """Wait until the queued messages were sent."""

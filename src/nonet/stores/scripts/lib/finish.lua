@@ -50,8 +50,10 @@ local function keep_lines(list, lines, most)
   end
 end
 
--- Bytes that the history keeps of a failure: of its error, of its traceback, and of all.
+-- Bytes that the history keeps of a failure: of its error, of its traceback, and of all. Encrypted texts (see
+-- nonet/messages/encryption.py) are kept whole or not at all.
 local ERROR_KEPT, TRACEBACK_KEPT, FAILURE_KEPT = 600, 4096, 5000
+local MARK, ENCRYPTED_KEPT = 'nonet-encrypted:', 6000
 
 -- What follows the line of a failure: its envelope, so that it can be submitted again, unless it is large.
 local function envelope_kept(id, record, room)
@@ -71,7 +73,11 @@ local function keep_end(id, record, state, document)
   local fine, parts = pcall(cmsgpack.unpack, document)
   parts = fine and type(parts) == 'table' and parts or {}
   local function part(at, first, last)
-    return type(parts[at]) == 'string' and string.sub(parts[at], first, last) or ''
+    local text = type(parts[at]) == 'string' and parts[at] or ''
+    if string.sub(text, 1, #MARK) == MARK then
+      return #text <= ENCRYPTED_KEPT and text or ''
+    end
+    return string.sub(text, first, last)
   end
   local name = string.gsub(record.name or part(1, 1, 255), '%c', '?')
   local line = line_of(id, record, state, name)
@@ -90,7 +96,10 @@ local function keep_end(id, record, state, document)
   keep_lines('failed', {line .. '\n' .. whole .. kept[5]}, math.ceil(most_ends / 10))
 end
 
--- End a task: store its result, and notify its group and its waiters. record is what read_record() returned; empty
+-- lib/workflow sets this. Field `adds` of its record: this call has added steps.
+local end_step
+
+-- End a task: store its result, and notify its group, its workflow and its waiters. record is what read_record() returned; empty
 -- for a task that Redis does not know. fence: of the delivery that this call ends, '0' without one.
 local function finish(id, record, state, fence, document)
   local value = state .. '|' .. fence .. '|'
@@ -101,6 +110,9 @@ local function finish(id, record, state, fence, document)
   local fine = true
   if record.group then
     fine = pcall(end_child, record.group, id, state, value .. document)
+  end
+  if record.workflow then
+    fine = pcall(end_step, id, record, state, value .. document) and fine
   end
   if record.opens then
     fine = pcall(fail_unsealed, id) and fine

@@ -5,9 +5,9 @@
 -- The states of a task that no worker has.
 local AT_REST = {queued = true, delayed = true, waiting = true}
 
--- The format of tasks, see nonet/messages/formats.py. A record stores its format in field v; without it the
--- format is 1.
-local FORMAT = 1
+-- The newest format of tasks that is read here, see nonet/messages/formats.py. A record stores its format in
+-- field v; without it the format is 1.
+local FORMAT = 3
 
 -- Why a record cannot be read, or nil. Newer code has written such a record: scripts move it from place to
 -- place, but neither execute nor end its task. record has the field v.

@@ -1,5 +1,5 @@
--- lib/remnants: needs base, record, group, finish, ending. Fails groups that are damaged, or that wait for
--- children that are gone, so that their waiters are notified.
+-- lib/remnants: needs base, record, group, finish, ending, workflow. Fails groups that are damaged, or that wait for
+-- children that are gone, so that their waiters are notified; and ends steps of workflows that nothing would release.
 
 local KEYS_OF_GROUP = {{'', 'hash'}, {':pending', 'set'}, {':results', 'hash'}, {':callback', 'hash'},
   {':on_failure', 'hash'}}
@@ -104,4 +104,126 @@ local function mend_group(name, wait)
     end
   end
   fire_if_complete(gid)
+end
+
+-- The predecessors of a step, each a letter and a place.
+local function edges_to(key, place)
+  local after, found = string.match(redis.call('HGET', key .. ':graph', place) or '', ' (.*)$') or '', {}
+  for letter, from in string.gmatch(after, '(%l)(%S+)') do
+    found[from] = letter
+  end
+  return next(found) and found or {['*'] = 'a'}
+end
+
+-- Whether nothing will follow the edge from this step any more. mend_workflow() ends a live one without a record.
+local function is_lost_step(workflow, place)
+  local id = step_id(workflow, place)
+  if redis.call('EXISTS', P .. 't:' .. id, P .. 'j:' .. id) > 0
+    or redis.call('SISMEMBER', P .. 'f:' .. workflow .. ':live', place) == 1 then
+    return false
+  end
+  for how in pairs(MEANING) do
+    if redis.call('ZSCORE', P .. 'edges', how .. ' ' .. id) then
+      return false
+    end
+  end
+  return true
+end
+
+-- How a step has ended for its edges, as far as that is known.
+local function how_ended(key, from)
+  local ended = redis.call('HGET', key .. ':results', from)
+  if redis.call('SISMEMBER', key .. ':failed', from) == 1 then
+    return 'failed'
+  elseif from == '*' or ended and string.find(ended, '^done') then
+    return 'done'
+  end
+  return ended and 'taken' or 'failed'
+end
+
+-- Follow edges to a blocked step from predecessors that will not do so themselves.
+local function follow_lost(id, workflow, place, wait)
+  local key, missing, lost = P .. 'f:' .. workflow, P .. 'm:' .. id, {}
+  local those = redis.call('SSCAN', missing, '0', 'COUNT', 20)[2]
+  for _, from in ipairs(those) do
+    if is_lost_step(workflow, from) then
+      lost[#lost + 1] = from
+    end
+  end
+  local is_forgotten = #those == 0
+  if not is_gone_for_good(P .. 't:' .. id, is_forgotten or #lost > 0, wait) then
+    return
+  end
+  local edges = edges_to(key, place)
+  if is_forgotten then  -- the next walk finds which of them are lost
+    for from in pairs(edges) do
+      redis.call('SADD', missing, from)
+    end
+  end
+  for _, from in ipairs(lost) do
+    follow(from, how_ended(key, from), edges[from] or 'a', workflow, place)
+    end_unable()
+  end
+  end_workflow(workflow)
+end
+
+-- Check a blocked step: its workflow may be gone, or predecessors that it waits for; or a script that ended it was cut.
+local function mend_step(id, fields, wait)
+  local workflow, place = fields.workflow or '', place_of(id)
+  local flow, ended = flow_of(workflow), redis.call('HGET', P .. 'f:' .. workflow .. ':results', place)
+  if not flow.state or ended or fields.ends_as then
+    local record, state, fence, document = read_record(id), string.match(ended or '', '^(%a+)|([^|]*)|(.*)$')
+    finish(id, record, state or 'cancelled', fence or '0', document
+      or made_document(record.name or '', 0, record.why or 'cancelled: its workflow is gone from Redis', 'cancelled'))
+    redis.call('ZREM', P .. 'tasks:delayed', id)
+    end_unable()
+  elseif flow.state == 'running' and not flow.cancel then
+    follow_lost(id, workflow, place, wait)
+  end
+end
+
+-- The workflow to which a key f:NAME belongs, and the type that the key should have.
+local function owner_of_key(name)
+  for suffix, kind in pairs(KEYS_OF_WORKFLOW) do
+    if suffix ~= '' and string.sub(name, -#suffix) == suffix then
+      return string.sub(name, 1, -#suffix - 1), kind
+    end
+  end
+  return name, KEYS_OF_WORKFLOW['']
+end
+
+-- End steps whose records are gone, and a workflow that has nothing left to run. If a key has a wrong type, forget the
+-- workflow: the walk then ends its steps.
+local function mend_workflow(name, wait)
+  local workflow, kind = owner_of_key(name)
+  local key, actual = P .. 'f:' .. workflow, redis.call('TYPE', P .. 'f:' .. name).ok
+  if actual ~= kind and actual ~= 'none' then
+    for suffix in pairs(KEYS_OF_WORKFLOW) do
+      redis.call('DEL', key .. suffix)
+    end
+    flows[workflow] = {}
+  elseif not flow_of(workflow).state then
+    redis.call('PEXPIRE', P .. 'f:' .. name, 86400000, 'NX')
+  end
+  if workflow ~= name or flow_of(workflow).state ~= 'running' then
+    return
+  end
+  local lost, MOST = {}, 100
+  for _, place in ipairs(redis.call('SSCAN', key .. ':live', '0', 'COUNT', MOST)[2]) do
+    if redis.call('EXISTS', P .. 't:' .. step_id(workflow, place)) == 0 then
+      lost[#lost + 1] = place
+    end
+  end
+  if is_gone_for_good(key, #lost > 0, wait) then
+    for _, place in ipairs(lost) do
+      local id, letters = step_id(workflow, place), {}
+      for _, edge in ipairs(redis.call('LRANGE', P .. 'n:' .. id, 0, 500)) do
+        letters[string.sub(edge, 1, 1)] = true
+      end
+      local edges = (letters.s and 's' or '') .. (letters.f and 'f' or '') .. (letters.a and 'a' or '')
+      finish(id, {workflow = workflow, edges = edges, waited = true, blocked = true}, 'dead', '0',
+        made_document('', 0, 'its record is gone from Redis', 'quarantined'))
+    end
+  end
+  end_workflow(workflow)
 end

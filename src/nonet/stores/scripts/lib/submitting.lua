@@ -1,9 +1,9 @@
 -- lib/submitting: needs base, wake, record. Creates tasks, and counts those that have not ended.
 
--- Convert a due time by the client's wall clock (µs) to logical µs; 0: now.
+-- Convert a due time by the client's wall clock (µs) to logical µs; 0: now; below 0: so many µs from now.
 local function due_of(wall)
   wall = tonumber(wall)
-  return wall > 0 and wall + offset or 0
+  return wall > 0 and wall + offset or wall < 0 and now - wall or 0
 end
 
 -- Store when a task must have been started. Terms contain 'start_by|when|1 if it then gets a row in SQL'; when
@@ -96,8 +96,9 @@ local function submit_one(id, name, stream, due, group, envelope, locks, terms, 
       add('pointer', pointer)
     end
   end
-  if FORMAT > 1 then
-    add('v', FORMAT)
+  local format = terms ~= '' and string.match('\n' .. terms, '\nformat|(%d+)')
+  if format then
+    add('v', format)
   end
   if group ~= '' then
     add('group', group)

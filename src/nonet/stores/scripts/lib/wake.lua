@@ -32,14 +32,14 @@ do
     return type(text) == 'string' and text or nil
   end
 
-  -- The message layout that a worker reads, and its version of a class; false if it does not know the class.
-  -- Workers of one release know the same.
+  -- The format of tasks that a worker reads with a digest of its encryption keys, and its version of a class; false
+  -- if it does not know the class. Workers of one release with the same keys know the same.
   function knowledge_of(worker, class)
     names[worker] = names[worker] or text_of(P .. 'w:' .. worker, 'knows') or ''
     local place = names[worker] .. ' ' .. class
     if versions[place] == nil then
       local version = text_of(P .. 'names:' .. names[worker], class)
-      versions[place] = version and string.match(names[worker], '^%d*') .. ' ' .. version or false
+      versions[place] = version and string.match(names[worker], '^[^-]*') .. ' ' .. version or false
     end
     return versions[place]
   end

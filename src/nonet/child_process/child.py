@@ -1,0 +1,156 @@
+"""A child process before its first attempt. The fork server forks it, or starts an interpreter."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import NoReturn
+
+from nonet.app import Nonet
+from nonet.child_process.kernel import adopt_orphans, die_with
+from nonet.child_process.loading import load
+from nonet.child_process.serving import serve
+from nonet.worker.children.board import Board
+from nonet.worker.children.processes import descendants
+from nonet.worker.children.wire import (
+    FOR_START,
+    READ_BYTES,
+    Frames,
+    SetUp,
+    Spawn,
+    Start,
+    frame,
+)
+
+logger = logging.getLogger(__name__)
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
+# `-P`: import nothing from the current directory.
+_COMMAND = (sys.executable, "-P", "-m", "nonet.child_process")
+
+
+def run_forked(
+    application: Nonet, spawn: Spawn, connection: int, board: Board, workdirs: Path, server: int
+) -> NoReturn:
+    """Serve as a child that was just forked from the fork server, whose id is `server`."""
+
+    def work() -> None:
+        with suppress(OSError):
+            os.setpgid(0, 0)
+        die_with(server)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        _serve(application, spawn, connection, board, workdirs)
+
+    _run(work)
+
+
+def start_child(
+    set_up: SetUp, spawn: Spawn, connection: int, workdirs: Path
+) -> subprocess.Popen[bytes]:
+    """Start a child as a new interpreter, which loads the task modules by itself.
+
+    Its stdin stays open as long as the fork server lives: at its end the child kills itself.
+    """
+    process = subprocess.Popen(
+        _COMMAND,
+        stdin=subprocess.PIPE,
+        # It inherits its connection, the board, and what must close with the worker's last process.
+        close_fds=False,
+        process_group=0,
+    )
+    assert process.stdin is not None
+    with suppress(BrokenPipeError):  # it has ended already, which is reported as of any child
+        process.stdin.write(frame(Start(set_up, spawn, connection, str(workdirs))))
+        process.stdin.flush()
+    return process
+
+
+def run_started() -> NoReturn:
+    """Serve as a child that `start_child` has started."""
+
+    def work() -> None:
+        told = _receive_start()
+        for number in STOP_SIGNALS:  # the worker heeds them
+            signal.signal(number, lambda *_: None)
+        os.set_inheritable(told.connection, False)
+        application, board = load(told.set_up), Board(told.set_up.board)
+        try:
+            _serve(application, told.spawn, told.connection, board, Path(told.workdirs))
+        finally:
+            # No process adopts what the tasks have left. The fork server finds it only below this
+            # one, as long as this one lives.
+            for pid in descendants(os.getpid()):
+                with suppress(OSError):
+                    os.kill(pid, signal.SIGKILL)
+
+    _run(work)
+
+
+def _receive_start() -> Start:
+    frames, found = Frames(FOR_START), list[Start]()
+    while not found:
+        data = os.read(0, READ_BYTES)
+        if not data:  # the fork server has died
+            os._exit(1)
+        found = frames.feed(data)
+    line = os.dup(0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    # A thread, as tasks may block the event loop.
+    threading.Thread(target=_end_with, args=[line], name="nonet-line", daemon=True).start()
+    return found[0]
+
+
+def _end_with(line: int) -> None:
+    """Kill this process and its group at the end of the fork server."""
+    os.read(line, 1)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _serve(application: Nonet, spawn: Spawn, connection: int, board: Board, workdirs: Path) -> None:
+    # Processes that a task forks get the default signal handlers.
+    os.register_at_fork(after_in_child=_restore_signals)
+    # The child adopts orphans of its tasks; when it ends, the fork server adopts them.
+    adopt_orphans()
+    workdir = workdirs / str(spawn.number)
+    workdir.mkdir(parents=True, exist_ok=True)
+    if spawn.is_fresh:
+        tempfile.tempdir = os.environ["TMPDIR"] = str(workdir)
+    serve(application, socket.socket(fileno=connection), board, spawn.number)
+
+
+def _run(work: Callable[[], None]) -> NoReturn:
+    code = 1
+    try:
+        work()
+        code = 0
+    except BaseException:
+        logger.exception("a child process failed")
+    finally:
+        _end(code)
+
+
+def _end(code: int) -> NoReturn:
+    """Exit even if flushing fails, whatever a task has done to logging or stdout."""
+    try:
+        logging.shutdown()
+        sys.stdout.flush()
+    finally:
+        os._exit(code)
+
+
+def _restore_signals() -> None:
+    signal.set_wakeup_fd(-1)
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)

@@ -1,0 +1,45 @@
+"""Load the task modules, in the fork server or in a child that was not forked."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from importlib import import_module
+
+from nonet.app import Nonet
+from nonet.config.settings import plain_settings
+from nonet.telemetry.logs import describe_process, set_up_logs
+from nonet.telemetry.tracing import are_traces_wanted, load_exporters
+from nonet.worker.children.wire import SetUp
+
+
+def load(set_up: SetUp) -> Nonet:
+    """Return an application with the settings and the import path of the worker, not yet open."""
+    set_up_process(set_up)
+    application = Nonet(plain_settings(**set_up.settings))
+    application.prepares_sqlite = False
+    application.middlewares.extend(recipe.make() for recipe in set_up.middleware)
+    _import_for_children(application)
+    return application
+
+
+def set_up_process(set_up: SetUp) -> None:
+    """Take over the import path of the worker, and how it logs."""
+    sys.path[:] = set_up.path
+    set_up_logs(set_up.settings["log_format"], set_up.log_level)
+    describe_process(**set_up.about)
+    with suppress(ImportError):  # the worker has logged that the extra is missing
+        if are_traces_wanted():
+            load_exporters()  # here once, instead of in each child
+
+
+def _import_for_children(application: Nonet) -> None:
+    """Import the modules that each child would otherwise import before its first task."""
+    modules = ["email.parser"]  # redis-py needs it when it connects
+    if application.settings.uvloop:
+        modules.append("uvloop.loop")
+    if any(item.cls.durable for item in application.registry):
+        modules.append("nonet.stores.sql.outbox")
+    for module in modules:
+        with suppress(ImportError):  # uvloop is optional
+            import_module(module)

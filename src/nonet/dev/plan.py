@@ -1,0 +1,131 @@
+"""What a system for a developer consists of: made of options, settings and what is installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from nonet.base.errors import masked
+from nonet.config.settings import Settings, load_settings
+from nonet.config.web_settings import WebSettings
+from nonet.daemon.health import free_port
+from nonet.dev.code import Code, find_code
+from nonet.dev.processes import Program, dashboard
+
+# A developer waits for it, and tasks that are cut off run again with the new code.
+GRACE_SECONDS = 5.0
+# What the extra 'web' installs for `task-web`.
+_WEB = ("fastapi", "jinja2", "joserfc", "python_multipart", "uvicorn")
+# What only the daemons need, or what may be secret.
+_NOT_EXPORTED = ("NONET_CONFIG", "NONET_GRACE")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    Attributes:
+        settings: those of this process.
+        code: the modules of the developer.
+        environment: variables of all processes.
+        exports: those that a command in another terminal needs.
+        dashboard: its program; None: there is none.
+        notes: what to tell the developer first.
+        reloads: whether to start anew when the code changes.
+    """
+
+    settings: Settings
+    code: Code
+    environment: Mapping[str, str]
+    exports: Mapping[str, str]
+    dashboard: Program | None
+    notes: Sequence[str] = ()
+    reloads: bool = True
+
+
+def make_plan(
+    files: Sequence[Path],
+    modules: Sequence[str],
+    options: Mapping[str, Any],
+    *,
+    web_port: int | None = None,
+    has_web: bool = True,
+    reloads: bool = True,
+    debug: bool = False,
+) -> Plan:
+    """Return the plan of a system.
+
+    Args:
+        files, modules: the tasks; without any, the modules of the settings.
+        options: settings by name; None: as in the environment.
+        web_port: port of the dashboard; None: a free one.
+        debug: log at level DEBUG.
+
+    Raises:
+        ConfigurationError: a file is no module, or a setting is invalid.
+    """
+    settings = load_settings(**options)
+    names = modules or ([] if files else settings.tasks)
+    code = find_code(files, names, Path.cwd())
+    chosen = {name: value for name, value in options.items() if value is not None}
+    if "redis_url" not in settings.model_fields_set:
+        chosen["redis_url"] = "embedded://"
+    if "grace" not in settings.model_fields_set:
+        chosen["grace"] = GRACE_SECONDS
+    if code.modules:
+        chosen["tasks"] = ",".join(code.modules)
+    variables = {f"NONET_{name.upper()}": str(value) for name, value in chosen.items()}
+    path = [*map(str, code.path), os.environ.get("PYTHONPATH", "")]
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    program, notes = _dashboard(web_port) if has_web else (None, [])
+    if "redis_url" not in chosen:
+        url = masked(settings.redis_url.get_secret_value())
+        notes = [f"instead of a server of its own it uses that of NONET_REDIS_URL: {url}", *notes]
+    return Plan(
+        load_settings(**chosen),
+        code,
+        _environment(variables, debug=debug),
+        _exports(variables, settings),
+        program,
+        notes,
+        reloads,
+    )
+
+
+def _exports(variables: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
+    """Return the variables by which a command in another terminal reaches the same system."""
+    found = {name: value for name, value in variables.items() if name not in _NOT_EXPORTED}
+    if "state_dir" in settings.model_fields_set:
+        found["NONET_STATE_DIR"] = str(settings.state_dir.absolute())
+    if "namespace" in settings.model_fields_set:
+        found["NONET_NAMESPACE"] = settings.namespace
+    return dict(sorted(found.items()))
+
+
+def _environment(variables: Mapping[str, str], *, debug: bool) -> Mapping[str, str]:
+    made = {
+        **os.environ,
+        **variables,
+        "NONET_LOG_FORMAT": "console",
+        "NONET_METRICS_PORT": "0",  # it would be the same for all processes
+        "PYTHONUNBUFFERED": "1",
+    }
+    if debug:
+        made["NONET_LOG_LEVEL"] = "debug"
+    made.pop("PYTHONDONTWRITEBYTECODE", None)  # a start would take seconds
+    return made
+
+
+def _dashboard(port: int | None) -> tuple[Program | None, list[str]]:
+    """Return the program of the dashboard if it is installed, else a note that it is not."""
+    missing = [name for name in _WEB if find_spec(name) is None]
+    if missing:
+        return None, [f"no dashboard ({missing[0]} is missing): pip install 'nonet[web]'"]
+    web = WebSettings.load(port=port)
+    if "port" in web.model_fields_set:
+        return dashboard(web.host, web.port), []
+    return dashboard(web.host, free_port(web.host, web.port - 1)), []

@@ -1,0 +1,29 @@
+"""Continue to cancel and to resume workflows whose callers were interrupted."""
+
+from __future__ import annotations
+
+from nonet.base.errors import NotFoundError
+from nonet.client import workflows
+from nonet.client.client import Client
+
+_LOOK_SECONDS = 2.0
+
+
+class UnfinishedWorkflows:
+    """Cancels and resumes what a process has begun and not finished by the next look."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._seen: set[str] = set()
+
+    async def tick(self, term: str) -> float:
+        """Continue each workflow that was unfinished at the last look, too."""
+        store = self._client.workflows
+        unfinished = set(await store.unfinished())
+        for id in self._seen & unfinished:
+            try:
+                await workflows.go_on(self._client, id)
+            except NotFoundError:
+                await store.finished(id)
+        self._seen = unfinished
+        return _LOOK_SECONDS

@@ -1,0 +1,303 @@
+"""Workflows in Redis: submit their steps, read their state, cancel and resume them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple
+
+from nonet.base.errors import NotConfirmedError, NotFoundError
+from nonet.messages.encryption import NO_KEYS, Cipher
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.queue.results import Ended, parse_ended
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.runs import WorkflowStatus
+
+# Steps and edges in one call of a script: 5 ms.
+_MOST = 300
+_MOST_BYTES = 1024 * 1024
+_PAGE = 250
+# Workflows in one call: 1 ms.
+_LISTED = 200
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+STATES = ("building", "running", "resuming", "done", "failed", "cancelled")
+
+Edge = tuple[str, str, str]
+"""The letter of an edge, the place of the predecessor, the place of the successor."""
+
+
+class WorkflowPage(NamedTuple):
+    """Some workflows, and the cursor of the page behind them; empty: there is none."""
+
+    rows: list[WorkflowStatus]
+    cursor: str
+
+
+class Workflows:
+    """The workflows of one namespace.
+
+    Args:
+        scripts: run the scripts; they wait for replicas as submissions do.
+        keeping: see `nonet.stores.queue.broker.Broker`.
+    """
+
+    def __init__(
+        self, client: AsyncRedis, scripts: Scripts, keeping: str, cipher: Cipher = NO_KEYS
+    ) -> None:
+        self._cipher = cipher
+        self._client = client
+        self._scripts = scripts
+        self._prefix = scripts.prefix
+        self._keeping = keeping
+
+    async def submit(
+        self,
+        workflow: str,
+        title: str,
+        parent: str,
+        steps: Sequence[Submission],
+        edges: Sequence[Edge],
+        failed_ttl: float,
+    ) -> str:
+        """Submit all steps, then start the workflow; return its state.
+
+        An id that was submitted before changes nothing.
+
+        Args:
+            failed_ttl: seconds to keep it if it has failed; else it is kept as long as results.
+
+        Raises:
+            NotConfirmedError: the workflow has started, but too few replicas confirm that.
+        """
+        result_ttl, dedup_ttl, _ = (int(part) for part in self._keeping.split("|"))
+        kept_ms = max(result_ttl, dedup_ttl)
+        about = (workflow, title, parent, len(steps), kept_ms, round(failed_ttl * 1000))
+        state = ""
+        for rows, some, is_last in _calls(steps, edges):
+            args = [part for row in rows for part in row.arguments()]
+            args += [part for edge in some for part in edge]
+            answer, is_safe = await self._scripts.run_confirmed(
+                "workflow_stage", self._keeping, *about, int(is_last), len(rows), *args
+            )
+            state = str(answer.decode())
+            if is_last and not is_safe:
+                raise NotConfirmedError("the workflow", self._scripts.replicas, [workflow])
+            if state != "building":
+                break
+        return state
+
+    async def status(self, workflow: str) -> WorkflowStatus:
+        """Read one workflow.
+
+        Raises:
+            NotFoundError: no workflow has this id, or it is not kept any more.
+        """
+        key = f"{self._prefix}f:{workflow}"
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(key).hlen(f"{key}:graph").scard(f"{key}:live")
+            fields, total, left = await pipe.execute()
+        if b"state" not in fields:
+            raise NotFoundError(
+                f"workflow {workflow!r} is unknown: never submitted here, not kept any more, or "
+                "Redis has lost it"
+            )
+        return _status(workflow, fields, total, left)
+
+    async def page(
+        self, states: Sequence[str] = (), *, limit: int = 100, cursor: str = ""
+    ) -> WorkflowPage:
+        """Read workflows, those whose state changed last first.
+
+        Args:
+            states: some of `STATES`; empty: all.
+            cursor: of the page before; empty: begin with the first.
+
+        Raises:
+            ValueError: there is no such state, or `limit` is less than 1.
+        """
+        if unknown := {*states} - {*STATES}:
+            raise ValueError(f"workflows: state={unknown.pop()!r} must be one of {STATES}")
+        if limit < 1:
+            raise ValueError(f"workflows: limit={limit!r} must be at least 1")
+        rows: list[WorkflowStatus] = []
+        while True:
+            most = min(limit - len(rows), _LISTED)
+            end, *found = await self._scripts.run("workflow_list", most, cursor, *states or STATES)
+            for id, total, left, *flat in found:
+                fields = dict(zip(flat[::2], flat[1::2], strict=True))
+                rows.append(_status(id.decode(), fields, total, left))
+            cursor = end.decode()
+            if not cursor or len(rows) >= limit:
+                return WorkflowPage(rows, cursor)
+
+    async def workflow_of(self, task: str) -> str:
+        """Return the id of the workflow whose step a task is or was; empty if it is none."""
+        workflow, _, place = task.rpartition(":")
+        async with server_errors(self._client):
+            is_step = await self._client.hexists(f"{self._prefix}f:{workflow}:graph", place)
+        return workflow if is_step else ""
+
+    async def exists(self, workflow: str) -> bool:
+        """Return whether a workflow has this id and is still kept."""
+        async with server_errors(self._client):
+            return bool(await self._client.exists(f"{self._prefix}f:{workflow}"))
+
+    async def states(self, workflow: str, places: Sequence[str]) -> list[str]:
+        """Read how far steps are.
+
+        Returns:
+            For each of them how it ended, the state of its task, ``blocked`` if it waits for its
+            predecessors, or ``lost``.
+        """
+        found: list[str] = []
+        for start in range(0, len(places), _MOST):
+            some = places[start : start + _MOST]
+            answer = await self._scripts.run("workflow_steps", workflow, *some)
+            found += [state.decode() for state in answer]
+        return found
+
+    async def graph(self, workflow: str) -> dict[str, tuple[str, tuple[str, ...]]]:
+        """Read the class name and the predecessors (letter and place) of each step, by place."""
+        async with server_errors(self._client):
+            found = await self._client.hgetall(f"{self._prefix}f:{workflow}:graph")
+        steps = {place.decode(): text.decode().split() for place, text in found.items()}
+        order = sorted(steps, key=lambda place: [int(part) for part in place.split(".")])
+        return {place: (steps[place][0], tuple(steps[place][1:])) for place in order}
+
+    async def predecessors(self, workflow: str, place: str) -> list[str]:
+        """Read the places of the predecessors of a step, in the order of its edges."""
+        async with server_errors(self._client):
+            text = await self._client.hget(f"{self._prefix}f:{workflow}:graph", place)
+        return [item[1:] for item in (text or b"").decode().split()[1:]]
+
+    async def added(self, workflow: str, place: str) -> list[str]:
+        """Read the places of the steps that a step added itself, in their order."""
+        graph = await self.graph(workflow)
+        return [one for one in graph if one.rpartition(".")[0] == place]
+
+    async def results(self, workflow: str, places: Sequence[str]) -> list[Ended | None]:
+        """Read how steps ended; None: a step has not ended."""
+        if not places:
+            return []
+        async with server_errors(self._client):
+            values = await self._client.hmget(f"{self._prefix}f:{workflow}:results", places)
+        return [
+            parse_ended(step_id(workflow, place), value, self._cipher) if value else None
+            for place, value in zip(places, values, strict=True)
+        ]
+
+    async def live(self, workflow: str) -> AsyncIterator[list[str]]:
+        """Yield the places of steps that have not ended, page by page."""
+        cursor = 0
+        while True:
+            async with server_errors(self._client):
+                cursor, page = await self._client.sscan(
+                    f"{self._prefix}f:{workflow}:live", cursor, count=_PAGE
+                )
+            if page:
+                yield [place.decode() for place in page]
+            if not cursor:
+                return
+
+    async def failed(self, workflow: str) -> list[str]:
+        """Read the places of steps that failed and have no edge on failure."""
+        async with server_errors(self._client):
+            found = await self._client.smembers(f"{self._prefix}f:{workflow}:failed")
+        return sorted(place.decode() for place in found)
+
+    async def mark_cancelled(self, workflow: str, why: str) -> str:
+        """Release no further step; return the state, or an empty one if it is unknown."""
+        answer = await self._scripts.run("workflow_cancel", self._keeping, workflow, why)
+        return str(answer.decode())
+
+    async def begin_to_resume(self, workflow: str, taken_over: Sequence[str]) -> str:
+        """Let a failed workflow resume; return its state before, or an empty one.
+
+        Args:
+            taken_over: places of `failed` that do not run again.
+        """
+        for start in range(0, len(taken_over), _PAGE):
+            await self._resume(workflow, "spare", *taken_over[start : start + _PAGE])
+        return await self._resume(workflow, "begin")
+
+    async def resume(self, workflow: str) -> None:
+        """Create the failed steps again and start them; a repetition continues."""
+        places = await self.failed(workflow)
+        for place in places:  # in turn, so that it also runs without an event loop
+            await self._link(workflow, place)
+        for start in range(0, len(places), _PAGE):
+            await self._resume(workflow, "create", *places[start : start + _PAGE])
+        await self._resume(workflow, "start")
+
+    async def _link(self, workflow: str, place: str) -> None:
+        first: Any = 0
+        while isinstance(first, int) and first >= 0:
+            first = await self._scripts.run(
+                "workflow_resume", self._keeping, workflow, "link", place, first
+            )
+
+    async def _resume(self, workflow: str, verb: str, *args: Any) -> str:
+        answer = await self._scripts.run("workflow_resume", self._keeping, workflow, verb, *args)
+        return str(answer.decode())
+
+    async def unfinished(self) -> list[str]:
+        """Read the workflows that are being cancelled or resumed."""
+        async with server_errors(self._client):
+            found = await self._client.smembers(f"{self._prefix}workflows:work")
+        return [id.decode() for id in found]
+
+    async def finished(self, workflow: str) -> None:
+        """Record that a workflow has been cancelled or resumed."""
+        async with server_errors(self._client):
+            await self._client.srem(f"{self._prefix}workflows:work", workflow)
+
+
+def step_id(workflow: str, place: str) -> str:
+    """Return the id of a step.
+
+    >>> step_id("nightly", "3.0")
+    'nightly:3.0'
+    """
+    return f"{workflow}:{place}"
+
+
+def _calls(
+    steps: Sequence[Submission], edges: Sequence[Edge]
+) -> Iterator[tuple[list[Submission], Sequence[Edge], bool]]:
+    """Yield the arguments of each call: steps, edges, and whether it is the last one."""
+    rows: list[Submission] = []
+    size = 0
+    for step in steps:
+        if len(rows) >= _MOST or size > _MOST_BYTES:
+            yield rows, (), False
+            rows, size = [], 0
+        rows.append(step)
+        size += len(step.envelope) + len(step.locks) + len(step.terms)
+    room = _MOST - len(rows)
+    for start in range(0, max(0, len(edges) - room), _MOST):
+        yield [], edges[room:][start : start + _MOST], False
+    yield rows, edges[:room], True
+
+
+def _status(id: str, fields: dict[bytes, bytes], total: int, left: int) -> WorkflowStatus:
+    text = {name.decode(): value.decode() for name, value in fields.items()}
+    ended = text.get("ended")
+    return WorkflowStatus(
+        id=id,
+        title=text["title"],
+        state=text["state"],
+        total=max(total, int(text["total"])),
+        left=left,
+        failed=step_id(id, text["first"]) if text["state"] == "failed" else "",
+        reason=text.get("cancel", ""),
+        runs=int(text.get("runs", 0)),
+        parent=text["parent"],
+        opened=_instant(text["opened"]),
+        changed=_instant(text["since"]),
+        ended=_instant(ended) if ended else None,
+    )
+
+
+def _instant(us: str) -> datetime:
+    return _EPOCH + timedelta(microseconds=int(us))

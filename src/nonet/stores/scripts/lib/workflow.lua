@@ -1,0 +1,323 @@
+-- lib/workflow: needs base, wake, record, submitting, index, group, finish, ending. Workflows: tasks that run in the
+-- order of their edges. A workflow never ends, and no step is released, twice: everything here can be repeated.
+--
+-- HASH f:WORKFLOW: state (building | running | resuming | done | failed | cancelled), cancel (why), failed (a step whose
+-- failure no edge took over or passed on), first (the first step whose failure no edge took over), kept and kept_failed (ms). A step has the id WORKFLOW:PLACE; the place of a step
+-- that another one added begins with the place of that one and a dot. Keys of a step:
+--   t:ID  its record from the beginning: state waiting and field blocked until its predecessors have ended
+--   m:ID  SET   places of predecessors that have not ended; * stands for the start of the workflow, which has edges
+--               to the steps without predecessors
+--   n:ID  LIST  its edges, each a letter (s: on success, f: on failure, a: always) and the place of the successor
+--   j:ID  SET   places of the steps that it added and that have not ended: until then its edges wait
+--   k:ID  HASH  what its edges need then: edges, failed
+--   s:ID  HASH  a step that failed: its specification, so that it can run again
+-- A blocked step notes what it must know when its last predecessor has ended: hit (an edge on failure fired), unneeded
+-- (the place of a predecessor because of which it need not run).
+-- ZSET edges holds ended steps with more edges than one call follows: 'END ID' → edges that were followed.
+--
+-- How a step ends for its edges: done; failed; taken (it failed, and an edge on failure takes the failure over);
+-- unneeded (it could not run, without a failure).
+
+-- A blocked step is in the delayed set with this time, in the year 2200, so that each record is in one place.
+local BLOCKED_UNTIL = 7258118400000000
+-- How many edges a call follows: 200 in a script that does other things, too. An edge that may end a step costs more
+-- than one that releases it.
+local MOST_EDGES, COST_OF_AN_END = 300, 3
+local edges_left = 200
+
+local function step_id(workflow, place)
+  return workflow .. ':' .. place
+end
+
+local function place_of(id)
+  return string.match(id, '([^:]*)$')
+end
+
+-- The place of the step that added this one, or nil.
+local function above(place)
+  return string.match(place, '^(.*)%.[^.]*$')
+end
+
+-- Queue a step whose predecessors have ended. Its delay, and a start_by that is relative, count from now.
+local function release(id, record)
+  local gen = digits(now + submitted)
+  submitted = submitted + 1
+  local due = math.max(due_of(record.at or '0'), record.delay and now + tonumber(record.delay) or 0)
+  local key = P .. 't:' .. id
+  if due > now then
+    redis.call('HSET', key, 'state', 'delayed', 'gen', gen, 'ticket', gen, 'due', digits(due), 'put', digits(now),
+      'blocker', '', 'blocked', '')
+    delay(id, due)
+  else
+    local pointer = enqueue_first(id, record.stream, gen)
+    redis.call('HSET', key, 'state', 'queued', 'gen', gen, 'ticket', gen, 'pointer', pointer, 'blocker', '',
+      'blocked', '')
+    redis.call('ZREM', P .. 'tasks:delayed', id)
+    wake(size_of(record.stream), 1)
+  end
+  if record.terms then
+    keep_start_by(id, record.terms)
+  end
+end
+
+-- What an edge means for its successor, by the end of the step and the letter of the edge: go; no (an edge on failure
+-- whose step did not fail); or how the successor ends, because it cannot run.
+local MEANING = {
+  done = {s = 'go', f = 'no', a = 'go'},
+  failed = {s = 'failed', f = 'go', a = 'go'},
+  taken = {s = 'unneeded', f = 'go', a = 'go'},
+  unneeded = {s = 'unneeded', f = 'no', a = 'go'},
+}
+
+local ends = {}  -- steps that cannot run and have yet to be ended: {id, record, how, why}
+
+local STEP = {'blocked', 'stream', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded'}
+-- What is kept of a failed step, beside its envelope b and its locks l.
+local KEPT = {'name', 'stream', 'edges', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded'}
+
+-- Decide about a step whose predecessors have all ended, and none of them failed it.
+local function decide(id, record, workflow, last)
+  if record.unneeded or record.any and not record.hit then
+    ends[#ends + 1] = {id, 'unneeded', step_id(workflow, record.unneeded or last)}
+  else
+    release(id, record)
+  end
+end
+
+-- Follow one edge. A failure ends its successor at once; otherwise nothing is decided before the last predecessor has
+-- ended, so that the order in which they end does not matter. A step that is blocked and misses nothing is released,
+-- whether or not this call has removed the last predecessor: if Redis stops a script in between, the repeated call
+-- releases the step.
+local function follow(from, how, letter, workflow, place)
+  local id = step_id(workflow, place)
+  local record, meaning = read_fields(P .. 't:' .. id, STEP), MEANING[how][letter]
+  local note = meaning == 'unneeded' and meaning or letter == 'f' and meaning == 'go' and 'hit'
+  if note then
+    record[note] = from
+    local key = P .. (record.blocked and 't:' or 's:') .. id
+    if record.blocked or redis.call('EXISTS', key) == 1 then  -- it may run again, and knows it then
+      redis.call('HSET', key, note, from)
+    end
+  end
+  if not record.blocked then
+    return
+  end
+  redis.call('SREM', P .. 'm:' .. id, from)
+  if meaning == 'failed' then
+    ends[#ends + 1] = {id, meaning, step_id(workflow, from)}
+  elseif redis.call('EXISTS', P .. 'm:' .. id) == 0 then
+    decide(id, record, workflow, from)
+  end
+end
+
+-- Read a workflow once in a call.
+local flows = {}
+local function flow_of(workflow)
+  flows[workflow] = flows[workflow]
+    or read_fields(P .. 'f:' .. workflow, {'state', 'cancel', 'failed', 'kept', 'kept_failed'})
+  return flows[workflow]
+end
+
+-- Set the state of a workflow, and list it there: ZSET workflows:STATE holds since when (µs). What has been in the state for
+-- more than ms is not listed any more: its keys have expired. The old state loses it last, so that it is always listed.
+local function enter(workflow, state, ms)
+  local flow, index = flow_of(workflow), P .. 'workflows:'
+  redis.call('ZADD', index .. state, digits(now), workflow)
+  redis.call('HSET', P .. 'f:' .. workflow, 'state', state, 'since', digits(now))
+  if flow.state and flow.state ~= state then
+    redis.call('ZREM', index .. flow.state, workflow)
+  end
+  if ms then
+    redis.call('ZREMRANGEBYSCORE', index .. state, '-inf', '(' .. digits(now - ms * 1000))
+  end
+  flow.state = state
+end
+
+-- Follow the edges of an ended step from the given one on. Returns whether all were followed. Those of a cancelled
+-- workflow lead nowhere: its steps are cancelled one by one.
+local function follow_edges(id, workflow, place, how, first)
+  local page = flow_of(workflow).cancel and {}
+    or redis.call('LRANGE', P .. 'n:' .. id, first, first + math.max(0, edges_left))
+  local followed = 0
+  for _, edge in ipairs(page) do
+    if edges_left <= 0 then
+      break
+    end
+    local letter, target = string.match(edge, '^(.)(.*)$')
+    edges_left = edges_left - (how == 'done' and letter ~= 'f' and 1 or COST_OF_AN_END)
+    followed = followed + 1
+    follow(place, how, letter, workflow, target)
+  end
+  if followed < #page then
+    redis.call('ZADD', P .. 'edges', first + followed, how .. ' ' .. id)
+    wake_promoter_for(now)
+    return false
+  end
+  if how ~= 'failed' then  -- a step that failed may run again
+    redis.call('DEL', P .. 'n:' .. id)
+  end
+  return true
+end
+
+local KEYS_OF_WORKFLOW = {[''] = 'hash', [':results'] = 'hash', [':graph'] = 'hash', [':failed'] = 'set', [':live'] = 'set'}
+
+-- Let the keys of a workflow expire after ms.
+local function expire_workflow(key, ms)
+  for suffix in pairs(KEYS_OF_WORKFLOW) do
+    redis.call('PEXPIRE', key .. suffix, digits(ms))
+  end
+end
+
+-- End a workflow in which nothing is left to run. Its keys expire; what it kept of failed steps expires with it.
+local function end_workflow(workflow)
+  local key, was = P .. 'f:' .. workflow, flow_of(workflow)
+  if was.state ~= 'running' and not (was.cancel and was.state == 'building')
+    or redis.call('EXISTS', key .. ':live') == 1 then
+    return
+  end
+  local state = was.cancel and 'cancelled' or was.failed and 'failed' or 'done'
+  local ms = tonumber(state == 'failed' and was.kept_failed or was.kept) or 86400000
+  redis.call('HSET', key, 'ended', digits(now))
+  enter(workflow, state, ms)
+  expire_workflow(key, ms)
+  redis.call('SET', P .. 'r:' .. workflow, state .. '|0|', 'PX', digits(ms))
+  redis.call('HINCRBY', P .. 'counters', 'workflows:' .. state, 1)
+  pcall(tell_waiters, workflow)
+end
+
+local close, close_added
+
+-- End the steps that cannot run. Each may have successors that cannot run either; an inner call leaves them to the
+-- outer one, so that a long chain is a loop and not a recursion.
+local is_ending = false
+local function end_unable()
+  while #ends > 0 and not is_ending do
+    is_ending = true
+    local id, how, cause = unpack(table.remove(ends))
+    local record = read_record(id)
+    if record.blocked then
+      local why = 'cancelled: ' .. (how == 'failed' and 'its predecessor ' .. cause .. ' failed' or 'not needed after ' .. cause)
+      record.ends_as = how
+      -- If Redis stops the script, the walk over all records repeats the end.
+      redis.call('HSET', P .. 't:' .. id, 'ends_as', how, 'why', why)
+      finish(id, record, 'cancelled', '0', made_document(record.name or '', 0, why, 'cancelled'))
+      redis.call('ZREM', P .. 'tasks:delayed', id)
+    end
+    is_ending = false
+  end
+end
+
+-- Keep a step that failed, so that it can run again. (MGET treats a key of a wrong type as missing.)
+local function keep_step(id, record)
+  local parts = redis.call('MGET', P .. 'b:' .. id, P .. 'l:' .. id)
+  local fields = {'b', parts[1] or '', 'l', parts[2] or ''}
+  for _, name in ipairs(KEPT) do
+    if record[name] then
+      fields[#fields + 1], fields[#fields + 2] = name, record[name]
+    end
+  end
+  redis.call('HSET', P .. 's:' .. id, unpack(fields))
+end
+
+local function is_taken_over(edges)
+  return string.find(edges or '', 'f', 1, true) ~= nil
+end
+
+-- A step and all steps that it added have ended: follow its edges, and tell the step that added it.
+function close(id, workflow, edges, how)
+  local key, place = P .. 'f:' .. workflow, place_of(id)
+  local upper = above(place) and step_id(workflow, above(place))
+  if how == 'failed' and is_taken_over(edges) then
+    how = 'taken'
+  elseif how == 'failed' then
+    redis.call('SADD', key .. ':failed', place)
+    redis.call('HSETNX', key, 'first', place)
+    local is_passed_on = string.find(edges, 's', 1, true)
+    if not is_passed_on and not upper then
+      redis.call('HSETNX', key, 'failed', place)
+      flow_of(workflow).failed = place
+    elseif not is_passed_on and redis.call('EXISTS', P .. 'k:' .. upper) == 1 then  -- that step fails; it may be taken over
+      redis.call('HSET', P .. 'k:' .. upper, 'failed', 1)
+    end
+  end
+  if edges ~= '' then
+    follow_edges(id, workflow, place, how, 0)
+  end
+  if upper then
+    redis.call('SREM', P .. 'j:' .. upper, place)
+    if redis.call('EXISTS', P .. 'j:' .. upper, P .. 't:' .. upper) == 0 then
+      close_added(upper, workflow)
+    end
+  end
+end
+
+-- Close a step when the last of the steps that it added has ended. Its join is deleted last: without it the step was
+-- closed, and a repeated call does nothing. After a failure it stays, as the step is closed again when it is resumed.
+function close_added(id, workflow)
+  local join = read_fields(P .. 'k:' .. id, {'edges', 'failed'})
+  if redis.call('EXISTS', P .. 'k:' .. id) == 1 then
+    close(id, workflow, join.edges or '', join.failed and 'failed' or 'done')
+    if not join.failed or is_taken_over(join.edges) then
+      redis.call('DEL', P .. 'k:' .. id)
+    end
+  end
+end
+
+local function end_one(id, record, state, value)
+  local workflow, place = record.workflow, place_of(id)
+  local key, how = P .. 'f:' .. workflow, state == 'done' and 'done' or record.ends_as or 'failed'
+  if not flow_of(workflow).state then
+    redis.call('DEL', P .. 'm:' .. id, P .. 'n:' .. id)
+    return
+  end
+  redis.call('HSET', key .. ':results', place, value)
+  if record.blocked then
+    redis.call('DEL', P .. 'm:' .. id)
+  end
+  if how == 'failed' and not is_taken_over(record.edges) and not flow_of(workflow).cancel then
+    keep_step(id, record)
+  end
+  if not record.adds then
+    close(id, workflow, record.edges or '', how)
+  elseif redis.call('EXISTS', P .. 'j:' .. id) == 0 then  -- they have ended since a script was cut
+    close_added(id, workflow)
+  end
+  redis.call('SREM', key .. ':live', place)
+  end_unable()
+  end_workflow(workflow)
+end
+
+-- Start a workflow, or resume it: release the steps without predecessors.
+local function start(workflow)
+  redis.call('PERSIST', P .. 'f:' .. workflow)
+  enter(workflow, 'running')
+  follow_edges(step_id(workflow, '*'), workflow, '*', 'done', 0)
+  end_unable()
+  end_workflow(workflow)
+end
+
+-- Follow edges that earlier calls have left. Returns whether some are left still.
+local function follow_rest()
+  edges_left = MOST_EDGES
+  while edges_left > 0 do
+    local first = redis.call('ZRANGE', P .. 'edges', 0, 0, 'WITHSCORES')
+    if not first[1] then
+      return false
+    end
+    local how, id = string.match(first[1], '^(%S+) (.*)$')
+    local workflow, place = string.match(id, '^(.*):([^:]*)$')
+    if follow_edges(id, workflow, place, how, tonumber(first[2])) then
+      redis.call('ZREM', P .. 'edges', first[1])
+    end
+    end_unable()
+    end_workflow(workflow)
+  end
+  return redis.call('EXISTS', P .. 'edges') == 1
+end
+
+end_step = end_one
+
+-- The first call of end_step() in scripts that seldom end steps: it defines all of this.
+local function load_end_step(...)
+  return end_one(...)
+end

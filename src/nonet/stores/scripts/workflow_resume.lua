@@ -1,0 +1,85 @@
+#!lua
+-- workflow_resume: one part of resuming a failed workflow. Each part can be repeated.
+-- KEYS  prefix
+-- ARGV  keeping, workflow, verb, and what it takes:
+--       spare, n × place          these do not run again: their failures were taken over
+--       begin                     it is resuming from now on
+--       link, place, first        let the successors that run again wait for this step; at most 500 edges from first on
+--       create, n × place         create these steps again
+--       start                     release those whose predecessors do not run again
+-- returns spare, begin: its state before, or ''; link: the next first, or -1; create, start: the state
+-- @include base wake record submitting index group finish ending workflow staging
+local workflow, verb = ARGV[2], ARGV[3]
+local key = P .. 'f:' .. workflow
+local state = redis.call('HGET', key, 'state')
+
+local function begin()
+  if state == 'failed' then
+    for _, suffix in ipairs({'', ':results', ':graph', ':failed'}) do
+      redis.call('PERSIST', key .. suffix)
+    end
+    redis.call('HDEL', key, 'failed', 'first', 'ended')
+    redis.call('HINCRBY', key, 'runs', 1)
+    redis.call('DEL', P .. 'r:' .. workflow)
+    redis.call('SADD', P .. 'workflows:work', workflow)
+    enter(workflow, 'resuming')
+  end
+  return state or ''
+end
+
+local function spare()
+  for i = 4, state == 'failed' and #ARGV or 0 do
+    redis.call('DEL', P .. 's:' .. step_id(workflow, ARGV[i]))
+    redis.call('SREM', key .. ':failed', ARGV[i])
+  end
+  return state or ''
+end
+
+local function link(place, first)
+  local id, MOST = step_id(workflow, place), 500
+  if above(place) then
+    redis.call('HDEL', P .. 'k:' .. step_id(workflow, above(place)), 'failed')
+    redis.call('SADD', P .. 'j:' .. step_id(workflow, above(place)), place)
+  end
+  local page = redis.call('LRANGE', P .. 'n:' .. id, first, first + MOST - 1)
+  for _, edge in ipairs(page) do
+    local target = step_id(workflow, string.sub(edge, 2))
+    if redis.call('EXISTS', P .. 's:' .. target) == 1 then
+      redis.call('SADD', P .. 'm:' .. target, place)
+    end
+  end
+  return #page == MOST and first + MOST or -1
+end
+
+-- The set of failed steps loses the place last: until then a repeated call creates the step again.
+local function create(place)
+  local id = step_id(workflow, place)
+  local kept = read_fields(P .. 's:' .. id, {'b', 'l', unpack(KEPT)})
+  if kept.name then
+    redis.call('HDEL', key .. ':results', place)
+    redis.call('DEL', P .. 'r:' .. id)
+    if redis.call('EXISTS', P .. 'm:' .. id) == 0 then
+      add_edge(workflow, 'a', '*', place)
+    end
+    kept.workflow = workflow
+    kept.after = string.match(redis.call('HGET', key .. ':graph', place) or '', ' (.*)$') or ''
+    stage(kept, id, kept.name, kept.stream, kept.at or '0', '', kept.b or '', kept.l or '')
+    redis.call('DEL', P .. 's:' .. id)
+  end
+  redis.call('SREM', key .. ':failed', place)
+end
+
+if verb == 'spare' or verb == 'begin' then
+  return (verb == 'spare' and spare or begin)()
+elseif state ~= 'resuming' then
+  return state or ''
+elseif verb == 'link' then
+  return link(ARGV[4], tonumber(ARGV[5]))
+elseif verb == 'create' then
+  for i = 4, #ARGV do
+    create(ARGV[i])
+  end
+else
+  start(workflow)
+end
+return redis.call('HGET', key, 'state')

@@ -1,0 +1,37 @@
+#!lua
+-- workflow_stage: create steps of a workflow that has not started, and start it after the last of them.
+-- KEYS  prefix
+-- ARGV  keeping, workflow, title, id of the task that submits it or '', number of its steps, ms to keep it when it has
+--       ended, ms if it has failed, 1 if nothing is missing after this call else 0, number of steps in this call,
+--       n × (arguments of submit_one; their terms begin with the line that lib/staging reads),
+--       n × (letter of an edge, place of the predecessor, place of the successor)
+-- returns its state: building until it is started; cancelled also if its steps have yet to be cancelled
+-- @include base wake record submitting index group finish ending workflow staging
+local workflow, steps, FIRST, FIELDS = ARGV[2], tonumber(ARGV[9]), 10, 8
+local key, ONE_DAY = P .. 'f:' .. workflow, 86400000
+local state = redis.call('HGET', key, 'state')
+if state and state ~= 'building' then
+  return state
+elseif flow_of(workflow).cancel then  -- nothing would cancel these steps
+  return 'cancelled'
+elseif not state then
+  if redis.call('EXISTS', P .. 't:' .. workflow, P .. 'r:' .. workflow) > 0 then
+    return redis.error_reply('NONET another task has the id of the workflow')
+  end
+  redis.call('HSET', key, 'title', ARGV[3], 'parent', ARGV[4], 'total', ARGV[5], 'kept', ARGV[6], 'kept_failed', ARGV[7],
+    'opened', digits(now))
+  enter(workflow, 'building', ONE_DAY)
+end
+-- If the program dies before it has submitted everything, the walk over all records ends the steps after this time.
+redis.call('PEXPIRE', key, ONE_DAY)
+local edges = FIRST + FIELDS * steps
+for i = edges, #ARGV, 3 do
+  add_edge(workflow, unpack(ARGV, i, i + 2))
+end
+for i = FIRST, edges - 1, FIELDS do
+  stage(read_step(ARGV[i + 7]), unpack(ARGV, i, i + FIELDS - 1))
+end
+if ARGV[8] == '1' then
+  start(workflow)
+end
+return redis.call('HGET', key, 'state')

@@ -1,0 +1,488 @@
+"""Submit tasks and wait for results from programs and threads without an event loop.
+
+`Nonet` has the names of `nonet.Nonet`; its methods block instead of being awaited. It is the same
+client over other connections: `nonet.base.synchronous.complete` runs its coroutines, which do not
+suspend, because the calls of Redis and SQL below them block.
+
+It may be used from any thread, and after a fork: a child process opens connections of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import (
+    AsyncIterator,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+
+from nonet.base.errors import ConflictError, NotBoundError
+from nonet.base.synchronous import complete
+from nonet.client.client import Client
+from nonet.client.envelopes import Envelopes
+from nonet.client.groups import Policy
+from nonet.config.loading import load_registry
+from nonet.config.settings import Settings, ensure_settings, load_settings
+from nonet.daemon.service import who
+from nonet.stores.queue.places import UNFINISHED
+from nonet.stores.queue.sync_transport import THREADS
+from nonet.stores.stores import EMBEDDED, Stores, make_broker, start_embedded
+from nonet.tasks.handles import EndedTask, Progress, R, TaskPage, TaskStatus
+from nonet.tasks.registry import Registry
+from nonet.tasks.runs import StepStatus, WorkflowStatus
+from nonet.tasks.sync_handles import Handle
+from nonet.tasks.sync_runs import WorkflowRun
+from nonet.tasks.task import (
+    BaseTask,
+    SubmitManyOptions,
+    SubmitOptions,
+    TaskOf,
+    bind_sync_submitter,
+    unbind_sync_submitter,
+)
+from nonet.telemetry.masking import keep_secret
+
+if TYPE_CHECKING:
+    from nonet.rules.explanation import Explanation
+    from nonet.tasks.workflows import Workflow
+
+__all__ = ["Handle", "Nonet", "WorkflowRun"]
+
+_Item = TypeVar("_Item")
+
+
+class Nonet:
+    """An application for programs without an event loop, as Django, Flask and scripts are.
+
+    Use it in a ``with`` block; or call `open` once when the program starts, also before a server
+    such as gunicorn forks, and leave it open. While it is open ``.schedule_sync()`` uses it
+    process-wide. Connections are opened when they are first needed, in each process.
+
+    Args:
+        settings: the settings of this process.
+        load_tasks: False: leave the registry empty, to inspect tasks although modules that define
+            them cannot be imported.
+
+    Attributes:
+        settings: the settings of this process.
+        registry: task classes by name.
+
+    Example:
+        with nonet.sync.Nonet.from_settings() as app:
+            handle = SendInvoice(4711, "me@example.org").schedule_sync()
+            print(handle.result(timeout=30))
+    """
+
+    def __init__(self, settings: Settings, *, load_tasks: bool = True) -> None:
+        ensure_settings(settings)
+        self.settings = settings
+        keep_secret(settings.secrets())
+        self.registry: Registry = load_registry(settings) if load_tasks else Registry()
+        self._url = ""
+        self._envelopes: Envelopes | None = None
+        self._opened: _Opened | None = None
+
+    @classmethod
+    def from_settings(cls, **options: Any) -> Self:
+        """Create an application from the environment; keyword options take precedence.
+
+        Args:
+            options: fields of `nonet.Settings`, e.g. ``namespace="test"`` or
+                ``tasks=("mypackage.tasks",)``.
+
+        Raises:
+            ConfigurationError: a setting is invalid.
+            RegistrationError: a task class cannot be registered.
+
+        Example:
+            app = nonet.sync.Nonet.from_settings(tasks=("mypackage.tasks",))
+        """
+        return cls(load_settings(**options))
+
+    @classmethod
+    def beside(cls, settings: Settings, registry: Registry, url: str) -> Self:
+        """Create the application for threads beside an open `nonet.Nonet`, for the framework.
+
+        Args:
+            url: the URL of its Redis.
+        """
+        app = cls(settings, load_tasks=False)
+        app.registry, app._url = registry, url
+        app._opened = app._open()
+        return app
+
+    def __repr__(self) -> str:
+        state = "closed" if self._opened is None else "open"
+        return f"nonet.sync.Nonet({self.settings.namespace!r}, {state})"
+
+    def open(self) -> Self:
+        """Open the application and return it; `close` it, or leave it open until the end.
+
+        Raises:
+            ConflictError: it is open.
+            ConfigurationError: the URL of Redis is invalid, or the embedded server did not start.
+
+        Example:
+            app = nonet.sync.Nonet.from_settings().open()
+            app.submit(Add(1, 2))
+            app.close()
+        """
+        if self._opened is not None:
+            raise ConflictError("this Nonet is already open: use it")
+        self._opened = self._open()
+        bind_sync_submitter(self)
+        complete(self._opened.stores.prepare_sqlite(self.registry))
+        return self
+
+    def close(self) -> None:
+        """Close the connections of this process."""
+        opened, self._opened = self._opened, None
+        if opened is None:
+            return
+        if not self._url:
+            unbind_sync_submitter(self)
+        if opened.pid == os.getpid():
+            complete(opened.closing.aclose())
+
+    def __enter__(self) -> Self:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
+        """Submit one task.
+
+        Args:
+            task: an instance of a registered class.
+            options: those of `BaseTask.schedule_sync`.
+
+        Returns:
+            A `Handle`, which is the id (a ``str``).
+
+        Raises:
+            NotBoundError, TypeError, RegistrationError, InvalidArgumentsError, AdmissionRejected,
+                BrokerFullError, ServerUnreachableError: as `nonet.Nonet.submit`.
+
+        Example:
+            handle = app.submit(Add(1, 2), delay=0.1)
+            assert handle.result(timeout=30) == 3
+        """
+        made: Any = self._client().submit(task, **options)  # its handles are ours, see `_open`
+        handle: Handle[R] = complete(made)
+        return handle
+
+    def submit_many(
+        self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
+    ) -> list[Handle[R]]:
+        """Submit many tasks in few round trips; return their handles in the same order.
+
+        Args:
+            tasks: any number, of any classes. `BaseTask.with_options` gives one options of its own.
+            options: those of `submit` except ``id``, for all tasks.
+
+        Raises:
+            NotBoundError, TypeError, RegistrationError, InvalidArgumentsError, AdmissionRejected,
+                BrokerFullError, ServerUnreachableError: as `nonet.Nonet.submit_many`.
+
+        Example:
+            handles = app.submit_many(Add(n, n) for n in range(3))
+            assert [handle.result(timeout=30) for handle in handles] == [0, 2, 4]
+        """
+        made: Any = self._client().submit_many(tasks, **options)
+        handles: list[Handle[R]] = complete(made)
+        return handles
+
+    def status(self, id: str) -> TaskStatus:
+        """Return the status of a task; raises as `nonet.Nonet.status`.
+
+        Args:
+            id: id or handle of the task.
+        """
+        return complete(self._client().status(id))
+
+    def explain(self, id: str) -> Explanation:
+        """Explain where a task is, or what keeps it from running; raises as `nonet.Nonet.explain`.
+
+        Args:
+            id: id or handle of the task.
+        """
+        return complete(self._client().explain(id))
+
+    @overload
+    def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
+
+    # Without this overload a handle of the wrong type would match `str` and its result be Any.
+    @overload
+    def result(  # type: ignore[overload-cannot-match]  # it is, where R cannot be as wanted
+        self, id: Handle[object], *, timeout: float | None = None
+    ) -> object: ...
+
+    @overload
+    def result(self, id: str, *, timeout: float | None = None) -> Any: ...
+
+    def result(self, id: str, *, timeout: float | None = None) -> Any:
+        """Wait for a task to end and return what it returned; raises as `nonet.Nonet.result`.
+
+        Args:
+            id: id or handle of the task; with a handle the result is typed.
+            timeout: seconds; None waits without limit.
+        """
+        return complete(self._client().result(id, timeout=timeout))
+
+    def progress(self, id: str) -> Iterator[Progress]:
+        """Yield the progress of a task until it ends, for the framework; see `Handle.progress`."""
+        return _each(self._client().progress(id))
+
+    def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
+        """Cancel tasks in whatever state they are; returns and raises as `nonet.Nonet.cancel`.
+
+        Args:
+            ids: ids or handles of the tasks.
+            reason: shown to operators.
+        """
+        return complete(self._client().cancel(ids, reason=reason))
+
+    def cancel_many(
+        self,
+        *,
+        task: type[BaseTask] | str | None = None,
+        labels: Mapping[str, Any] | None = None,
+        states: Sequence[str] = UNFINISHED,
+        reason: str = "",
+    ) -> int:
+        """Cancel all tasks of a class or with certain labels; return how many.
+
+        Args:
+            task, labels, states, reason: as of `nonet.Client.cancel_many`, which raises the same.
+
+        Example:
+            app.cancel_many(task=SendMail, labels={"campaign": "2026-07"})
+        """
+        cancelled = self._client().cancel_many(
+            task=task, labels=labels, states=states, reason=reason
+        )
+        return complete(cancelled)
+
+    def live(self, *, state: str | None = None, task: str | None = None) -> Iterator[TaskStatus]:
+        """Iterate over tasks that have not ended, in no order; see `nonet.Nonet.live`.
+
+        Args:
+            state, task: only tasks in this state, or of this class; None: any.
+
+        Example:
+            for status in app.live(state="waiting"):
+                print(status.id, status.name, status.blocker)
+        """
+        return _each(self._client().live(state=state, task=task))
+
+    def list_tasks(self, **options: Any) -> TaskPage:
+        """Return some of the tasks that have not ended, in the order of a list.
+
+        Args:
+            options: the arguments of `nonet.Nonet.list_tasks`, which raises the same.
+
+        Example:
+            for status in app.list_tasks(state="running").rows:
+                print(status.id, status.name, status.worker)
+        """
+        return complete(self._client().list_tasks(**options))
+
+    def history(
+        self,
+        *,
+        states: Collection[str] = (),
+        task: str | None = None,
+        since: timedelta | None = None,
+        limit: int = 100,
+    ) -> list[EndedTask]:
+        """Return the tasks that ended last, the newest first.
+
+        Args:
+            states, task, since, limit: as of `nonet.Nonet.history`, which raises the same.
+
+        Example:
+            for ended in app.history(states=["dead"], limit=10):
+                print(ended.id, ended.name, ended.error)
+        """
+        history = self._here().stores.history
+        return complete(history.ended(states=states, task=task, since=since, limit=limit))
+
+    def spawn_with_callback(
+        self,
+        children: Sequence[BaseTask],
+        callback: BaseTask,
+        *,
+        on_failure: BaseTask | None = None,
+        policy: Policy = "all_success",
+        ttl_seconds: float = 86400,
+    ) -> str:
+        """Submit children and, once all have ended, the callback; return the id of the group.
+
+        Args:
+            children, callback, on_failure, policy, ttl_seconds: as of
+                `nonet.Client.spawn_with_callback`, which raises the same.
+
+        Example:
+            group = app.spawn_with_callback([Hash(part) for part in "abc"], Report())
+        """
+        spawned = self._client().spawn_with_callback(
+            children, callback, on_failure=on_failure, policy=policy, ttl_seconds=ttl_seconds
+        )
+        return complete(spawned)
+
+    def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
+        """Submit all steps of a workflow.
+
+        Args:
+            workflow, id: as of `nonet.Nonet.submit_workflow`, which raises the same.
+
+        Example:
+            run = sync_app.submit_workflow(chain(Add(1, 2), Add(3, 4)))
+            assert run.wait(timeout=30).state == "done"
+        """
+        return WorkflowRun(complete(self._client().submit_workflow(workflow, id=id)), self)
+
+    def workflow(self, id: str) -> WorkflowRun:
+        """Return the run of a submitted workflow.
+
+        Args:
+            id: id of the workflow; nothing is read before its methods are called.
+        """
+        return WorkflowRun(id, self)
+
+    def workflows(self, limit: int = 100, *, state: str | None = None) -> list[WorkflowStatus]:
+        """Return the workflows that are still kept, as `nonet.Nonet.workflows`.
+
+        Args:
+            limit: how many at most.
+            state: only those in this state; None: any.
+        """
+        page = complete(self._client().workflows.page([state] if state else (), limit=limit))
+        return page.rows
+
+    def workflow_status(self, id: str) -> WorkflowStatus:
+        """Return the state of a workflow, for the framework; see `WorkflowRun.status`."""
+        return complete(self._client().workflow_status(id))
+
+    def workflow_steps(self, id: str) -> list[StepStatus]:
+        """Return the steps of a workflow, for the framework; see `WorkflowRun.steps`."""
+        return complete(self._client().workflow_steps(id))
+
+    def workflow_ended(self, id: str, timeout: float | None = None) -> WorkflowStatus:
+        """Wait for the end of a workflow, for the framework; see `WorkflowRun.wait`."""
+        return complete(self._client().workflow_ended(id, timeout))
+
+    def step_result(self, id: str, place: str, timeout: float | None = None) -> Any:
+        """Wait for the result of a step, for the framework; see `WorkflowRun.result`."""
+        return complete(self._client().step_result(id, place, timeout))
+
+    def cancel_workflow(self, id: str, reason: str = "") -> str:
+        """Cancel a workflow, for the framework; see `WorkflowRun.cancel`."""
+        return complete(self._client().cancel_workflow(id, reason))
+
+    def resume_workflow(self, id: str) -> int:
+        """Resume a workflow, for the framework; see `WorkflowRun.resume`."""
+        return complete(self._client().resume_workflow(id))
+
+    def prepare_with(self, envelopes: Envelopes) -> None:
+        """Create messages with these envelopes, for the framework: tests record them."""
+        self._envelopes = envelopes
+        self._client().envelopes = envelopes
+
+    def _client(self) -> Client:
+        opened = self._opened
+        return (opened if opened and opened.pid == os.getpid() else self._here()).client
+
+    def _handle(self, id: str, _: Client, created: bool = True) -> Handle[Any]:
+        return Handle(id, self, created)
+
+    def _here(self) -> _Opened:
+        """What is open in this process."""
+        opened = self._opened
+        if opened is None:
+            raise NotBoundError(
+                "the application is not open: use it inside `with`, or call its open() first"
+            )
+        return opened if opened.pid == os.getpid() else self._reopen()
+
+    def _reopen(self) -> _Opened:
+        """Open connections in a child process. Its threads may come here at the same time."""
+        with _reopening:
+            opened = self._opened
+            if opened is None or opened.pid != os.getpid():
+                _inherited.append(opened)
+                opened = self._opened = self._open()
+        return opened
+
+    def _open(self) -> _Opened:
+        closing = AsyncExitStack()
+        url = self._url or self.settings.redis_url.get_secret_value()
+        if url.startswith(EMBEDDED):
+            url = start_embedded(self.settings, closing).url
+        broker = make_broker(self.settings, url, THREADS)
+        closing.push_async_callback(broker.aclose)
+        stores = Stores(broker, self.settings)
+        closing.push_async_callback(stores.close)
+        client = Client(
+            broker,
+            self.registry,
+            self.settings.namespace,
+            message_limit=self.settings.message_limit,
+            signer=self.settings.signer(),
+            outbox=stores.outbox,
+            may_have_sql=self.settings.may_have_sql,
+            who=who,
+            dead_letters=stores.dead_letters,
+            workflow_ttl=self.settings.workflow_ttl,
+            handles=self._handle,
+        )
+        client.envelopes = self._envelopes or client.envelopes
+        closing.push_async_callback(client.aclose)
+        return _Opened(os.getpid(), client, stores, closing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """What an open application has in one process."""
+
+    pid: int
+    client: Client
+    stores: Stores
+    closing: AsyncExitStack
+
+
+# What a child process has inherited. It stays as it is: to close a connection that the parent
+# uses could end it for both.
+_inherited: list[object] = []
+_reopening = threading.Lock()
+
+
+def _renew_lock() -> None:
+    global _reopening
+    _reopening = threading.Lock()  # another thread of the parent may have held it
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def _each(found: AsyncIterator[_Item]) -> Iterator[_Item]:
+    """Iterate over what an asynchronous iterator yields that does not suspend."""
+
+    async def following() -> _Item:
+        return await anext(found)
+
+    while True:
+        try:
+            item = complete(following())
+        except StopAsyncIteration:
+            return
+        yield item

@@ -1,0 +1,256 @@
+"""Submitted workflows: `WorkflowRun`, the handle of one, and how it and its steps are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from nonet.base.errors import NotBoundError
+from nonet.tasks.handles import R
+from nonet.tasks.task import current_submitter
+
+if TYPE_CHECKING:
+    from nonet.tasks.workflows import Step, Workflow
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowStatus:
+    """The state of a submitted workflow.
+
+    Attributes:
+        id: its id. Its steps have the ids ``ID:0``, ``ID:1`` …
+        title: the title that its author gave it.
+        state: ``building`` (steps are being submitted), ``running``, ``resuming``, ``done``,
+            ``failed`` or ``cancelled``.
+        total: number of steps, including those that steps have added.
+        left: number of steps that have not ended.
+        failed: id of the first step that failed, if the workflow has failed; else empty.
+        reason: why it was cancelled, or empty.
+        runs: how often it was resumed.
+        parent: id of the task that submitted it, or empty.
+        opened, ended: when it was submitted, and when it ended (None: it has not).
+        changed: when its state changed last.
+
+    Example:
+        run = await chain(Add(1, 2), Add(3, 4)).submit()
+        status = await run.status()
+        print(f"{status.total - status.left} of {status.total} steps have ended")
+    """
+
+    id: str
+    title: str
+    state: str
+    total: int
+    left: int
+    failed: str
+    reason: str
+    runs: int
+    parent: str
+    opened: datetime
+    changed: datetime
+    ended: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepStatus:
+    """A step of a submitted workflow.
+
+    Attributes:
+        id: id of its task.
+        place: its place in the workflow, the part of the id behind the last colon.
+        name: full name of its class.
+        after: its predecessors, each the letter of the edge (``s`` on success, ``f`` on failure,
+            ``a`` always) and the place.
+        state: state of its task; ``lost`` if Redis has lost it.
+        error: its last failure, or why it was cancelled; else empty.
+        blocker: the steps or the lock that it waits for; else empty.
+
+    Example:
+        run = await chain(Add(1, 2), Add(3, 4)).submit()
+        for step in await run.steps():
+            print(step.place, step.name, step.state)
+    """
+
+    id: str
+    place: str
+    name: str
+    after: tuple[str, ...]
+    state: str
+    error: str = ""
+    blocker: str = ""
+
+
+class WorkflowClient(Protocol):
+    """The methods that a `WorkflowRun` calls on the client of the open application."""
+
+    async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
+        """Submit all steps of a workflow."""
+        ...
+
+    async def workflow_status(self, id: str) -> WorkflowStatus:
+        """Return the state of a workflow."""
+        ...
+
+    async def workflow_steps(self, id: str) -> list[StepStatus]:
+        """Return the steps of a workflow."""
+        ...
+
+    async def workflow_ended(self, id: str, timeout: float | None) -> WorkflowStatus:
+        """Wait for the end of a workflow."""
+        ...
+
+    async def step_result(self, id: str, place: str, timeout: float | None) -> Any:
+        """Wait for the result of a step."""
+        ...
+
+    async def cancel_workflow(self, id: str, reason: str = "") -> str:
+        """Cancel a workflow; return its state."""
+        ...
+
+    async def resume_workflow(self, id: str) -> int:
+        """Run the failed steps of a workflow again; return their number."""
+        ...
+
+
+class WorkflowRun(str):
+    """The id of a submitted workflow, with methods to ask for its state and its results.
+
+    Like a `nonet.Handle` it is a ``str``; a copy in another process is a plain one.
+    ``app.workflow(id)`` makes a run from an id.
+
+    Example:
+        run = await chain(Add(1, 2), Add(3, 4)).submit()
+        assert (await run.wait(timeout=30)).state == "done"
+    """
+
+    _client: WorkflowClient
+
+    def __new__(cls, id: str, client: WorkflowClient) -> WorkflowRun:
+        self = str.__new__(cls, id)
+        self._client = client
+        return self
+
+    def __copy__(self) -> WorkflowRun:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> WorkflowRun:
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Pickle the id alone, because the client cannot be moved to another process."""
+        return str, (str.__str__(self),)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        """Validate and serialise as the id; a run read from JSON has no client."""
+        unbound: Any = _Unbound()
+        return core_schema.no_info_wrap_validator_function(
+            lambda value, check: value if isinstance(value, cls) else cls(check(value), unbound),
+            core_schema.str_schema(min_length=1),
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                str.__str__, return_schema=core_schema.str_schema()
+            ),
+        )
+
+    async def status(self) -> WorkflowStatus:
+        """Return the state of the workflow.
+
+        Raises:
+            NotFoundError: it is unknown, or is not kept any more.
+            ServerUnreachableError: Redis does not answer.
+        """
+        return await self._client.workflow_status(self)
+
+    async def steps(self) -> list[StepStatus]:
+        """Return all steps, in the order of their places.
+
+        Raises:
+            NotFoundError: the workflow is unknown, or is not kept any more.
+            ServerUnreachableError: Redis does not answer.
+        """
+        return await self._client.workflow_steps(self)
+
+    async def wait(self, timeout: float | None = None) -> WorkflowStatus:
+        """Wait until the workflow has ended, and return its state; a failed one raises nothing.
+
+        Args:
+            timeout: seconds; None waits without limit.
+
+        Raises:
+            NotFoundError: it is unknown, or is not kept any more.
+            TimeoutError: it has not ended in time.
+        """
+        return await self._client.workflow_ended(self, timeout)
+
+    async def result(self, step: Step[R], timeout: float | None = None) -> R:
+        """Wait for a step to end, and return its result.
+
+        It is kept until the workflow has ended, and for NONET_RESULT_TTL after that.
+
+        Args:
+            step: a step of the workflow.
+            timeout: seconds; None waits without limit.
+
+        Raises:
+            TaskFailed, TaskCancelled, TaskExpired: the step ended otherwise.
+            ResultUnavailable: the step is unknown, or its result is not kept.
+            TimeoutError: it has not ended in time.
+        """
+        value: R = await self._client.step_result(self, step.place, timeout)
+        return value
+
+    async def cancel(self, reason: str = "") -> str:
+        """Cancel all steps that have not ended.
+
+        Args:
+            reason: shown to operators.
+
+        Returns:
+            The state. It is ``cancelled``, or ``running`` while running steps are being stopped.
+
+        Raises:
+            NotFoundError: it is unknown.
+            ConflictError: it has ended.
+        """
+        return await self._client.cancel_workflow(self, reason)
+
+    async def resume(self) -> int:
+        """Run again what failed, and what was cancelled because of it.
+
+        Steps that are done do not run again, and neither do those whose failure was taken over. The
+        dead letters of the failed steps are withdrawn. If this call is interrupted, the leading
+        scheduler continues.
+
+        Returns:
+            The number of steps that run again.
+
+        Raises:
+            NotFoundError: it is unknown, or is not kept any more.
+            ConflictError: it has not failed, or a dead letter of it was submitted again.
+        """
+        return await self._client.resume_workflow(self)
+
+
+class _Unbound:
+    """The client of a run that was read from JSON."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NotBoundError(
+            "the run of a workflow was read from text and has no application: use app.workflow(id)"
+        )
+
+
+async def submit_workflow(workflow: Workflow, id: str | None) -> WorkflowRun:
+    """Submit a workflow through the open application; see `Workflow.submit`."""
+    submitter: Any = current_submitter()
+    if not hasattr(submitter, "submit_workflow"):
+        raise NotBoundError(
+            "Workflow.submit() needs an open application, which run_inline() is not: use "
+            "nonet.testing.System"
+        )
+    run: WorkflowRun = await submitter.submit_workflow(workflow, id=id)
+    return run

@@ -1,0 +1,102 @@
+"""The `WorkflowRun` that `nonet.sync` returns: its methods block."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from nonet.tasks.handles import R
+from nonet.tasks.runs import StepStatus, WorkflowStatus
+from nonet.tasks.workflows import Step
+
+
+class SyncWorkflowClient(Protocol):
+    """The methods that a run calls on the application that submitted the workflow."""
+
+    def workflow_status(self, id: str) -> WorkflowStatus:
+        """Return the state of a workflow."""
+        ...
+
+    def workflow_steps(self, id: str) -> list[StepStatus]:
+        """Return the steps of a workflow."""
+        ...
+
+    def workflow_ended(self, id: str, timeout: float | None) -> WorkflowStatus:
+        """Wait for the end of a workflow."""
+        ...
+
+    def step_result(self, id: str, place: str, timeout: float | None) -> Any:
+        """Wait for the result of a step."""
+        ...
+
+    def cancel_workflow(self, id: str, reason: str) -> str:
+        """Cancel a workflow; return its state."""
+        ...
+
+    def resume_workflow(self, id: str) -> int:
+        """Run the failed steps of a workflow again; return their number."""
+        ...
+
+
+class WorkflowRun(str):
+    """The id of a submitted workflow, with methods that block: `nonet.WorkflowRun` without a loop.
+
+    Example:
+        run = sync_app.submit_workflow(chain(Add(1, 2), Add(3, 4)))
+        assert run.wait(timeout=30).state == "done"
+    """
+
+    _client: SyncWorkflowClient
+
+    def __new__(cls, id: str, client: SyncWorkflowClient) -> WorkflowRun:
+        self = str.__new__(cls, id)
+        self._client = client
+        return self
+
+    def __reduce__(self) -> tuple[type[str], tuple[str]]:
+        """Pickle the id alone, because the client cannot be moved to another process."""
+        return str, (str.__str__(self),)
+
+    def status(self) -> WorkflowStatus:
+        """Return the state of the workflow; raises as `nonet.WorkflowRun.status`."""
+        return self._client.workflow_status(self)
+
+    def steps(self) -> list[StepStatus]:
+        """Return all steps, in the order of their places; raises as `nonet.WorkflowRun.steps`."""
+        return self._client.workflow_steps(self)
+
+    def wait(self, timeout: float | None = None) -> WorkflowStatus:
+        """Wait until the workflow has ended, and return its state; a failed one raises nothing.
+
+        Args:
+            timeout: seconds; None waits without limit.
+
+        Raises:
+            NotFoundError, TimeoutError: as `nonet.WorkflowRun.wait`.
+        """
+        return self._client.workflow_ended(self, timeout)
+
+    def result(self, step: Step[R], timeout: float | None = None) -> R:
+        """Wait for a step to end, and return its result.
+
+        Args:
+            step: a step of the workflow.
+            timeout: seconds; None waits without limit.
+
+        Raises:
+            TaskFailed, TaskCancelled, TaskExpired, ResultUnavailable, TimeoutError: as
+                `nonet.WorkflowRun.result`.
+        """
+        value: R = self._client.step_result(self, step.place, timeout)
+        return value
+
+    def cancel(self, reason: str = "") -> str:
+        """Cancel all steps that have not ended; returns and raises as `nonet.WorkflowRun.cancel`.
+
+        Args:
+            reason: shown to operators.
+        """
+        return self._client.cancel_workflow(self, reason)
+
+    def resume(self) -> int:
+        """Run again what failed; returns and raises as `nonet.WorkflowRun.resume`."""
+        return self._client.resume_workflow(self)

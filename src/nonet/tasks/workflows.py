@@ -1,0 +1,498 @@
+"""What authors write to run tasks in an order: `Workflow`, `chain`, `group` and `chord`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Generic
+
+from nonet.messages.message import Reference
+from nonet.messages.terms import StartBy, step_term
+from nonet.tasks.arguments import prepare
+from nonet.tasks.handles import Handle, R, R_co
+from nonet.tasks.runs import WorkflowRun, submit_workflow
+from nonet.tasks.task import FROM_CLASS, BaseTask, FromClass, TaskOf, ensure_task
+
+SUCCESS, FAILURE, ALWAYS = "s", "f", "a"
+
+
+class _Previous:
+    """Stands for the result of the step before in `BaseTask.given`; a list after several steps.
+
+    Example:
+        workflow = chain(Add(1, 2), Add.given(a=PREVIOUS, b=3))
+    """
+
+    def __repr__(self) -> str:
+        return "PREVIOUS"
+
+
+PREVIOUS: Final = _Previous()
+"""In `BaseTask.given`: the result of the step before; a list of results if there are several.
+
+Example:
+    workflow = chain(Add(1, 2), Add.given(a=PREVIOUS, b=3))
+"""
+
+
+class Given(Generic[R_co]):
+    """A task whose arguments contain results of other steps; `BaseTask.given` makes it.
+
+    Attributes:
+        cls: the task class.
+        values: its arguments by name, in which a `Step` stands for its result.
+
+    Example:
+        workflow = Workflow()
+        added: Given[int] = Add.given(a=workflow.step(Add(1, 2)), b=3)
+        workflow.step(added)
+    """
+
+    def __init__(self, cls: type[BaseTask], values: Mapping[str, Any]) -> None:
+        self.cls = cls
+        self.values = values
+
+    def __repr__(self) -> str:
+        return f"{self.cls.__name__}.given({', '.join(self.values)})"
+
+    async def schedule(self) -> Handle[R_co]:
+        """Refuse: only a workflow has the results that it waits for.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"{self} waits for other steps: add it to a nonet.Workflow")
+
+
+def given(cls: type[BaseTask], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given[Any]:
+    """Bind arguments that contain steps to the constructor of a class.
+
+    Raises:
+        TypeError: they do not fit its parameters.
+    """
+    prepare(cls)
+    try:
+        bound = inspect.signature(cls).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}.given: {error}") from None
+    values = dict(bound.arguments)
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            values.update(values.pop(name, {}))
+        elif parameter.kind is parameter.VAR_POSITIONAL and values.get(name):
+            raise TypeError(f"{cls.__name__}.given: pass arguments by name, not as *{name}")
+    return Given(cls, values)
+
+
+class Step(Generic[R_co]):
+    """A task in a `Workflow`, as `Workflow.step` makes it.
+
+    Attributes:
+        workflow: the workflow.
+        place: its place in the workflow: ``0`` for the first step that was added.
+        task: the task, or what `BaseTask.given` made.
+        after: its predecessors, each with the edge from it.
+        options: its delay, time, labels and deadline.
+        added: in `BaseTask.given`: the list of results of the steps that this one adds while it
+            runs, see `TaskContext.add_step`, and that are done.
+
+    Example:
+        workflow = Workflow()
+        first = workflow.step(Add(1, 2))
+        assert first.place == "0"
+    """
+
+    def __init__(
+        self,
+        workflow: Workflow,
+        place: str,
+        task: BaseTask | Given[Any],
+        after: Sequence[Edge],
+        options: StepOptions,
+    ) -> None:
+        self.workflow = workflow
+        self.place = place
+        self.task = task
+        self.after = after
+        self.options = options
+        self.added: Added = Added(self)
+
+    def __repr__(self) -> str:
+        kind = self.task.cls if isinstance(self.task, Given) else type(self.task)
+        return f"<step {self.place}: {kind.__name__}>"
+
+
+@dataclass(frozen=True)
+class Added:
+    """Stands for the results of the steps that a step adds; see `Step`."""
+
+    step: Step[Any]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A predecessor of a step, and when the step may follow it.
+
+    Attributes:
+        on: ``s`` if it is done, ``f`` if it failed, ``a`` whenever it has ended.
+    """
+
+    step: Step[Any]
+    on: str = SUCCESS
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepOptions:
+    """Options of a step; see `Workflow.step`."""
+
+    delay: float | timedelta = 0
+    at_time: datetime | None = None
+    labels: Mapping[str, Any] | None = None
+    start_by: StartBy | FromClass | None = FROM_CLASS
+
+    @property
+    def delay_seconds(self) -> float:
+        """The delay in seconds."""
+        delay = self.delay
+        return delay.total_seconds() if isinstance(delay, timedelta) else delay
+
+
+def failed(step: Step[Any]) -> Edge:
+    """In ``after=``: run if this step has failed. The failure then does not fail the workflow.
+
+    A step fails if its task is dead, expired or cancelled, or if it cannot run because of a
+    failure before it; if that failure is taken over, the step is not needed instead. A step after
+    several failures runs if at least one of them happens.
+
+    Args:
+        step: a step of the same workflow.
+
+    Example:
+        workflow.step(Apologise(), after=failed(payment))
+    """
+    return Edge(step, FAILURE)
+
+
+def ended(step: Step[Any]) -> Edge:
+    """In ``after=``: run when this step has ended, however it did.
+
+    Args:
+        step: a step of the same workflow.
+
+    Example:
+        workflow.step(CleanUp(), after=ended(payment))
+    """
+    return Edge(step, ALWAYS)
+
+
+After = Step[Any] | Edge | Iterable[Step[Any] | Edge]
+"""What a step comes after: steps that must be done, or edges."""
+
+
+class Workflow:
+    """Tasks that run in an order; each is a step and starts when those before it have ended.
+
+    A step that cannot run, because a step before it failed, ends ``cancelled``. The workflow is
+    ``failed`` if a failure was not taken over by a step after `failed`; else it is ``done``.
+
+    Args:
+        title: shown to operators.
+
+    Example:
+        workflow = Workflow("nightly import")
+        rows = workflow.step(Extract("2026-11-25"))
+        stored = workflow.step(Load.given(rows=rows))
+        workflow.step(Alarm(), after=failed(stored))
+        run = await workflow.submit()
+        print(await run.result(stored, timeout=60))
+    """
+
+    def __init__(self, title: str = "") -> None:
+        self.title = title
+        self.steps: list[Step[Any]] = []
+        self._above = ""
+        self._ends_in_group = False
+
+    def __repr__(self) -> str:
+        return f"Workflow({self.title!r}, {len(self.steps)} steps)"
+
+    @classmethod
+    def below(cls, place: str) -> Workflow:
+        """For the framework: the steps that a running step adds."""
+        made = cls()
+        made._above = f"{place}."
+        return made
+
+    def step(
+        self,
+        task: TaskOf[R],
+        *,
+        after: After = (),
+        delay: float | timedelta = 0,
+        at_time: datetime | None = None,
+        labels: Mapping[str, Any] | None = None,
+        start_by: StartBy | FromClass | None = FROM_CLASS,
+    ) -> Step[R]:
+        """Add a step.
+
+        Args:
+            task: a task, or ``SomeTask.given(…)`` if arguments are results of earlier steps.
+            after: the steps that must be done before it, `failed` and `ended` ones, or several of
+                them. Steps whose results are arguments need not be named.
+            delay: seconds or a timedelta from when it could start.
+            at_time, labels: as in `BaseTask.schedule`.
+            start_by: as in `BaseTask.schedule`; a duration counts from when it could start.
+
+        Raises:
+            TypeError: `task` is neither a task nor given.
+            ValueError: a step before it belongs to another workflow, is named twice with different
+                edges, or may fail although its result is an argument; or an option is invalid.
+        """
+        options = StepOptions(delay=delay, at_time=at_time, labels=labels, start_by=start_by)
+        return self._step(task, _edges(after), options)
+
+    def _step(
+        self, task: Any, after: Iterable[Edge], options: StepOptions, *, listed: bool = False
+    ) -> Step[Any]:
+        """Add a step.
+
+        Args:
+            listed: `PREVIOUS` is a list even if there is only one step before.
+        """
+        item = task
+        if not isinstance(item, Given):
+            ensure_task(item, "Workflow.step")
+        edges = self._joined(after)
+        if isinstance(item, Given):
+            if edges:
+                item = _with_previous(item, list(edges), listed)
+            for used in _used(item.values):
+                edge = edges.setdefault(used, Edge(used))
+                if edge.on != SUCCESS:
+                    raise ValueError(f"{item}: {used} may fail, so its result cannot be given")
+        for step in edges:
+            if step.workflow is not self:
+                raise ValueError(f"Workflow.step: {step} belongs to another workflow")
+        if not 0 <= options.delay_seconds < 1e9:
+            raise ValueError(f"Workflow.step: delay={options.delay!r} must be 0 seconds or more")
+        place = f"{self._above}{len(self.steps)}"
+        made = Step[Any](self, place, item, tuple(edges.values()), options)
+        self.steps.append(made)
+        return made
+
+    @staticmethod
+    def _joined(after: Iterable[Edge]) -> dict[Step[Any], Edge]:
+        """Return the edges by step."""
+        edges: dict[Step[Any], Edge] = {}
+        for edge in after:
+            if edges.setdefault(edge.step, edge) != edge:
+                raise ValueError(f"Workflow.step: after= names {edge.step} twice, differently")
+        return edges
+
+    @property
+    def last(self) -> list[Step[Any]]:
+        """The steps that come last if no step fails: no step but handlers comes after them.
+
+        A handler is a step after `failed`, or one that needs the success of a handler.
+        """
+        handlers, followed = set[Step[Any]](), set[Step[Any]]()
+        for step in self.steps:
+            if any(
+                edge.on == FAILURE or (edge.on == SUCCESS and edge.step in handlers)
+                for edge in step.after
+            ):
+                handlers.add(step)
+            else:
+                followed |= {edge.step for edge in step.after}
+        return [step for step in self.steps if step not in handlers | followed]
+
+    def add(
+        self, part: Part, after: Sequence[Step[Any]] = (), *, listed: bool = False
+    ) -> list[Step[Any]]:
+        """Add a task, or copies of all steps of another workflow, after the given steps.
+
+        Args:
+            part: a task, ``SomeTask.given(…)``, or a workflow.
+            after: the steps that must be done before it.
+            listed: `PREVIOUS` is a list even if there is only one step before.
+
+        Returns:
+            The steps that come last among those added, see `last`.
+
+        Raises:
+            ValueError: the other workflow has no steps.
+        """
+        first = _edges(after)
+        if not isinstance(part, Workflow):
+            return [self._step(part, first, StepOptions(), listed=listed)]
+        if not part.steps:
+            raise ValueError(
+                "an empty group or workflow cannot be a part of another one: leave it out"
+            )
+        copies: dict[str, Step[Any]] = {}
+        for step in part.steps:
+            edges = [replace(edge, step=copies[edge.step.place]) for edge in step.after]
+            item = step.task
+            if isinstance(item, Given):
+                item = Given(item.cls, _mapped(item.values, copies))
+            copies[step.place] = self._step(item, edges or first, step.options, listed=listed)
+        return [copies[step.place] for step in part.last]
+
+    async def submit(self, *, id: str | None = None) -> WorkflowRun:
+        """Submit all steps; none starts before all are submitted.
+
+        Args:
+            id: an id of your own, up to 90 characters. Submitting it again returns the same run.
+                In a running task the default is the same in each attempt, so that a retry finds
+                the run of its earlier attempt.
+
+        Raises:
+            NotBoundError: no application is open in this process.
+            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
+            AdmissionRejected: a ceiling of the configuration is reached; nothing was submitted.
+            ServerUnreachableError: Redis does not answer. The workflow may have been submitted.
+        """
+        return await submit_workflow(self, id)
+
+
+Part = BaseTask | Given[Any] | Workflow
+"""What `chain`, `group` and `chord` put together."""
+
+
+def chain(*parts: Part, title: str = "") -> Workflow:
+    """Run parts one after the other; each starts when the part before it is done.
+
+    Args:
+        parts: tasks, ``SomeTask.given(…)``, or workflows. `PREVIOUS` stands for the result before.
+        title: shown to operators.
+
+    Example:
+        run = await chain(Extract("2026-11-25"), Load.given(rows=PREVIOUS)).submit()
+    """
+    made = Workflow(title)
+    last: Sequence[Step[Any]] = ()
+    for part in parts:
+        last = made.add(part, last, listed=made._ends_in_group)
+        made._ends_in_group = isinstance(part, Workflow) and part._ends_in_group
+    return made
+
+
+def group(*parts: Part, title: str = "") -> Workflow:
+    """Run parts at the same time.
+
+    For a part after a group `PREVIOUS` is a list of results, however many parts the group has.
+
+    Args:
+        parts: tasks, ``SomeTask.given(…)``, or workflows.
+        title: shown to operators.
+
+    Example:
+        run = await group(Resize("a.png"), Resize("b.png")).submit()
+    """
+    made = Workflow(title)
+    made._ends_in_group = True
+    for part in parts:
+        made.add(part)
+    return made
+
+
+def chord(parts: Iterable[Part], body: Part, *, title: str = "") -> Workflow:
+    """Run parts at the same time, and a last one when all of them are done.
+
+    In `body`, `PREVIOUS` is the list of their results; without parts it is empty.
+
+    Args:
+        parts: tasks, ``SomeTask.given(…)``, or workflows.
+        body: what runs last, one of the same.
+        title: shown to operators.
+
+    Example:
+        run = await chord([Add(1, 2), Add(3, 4)], Sum.given(numbers=PREVIOUS)).submit()
+    """
+    made, given_parts = Workflow(title), group(*parts)
+    if not given_parts.steps and isinstance(body, Given):
+        body = _with_previous(body, [], listed=True)
+    made.add(body, made.add(given_parts) if given_parts.steps else (), listed=True)
+    return made
+
+
+def packed_values(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace steps in given arguments by references, for the envelope."""
+    return {name: _replaced(value, _reference) for name, value in values.items()}
+
+
+def step_terms(workflow: str, steps: Sequence[Step[Any]]) -> list[str]:
+    """Return the line of terms of each step, see `nonet.messages.terms.step_term`."""
+    leaving: dict[str, set[str]] = {}
+    for step in steps:
+        for edge in step.after:
+            leaving.setdefault(edge.step.place, set()).add(edge.on)
+    return [
+        step_term(
+            workflow,
+            "".join(sorted(leaving.get(step.place, ()))),
+            [f"{edge.on}{edge.step.place}" for edge in step.after],
+            any_failed=any(edge.on == FAILURE for edge in step.after),
+            delay_us=round(step.options.delay_seconds * 1e6),
+        )
+        for step in steps
+    ]
+
+
+def _edges(after: After) -> list[Edge]:
+    if isinstance(after, Step | Edge):
+        after = (after,)
+    return [edge if isinstance(edge, Edge) else Edge(edge) for edge in after]
+
+
+def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Replace the steps in lists, tuples and mappings."""
+    if isinstance(value, Step | Added | _Previous):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: _replaced(item, change) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_replaced(item, change) for item in value)
+    return value
+
+
+def _reference(value: Step[Any] | Added | _Previous) -> Reference:
+    if isinstance(value, _Previous):
+        raise ValueError("PREVIOUS is given, but no step comes before")
+    if isinstance(value, Added):
+        return Reference(value.step.place, added=True)
+    return Reference(value.place)
+
+
+def _used(values: Mapping[str, Any]) -> list[Step[Any]]:
+    """The steps whose results are needed."""
+    found: list[Step[Any]] = []
+
+    def note(value: Any) -> Any:
+        if not isinstance(value, _Previous):
+            found.append(value.step if isinstance(value, Added) else value)
+        return value
+
+    _replaced(dict(values), note)
+    return found
+
+
+def _with_previous(item: Given[Any], before: Sequence[Step[Any]], listed: bool) -> Given[Any]:
+    previous = list(before) if listed or len(before) > 1 else before[0]
+
+    def change(value: Any) -> Any:
+        return previous if isinstance(value, _Previous) else value
+
+    return Given(item.cls, _replaced(dict(item.values), change))
+
+
+def _mapped(values: Mapping[str, Any], copies: Mapping[str, Step[Any]]) -> Mapping[str, Any]:
+    def change(value: Any) -> Any:
+        if isinstance(value, Added):
+            return copies[value.step.place].added
+        return value if isinstance(value, _Previous) else copies[value.place]
+
+    changed: Mapping[str, Any] = _replaced(dict(values), change)
+    return changed

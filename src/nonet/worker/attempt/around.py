@@ -1,0 +1,134 @@
+"""Run middleware around attempts, in the process that executes them.
+
+A middleware cannot change what becomes of an attempt: its second part runs after the conclusion was
+drawn, and whatever it raises is logged and counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime
+from functools import wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from nonet.base.streams import Priority
+from nonet.rules.outcomes import End, Failed, Outcome
+from nonet.tasks.middleware import Middleware, Middlewares, RunningTask
+from nonet.telemetry.middleware import MOST_SECONDS, around, failed
+from nonet.worker.attempt.attempt import Attempt
+
+if TYPE_CHECKING:
+    from nonet.worker.attempt.conclusion import Conclusion
+
+# The names of outcomes that authors do not have to distinguish.
+_BACK = (End.SUSPECT, End.ON)
+_FAILED = (End.RETRY, End.CRASH, End.DEAD)
+
+
+class Around:
+    """The middleware around one attempt, after its first part."""
+
+    def __init__(self, attempt: Attempt, middlewares: Middlewares) -> None:
+        self._task = _running_task(attempt)
+        self._middlewares = middlewares
+        self._opened: list[tuple[Middleware, AbstractAsyncContextManager[None]]] = []
+
+    @classmethod
+    async def open(cls, attempt: Attempt, middlewares: Middlewares) -> Around:
+        """Run the first part of each middleware, in the current asyncio task.
+
+        One that fails is left out: its second part does not run.
+        """
+        made = cls(attempt, middlewares)
+        for middleware in middlewares.around_attempt:
+            block = asynccontextmanager(middleware.around_attempt)(made._task)
+            try:
+                async with asyncio.timeout(MOST_SECONDS):
+                    await block.__aenter__()
+            except BaseException as error:
+                _note(middleware, error)
+            else:
+                made._opened.append((middleware, block))
+        return made
+
+    def in_thread(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `function` with what middleware does around it in its thread."""
+        middlewares = self._middlewares.around_thread
+        if not middlewares:
+            return function
+
+        @wraps(function)
+        def run(**arguments: object) -> Any:
+            with around(middlewares, lambda item: item.around_thread(self._task)):
+                return function(**arguments)
+
+        return run
+
+    async def close(self, conclusion: Conclusion, error: BaseException | None) -> None:
+        """Run the second part of each middleware, the innermost first.
+
+        Args:
+            error: what the attempt raised. It counts only if the attempt has failed.
+        """
+        task, settlement = self._task, conclusion.settlement
+        end = End.LOST if conclusion.lost else settlement.end
+        task.outcome = str(End.BACK if end in _BACK else end)
+        raised = task.error = error if end in _FAILED else None
+        if end in (End.RETRY, End.CRASH):
+            task.retry_in = settlement.delay
+        thrown = (None, None, None) if raised is None else (type(raised), raised, _trace(raised))
+        for middleware, block in reversed(self._opened):
+            try:
+                async with asyncio.timeout(MOST_SECONDS):
+                    await block.__aexit__(*thrown)
+            except BaseException as problem:
+                if problem is not raised:
+                    _note(middleware, problem)
+
+
+def error_of(outcome: Outcome) -> BaseException | None:
+    """Return the exception of an outcome, if it has one."""
+    return outcome.error if isinstance(outcome, Failed) else None
+
+
+async def report_crash(
+    attempt: Attempt,
+    middlewares: Middlewares,
+    error: BaseException,
+    conclusion: Conclusion,
+) -> None:
+    """Run both parts of each middleware for an attempt whose process died."""
+    if middlewares.around_attempt and conclusion.settlement.end in _FAILED:
+        around = await Around.open(attempt, middlewares)
+        await around.close(conclusion, error)
+
+
+def _running_task(attempt: Attempt) -> RunningTask:
+    envelope, task_class = attempt.envelope, attempt.task_class
+    assert task_class is not None  # it is identified
+    priority, _ = attempt.delivery.stream_key.rsplit(":", 2)[1:]
+    return RunningTask(
+        attempt.context,
+        task_class.cls,
+        envelope.args,
+        Priority(priority),
+        attempt.size,
+        envelope.parent,
+        datetime.fromtimestamp(envelope.submitted, UTC),
+    )
+
+
+def _trace(error: BaseException) -> TracebackType | None:
+    found: TracebackType | None = BaseException.__getattribute__(error, "__traceback__")
+    return found
+
+
+def _note(middleware: Middleware, error: BaseException) -> None:
+    """Count a failure, unless the event loop ends."""
+    current = asyncio.current_task()
+    if isinstance(error, asyncio.CancelledError) and current and current.cancelling():
+        raise error
+    failed(middleware, error)

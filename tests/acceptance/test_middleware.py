@@ -1,0 +1,371 @@
+"""Middleware around submissions and attempts, wherever they are; and context that travels."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from acceptance import around_tasks
+from acceptance.around_tasks import (
+    Dies,
+    Fails,
+    FailsInChild,
+    Sees,
+    SeesInChild,
+    SeesInThread,
+    Spawns,
+    Used,
+    Waits,
+    request_id,
+    tenant,
+)
+from acceptance.site import NAMESPACE, Site
+from daemons import until
+from metrics_names import get
+from ports import free_ports
+from pydantic import SecretStr
+
+from nonet import InvalidArgumentsError, Middleware, Nonet, Size, TaskCancelled, TaskFailed
+from nonet.daemon.service import Stop
+from nonet.messages.message import decode_envelope
+from nonet.stores.queue.records import read_envelopes
+from nonet.telemetry import middleware as failures_of
+
+MODULE = "acceptance.around_tasks"
+Lines = list[Mapping[str, Any]]
+
+
+class Around:
+    """The site, and what its middleware has written."""
+
+    def __init__(self, site: Site, path: Path) -> None:
+        self.site = site
+        self._path = path
+
+    def lines(self, event: str = "", **wanted: Any) -> Lines:
+        """The lines so far of one kind."""
+        if not self._path.exists():
+            return []
+        found = [json.loads(line) for line in self._path.read_text().splitlines()]
+        return [
+            line
+            for line in found
+            if event in ("", line["event"])
+            and all(line.get(name) == value for name, value in wanted.items())
+        ]
+
+    def events(self, **wanted: Any) -> list[str]:
+        """What happened, in order, with who wrote it."""
+        return [f"{line['event']} {line.get('by', '')}".strip() for line in self.lines(**wanted)]
+
+
+@pytest.fixture
+def around(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Around:
+    """The same environment for daemons and for this process."""
+    path = tmp_path / "around"
+    site.settings["NONET_TASKS"] = MODULE
+    site.settings["AROUND_JOURNAL"] = str(path)
+    monkeypatch.setenv("AROUND_JOURNAL", str(path))
+    failures_of.take_failures()
+    return Around(site, path)
+
+
+async def labels_of(app: Nonet, id: str) -> dict[str, Any]:
+    """The labels that travel with a task."""
+    (data,) = await read_envelopes(app.broker.client, f"{{{NAMESPACE}}}:", [id])
+    assert data is not None
+    return decode_envelope(data).labels
+
+
+@asynccontextmanager
+async def working(around: Around, app: Nonet | None = None) -> AsyncIterator[Nonet]:
+    """An application with a worker in this process."""
+    async with app or around.site.app() as opened, opened.injector() as injector:
+        stop = Stop()
+        run = asyncio.create_task(opened.worker(Size.SMALL, injector).run(stop))
+        try:
+            yield opened
+        finally:
+            stop.drain()
+            await run
+
+
+# ---- around submissions --------------------------------------------------------------------------
+
+
+async def test_middleware_encloses_a_submission_in_its_order(around: Around) -> None:
+    """The lowest order is outside; what they write into the labels is sent."""
+    async with around.site.app() as app:
+        handle = await app.submit(Sees(), labels={"via": "test "})
+        assert around.events(id=handle) == [
+            "submitting outer",
+            "submitting inner",
+            "submitted inner",
+            "submitted outer",
+        ]
+        assert (await labels_of(app, handle))["via"] == "test outerinner"
+        await app.cancel([handle])
+
+
+async def test_a_refused_submission_raises_inside_middleware(around: Around) -> None:
+    """And nothing else becomes of it: the caller gets the same error."""
+    async with around.site.app() as app:
+        with pytest.raises(InvalidArgumentsError):
+            await app.submit(Sees(), start_by=-1)
+    assert [line["error"] for line in around.lines("refused")] == ["InvalidArgumentsError"] * 2
+
+
+async def test_each_task_of_a_batch_is_seen(around: Around) -> None:
+    """And has its own id."""
+    async with around.site.app() as app:
+        handles = await app.submit_many([Sees(), Sees()])
+        await app.cancel(handles)
+    assert [line["id"] for line in around.lines("submitted", by="outer")] == [*reversed(handles)]
+
+
+@pytest.mark.parametrize("where", ["before submit", "after submit", "before submit:exit"])
+async def test_a_failing_middleware_refuses_no_submission(
+    around: Around, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its error is counted; those around it end as ever."""
+    monkeypatch.setenv("AROUND_BROKEN", where)
+    async with around.site.app() as app:
+        handle = await app.submit(Sees())
+        assert handle.created
+        await app.cancel([handle])
+    assert len(around.events(id=handle)) == 4
+    assert failures_of.take_failures() == {"Broken": 1}
+
+
+# ---- around attempts -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("task", [Sees(), SeesInChild()], ids=["loop", "child"])
+async def test_middleware_encloses_an_attempt_where_it_runs(around: Around, task: Sees) -> None:
+    """In its process, around its dependencies; what it sets is seen there."""
+    around.site.worker()
+    async with around.site.app() as app:
+        handle = await app.submit(task)
+        assert (await handle.result(timeout=30))[:2] == ["inner", "inner"]
+    began = around.lines("begins")
+    inside = around.lines(pid=began[0]["pid"])
+    assert [f"{line['event']} {line.get('by', '')}".strip() for line in inside[:6]] == [
+        "begins outer",
+        "begins inner",
+        "opened",
+        "committed",
+        "ends inner",
+        "ends outer",
+    ]
+    assert {line["outcome"] for line in around.lines("ends")} == {"done"}
+
+
+async def test_middleware_encloses_a_plain_function_in_its_thread(around: Around) -> None:
+    """Where what belongs to a thread can be released; of a coroutine there is none."""
+    around.site.worker()
+    async with around.site.app() as app:
+        await (await app.submit(Sees())).result(timeout=30)
+        assert not around.lines("in thread")
+        await (await app.submit(SeesInThread())).result(timeout=30)
+    begun = around.lines("in thread", by="outer")
+    assert [line["name"].startswith("nonet-task") for line in begun] == [True]
+    wanted = ["in thread outer", "in thread inner", "out of thread inner", "out of thread outer"]
+    assert [event for event in around.events() if "thread" in event] == wanted
+
+
+@pytest.mark.parametrize("task", [Fails, FailsInChild], ids=["loop", "child"])
+async def test_the_exception_itself_is_seen(around: Around, task: type[Fails]) -> None:
+    """Of each failed attempt, with what becomes of it; secret arguments are masked."""
+    around.site.worker()
+    async with around.site.app() as app:
+        handle = await app.submit(task(SecretStr("hunter-2")))
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=30)
+    ends = around.lines("ends", by="outer")
+    assert [(line["attempt"], line["outcome"], line["caught"]) for line in ends] == [
+        (1, "retry", "ValueError('no')"),
+        (2, "dead", "ValueError('no')"),
+    ]
+    assert ends[0]["retry_in"] == pytest.approx(0.01, abs=0.005) and ends[1]["retry_in"] is None
+    (first, _) = around.lines("begins", by="outer")
+    assert first["arguments"] == {"password": "**********", "times": 9}
+
+
+async def test_the_worker_reports_a_process_that_died(around: Around) -> None:
+    """Its own middleware ended with it, so that of the worker sees the crash."""
+    worker = around.site.worker()
+    async with around.site.app() as app:
+        handle = await app.submit(Dies())
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=60)
+    ends = around.lines("ends", by="outer")
+    assert [(line["pid"], line["outcome"]) for line in ends] == [
+        (worker.pid, "crash"),
+        (worker.pid, "dead"),
+    ]
+    assert "SIGKILL" in ends[0]["caught"]
+
+
+async def test_a_cancelled_attempt_ends_as_cancelled(around: Around) -> None:
+    """Without an exception, since it has not failed."""
+    async with working(around) as app:
+        handle = await app.submit(Waits())
+        await until(lambda: around.lines("waits"), "it runs")
+        await app.cancel([handle])
+        with pytest.raises(TaskCancelled):
+            await handle.result(timeout=30)
+        await until(lambda: len(around.lines("ends")) == 2, "both have ended")
+    assert {(line["outcome"], line["caught"]) for line in around.lines("ends")} == {
+        ("cancelled", "")
+    }
+
+
+async def test_an_attempt_that_is_cut_off_is_handed_back(around: Around) -> None:
+    """A stop of the worker is no failure."""
+    async with working(around, around.site.app(grace=0)) as app:
+        handle = await app.submit(Waits())
+        await until(lambda: around.lines("waits"), "it runs")
+    async with around.site.app() as app:
+        await app.cancel([handle])
+    assert {(line["outcome"], line["caught"]) for line in around.lines("ends")} == {("back", "")}
+
+
+@pytest.mark.parametrize("where", ["before attempt", "after attempt"])
+@pytest.mark.parametrize("how", ["", ":exit", ":cancel"])
+async def test_a_failing_middleware_changes_no_outcome(
+    around: Around, where: str, how: str
+) -> None:
+    """Whatever it raises or hides: logged and counted, also from a child process."""
+    port = free_ports(1)
+    worker = around.site.worker("--metrics-port", str(port), AROUND_BROKEN=where + how)
+    expected = [(Sees(), 1), (SeesInChild(), 1)]
+    expected += [(kind(SecretStr("hunter-2"), 1), 2) for kind in (Fails, FailsInChild)]
+    async with around.site.app() as app:
+        for task, times in expected:
+            handle = await app.submit(task)
+            await handle.result(timeout=30)
+            status = await app.status(handle)
+            assert (status.state, status.attempt) == ("done", times), task
+            assert len(around.lines("ends", id=handle)) == 2 * times, task
+    assert "middleware Broken failed" in worker.log
+    _, text = get(port, "/metrics")
+    assert 'nonet_middleware_errors_total{middleware="Broken"} 6.0' in text
+    assert 'nonet_middleware_errors_total{middleware="Journal"} 0.0' in text
+
+
+async def test_middleware_is_closed_in_each_process(around: Around) -> None:
+    """The child closes its own, and the worker, too."""
+    worker = around.site.worker()
+    async with around.site.app() as app:
+        await (await app.submit(SeesInChild())).result(timeout=30)
+    worker.terminate()
+    worker.wait()
+    child = around.lines("begins")[0]["pid"]
+    closed = [line["pid"] for line in around.lines("closed", by="outer")]
+    assert child in closed and worker.pid in closed
+
+
+async def test_what_an_application_uses_is_made_in_children_too(around: Around) -> None:
+    """From its class and arguments; a class that they cannot import is left out with a warning."""
+    app = around.site.app()
+    app.use(Used, "used", order=5)
+    async with working(around, app):
+        await (await app.submit(Sees())).result(timeout=30)
+        await (await app.submit(SeesInChild())).result(timeout=30)
+    begins = around.lines("begins", by="used")
+    assert len({line["pid"] for line in begins}) == len(begins) == 2
+
+
+async def test_middleware_that_children_cannot_make_is_named(
+    around: Around, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is defined in a function, so that nobody can import it."""
+
+    class Local(Middleware):
+        async def around_attempt(self, task: Any) -> AsyncIterator[None]:
+            around_tasks.write(event="local")
+            yield
+
+    app = around.site.app()
+    app.use(Local)
+    async with working(around, app):
+        await (await app.submit(SeesInChild())).result(timeout=30)
+    assert not around.lines("local")
+    assert "child processes run without middleware" in caplog.text and "Local" in caplog.text
+
+
+# ---- context that travels ------------------------------------------------------------------------
+
+
+async def test_context_is_set_in_attempts_of_each_kind(around: Around) -> None:
+    """In the loop, in a thread, in a child process, and in a retry."""
+    around.site.worker()
+    request_id.set("4f1c")
+    tenant.set(7)
+    async with around.site.app() as app:
+        for task in (Sees(), SeesInThread(), SeesInChild(), Fails(SecretStr("x"), 1)):
+            handle = await app.submit(task)
+            assert (await handle.result(timeout=30))[-2:] == ["4f1c", 7], task
+
+
+async def test_context_reaches_what_a_task_submits(around: Around) -> None:
+    """Children, those of `after_commit`, of a group, and its callback."""
+    worker = around.site.worker()
+    request_id.set("4f1c")
+    tenant.set(7)
+    async with around.site.app() as app:
+        handle = await app.submit(Spawns())
+        for id in await handle.result(timeout=30):
+            assert (await app.result(id, timeout=30))[-2:] == ["4f1c", 7]
+        (callback,) = await until(
+            lambda: around.lines("ends", by="outer", task="around_tasks:Collect"), "it was called"
+        )
+        assert await app.result(callback["id"], timeout=30) == [
+            *("4f1c", 7),
+            *[["4f1c", 7]] * 2,
+        ]
+    assert "seen request_id=4f1c tenant=7 task_id=" in worker.log
+
+
+async def test_an_explicit_label_wins_and_none_does_not_travel(around: Around) -> None:
+    """Whoever sets no context sends none."""
+    request_id.set("4f1c")
+    tenant.set(None)
+    async with working(around) as app:
+        handle = await app.submit(Sees(), labels={"request_id": "mine"})
+        assert (await handle.result(timeout=30))[2:] == ["mine", None]
+    (line,) = around.lines("begins", by="outer")
+    assert line["labels"] == {"request_id": "mine", "via": "outerinner"}
+
+
+async def test_context_that_is_too_long_is_refused(around: Around) -> None:
+    """A header of a client must not fill Redis."""
+    request_id.set("x" * 257)
+    async with around.site.app() as app:
+        with pytest.raises(InvalidArgumentsError, match="request_id has 257 bytes, the limit is"):
+            await app.submit(Sees())
+
+
+async def test_context_that_cannot_be_decoded_is_left_out(
+    around: Around, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The task runs without it."""
+    async with working(around) as app:
+        handle = await app.submit(Sees(), labels={"tenant": "none"})
+        assert (await handle.result(timeout=30))[3] is None
+    assert "context not set: name=tenant error=ValueError" in caplog.text
+
+
+async def test_the_scheduler_submits_through_middleware(around: Around) -> None:
+    """It is told the schedule of the entry."""
+    around.site.scheduler()
+    around.site.worker()
+    await until(lambda: around.lines("ticked"), "an occurrence has run")
+    (first, *_) = around.lines("submitted", by="outer", task="around_tasks:Ticks")
+    (begun, *_) = around.lines("submitting", by="outer", id=first["id"])
+    assert begun["schedule"] == "IntervalSecondsSchedule(seconds=1)"

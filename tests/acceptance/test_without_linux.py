@@ -1,0 +1,99 @@
+"""Child processes where the kernel lacks what only Linux has: each is a new interpreter.
+
+What is claimed of forked children holds for them, but for what a task detaches from its process.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import psutil
+import pytest
+from acceptance import isolated_tasks as tasks
+from acceptance import test_isolation as forked
+from acceptance.site import Site
+from daemons import lives, until
+
+TESTS = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def isolated(site: Site) -> Site:
+    """A site whose daemons run as on macOS, see `without_linux/sitecustomize.py`."""
+    site.settings["NONET_TASKS"] = "acceptance.isolated_tasks"
+    site.settings["PYTHONPATH"] = f"{TESTS / 'without_linux'}:{TESTS}"
+    return site
+
+
+test_a_task_in_a_child_has_all_that_a_task_has = (
+    forked.test_a_task_in_a_child_has_all_that_a_task_has
+)
+test_children_are_used_again = forked.test_children_of_medium_tasks_are_used_again_until_worn_out
+test_large_tasks_have_a_process_of_their_own = (
+    forked.test_large_tasks_have_a_process_and_temporary_files_of_their_own
+)
+test_a_worker_that_is_killed_takes_its_children_along = (
+    forked.test_a_worker_that_is_killed_takes_its_children_along
+)
+test_a_worker_that_is_frozen_takes_its_children_along = (
+    forked.test_a_worker_that_is_frozen_takes_its_children_along
+)
+test_a_killed_fork_server_costs_no_attempt = forked.test_a_killed_fork_server_costs_no_attempt
+test_a_stop_ends_children_and_hands_their_tasks_back = (
+    forked.test_a_stop_ends_children_and_hands_their_tasks_back
+)
+test_what_a_task_started_ends_with_it = forked.test_what_a_task_started_ends_with_it
+test_a_cancelled_task_in_a_child_that_goes_on_is_killed = (
+    forked.test_a_cancelled_task_in_a_child_that_goes_on_is_killed
+)
+
+
+async def test_each_child_is_an_interpreter_of_its_own(isolated: Site) -> None:
+    """Not a fork: its command line is the one for children, without the fork server's argument."""
+    isolated.worker(size="medium")
+    async with isolated.app() as app:
+        gate = isolated.gate()
+        handle = await app.submit(tasks.GatedChild(gate))
+        (start,) = await isolated.started(handle)
+        assert psutil.Process(start.pid).cmdline()[1:] == ["-P", "-m", "nonet.child_process"]
+        isolated.open(gate)
+        await handle.result(timeout=30)
+
+
+async def test_limits_of_time_memory_and_cpu_are_enforced(isolated: Site) -> None:
+    """The fork server kills what exceeds them, and a crash is reported as one."""
+    isolated.worker("--concurrency", "4", size="medium", NONET_CRASH_LIMIT="1")
+    async with isolated.app() as app:
+        culprits = [await app.submit(made()) for made in tasks.CULPRITS]
+        told = [await forked.why_dead(app, id) for id in culprits]
+        neighbour = await app.submit(tasks.Neighbour(1))
+        assert await neighbour.result(timeout=60) is not None
+    assert told == list(forked.REASONS.values())
+
+
+async def test_a_child_that_cannot_load_the_tasks_says_why(isolated: Site) -> None:
+    """The log has the reason, and the task runs when the modules are whole again."""
+    code = inspect.getsource(tasks)
+    place = Path(isolated.write("isolated_tasks.py", code)).parent
+    isolated.settings["NONET_TASKS"] = "isolated_tasks"
+    isolated.settings["PYTHONPATH"] += f":{place}"
+    worker = isolated.worker(size="medium")
+    isolated.write("isolated_tasks.py", "raise ValueError('broken now')\n")
+    async with isolated.app(tasks=("acceptance.isolated_tasks",)) as app:
+        handle = await app.submit(tasks.Neighbour(1))
+        await until(lambda: "broken now" in worker.log, "the child has said why")
+        isolated.write("isolated_tasks.py", code)
+        assert await handle.result(timeout=60) == 1
+
+
+async def test_what_a_task_leaves_ends_with_its_child(isolated: Site) -> None:
+    """In a session of its own, too; only what has another parent by then goes on."""
+    gate = isolated.gate()
+    isolated.worker(size="large")
+    async with isolated.app() as app:
+        handle = await app.submit(tasks.Leaves("other environment", gate))
+        (start,) = await isolated.started(handle)
+        isolated.open(gate)
+        await until(lambda: not lives(start.details["left"]), "it is dead")
+        await handle.result(timeout=30)

@@ -1,0 +1,219 @@
+"""``task-run workflows``, and what other commands say of workflows and their steps."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from cli.errands import Add, Fail, Guarded
+from cli.terminal import TaskRun
+
+from nonet import Nonet, Workflow, WorkflowRun, chain, ended, failed
+
+ID = "nightly-2026-11-25"
+
+
+@pytest.fixture
+async def app(task_run: TaskRun) -> AsyncIterator[Nonet]:
+    """The namespace of the commands, without a worker."""
+    async with task_run.app() as opened:
+        yield opened
+
+
+async def submitted(gate: Path, id: str = ID) -> WorkflowRun:
+    """A workflow of four steps whose second one fails until a file exists."""
+    workflow = Workflow("nightly import")
+    first = workflow.step(Add(1, 2))
+    second = workflow.step(Fail(gate))
+    third = workflow.step(Add.given(first, 3), after=second)
+    workflow.step(Add(1), after=[third, ended(first)])
+    return await workflow.submit(id=id)
+
+
+async def run_to_the_end(task_run: TaskRun, id: str = ID) -> str:
+    """Let a worker run the workflow; return its state."""
+    async with task_run.worker() as nonet:
+        return (await nonet.workflow(id).wait(timeout=20)).state
+
+
+async def test_nothing_to_list(task_run: TaskRun) -> None:
+    """Without workflows the list is empty, and an id is not found."""
+    listed = await task_run("workflows")
+    assert (listed.code, listed.out, listed.err) == (0, "", "no workflow\n")
+    assert (await task_run("workflows", "--json")).json == []
+    shown = await task_run("workflows", "show", "w")
+    assert shown.code == 4
+    assert "workflow 'w' is unknown" in shown.err
+
+
+async def test_list(task_run: TaskRun, app: Nonet) -> None:
+    """A row has the state, the ended steps and the age; what changed last comes first."""
+    await submitted(task_run.home / "gate")
+    await chain(Add(1), Add(2), title="later").submit(id="later")
+    listed = await task_run("workflows", COLUMNS="80")
+    assert [line.split()[:5] for line in listed.out.splitlines()[1:]] == [
+        ["later", "running", "0", "of", "2"],
+        [ID, "running", "0", "of", "4"],
+    ]
+    assert all(len(line) <= 80 for line in listed.out.splitlines())
+    (one,) = (await task_run("workflows", "--limit", 1, "--json")).json
+    assert (one["id"], one["total"], one["left"]) == ("later", 2, 2)
+    assert (await task_run("workflows", "--state", "failed", "--json")).json == []
+
+
+async def test_show_a_waiting_one(task_run: TaskRun, app: Nonet) -> None:
+    """It names what the first step waits for, the next command, and what each step comes after."""
+    await submitted(task_run.home / "gate")
+    shown = await task_run("workflows", "show", ID, COLUMNS="80")
+    assert "steps      2 queued, 2 blocked" in shown.out
+    assert f"waits for  step {ID}:0 is queued: no small worker is live" in shown.out
+    assert "next: task-worker --size small" in shown.out
+    steps = [line.split() for line in shown.out.splitlines()[-4:]]
+    assert steps[2] == ["2", "errands:Add", "blocked", "0", "1,", "0"]
+    assert steps[3] == ["3", "errands:Add", "blocked", "0", "2,", "ended(0)"]
+
+
+async def test_show_some_steps(task_run: TaskRun, app: Nonet) -> None:
+    """A long workflow is shown page by page, or only the steps in a state."""
+    await submitted(task_run.home / "gate")
+    shown = await task_run("workflows", "show", ID, "--limit", 1, "--offset", 1)
+    assert "errands:Fail" in shown.out.splitlines()[-1]
+    assert shown.err == "1 of 4 steps: --offset 2 shows more\n"
+    found = (await task_run("workflows", "show", ID, "--state", "blocked", "--json")).json
+    assert [step["place"] for step in found["steps"]] == ["2", "3"]
+    assert found["counts"] == {"queued": 2, "blocked": 2}
+
+
+async def test_show_a_failed_one(task_run: TaskRun) -> None:
+    """It names the step that failed first, its error, and how to resume."""
+    async with task_run.app():
+        await submitted(task_run.home / "gate")
+    assert await run_to_the_end(task_run) == "failed"
+    shown = await task_run("workflows", "show", ID)
+    assert "1 done, 1 dead, 2 cancelled" in shown.out
+    assert f"failed at  {ID}:1 (errands:Fail): FileNotFoundError: " in shown.out
+    assert f"next: task-run workflows resume {ID}" in shown.out
+    assert f"cancelled: its predecessor {ID}:1 failed" in shown.out
+    found = (await task_run("workflows", "show", ID, "--json")).json
+    assert found["failed"] == f"{ID}:1"
+    assert found["next"] == f"task-run workflows resume {ID}"
+
+
+async def test_resume(task_run: TaskRun) -> None:
+    """The failed step runs again, and the two that wait for it; its dead letter is withdrawn."""
+    async with task_run.app():
+        await submitted(task_run.home / "gate")
+    await run_to_the_end(task_run)
+    (task_run.home / "gate").touch()
+    refused = await task_run("workflows", "resume", ID)
+    assert refused.code == 2
+    assert "Add --yes to resume it" in refused.err
+    resumed = await task_run("workflows", "resume", ID, "--yes")
+    assert resumed.out == f"{ID} resumed: 3 steps run again\n"
+    assert await run_to_the_end(task_run) == "done"
+    assert (await task_run("dlq", "list", "--json")).json == []
+    (event,) = (await task_run("events", "--kind", "workflow-resumed", "--json")).json
+    assert event["text"] == f"{ID}: 3 steps"
+    again = await task_run("workflows", "resume", ID, "--yes", "--json")
+    assert again.code == 1
+    assert "is done: only a failed workflow can be resumed" in again.err
+
+
+async def test_cancel(task_run: TaskRun, app: Nonet) -> None:
+    """All of its steps end; the reason is shown, and one event records it."""
+    await submitted(task_run.home / "gate")
+    done = await task_run("workflows", "cancel", ID, "--reason", "wrong input")
+    assert (done.code, done.out) == (0, f"{ID} cancelled\n")
+    shown = await task_run("workflows", "show", ID)
+    assert "4 cancelled" in shown.out
+    assert ": with its workflow: wrong input" in shown.out
+    events = (await task_run("events", "--json")).json
+    assert [(event["kind"], event["text"]) for event in events] == [
+        ("workflow-cancelled", f"{ID}: wrong input")
+    ]
+    again = await task_run("workflows", "cancel", ID)
+    assert again.code == 1
+    assert "is cancelled and can no longer be cancelled" in again.err
+
+
+async def test_cancel_waits_for_running_steps(task_run: TaskRun) -> None:
+    """The exit code says whether they have ended in time."""
+    async with task_run.worker():
+        workflow = Workflow()
+        step = workflow.step(
+            Guarded(task_run.home / "report", task_run.home / "gate"), labels={"size": "small"}
+        )
+        workflow.step(Add(1), after=failed(step))
+        run = await workflow.submit()
+        while not (task_run.home / "report").exists():
+            await run.status()
+        done = await task_run("workflows", "cancel", run, "--json")
+    assert (done.code, done.json["state"]) == (0, "cancelled")
+
+
+async def test_explain_a_step(task_run: TaskRun, app: Nonet) -> None:
+    """A step names the one before it, and what that one waits for in the end."""
+    await submitted(task_run.home / "gate")
+    found = await task_run("explain", f"{ID}:3")
+    assert found.out == (
+        f"waiting: it comes after {ID}:2 (errands:Add, waiting) and 1 other. What they wait for "
+        f"first is {ID}:1 (errands:Fail, queued)\nnext: task-run explain {ID}:1\n"
+    )
+    assert (await task_run("explain", f"{ID}:2", "--json")).json["cause"] == "step"
+
+
+@pytest.mark.parametrize("command", ["explain", "status", "result"])
+async def test_other_commands_name_this_one(task_run: TaskRun, app: Nonet, command: str) -> None:
+    """The id of a workflow is no task's, before its end and after it."""
+    await submitted(task_run.home / "gate")
+    said = f"{ID} is a workflow, not a task: 'task-run workflows show {ID}' shows it"
+    found = await task_run(command, ID)
+    assert (found.code, said in found.err) == (4, True)
+    await app.workflow(ID).cancel()
+    found = await task_run(command, ID)
+    assert (found.code, said in found.err) == (4, True)
+
+
+async def test_cancel_names_this_command(task_run: TaskRun, app: Nonet) -> None:
+    """`task-run cancel` cancels tasks only, and says what cancels the steps of a workflow."""
+    await submitted(task_run.home / "gate")
+    found = await task_run("cancel", ID)
+    assert found.code == 4
+    assert f"is a workflow, not a task: 'task-run workflows cancel {ID}'" in found.err
+
+
+async def test_blocked_steps_are_waiting(task_run: TaskRun, app: Nonet) -> None:
+    """They are no delayed tasks, and no list shows the year in which Redis keeps them."""
+    await submitted(task_run.home / "gate")
+    assert (await task_run("delayed", "list", "--json")).json == []
+    queues = {row["queue"]: row["depth"] for row in (await task_run("queues", "--json")).json}
+    assert (queues["waiting"], queues["delayed"]) == (2, 0)
+    rows = (await task_run("list", "--state", "waiting", "--json")).json
+    assert [(row["id"], row["blocker"], row["due"]) for row in rows] == [
+        (f"{ID}:2", "after 1, 0", None),
+        (f"{ID}:3", "after 2, ended(0)", None),
+    ]
+    status = (await task_run("status", f"{ID}:3", "--json")).json
+    assert (status["workflow"], status["due"]) == (ID, None)
+    assert status["waits_since"] == status["submitted"]
+    hastened = await task_run("delayed", "now", f"{ID}:3")
+    assert f"task {ID}:3 is waiting, not delayed" in hastened.err
+
+
+async def test_the_overview_names_failed_ones(task_run: TaskRun) -> None:
+    """A failed workflow is a finding with its step and error; so is one that nobody submits on."""
+    async with task_run.app():
+        await submitted(task_run.home / "gate")
+    await run_to_the_end(task_run)
+    key = "{cli}:f:stuck"
+    task_run.redis.hset(key, mapping={"state": "building", "since": 1, "opened": 1, "total": 9})
+    task_run.redis.hset(key, mapping={"title": "", "parent": ""})
+    task_run.redis.zadd("{cli}:workflows:building", {"stuck": 1})
+    findings = (await task_run("overview", "--json")).json["findings"]
+    mine = {item["what"]: item for item in findings if item["kind"] == "workflow"}
+    assert 'workflow "nightly import" failed' in mine["nightly import"]["problem"]
+    assert f"at step {ID}:1 of errands:Fail: FileNotFoundError" in mine["nightly import"]["problem"]
+    assert mine["nightly import"]["hint"] == f"task-run workflows resume {ID}"
+    assert "0 of 9 steps have arrived" in mine["building"]["problem"]
+    assert mine["building"]["hint"] == "task-run workflows cancel stuck"

@@ -1,0 +1,108 @@
+"""Many tasks are submitted together, each with options of its own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from nonet import BaseTask, Nonet, Size
+from nonet.config.settings import plain_settings
+from nonet.stores.sql import database as sql
+from nonet.stores.sql.outbox import outbox_tasks
+
+
+@dataclass
+class Number(BaseTask):
+    n: int
+
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        return self.n
+
+
+class Kept(Number):
+    durable = True
+
+
+@pytest.fixture
+async def app(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
+    database = f"sqlite:///{tmp_path}/nonet.db"
+    settings = plain_settings(redis_url=redis_url, namespace="test", db_url=database)
+    nonet = Nonet(settings)
+    nonet.registry.add(Number, "own")
+    nonet.registry.add(Kept, "own")
+    async with nonet:
+        yield nonet
+
+
+async def test_each_task_has_its_own_options(app: Nonet) -> None:
+    """Id, delay and stream are those of the task."""
+    handles = await app.submit_many(
+        [
+            Number(1).with_options(id="one", delay=3600),
+            Number(2).with_options(id="two", labels={"priority": "realtime"}),
+            Number(3),
+        ]
+    )
+    assert handles[:2] == ["one", "two"]
+    first, second, third = [await handle.status() for handle in handles]
+    assert (first.state, second.state, third.state) == ("delayed", "queued", "queued")
+    assert (second.stream, third.stream) == ("realtime:small", "normal:small")
+
+
+async def test_options_of_the_call_are_for_all_others(app: Nonet) -> None:
+    """What a task says itself goes before; a time of its own replaces that of the call."""
+    hour = datetime.now(UTC) + timedelta(hours=1)
+    tasks = [Number(1).with_options(delay=0, labels={"a": 1}), Number(2).with_options(id="mine")]
+    now, later = await app.submit_many(tasks, at_time=hour, labels={"a": 2})
+    assert [item.state for item in (await now.status(), await later.status())] == [
+        *("queued", "delayed")
+    ]
+    found = (await app.list_tasks(labels={"a": 1})).rows
+    assert [item.id for item in found] == [now]
+
+
+async def test_one_task_may_bring_its_options_too(app: Nonet) -> None:
+    """`submit` and `schedule` take it as it is."""
+    task = Number(1).with_options(id="one", delay=60)
+    first, again = await task.schedule(), await app.submit(task, delay=0)
+    assert (first.created, again.created, first) == (True, False, "one")
+    assert (await first.status()).state == "delayed"
+    assert repr(task) == "Number(n=1).with_options(id='one', delay=60)"
+
+
+async def test_a_known_id_among_many_is_the_same_task(app: Nonet) -> None:
+    """Of a durable class, too, whose rows are written in one statement."""
+    await Kept(1).schedule(id="known")
+    tasks = [Kept(1).with_options(id="known"), Kept(2).with_options(id="new"), Kept(3)]
+    assert [handle.created for handle in await app.submit_many(tasks)] == [False, True, True]
+
+
+async def test_options_of_tasks_in_a_transaction(app: Nonet) -> None:
+    """The transaction is that of the call."""
+    url = app.settings.sql_url()
+    engine = sql.open_engine(url)
+    async with engine.begin() as connection:
+        tasks = [Kept(1).with_options(id="later", delay=3600), Kept(2).with_options(id="now")]
+        await app.submit_many(tasks, transaction=connection)
+    async with engine.begin() as connection:
+        query = sa.select(outbox_tasks.c.task_id, outbox_tasks.c.due_us)
+        due = {row.task_id: row.due_us for row in await connection.execute(query)}
+    await engine.dispose()
+    assert due.keys() == {"later", "now"}
+    assert due["now"] == 0
+    assert 3500 < due["later"] / 1e6 - datetime.now(UTC).timestamp() <= 3600
+
+
+@pytest.mark.parametrize("options", [{"transaction": 1}, {"idd": "x"}])
+def test_options_that_are_none(options: dict[str, Any]) -> None:
+    """They are refused where they are written."""
+    with pytest.raises(TypeError, match=r"with_options\(\)|idd"):
+        Number(1).with_options(**options)

@@ -1,0 +1,54 @@
+"""Views that submit."""
+
+from django.db import transaction
+from django.http import HttpRequest, JsonResponse
+from django.urls import path
+
+from invoices.models import Invoice
+from invoices.tasks import Counts, IsOpen, Send, SendIsolated, user
+from nonet import InvalidArgumentsError
+from nonet.contrib.django import submit, submit_on_commit
+
+KINDS = {"Send": Send, "SendIsolated": SendIsolated}
+
+
+class Fails(Exception):
+    """Rolls back."""
+
+
+def send(request: HttpRequest, kind: str, number: int) -> JsonResponse:
+    user.set("ann")
+    ids: list[str] = []
+    try:
+        with transaction.atomic():
+            Invoice.objects.create(number=number)
+            ids.append(submit_on_commit(KINDS[kind](number)))
+            if "fail" in request.GET:
+                raise Fails
+    except Fails:
+        pass
+    return JsonResponse({"id": ids[0], "type": type(ids[0]).__name__})
+
+
+def refuse(request: HttpRequest) -> JsonResponse:
+    wrong: object = "no number"
+    try:
+        with transaction.atomic():
+            Invoice.objects.create(number=99)
+            submit_on_commit(Send(wrong))  # type: ignore[arg-type]
+    except InvalidArgumentsError as error:
+        left = Invoice.objects.filter(number=99).count()
+        return JsonResponse({"error": str(error), "left": left})
+    raise AssertionError("it was accepted")
+
+
+def count(request: HttpRequest) -> JsonResponse:
+    opened = [submit(IsOpen()) for _ in range(3)]
+    return JsonResponse({"id": submit(Counts()), "open": opened})
+
+
+urlpatterns = [
+    path("send/<str:kind>/<int:number>", send),
+    path("refuse", refuse),
+    path("count", count),
+]

@@ -1,0 +1,225 @@
+"""Nonet in a real project of Django: its settings, commands, checks, views and tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+from daemons import Daemon
+from servers import RedisServer
+
+from nonet import Nonet
+from nonet.config.settings import plain_settings
+
+_PROJECT = Path(__file__).parent / "django_project"
+
+
+class Project:
+    """A project in a folder of its own.
+
+    Attributes:
+        environment: of its processes.
+    """
+
+    def __init__(self, folder: Path, redis_url: str) -> None:
+        self.folder = folder
+        self.environment = {"THE_REDIS": redis_url}
+        self._daemons: list[Daemon] = []
+        shutil.copytree(_PROJECT, folder, dirs_exist_ok=True)
+        self.manage("migrate", "--run-syncdb", "-v0")
+
+    def manage(self, *arguments: str, fails: bool = False, **environment: str) -> str:
+        """The output of a command of ``manage.py``."""
+        done = self._run("manage.py", *arguments, **environment)
+        assert (done.returncode != 0) is fails, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def python(self, code: str) -> Any:
+        """What some code prints as JSON after Django is set up."""
+        set_up = 'import os, json; os.environ["DJANGO_SETTINGS_MODULE"] = "shop.settings"\n'
+        set_up += "import django; django.setup()\nfrom django.test import Client; web = Client()\n"
+        done = self._run("-c", set_up + dedent(code))
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def _run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        clean = {name: text for name, text in os.environ.items() if not name.startswith("NONET")}
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=self.folder,
+            env={**clean, **self.environment, **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def daemon(self, *arguments: str) -> Daemon:
+        """A daemon that a command of ``manage.py`` runs."""
+        log = self.folder / f"{len(self._daemons)}.log"
+        command = ("python", "manage.py", *arguments)
+        made = Daemon(*command, environment=self.environment, log=log)
+        self._daemons.append(made)
+        return made.wait_ready()
+
+    async def result(self, id: str) -> Any:
+        """The result of a task."""
+        settings = plain_settings(redis_url=self.environment["THE_REDIS"], namespace="shop")
+        async with Nonet(settings, load_tasks=False) as app:
+            return await app.result(id, timeout=60)
+
+    def close(self) -> None:
+        """Kill every daemon."""
+        for daemon in self._daemons:
+            daemon.kill()
+
+
+@pytest.fixture
+def project(redis_server: RedisServer, redis_url: str, tmp_path: Path) -> Iterator[Project]:
+    """It is gone with the test."""
+    made = Project(tmp_path, redis_url)
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("kind", ["Send", "SendIsolated"])
+async def test_a_task_runs_once_the_transaction_is_committed(project: Project, kind: str) -> None:
+    """It uses models, also in a process of its own, and has the context of the request."""
+    project.daemon("task_worker", "--size", "small")
+    said = project.python(f'print(web.post("/send/{kind}/7").content.decode())')
+    assert said["type"] == "str"
+    assert await project.result(said["id"]) == [1, True, "ann"]
+
+
+def test_what_is_rolled_back_submits_nothing(project: Project) -> None:
+    """Neither after an error of the view, nor with arguments that are invalid."""
+    said = project.python(
+        """
+        told = [web.post(path).json() for path in ("/send/Send/7?fail=1", "/refuse")]
+        print(json.dumps(told))
+        """
+    )
+    assert "number: Input should be a valid integer" in said[1]["error"]
+    assert said[1]["left"] == 0
+    assert "is unknown" in project.manage("task_run", "status", said[0]["id"], fails=True)
+
+
+async def test_coroutines_use_models_and_connections_are_closed(project: Project) -> None:
+    """CONN_MAX_AGE is 0: no attempt finds the connection of an earlier one in its thread."""
+    project.daemon("task_worker", "--size", "small", "--concurrency", "1")
+    said = project.python('print(web.post("/count").content.decode())')
+    assert await project.result(said["id"]) == 0
+    assert [await project.result(id) for id in said["open"]] == [False] * 3
+
+
+def test_a_server_may_fork_after_it_has_submitted(project: Project) -> None:
+    """Each process has an application of its own, as under gunicorn."""
+    said = project.python(
+        """
+        import os
+        first = web.post("/send/Send/1").json()["id"]
+        read, write = os.pipe()
+        if os.fork() == 0:
+            os.write(write, web.post("/send/Send/2").json()["id"].encode())
+            os._exit(0)
+        second = os.read(read, 100).decode()
+        os.wait()
+        print(json.dumps([first, second, web.post("/send/Send/3").json()["id"]]))
+        """
+    )
+    listed = json.loads(project.manage("task_run", "list", "--json"))
+    assert {item["id"] for item in listed} == set(said)
+
+
+def test_tasks_are_named_by_their_application(project: Project) -> None:
+    """Whatever is in a module tasks of an application is found, without a setting."""
+    listed = json.loads(project.manage("task_run", "classes", "--json"))
+    names = {item["name"] for item in listed}
+    assert names == {f"invoices:{name}" for name in ("Counts", "IsOpen", "Send", "SendIsolated")}
+
+
+async def test_a_fleet_and_a_scheduler_know_the_project(project: Project) -> None:
+    """Workers that a fleet starts load its tasks, as does a scheduler."""
+    project.daemon("task_scheduler")
+    fleet = project.daemon("task_worker", "--size", "small", "--min", "1", "--max", "1")
+    id = project.manage("task_run", "submit", "invoices:Counts").strip()
+    assert await project.result(id) == 0
+    fleet.terminate()
+    assert fleet.wait() == 0
+
+
+def test_the_environment_takes_precedence(project: Project) -> None:
+    """As in every other place."""
+    text = project.manage("task_run", "overview", NONET_REDIS_URL="redis://127.0.0.1:1", fails=True)
+    assert "127.0.0.1:1" in text
+
+
+def test_the_check_is_silent_about_a_good_project(project: Project) -> None:
+    """With the settings of a deployment, too."""
+    assert "no issues" in project.manage("check", "--tag", "nonet")
+    assert "nonet" not in project.manage("check", "--tag", "nonet", "--deploy")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "told"),
+    [
+        (
+            "shop/settings.py",
+            '"NAMESPACE"',
+            '"NAMESPACES"',
+            "(nonet.E001) setting NONET_NAMESPACES",
+        ),
+        ("shop/settings.py", '"RESULT_TTL": 60', '"RESULT_TTL": -1', "NONET_RESULT_TTL: must be"),
+        (
+            "invoices/tasks.py",
+            "from typing",
+            "import no_such_module\nfrom typing",
+            "(nonet.E002) tasks module",
+        ),
+        (
+            "invoices/tasks.py",
+            "def execute(self) -> bool",
+            "def execute(self, wanted: dict[str, str]) -> bool",
+            "(nonet.E003) invoices:IsOpen",
+        ),
+        ("shop/settings.py", '"invoices", ', "", "(nonet.W003) No application has tasks"),
+    ],
+)
+def test_the_check_finds_mistakes(
+    project: Project, file: str, old: str, new: str, told: str
+) -> None:
+    """Each with an id that a project can silence."""
+    path = project.folder / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new, 1))
+    if "ROOT_URLCONF" in text:  # it imports the application
+        path.write_text(path.read_text().replace('ROOT_URLCONF = "invoices.urls"\n', ""))
+    found = project.manage("check", "--tag", "nonet", fails="(nonet.E" in told or "TTL" in told)
+    assert told in found
+
+
+def test_a_deployment_needs_a_server(project: Project) -> None:
+    """The default, and the server for development, are warnings of ``check --deploy``."""
+    for url in ("redis://127.0.0.1:6379/0", "embedded://"):
+        found = project.manage("check", "--tag", "nonet", "--deploy", THE_REDIS=url)
+        assert ("nonet.W002" in found) is url.startswith("embedded")
+    path = project.folder / "shop/settings.py"
+    text = path.read_text()
+    path.write_text(text.replace('    "REDIS_URL": os.environ["THE_REDIS"],\n', ""))
+    assert "nonet.W002" in project.manage("check", "--tag", "nonet", "--deploy")
+
+
+def test_settings_that_are_no_dictionary_are_refused(project: Project) -> None:
+    """At once, and by name."""
+    path = project.folder / "shop/settings.py"
+    path.write_text(path.read_text().split("NONET =")[0] + 'NONET = "redis://"\n')
+    assert "write a dictionary" in project.manage("check", fails=True)

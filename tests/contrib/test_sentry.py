@@ -1,0 +1,279 @@
+"""What Sentry gets from real daemons, over the transport of the SDK."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentry_sdk
+from acceptance.site import Site
+from contrib.sentry_tasks import (
+    AsksAgain,
+    Charges,
+    ChargesInChild,
+    Daily,
+    Dies,
+    Inserts,
+    Says,
+    request_id,
+)
+from daemons import until
+from pydantic import SecretStr
+from sentry_sdk.envelope import Envelope
+from sentry_sdk.transport import Transport
+from servers import RedisServer
+
+from nonet import BaseTask, CronSchedule, NonetError, RRuleSchedule, carry_context
+from nonet.contrib import sentry
+from nonet.tasks import carried, middleware
+from nonet.tasks.schedules import IntervalSecondsSchedule, TaskScheduleBase
+from nonet.tasks.schedules.description import describe
+from nonet.testing import System
+
+MODULE = "contrib.sentry_tasks"
+Event = Mapping[str, Any]
+
+
+class Ingest:
+    """Takes envelopes, as Sentry does.
+
+    Attributes:
+        dsn: where to send them.
+    """
+
+    def __init__(self) -> None:
+        self._items: list[tuple[str, Event]] = []
+        ingest = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                data = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    data = gzip.decompress(data)
+                ingest.take(Envelope.deserialize(data))
+                self.send_response(200)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.dsn = f"http://key@127.0.0.1:{self._server.server_port}/1"
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread.start()
+
+    def take(self, envelope: Envelope) -> None:
+        """Keep what an envelope contains."""
+        for item in envelope.items:
+            self._items.append((item.type or "", json.loads(item.get_bytes())))
+
+    def close(self) -> None:
+        """Take no more."""
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def events(self) -> list[Event]:
+        """The reported exceptions and messages."""
+        return [data for kind, data in self._items if kind == "event"]
+
+    @property
+    def check_ins(self) -> list[Event]:
+        """The reported states of occurrences."""
+        return [data for kind, data in self._items if kind == "check_in"]
+
+
+@pytest.fixture
+def ingest() -> Iterator[Ingest]:
+    """Sentry, without what it does with events."""
+    made = Ingest()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def site(
+    redis_server: RedisServer, no_leaked_keys: list[str], tmp_path: Path, ingest: Ingest
+) -> Iterator[Site]:
+    """Daemons that report to it."""
+    made = Site(redis_server, tmp_path)
+    made.settings |= {"NONET_TASKS": MODULE, "REPORTED_TO": ingest.dsn}
+    yield made
+    made.close()
+
+
+async def run(site: Site, task: BaseTask) -> str:
+    """Submit a task and wait for its end."""
+    async with site.app() as app:
+        handle = await app.submit(task)
+        with suppress(NonetError):
+            await handle.result(timeout=60)
+        return str(handle)
+
+
+@pytest.mark.parametrize("task", [Charges, ChargesInChild], ids=["loop", "child"])
+async def test_each_failed_attempt_is_reported(
+    site: Site, ingest: Ingest, task: type[Charges], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning and an error with tags; a process that ends at once sends them before."""
+    monkeypatch.setattr(carried, "_carried", {})
+    carry_context(request_id, "request_id")
+    request_id.set("4f1c")
+    worker = site.worker()
+    id = await run(site, task(SecretStr("hunter-2")))
+    await until(lambda: len(ingest.events) == 2, "both attempts are reported")
+    first, last = sorted(ingest.events, key=lambda event: event["tags"]["nonet.attempt"])
+    name = f"sentry_tasks:{task.__name__}"
+    assert first["tags"] == {
+        "nonet.task": name,
+        "nonet.task_id": id,
+        "nonet.attempt": "1",
+        "nonet.priority": "normal",
+        "nonet.size": "small",
+        "nonet.namespace": "acceptance",
+        "nonet.worker": worker.name,
+        "nonet.outcome": "retry",
+        "request_id": "4f1c",
+    }
+    assert (first["level"], first["transaction"]) == ("warning", name)
+    assert (last["level"], last["tags"]["nonet.outcome"]) == ("error", "dead")
+    (raised,) = last["exception"]["values"]
+    assert (raised["type"], raised["value"]) == ("ValueError", "it is ***")
+    assert raised["stacktrace"]["frames"][-1]["function"] == "execute"
+    assert "threads on import" not in worker.log
+
+
+async def test_reports_show_no_arguments_values_or_secrets(site: Site, ingest: Ingest) -> None:
+    """Neither those of variables, nor those of statements; breadcrumbs are masked."""
+    site.worker()
+    await run(site, Charges(SecretStr("hunter-2")))
+    await run(site, Inserts())
+    await until(lambda: len(ingest.events) == 3, "all attempts are reported")
+    text = json.dumps(ingest.events)
+    assert "before it is ***" in text
+    assert "INSERT INTO users" in text
+    for hidden in ("hunter", "4711", "Ann Onym", '"vars"'):
+        assert hidden not in text
+
+
+async def test_arguments_and_variables_are_reported_if_asked_for(
+    site: Site, ingest: Ingest
+) -> None:
+    """Secret ones are masked."""
+    site.worker(REPORT='{"arguments": true, "local_variables": true, "retries": false}')
+    await run(site, Charges(SecretStr("hunter-2")))
+    await until(lambda: ingest.events, "the last attempt is reported")
+    (event,) = ingest.events
+    assert event["contexts"]["nonet"]["arguments"] == {"password": "**********", "number": 4711}
+    (raised,) = event["exception"]["values"]
+    assert raised["stacktrace"]["frames"][-1]["vars"]["hidden"] == "'it is ***'"
+    assert "hunter" not in json.dumps(event)
+
+
+async def test_the_death_of_a_process_is_reported(site: Site, ingest: Ingest) -> None:
+    """By the worker, with the tags of the task."""
+    site.worker()
+    id = await run(site, Dies())
+    await until(lambda: ingest.events, "it is reported")
+    (event,) = ingest.events
+    assert event["tags"]["nonet.task_id"] == id
+    assert event["exception"]["values"][-1]["type"] == "TaskCrashed"
+
+
+async def test_a_requested_retry_is_no_failure(site: Site, ingest: Ingest) -> None:
+    """What an author reports by itself has the tags of the task, masked, and is the only event."""
+    site.worker()
+    await run(site, AsksAgain())
+    await run(site, Says(SecretStr("hunter-2")))
+    await until(lambda: ingest.events, "the message is there")
+    (event,) = ingest.events
+    assert (event["message"], event["tags"]["nonet.task"]) == ("look at ***", "sentry_tasks:Says")
+
+
+class InProcess(Transport):
+    """Keeps what would be sent."""
+
+    def __init__(self, ingest: Ingest) -> None:
+        super().__init__()
+        self._ingest = ingest
+
+    def capture_envelope(self, envelope: Envelope) -> None:
+        self._ingest.take(Envelope.deserialize(envelope.serialize()))
+
+
+@pytest.fixture
+def reporting(ingest: Ingest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The SDK and the middleware, in this process and for this test."""
+    monkeypatch.setattr(middleware, "_registered", [])
+    monkeypatch.setattr(sentry, "_installed", [])
+    sentry_sdk.init(
+        dsn=ingest.dsn, transport=InProcess(ingest), environment="test", default_integrations=False
+    )
+    sentry.install(monitor_config={"max_runtime": 30})
+    yield
+    sentry_sdk.get_global_scope().set_client(None)
+
+
+async def test_occurrences_are_check_ins_of_a_monitor(
+    redis_url: str, ingest: Ingest, reporting: None
+) -> None:
+    """One for all attempts, with the schedule of the entry; another submission is none."""
+    now = datetime(2026, 7, 1, 21, 59, tzinfo=UTC)
+    config = {"common": {"periodic-tasks": {"Daily": [{"name": "books"}]}}}
+    async with System([Daily], redis_url=redis_url, now=now, config=config) as system:
+        await Daily().schedule()
+        await system.run_until_idle()
+        assert ingest.check_ins == []
+        await system.advance(120)
+        await system.run_until_idle()
+    assert [item["status"] for item in ingest.check_ins] == ["in_progress", "in_progress", "ok"]
+    assert len({item["check_in_id"] for item in ingest.check_ins}) == 1
+    done = ingest.check_ins[-1]
+    assert done["monitor_slug"].endswith("tasks-daily-books")
+    assert done["environment"] == "test"
+    assert done["monitor_config"] == {
+        "schedule": {"type": "crontab", "value": "0 0 * * *"},
+        "timezone": "Europe/Zurich",
+        "max_runtime": 30,
+    }
+
+
+@pytest.mark.parametrize(
+    ("schedule", "expected"),
+    [
+        (CronSchedule("@daily"), {"type": "crontab", "value": "0 0 * * *"}),
+        (IntervalSecondsSchedule(7200), {"type": "interval", "value": 2, "unit": "hour"}),
+        (IntervalSecondsSchedule(300), {"type": "interval", "value": 5, "unit": "minute"}),
+    ],
+)
+def test_schedules_are_told_as_sentry_understands_them(
+    schedule: TaskScheduleBase, expected: Any
+) -> None:
+    """Cron expressions are plain numbers, and intervals whole units."""
+    found = sentry._schedule_of(describe(schedule))
+    assert found is not None and found["schedule"] == expected
+
+
+def test_schedules_that_sentry_has_no_words_for() -> None:
+    """None: the monitor must exist already; empty: it cannot watch that often."""
+    said = [IntervalSecondsSchedule(90), RRuleSchedule("FREQ=MONTHLY;BYDAY=-1FR")]
+    assert [sentry._schedule_of(describe(item)) for item in said] == [None, None]
+    assert sentry._schedule_of(describe(IntervalSecondsSchedule(10))) == {}
+
+
+def test_slugs_are_short_and_unique() -> None:
+    """Sentry allows 50 characters."""
+    long = [
+        sentry.slug_of(f"a_category:AClassWithAVeryLongNameIndeed|vo|entry-{n}") for n in (1, 2)
+    ]
+    assert [len(slug) for slug in long] == [50, 50] and long[0] != long[1]

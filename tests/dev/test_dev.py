@@ -1,0 +1,359 @@
+"""``task-run dev`` as a developer runs it: with a server and daemons of its own, in a project."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+from daemons import Daemon, wait_until
+from dev.test_loading import PIPELINE
+from preloaded import run
+
+pytestmark = pytest.mark.server
+
+TASKS = '''
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from nonet import BaseTask, LockedObjectType, MutexLock, Size
+
+
+@dataclass
+class Ask(BaseTask):
+    """Says which code runs it."""
+
+    number: int = 0
+    size = Size.SMALL
+
+    @property
+    def execution_locks(self):
+        return [MutexLock(LockedObjectType.JOB, self.number)]
+
+    async def execute(self) -> str:
+        print("asked", self.number)
+        return "ANSWER"
+
+
+class Medium(BaseTask):
+    async def execute(self) -> str:
+        return "ANSWER"
+
+
+@dataclass
+class Gated(BaseTask):
+    """Runs until there is a file."""
+
+    size = Size.SMALL
+
+    async def execute(self) -> str:
+        with open("runs", "a") as file:
+            file.write("ANSWER\\n")
+        while not Path("gate").exists():
+            await asyncio.sleep(0.02)
+        return "ANSWER"
+
+
+class Dies(BaseTask):
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        os._exit(7)
+'''
+
+
+class Dev:
+    """A project, and the command that runs it.
+
+    Attributes:
+        home: the directory of the project.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.state = home / "state"
+        self._running: Daemon | None = None
+
+    def save(self, answer: str = "one", *, more: str = "") -> None:
+        """Write the tasks, whose answers say which version runs."""
+        (self.home / "mytasks.py").write_text(TASKS.replace("ANSWER", answer) + more)
+
+    def start(self, *options: str, **environment: str) -> Daemon:
+        """Run the command; `options` replace the file of tasks."""
+        command = ("task-run", "dev", *(options or ("mytasks.py", "--no-web")))
+        variables = {"NONET_STATE_DIR": str(self.state), **environment}
+        self._running = Daemon(*command, environment=variables, log=self.home / "log")
+        return self._running
+
+    def ready(self, times: int = 1) -> None:
+        """Wait until everything was ready so often."""
+        told = re.compile(r"^dev    \| ready( again)?: ", re.M)
+        wait_until(
+            lambda: len(told.findall(self.log)) >= times or not self.running.alive, "it is ready"
+        )
+        assert self.running.alive, self.log
+
+    @property
+    def running(self) -> Daemon:
+        assert self._running is not None
+        return self._running
+
+    @property
+    def log(self) -> str:
+        return self.running.log
+
+    def says(self, text: str) -> None:
+        """Wait for a text in the log."""
+        wait_until(lambda: text in self.log, f"it says {text!r}")
+
+    def runs(self) -> list[str]:
+        """The code that has begun gated tasks."""
+        file = self.home / "runs"
+        return file.read_text().split() if file.exists() else []
+
+    def command(self, *arguments: str) -> str:
+        """What a command in another terminal prints, with the variables that were told for it."""
+        found = re.search(r"in another terminal: export (.*)", self.log)
+        assert found is not None, self.log
+        variables = dict(part.split("=", 1) for part in shlex.split(found[1]))
+        done = run("task-run", *arguments, variables=variables, cwd=self.home.parent)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def ask(self, name: str = "Ask", *options: str) -> str:
+        """Submit a task and wait for its result."""
+        return self.command("submit", name, *options, "--wait", "60").splitlines()[-1]
+
+    def processes(self) -> list[psutil.Process]:
+        """All processes of the system, whoever their parent is."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                is_ours = process.environ().get("NONET_STATE_DIR") == str(self.state)
+                if is_ours and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def close(self) -> None:
+        """End whatever runs."""
+        if self._running is not None:
+            self._running.kill()
+        for process in self.processes():
+            process.kill()
+
+
+def _in_pipe(dev: Dev, write: int) -> subprocess.Popen[bytes]:
+    """Run the command with its output in a pipe."""
+    kept = {name: text for name, text in os.environ.items() if not name.startswith("NONET_")}
+    return subprocess.Popen(
+        [str(Path(sys.executable).parent / "task-run"), "dev", "mytasks.py", "--no-web"],
+        cwd=dev.home,
+        env={**kept, "NONET_STATE_DIR": str(dev.state)},
+        stdout=write,
+    )
+
+
+@pytest.fixture
+def dev(tmp_path: Path) -> Iterator[Dev]:
+    """A project with a file of tasks."""
+    made = Dev(tmp_path)
+    made.save()
+    yield made
+    made.close()
+
+
+def test_it_runs_all_that_tasks_need(dev: Dev) -> None:
+    """Workers, scheduler and dashboard; a first lock is granted at once; Ctrl-C leaves nothing."""
+    daemon = dev.start("mytasks.py")
+    dev.ready()
+    assert "dev    | ready: mytasks:Ask, mytasks:Dies, mytasks:Gated, mytasks:Medium" in dev.log
+    for name in ("small ", "medium", "large ", "sched ", "web   "):
+        assert re.search(rf"(?m)^{name} \| .* ready: ", dev.log), name
+    assert dev.ask("Ask", "--args", "[7]") == "one"
+    dev.says("small  | asked 7")
+    assert dev.ask("Medium") == "one"
+    assert dev.ask("Medium", "--label", "size=large") == "one"
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    assert dev.ask("Medium", "--at", soon.isoformat()) == "one"
+    dev.says("dashboard, by a link for one login: http://127.0.0.1:")
+    (link,) = re.findall(r"http://\S+/login\?code=\S+", dev.log)
+    with urllib.request.urlopen(link) as page:
+        assert page.status == 200
+    assert len(dev.processes()) > 6
+    os.kill(daemon.pid, signal.SIGINT)
+    assert daemon.wait() == 0, dev.log
+    wait_until(lambda: not dev.processes(), "no process is left")
+
+
+def test_a_change_runs_what_waits_with_the_new_code(dev: Dev) -> None:
+    """What runs beyond the grace period is handed back without an attempt used; nothing is lost."""
+    dev.start("mytasks.py", "--no-web", "--grace", "0.2")
+    dev.ready()
+    ids = [dev.command("submit", "Gated", "--id", f"gated-{n}") for n in range(2)]
+    wait_until(lambda: len(dev.runs()) == 2, "both run")
+    dev.save("two")
+    dev.says("dev    | mytasks.py changed")
+    wait_until(lambda: len(dev.runs()) == 4, "both run again")
+    (dev.home / "gate").touch()
+    dev.ready(2)
+    assert dev.runs() == ["one", "one", "two", "two"]
+    for id in ids:
+        assert dev.command("result", id) == "two"
+        assert json.loads(dev.command("status", id, "--json"))["attempt"] == 1
+    assert dev.ask() == "two"
+
+
+def test_a_save_within_the_second_of_the_one_before_counts(dev: Dev) -> None:
+    """Python compares its bytecode by whole seconds and the length, which are the same here."""
+    dev.start()
+    dev.ready()
+    file = dev.home / "mytasks.py"
+    status = file.stat()
+    dev.save("two")
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    dev.ready(2)
+    assert dev.ask() == "two"
+
+
+def test_code_that_cannot_be_loaded_changes_nothing(dev: Dev) -> None:
+    """The daemons go on with the code that they have, until the next save."""
+    dev.start()
+    dev.ready()
+    dev.command("submit", "Gated", "--id", "gated")
+    dev.save("two", more="def broken(:\n")
+    dev.says("the tasks cannot be loaded: the code before this change goes on until the next save")
+    assert "dev    | SyntaxError: invalid syntax" in dev.log
+    assert f'dev    |   File "{dev.home / "mytasks.py"}", line' in dev.log
+    (dev.home / "gate").touch()
+    dev.save("three")
+    dev.ready(2)
+    assert dev.command("result", "gated") == "one"
+    assert dev.ask() == "three"
+
+
+def test_broken_code_at_the_start_is_waited_for(dev: Dev) -> None:
+    """The command does not end: the next save starts everything."""
+    dev.save(more="raise ValueError('not yet')\n")
+    dev.start("-m", "mytasks", "--no-web", PYTHONPATH="")
+    dev.says("dev    | ValueError: not yet")
+    dev.says("the tasks cannot be loaded: nothing runs until the next save")
+    dev.save("two")
+    dev.ready()
+    assert dev.ask() == "two"
+
+
+def test_a_module_that_hangs_is_given_up_at_the_next_save(dev: Dev) -> None:
+    """It would keep the command from noticing that it was mended."""
+    dev.save(more="print('it hangs')\nwhile True: pass\n")
+    dev.start()
+    dev.says("dev    | it hangs")
+    dev.save("two")
+    dev.ready()
+    assert dev.ask() == "two"
+
+
+def test_a_worker_that_dies_is_started_again(dev: Dev) -> None:
+    """With its exit code in the log. What ran in it is the task's affair: it is a suspect."""
+    dev.start()
+    dev.ready()
+    dev.command("submit", "Dies")
+    dev.says("dev    | small ended, exit code 7: it is started again")
+    assert dev.ask() == "one"
+
+
+def test_what_cannot_start_does_not_keep_the_others(dev: Dev) -> None:
+    """A dashboard whose port is taken: the log says so, and all else is ready."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dev.start("mytasks.py", "--port", str(taken.getsockname()[1]))
+        dev.ready()
+        assert "web ended, exit code 2: it starts again at the next save" in dev.log
+        assert dev.ask() == "one"
+    dev.save("two")
+    dev.says("dashboard, by a link for one login: ")
+
+
+def test_a_second_signal_ends_all_at_once(dev: Dev) -> None:
+    """However long running tasks might go on after the first."""
+    daemon = dev.start("mytasks.py", "--no-web", "--grace", "600")
+    dev.ready()
+    dev.command("submit", "Gated")
+    wait_until(lambda: dev.runs(), "it runs")
+    os.kill(daemon.pid, signal.SIGINT)
+    dev.says("draining 1 tasks")
+    assert daemon.alive
+    os.kill(daemon.pid, signal.SIGINT)
+    assert daemon.wait() == 143, dev.log
+    wait_until(lambda: not dev.processes(), "no process is left")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP], ids=["killed", "hung up"])
+def test_nothing_outlives_it(dev: Dev, number: signal.Signals) -> None:
+    """Neither its own death nor a terminal that is closed leaves daemons or a server."""
+    daemon = dev.start()
+    dev.ready()
+    os.kill(daemon.pid, number)
+    wait_until(lambda: not dev.processes(), "no process is left")
+
+
+def test_nobody_who_reads_it_any_more_ends_it(dev: Dev) -> None:
+    """As in ``task-run dev | head``."""
+    read, write = os.pipe()
+    done = _in_pipe(dev, write)
+    os.close(write)
+    os.read(read, 1)
+    os.close(read)
+    dev.save("two")
+    assert done.wait(60) == 0
+    wait_until(lambda: not dev.processes(), "no process is left")
+
+
+def test_it_runs_where_the_kernel_is_not_linux(dev: Dev) -> None:
+    """As on macOS, in whose place the processes lack what only Linux has."""
+    daemon = dev.start(PYTHONPATH=str(Path(__file__).parents[1] / "without_linux"))
+    dev.ready()
+    assert dev.ask() == "one"
+    assert dev.ask("Medium") == "one"
+    daemon.terminate()
+    assert daemon.wait() == 0, dev.log
+    wait_until(lambda: not dev.processes(), "no process is left")
+
+
+def test_pipelines_of_the_modules_run_too(dev: Dev) -> None:
+    """In a process of their own, beside the workers."""
+    (dev.home / "rows.py").write_text(PIPELINE)
+    dev.start("rows.py", "mytasks.py", "--no-web")
+    dev.ready()
+    assert re.search(r"(?m)^rows   \| .* ready: Provision$", dev.log), dev.log
+
+
+def test_without_reload_a_change_waits_for_the_next_start(dev: Dev) -> None:
+    """For those who do not want it."""
+    dev.start("mytasks.py", "--no-web", "--no-reload")
+    dev.ready()
+    dev.save("two")
+    time.sleep(1)
+    assert dev.ask() == "one"
+    assert "changed" not in dev.log
+
+
+def test_mistakes_end_it_with_a_sentence(dev: Dev) -> None:
+    """Before anything is started."""
+    daemon = dev.start("absent.py")
+    assert daemon.wait() == 2
+    assert re.fullmatch(r"error: \S+/absent.py: there is no such file\n", dev.log)

@@ -1,0 +1,92 @@
+"""What ``task-run dev`` makes of options, variables and what is installed."""
+
+from __future__ import annotations
+
+import os
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nonet.base.errors import ConfigurationError
+from nonet.dev import plan
+from nonet.dev.plan import Plan, make_plan
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a file of tasks, which is the current one; without variables of Nonet."""
+    for name in [name for name in os.environ if name.startswith("NONET_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mytasks.py").touch()
+    return tmp_path
+
+
+def planned(*files: str, modules: tuple[str, ...] = (), **options: Any) -> Plan:
+    return make_plan([Path(file) for file in files], modules, options, has_web=False)
+
+
+def test_it_has_a_server_of_its_own(project: Path) -> None:
+    """And a short grace period, as somebody waits for it; other terminals need the variables."""
+    made = planned("mytasks.py", state_dir=project / "state", config=None)
+    assert made.settings.redis_url.get_secret_value() == "embedded://"
+    assert (made.settings.grace, made.environment["NONET_GRACE"]) == (5.0, "5.0")
+    assert made.exports == {
+        "NONET_REDIS_URL": "embedded://",
+        "NONET_STATE_DIR": str(project / "state"),
+        "NONET_TASKS": "mytasks",
+        "PYTHONPATH": str(project),
+    }
+    assert made.exports.items() <= made.environment.items()
+    assert made.environment["NONET_METRICS_PORT"] == "0"
+
+
+def test_variables_take_precedence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server is named, without its password, so that nobody uses it by mistake."""
+    monkeypatch.setenv("NONET_REDIS_URL", "redis://:secret@db.example:6379/0")
+    monkeypatch.setenv("NONET_GRACE", "60")
+    monkeypatch.setenv("NONET_NAMESPACE", "shop")
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    made = planned("mytasks.py")
+    assert made.settings.grace == 60
+    assert made.exports == {
+        "NONET_NAMESPACE": "shop",
+        "NONET_TASKS": "mytasks",
+        "PYTHONPATH": f"{project}:/elsewhere",
+    }
+    assert made.notes == [
+        "instead of a server of its own it uses that of NONET_REDIS_URL: "
+        "redis://:***@db.example:6379/0"
+    ]
+
+
+def test_without_a_file_the_modules_of_the_settings_run(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are watched, and found from the current directory; files replace them."""
+    monkeypatch.setenv("NONET_TASKS", "mytasks,shop.tasks")
+    assert planned().settings.tasks == ("mytasks", "shop.tasks")
+    assert project / "mytasks.py" in planned().code.files
+    assert planned(modules=("other",)).settings.tasks == ("other",)
+
+
+def test_invalid_settings_are_refused() -> None:
+    """Before anything is started."""
+    with pytest.raises(ConfigurationError, match="NONET_NAMESPACE"):
+        planned("mytasks.py", namespace="a b")
+
+
+def test_the_dashboard_needs_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without them all else runs, and a line says how to get it."""
+    with monkeypatch.context() as bare:
+        bare.setattr(plan, "find_spec", lambda name: None)
+        made = make_plan([Path("mytasks.py")], [], {})
+        assert made.dashboard is None
+        assert made.notes == ["no dashboard (fastapi is missing): pip install 'nonet[web]'"]
+    monkeypatch.setattr(plan, "find_spec", lambda name: ModuleSpec(name, None))
+    made = make_plan([Path("mytasks.py")], [], {}, web_port=9123)
+    assert made.dashboard is not None
+    assert made.dashboard.options == ("--host", "127.0.0.1", "--port", "9123")

@@ -1,0 +1,186 @@
+"""How workflows are listed, and what is read of their steps, on a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from nonet.base.errors import NotFoundError
+from nonet.stores.namespace.explaining import TaskFacts
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.submissions import Submission
+from nonet.stores.queue.workflow_steps import read_steps
+from nonet.stores.queue.workflows import STATES, Workflows
+
+CHAIN = ("step {} s - -", "step {} s - - s0", "step {} - - - s1")
+EDGES = [("s", "0", "1"), ("s", "1", "2")]
+
+
+def step(id: str, terms: str) -> Submission:
+    return Submission(id, "p:T", "normal:small", b"e", terms=terms)
+
+
+@pytest.fixture
+def workflows(broker: Broker) -> Workflows:
+    return Workflows(broker.client, broker.scripts, broker.keeping)
+
+
+async def submit(workflows: Workflows, id: str, title: str = "") -> None:
+    """A chain of three steps."""
+    steps = [step(f"{id}:{place}", term.format(id)) for place, term in enumerate(CHAIN)]
+    await workflows.submit(id, title, "", steps, EDGES, 600)
+
+
+async def settle(broker: Broker, outcome: str, submissions: Sequence[Submission] = ()) -> None:
+    """End the next step."""
+    (delivery,), _ = await broker.fetch("small-a", "small", 1)
+    await broker.settle(delivery, outcome, b"", submissions=submissions)
+
+
+async def listed(workflows: Workflows, *states: str) -> list[str]:
+    return [item.id for item in (await workflows.page(states)).rows]
+
+
+async def test_what_changed_last_comes_first(broker: Broker, workflows: Workflows) -> None:
+    """A workflow that ends moves to the front, and each is in the list of its state."""
+    for id in "abc":
+        await submit(workflows, id)
+    assert await listed(workflows) == ["c", "b", "a"]
+    await settle(broker, "dead")
+    assert await listed(workflows) == ["a", "c", "b"]
+    assert (await listed(workflows, "failed"), await listed(workflows, "running")) == (
+        ["a"],
+        ["c", "b"],
+    )
+
+
+async def test_pages_have_each_once(workflows: Workflows) -> None:
+    """Also when two have changed in the same microsecond."""
+    ids = [f"w{number}" for number in range(7)]
+    for id in ids:
+        await submit(workflows, id)
+    index = "{test}:workflows:running"
+    await workflows._client.zadd(index, {"w3": 5, "w4": 5, "w5": 5})
+    found, cursor = [], ""
+    while True:
+        page = await workflows.page(limit=2, cursor=cursor)
+        found += [item.id for item in page.rows]
+        cursor = page.cursor
+        if not cursor:
+            break
+    assert found == ["w6", "w2", "w1", "w0", "w5", "w4", "w3"]
+
+
+async def test_every_state_is_listed_once(broker: Broker, workflows: Workflows) -> None:
+    """A workflow is in the list of its state alone, from its beginning to its resume."""
+    lists = [f"{{test}}:workflows:{state}" for state in STATES]
+
+    async def where() -> list[str]:
+        return [key[17:] for key in lists if await broker.client.zscore(key, "w") is not None]
+
+    await submit(workflows, "w")
+    assert await where() == ["running"]
+    await settle(broker, "dead")
+    assert await where() == ["failed"]
+    await workflows.begin_to_resume("w", [])
+    assert await where() == ["resuming"]
+    await workflows.resume("w")
+    assert await where() == ["running"]
+    await workflows.mark_cancelled("w", "by me")
+    assert (await workflows.status("w")).state == "running"
+    await broker.cancel(["w:0", "w:1", "w:2"], "by me")
+    assert await where() == ["cancelled"]
+
+
+async def test_what_is_gone_leaves_the_list(broker: Broker, workflows: Workflows) -> None:
+    """The keys of an ended workflow expire; a list that meets it drops it."""
+    for number in range(30):
+        await submit(workflows, f"w{number}")
+    await broker.client.delete(*(f"{{test}}:f:w{number}" for number in range(10, 30)))
+    page = await workflows.page(limit=3)
+    assert [item.id for item in page.rows] == ["w9", "w8", "w7"]
+    assert page.cursor
+    assert await broker.client.zcard("{test}:workflows:running") == 10
+
+
+async def test_old_ends_are_forgotten(broker: Broker, workflows: Workflows) -> None:
+    """An end removes those from its list that ended longer ago than they are kept."""
+    await broker.client.zadd("{test}:workflows:failed", {"old": 1})
+    await submit(workflows, "w")
+    await settle(broker, "dead")
+    assert await broker.client.zrange("{test}:workflows:failed", 0, -1) == [b"w"]
+
+
+async def test_an_unknown_state_is_refused(workflows: Workflows) -> None:
+    """The error names the states that there are."""
+    with pytest.raises(ValueError, match=r"'odd' must be one of .*'building'"):
+        await workflows.page(["odd"])
+    with pytest.raises(ValueError, match="limit=0 must be at least 1"):
+        await workflows.page(limit=0)
+
+
+async def test_how_far_steps_are(broker: Broker, workflows: Workflows) -> None:
+    """An end, the state of a record, a wait for other steps, or nothing at all."""
+    await submit(workflows, "w")
+    await settle(broker, "done")
+    await broker.client.delete("{test}:t:w:2")
+    assert await workflows.states("w", ["0", "1", "2"]) == ["done", "queued", "lost"]
+    await submit(workflows, "v")
+    assert await workflows.states("v", ["0", "1", "2"]) == ["queued", "blocked", "blocked"]
+
+
+async def test_steps_in_full(broker: Broker, workflows: Workflows) -> None:
+    """Ended, live and lost ones, each with its class and what it comes after."""
+    await submit(workflows, "w")
+    await settle(broker, "done")
+    await broker.client.delete("{test}:t:w:2")
+    results = Results(broker.client, broker.scripts, broker.url, "test")
+    graph = await workflows.graph("w")
+    found = await read_steps(workflows, results, "w", graph, ["2", "0", "1"])
+    assert [(item.place, item.after, item.task.name, item.task.state) for item in found] == [
+        ("2", ("s1",), "p:T", "lost"),
+        ("0", (), "p:T", "done"),
+        ("1", ("s0",), "p:T", "queued"),
+    ]
+
+
+async def test_the_workflow_of_a_step(broker: Broker, workflows: Workflows) -> None:
+    """It is known from the id of a step, also after its end; other tasks have none."""
+    await submit(workflows, "w")
+    await settle(broker, "done")
+    await broker.submit([Submission("w:9", "p:T", "normal:small", b"e")])
+    found = [await workflows.workflow_of(id) for id in ("w:0", "w:1", "w:9", "a", "w")]
+    assert found == ["w", "w", "", "", ""]
+
+
+async def test_a_step_waits_for_what_another_one_added(
+    broker: Broker, workflows: Workflows
+) -> None:
+    """The explanation goes on to the added step, which runs although its author has ended."""
+    await submit(workflows, "w")
+    await settle(broker, "done", [step("w:0.0", "step w - - -")])
+    blocked = (await TaskFacts(broker.client, "test").read("w:2")).blocked
+    assert blocked is not None and blocked.before is not None and blocked.root is not None
+    assert (blocked.missing, blocked.before.id, blocked.root.id) == (1, "w:1", "w:0.0")
+    assert blocked.root.state == "queued"
+    before = (await TaskFacts(broker.client, "test").read("w:1")).blocked
+    assert before is not None and before.before is not None
+    assert (before.before.id, before.before.state) == ("w:0", "done")
+
+
+async def test_a_step_waits_for_one_that_is_gone(broker: Broker, workflows: Workflows) -> None:
+    """That is told, because nothing but the walk over all records ends the wait."""
+    await submit(workflows, "w")
+    await broker.client.delete("{test}:t:w:0")
+    blocked = (await TaskFacts(broker.client, "test").read("w:1")).blocked
+    assert blocked is not None and blocked.before is not None
+    assert (blocked.before.id, blocked.before.name, blocked.before.state) == ("w:0", "p:T", "lost")
+
+
+async def test_the_facts_of_a_workflow(broker: Broker, workflows: Workflows) -> None:
+    """Its id is no task's, and the error names the command that shows it."""
+    await submit(workflows, "w")
+    with pytest.raises(NotFoundError, match="task-run workflows show w"):
+        await TaskFacts(broker.client, "test").read("w")

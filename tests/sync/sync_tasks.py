@@ -1,0 +1,64 @@
+"""Tasks that sync programs submit."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from nonet import BaseTask, Isolation, Size, context, task
+
+
+@dataclass
+class Add(BaseTask):
+    a: int
+    b: int = 0
+
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        return self.a + self.b
+
+
+@dataclass
+class Kept(Add):
+    durable = True
+
+
+@dataclass
+class Fail(BaseTask):
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        raise ValueError("no")
+
+
+@dataclass
+class Wait(BaseTask):
+    """Reports progress, and waits until it is cancelled."""
+
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        context().progress(0.5, "half")
+        await asyncio.sleep(3600)
+
+
+@dataclass
+class Sum(BaseTask):
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        return sum(child.value for child in await context().group_results())
+
+
+@task(size=Size.SMALL)
+def nested(a: int) -> int:
+    """Submits a task from its thread, and waits for the result."""
+    handle = Add(a, 1).schedule_sync()
+    return handle.result(timeout=30)
+
+
+@task(size=Size.SMALL, isolation=Isolation.CHILD)
+def nested_in_child(a: int) -> int:
+    """The same in a child process."""
+    return Add(a, 1).schedule_sync().result(timeout=30)

@@ -1,0 +1,222 @@
+"""What threads notice of servers that end, hang, move or cut connections."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+from daemons import wait_until
+from servers import RedisServer
+from sync.conftest import settings_of
+from sync.sync_tasks import Add, Kept
+from topologies.cluster import Cluster
+from topologies.sentinel import Sentinels
+
+import nonet.sync
+from nonet import NotConfirmedError, ServerUnreachableError
+from nonet.base.synchronous import complete, timeout
+from nonet.stores.connection.synchronous import connect
+
+pytestmark = pytest.mark.server
+
+Environment = dict[str, str]
+
+
+@pytest.fixture
+def own_server() -> Iterator[RedisServer]:
+    """A Redis that a test may kill."""
+    with RedisServer() as server:
+        yield server
+
+
+@contextmanager
+def opened(environment: Environment, url: str, **more: str) -> Iterator[nonet.sync.Nonet]:
+    """An application on a server of its own."""
+    changed = {**environment, "NONET_REDIS_URL": url, **more}
+    with nonet.sync.Nonet(settings_of(changed)) as app:
+        yield app
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def submitted(client: Any) -> int:
+    """How many tasks have been created."""
+    return len(list(client.scan_iter("{test}:t:*")))
+
+
+def test_idle_connections_that_were_cut(app: nonet.sync.Nonet, redis_server: RedisServer) -> None:
+    """The next call opens another one at once: no error, no pause, no second task."""
+    Add(1).schedule_sync()
+    with redis_server.client() as client:
+        client.client_kill_filter(_type="normal", skipme=True)
+        began = time.monotonic()
+        handle = Add(1).schedule_sync()
+        assert time.monotonic() - began < 0.1
+        assert handle.created and submitted(client) == 2
+
+
+def test_threads_have_connections_of_their_own(
+    app: nonet.sync.Nonet, redis_server: RedisServer
+) -> None:
+    """No more than threads that call at a time, and they are used again."""
+
+    def submit() -> None:
+        started.wait()
+        for n in range(25):
+            assert app.submit(Add(n)).created
+
+    started = threading.Barrier(8)
+    for _ in range(3):
+        threads = [threading.Thread(target=submit) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    with redis_server.client() as client:
+        assert submitted(client) == 3 * 8 * 25
+        # One more is for single commands: the version of the configuration.
+        assert len(client.client_list(_type="normal")) <= 8 + 8 + 1
+
+
+def test_a_server_that_is_gone(environment: Environment, own_server: RedisServer) -> None:
+    """An error that says so, and afterwards all works again, without the application's help."""
+    with opened(environment, own_server.url) as app:
+        app.submit(Add(1))
+        own_server.kill()
+        with pytest.raises(ServerUnreachableError, match="does not answer"):
+            app.submit(Add(2))
+        with pytest.raises(ServerUnreachableError):
+            app.status("x")
+        assert app.submit(Kept(3), id="kept").created  # SQL has it, the relay submits it
+        own_server.start()
+        assert app.submit(Add(4)).status().state == "queued"
+
+
+def test_a_server_that_hangs(environment: Environment, own_server: RedisServer) -> None:
+    """A time limit ends a wait, although the connection itself would wait for longer."""
+    with opened(environment, own_server.url) as app:
+        handle = app.submit(Add(1))
+        with frozen(own_server.pid):
+            began = time.monotonic()
+            with pytest.raises(TimeoutError):
+                handle.result(timeout=0.1)
+            assert time.monotonic() - began < 3
+        assert handle.status().state == "queued"
+
+
+def test_an_interrupted_call(app: nonet.sync.Nonet) -> None:
+    """A signal that raises gives up the connection: the next call gets no foreign reply."""
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    handle = app.submit(Add(1))
+    old = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for after in (0.05, 0.4):
+            signal.setitimer(signal.ITIMER_REAL, after)
+            with pytest.raises(KeyboardInterrupt):
+                handle.result()
+    finally:
+        signal.signal(signal.SIGALRM, old)
+    assert handle.status().state == "queued"
+    assert app.submit(Add(2)).created
+
+
+def test_single_commands_end_with_their_limit(own_server: RedisServer) -> None:
+    """Of redis-py's own connections, too; a reply that comes late is nobody's."""
+    client = connect(own_server.url, "{test}:")
+
+    async def get(key: str, seconds: float | None) -> Any:
+        async with timeout(seconds):
+            return await client.get(key)
+
+    assert complete(get("a", None)) is None
+    with frozen(own_server.pid):
+        began = time.monotonic()
+        with pytest.raises(TimeoutError):
+            complete(get("a", 0.2))
+        assert time.monotonic() - began < 2
+    complete(client.set("b", 1))
+    assert complete(get("b", 5)) == b"1"
+    complete(client.aclose())
+
+
+def test_a_submission_that_no_replica_confirms(
+    environment: Environment, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fails, and may be repeated."""
+    monkeypatch.setattr("nonet.stores.connection.redis._CONFIRM_MS", 100)
+    with opened(environment, own_server.url, NONET_CONFIRM_REPLICAS="1") as app:
+        with pytest.raises(NotConfirmedError, match="by 1 replica"):
+            app.submit(Add(1), id="mine")
+        assert app.status("mine").state == "queued"
+
+
+def test_a_master_that_is_replaced(environment: Environment) -> None:
+    """By a command: the old one does not break off connections at once, but is left at once."""
+    with Sentinels() as sentinels, opened(environment, sentinels.url) as app:
+        first, old = app.submit(Add(1)), sentinels.port
+        wait_until(lambda: _obeys(sentinels), "the sentinels know a replica to promote")
+        with sentinels.promoted(old).client() as new:
+            wait_until(lambda: new.exists(f"{{test}}:t:{app.submit(Add(2))}"), "it is followed")
+            wait_until(lambda: app.status(first).state == "queued", "single commands, too")
+            assert {
+                connection.address for connection in app._client().broker.client.lane._idle
+            } == {("127.0.0.1", sentinels.port)}
+
+
+def _obeys(sentinels: Sentinels) -> bool:
+    try:
+        sentinels.fail_over()
+    except redis.ResponseError:
+        return False
+    return True
+
+
+def test_a_master_that_dies(environment: Environment) -> None:
+    """A submission waits for the next one."""
+    with Sentinels() as sentinels, opened(environment, sentinels.url) as app:
+        app.submit(Add(1))
+        old = sentinels.kill().port
+        handle = app.submit(Add(2))
+        assert sentinels.promoted(old).port != old
+        assert handle.status().state == "queued"
+
+
+def test_a_slot_that_moves(environment: Environment) -> None:
+    """The node that has the namespace now is found without the application's help."""
+    with Cluster("test") as cluster, opened(environment, cluster.url) as app:
+        handles = [app.submit(Add(1))]
+        move = cluster.begin_move()
+        for _ in move.batches(100):
+            pass
+        move.end()
+        handles.append(app.submit(Add(2)))
+        assert [handle.status().state for handle in handles] == ["queued", "queued"]
+
+
+def test_the_embedded_server(environment: Environment, tmp_path: Path) -> None:
+    """It starts with the application, and ends with its last user."""
+    with opened(environment, "embedded://") as app:
+        handle = app.submit(Add(1))
+        assert handle.status().state == "queued"
+        url = app._client().broker.url
+        assert redis.Redis.from_url(url).ping()
+    with pytest.raises(redis.ConnectionError):
+        redis.Redis.from_url(url).ping()

@@ -1,0 +1,210 @@
+"""A function becomes a task class like any other."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+from tasks.function_tasks import Database, add, between, clean, nightly, peek, resize, shout
+
+import nonet
+from nonet import (
+    BaseTask,
+    ConcurrencyLimiter,
+    ExponentialBackoff,
+    FunctionTask,
+    InvalidArgumentsError,
+    Isolation,
+    LockedObjectType,
+    MutexLock,
+    PeriodicBaseTask,
+    Priority,
+    RateLimiter,
+    RegistrationError,
+    Size,
+    task,
+)
+from nonet.tasks.registry import Registry, locked_types
+from nonet.testing import System, run_inline
+
+MODULE = "tasks.function_tasks"
+
+
+@pytest.fixture
+def registry() -> Registry:
+    found = Registry()
+    found.add_module(MODULE)
+    return found
+
+
+def test_a_module_names_its_functions(registry: Registry) -> None:
+    """They are found as classes are, by the name of the function."""
+    assert [item.name for item in registry] == [
+        f"function_tasks:{name}"
+        for name in ("add", "between", "clean", "nightly", "peek", "resize", "shout")
+    ]
+    assert registry.get("add").place == f"{MODULE}.add"
+    assert registry.warnings() == []
+
+
+def test_it_is_a_class() -> None:
+    """With the name, the module and the docstring of the function."""
+    assert issubclass(add, BaseTask) and issubclass(add, FunctionTask)
+    assert (add.__name__, add.__module__, add.__doc__) == ("add", MODULE, "Add two numbers.")
+    assert str(inspect.signature(add)) == "(a: 'int', b: 'int' = 2) -> 'int'"
+
+
+def test_options_are_class_attributes() -> None:
+    """What is not given has the default of `BaseTask`."""
+    assert resize.isolation is Isolation.CHILD
+    assert resize.retry_policy == ExponentialBackoff(base_delay_seconds=0, max_retries=2)
+    assert (resize.dlq_eligible, resize.start_by) == (True, 60)
+    assert (add.size, shout.priority, nightly.size) == (Size.SMALL, Priority.REALTIME, Size.MEDIUM)
+
+
+def test_arguments_are_those_of_the_function(registry: Registry) -> None:
+    """Without what is injected; defaults stay with the function."""
+    names = {item.cls: item.arguments.names for item in registry}
+    assert names[add] == ["a", "b"]
+    assert names[between] == ["first", "last"]
+    assert names[resize] == ["path", "size", "vo"]
+    assert registry.of(add(1)).arguments.pack(add(1)) == {"a": 1}
+    assert registry.of(clean()).arguments.pack(clean(a=1)) == {"a": 1}
+
+
+def test_arguments_are_validated(registry: Registry) -> None:
+    """As those of any class: by their annotations, and where the task is made."""
+    with pytest.raises(InvalidArgumentsError, match="function_tasks:add: a: Input should be"):
+        registry.of(add(1)).arguments.pack(add("x"))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="missing a required argument: 'a'"):
+        add()  # type: ignore[call-arg]
+
+
+def test_arguments_are_attributes() -> None:
+    """Unless the class has one of that name, which stays."""
+    made = resize("/a.png", 640)
+    assert (vars(made)["path"], vars(made)["vo"]) == ("/a.png", "lhcb")
+    assert made.size is Size.SMALL
+    assert repr(made) == "resize(path='/a.png', size=640, vo='lhcb')"
+    assert made == resize(size=640, path="/a.png")
+    assert made != resize("/a.png", 641) and made != add(1)
+
+
+def test_locks_come_from_the_arguments(registry: Registry) -> None:
+    """In addition to those that every class has; what it mentions is known without a task."""
+    own = [RateLimiter("task", "resize"), ConcurrencyLimiter("task", "resize")]
+    mutex = MutexLock(LockedObjectType.JOB, "/a.png")
+    assert _keys(resize("/a.png", 1)) == [lock.redis_key for lock in [*own, mutex]]
+    assert _keys(clean())[-1] == MutexLock(LockedObjectType.JOB, "all").redis_key
+    assert "job" in locked_types(resize)
+    assert _keys(nightly()) == [MutexLock("task", "nightly").redis_key]
+
+
+def _keys(made: BaseTask) -> list[str]:
+    return [lock.redis_key for lock in made.execution_locks]
+
+
+def test_a_schedule_makes_it_periodic() -> None:
+    """The scheduler finds it as it finds classes."""
+    assert issubclass(nightly, PeriodicBaseTask)
+    assert nightly._schedule == nonet.CronSchedule("0 3 * * *")
+
+
+async def test_a_test_calls_it() -> None:
+    """`execute` takes what would be injected, by position or by name."""
+    assert await add(1).execute() == 3
+    database = Database()
+    assert resize("/a.png", 7).execute(database) == resize("/a.png", size=7).execute(db=database)
+    made = between(1, last=2)  # type: ignore[call-arg]  # a checker sees what is injected, too
+    context: Any = type("Context", (), {"attempt": 1})
+    assert await made.execute(database, context) == [1, "Database", False, 2, 1]
+
+
+async def test_it_runs_inline_with_its_dependencies() -> None:
+    """As any class, with what `Depends` names."""
+    assert (await run_inline(between(1, last=2))).result == [1, "Database", False, 2, 1]  # type: ignore[call-arg]
+    assert (await run_inline(shout("a", times=2))).result == ["A by function_tasks:shout"] * 2
+
+
+@pytest.mark.server
+async def test_it_runs_in_a_system(redis_url: str) -> None:
+    """Submitted, executed and found again, in a loop, a thread and a child process."""
+    async with System(redis_url=redis_url, tasks=[add, shout, between, resize]) as system:
+        handles = [
+            await add(1, b=5).schedule(),
+            await shout("a").schedule(),
+            await between(1, last=2).schedule(),  # type: ignore[call-arg]
+            await resize("/a.png", 640).schedule(),
+        ]
+        await system.run_until_idle()
+        found = [await handle.result() for handle in handles]
+        expected = [6, ["A by function_tasks:shout"], [1, "Database", False, 2, 1], 640]
+        assert found == expected
+        system.assert_submitted(resize, path="/a.png", size=640)
+
+
+async def test_a_bare_depends_leaves_it_to_the_annotation() -> None:
+    """As the default it tells type checkers that nobody has to pass it."""
+    assert (await run_inline(peek())).result == "Database"
+
+
+def _generator() -> Any:
+    yield 1
+
+
+class _Class:
+    def method(self) -> None: ...
+
+
+WRONG: dict[str, tuple[Any, str]] = {
+    "class": (_Class, "is a class: derive it from BaseTask"),
+    "number": (3, "3 is not a function"),
+    "lambda": (lambda: None, "is not a function"),
+    "method": (_Class.method, "_Class.method is a method"),
+    "generator": (_generator, "_generator is a generator: return the result"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_no_function_is_refused(case: str) -> None:
+    """Where it is written."""
+    function, problem = WRONG[case]
+    with pytest.raises(TypeError, match=problem):
+        task(function)
+
+
+async def _plain(path: str) -> None: ...
+
+
+OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"prioriti": 1}, "there is no option 'prioriti'. Did you mean priority?"),
+    ({"max_retries": 1}, r"Write retry_policy = ExponentialBackoff\(max_retries=…\)"),
+    (
+        {"locks": lambda job: []},
+        "locks takes job, which is not an argument of the task: it has path",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "problem"), OPTIONS)
+def test_an_unknown_option_is_refused(options: dict[str, Any], problem: str) -> None:
+    """With what to write instead."""
+    with pytest.raises(TypeError, match=problem):
+        task(**options)(_plain)
+
+
+def test_a_wrong_value_is_refused_when_it_is_registered() -> None:
+    """As that of any class."""
+    with pytest.raises(RegistrationError, match="_plain: priority is 'high', but must be"):
+        Registry().add(task(priority="high")(_plain), "x")  # type: ignore[call-overload]
+
+
+def test_an_argument_that_cannot_travel_is_refused() -> None:
+    """The error tells what to do: nothing is injected that is not marked."""
+
+    async def count(db: Database) -> None: ...
+
+    problem = r"argument db cannot be serialised .*with Depends"
+    with pytest.raises(RegistrationError, match=problem):
+        Registry().add(task(count), "x")

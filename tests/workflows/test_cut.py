@@ -1,0 +1,248 @@
+"""The scripts of workflows cut after each of their calls: nothing is lost or runs early."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+import redis
+from acceptance.contention import scales
+from servers import RedisServer
+from stores.machines.lock_site import PREFIX, Fault
+from stores.machines.queue_machine import KEEPING, LEASE, WAITS
+from stores.machines.queue_site import QueueSite
+from stores.machines.test_cut_scripts import WORKER, Call, Fleet
+
+MOST_CALLS = 400
+REPEATED = ("settle", "cancel", "workflow_stage", "workflow_resume", "workflow_cancel")
+# So that edges are left to the promoter.
+FEW_EDGES = (
+    Fault("few edges", "local edges_left = 200", "local edges_left = 1"),
+    Fault(
+        "few edges at a time",
+        "MOST_EDGES, COST_OF_AN_END = 300, 3",
+        "MOST_EDGES, COST_OF_AN_END = 1, 1",
+    ),
+)
+
+
+@dataclass
+class Expected:
+    """How each step and the workflow end, by place, and which steps run afterwards."""
+
+    states: dict[str, str]
+    runs: set[str]
+
+
+History = Callable[[Fleet], tuple[Call, Expected]]
+
+
+def staged(*graph: str) -> Call:
+    """The call that submits a workflow, with the predecessors of each step."""
+    letters: dict[str, set[str]] = {}
+    edges = []
+    for n, after in enumerate(graph):
+        for edge in after.split():
+            letters.setdefault(edge[1:], set()).add(edge[0])
+            edges += [edge[0], edge[1:], str(n)]
+    rows = [
+        part
+        for n, after in enumerate(graph)
+        for part in row(str(n), after, letters.get(str(n), ()))
+    ]
+    about = ("w", "title", "", len(graph), 60_000, 600_000, 1, len(graph))
+    return ("workflow_stage", KEEPING, *about, *rows, *edges)
+
+
+def row(place: str, after: str, letters: object = ()) -> tuple[object, ...]:
+    """The arguments of one step."""
+    edges = "".join(sorted(str(letter) for letter in letters)) or "-"  # type: ignore[attr-defined]
+    any_failed = "1" if "f" in after else "-"
+    terms = f"step w {edges} {any_failed} - {after}".rstrip()
+    return (f"w:{place}", "m:Task", "normal:small", 0, "", "e", "", terms)
+
+
+def adding(fleet: Fleet, settled: list[str], *rows: tuple[object, ...]) -> Call:
+    """Settle a step that has added others."""
+    call = fleet.settle_call(settled, "done")
+    return (*call[:-1], len(rows), *(part for each in rows for part in each))
+
+
+def started(fleet: Fleet, *graph: str) -> list[str]:
+    """Submit a workflow and fetch its first step."""
+    fleet.run(*staged(*graph))
+    (first,) = fleet.fetch()
+    fleet.executed.clear()
+    return first
+
+
+def a_submission(fleet: Fleet) -> tuple[Call, Expected]:
+    states = {"0": "done", "1": "done", "2": "cancelled", "3": "done", "": "done"}
+    return staged("", "s0", "f0", "a2"), Expected(states, {"0", "1", "3"})
+
+
+def a_success(fleet: Fleet) -> tuple[Call, Expected]:
+    first = started(fleet, "", "s0", "s0", "s1 s2", "f0")
+    states = {**dict.fromkeys(["0", "1", "2", "3", ""], "done"), "4": "cancelled"}
+    return fleet.settle_call(first, "done"), Expected(states, {"1", "2", "3"})
+
+
+def a_failure(fleet: Fleet) -> tuple[Call, Expected]:
+    first = started(fleet, "", "s0", "s1", "a2")
+    states = {"0": "dead", "1": "cancelled", "2": "cancelled", "3": "done", "": "failed"}
+    return fleet.settle_call(first, "dead"), Expected(states, {"3"})
+
+
+def a_failure_taken_over(fleet: Fleet) -> tuple[Call, Expected]:
+    first = started(fleet, "", "s0", "f0", "s1 a2")
+    states = {"0": "dead", "1": "cancelled", "2": "done", "3": "cancelled", "": "done"}
+    return fleet.settle_call(first, "dead"), Expected(states, {"2"})
+
+
+def added_steps(fleet: Fleet) -> tuple[Call, Expected]:
+    first = started(fleet, "", "s0")
+    call = adding(fleet, first, row("0.0", "", "s"), row("0.1", "s0.0"), row("0.2", ""))
+    states = dict.fromkeys(["0", "0.0", "0.1", "0.2", "1", ""], "done")
+    return call, Expected(states, {"0.0", "0.1", "0.2", "1"})
+
+
+def the_last_added_step(fleet: Fleet) -> tuple[Call, Expected]:
+    first = started(fleet, "", "s0", "f0")
+    fleet.run(*adding(fleet, first, row("0.0", "")))
+    (added,) = fleet.fetch()
+    fleet.executed.clear()
+    states = {"0": "done", "0.0": "dead", "1": "cancelled", "2": "done", "": "done"}
+    return fleet.settle_call(added, "dead"), Expected(states, {"2"})
+
+
+def a_cancelled_step(fleet: Fleet) -> tuple[Call, Expected]:
+    first = started(fleet, "", "s0", "s1", "f1")
+    fleet.run(*fleet.settle_call(first, "retry"))
+    states = {"0": "done", "1": "cancelled", "2": "cancelled", "3": "done", "": "done"}
+    call = ("cancel", KEEPING, 0, "", "by somebody", "w:1", "")
+    return call, Expected(states, {"0", "3"})
+
+
+def a_cancelled_workflow(fleet: Fleet) -> tuple[Call, Expected]:
+    first = started(fleet, "", "s0", "a1")
+    fleet.afterwards = [
+        ("cancel", KEEPING, 0, "by somebody", "by somebody", "w:0", "", "w:1", "", "w:2", ""),
+        fleet.settle_call(first, "done"),
+    ]
+    states = {"0": "done", "1": "cancelled", "2": "cancelled", "": "cancelled"}
+    return ("workflow_cancel", KEEPING, "w", "by somebody"), Expected(states, set())
+
+
+def resumed(fleet: Fleet, verb: str, *args: object) -> tuple[Call, Expected]:
+    """A failed workflow, of which one verb of the resume is cut."""
+    first = started(fleet, "", "s0", "f3", "a0")
+    fleet.run(*fleet.settle_call(first, "dead"))
+    fleet.run("promote", KEEPING, "", 500, 0, *WAITS, "")
+    (other,) = fleet.fetch()
+    fleet.run(*fleet.settle_call(other, "done"))
+    fleet.run("promote", KEEPING, "", 500, 0, *WAITS, "")
+    fleet.executed.clear()
+    verbs: list[tuple[object, ...]] = [("begin",), ("link", "0", 0), ("link", "1", 0)]
+    verbs += [("create", "0", "1"), ("start",)]
+    at = [one[0] for one in verbs].index(verb)
+    for one in verbs[:at]:
+        fleet.run("workflow_resume", KEEPING, "w", *one)
+    fleet.afterwards = [("workflow_resume", KEEPING, "w", *one) for one in verbs[at + 1 :]]
+    states = {"0": "done", "1": "done", "2": "cancelled", "3": "done", "": "done"}
+    return ("workflow_resume", KEEPING, "w", *verbs[at]), Expected(states, {"0", "1"})
+
+
+def a_begin(fleet: Fleet) -> tuple[Call, Expected]:
+    return resumed(fleet, "begin")
+
+
+def a_link(fleet: Fleet) -> tuple[Call, Expected]:
+    return resumed(fleet, "link")
+
+
+def a_creation(fleet: Fleet) -> tuple[Call, Expected]:
+    return resumed(fleet, "create")
+
+
+def a_start(fleet: Fleet) -> tuple[Call, Expected]:
+    return resumed(fleet, "start")
+
+
+def a_promotion(fleet: Fleet) -> tuple[Call, Expected]:
+    """It follows edges that a settle has left, if a call follows few of them."""
+    first = started(fleet, "", "s0", "s0", "s0", "f0")
+    fleet.run(*fleet.settle_call(first, "dead"))
+    states = {"0": "dead", **dict.fromkeys("123", "cancelled"), "4": "done", "": "done"}
+    return ("promote", KEEPING, "", 500, 0, *WAITS, ""), Expected(states, {"4"})
+
+
+def a_walk(fleet: Fleet) -> tuple[Call, Expected]:
+    first = started(fleet, "", "s0", "f0")
+    fleet.site.client.delete(f"{PREFIX}n:w:0")
+    fleet.run(*fleet.settle_call(first, "dead"))
+    fleet.walk()
+    fleet.now += 4 * LEASE
+    states = {"0": "dead", "1": "cancelled", "2": "done", "": "done"}
+    return ("mend", KEEPING, 1000, 10, 0, LEASE), Expected(states, {"2"})
+
+
+def a_reclaim(fleet: Fleet) -> tuple[Call, Expected]:
+    first = started(fleet, "", "s0", "f0")
+    fleet.run("cancel", KEEPING, 0, "by somebody", "by somebody", "w:0", "")
+    fleet.site.let_idle(PREFIX + first[6], WORKER, first[7])
+    args = (KEEPING, WORKER, "small", LEASE // 1000, 1000, 10, "", *["0-0"] * 12)
+    states = {"0": "cancelled", "1": "cancelled", "2": "done", "": "done"}
+    return ("reclaim", *args), Expected(states, {"2"})
+
+
+HISTORIES: tuple[History, ...] = (
+    *(a_submission, a_success, a_failure, a_failure_taken_over, added_steps, the_last_added_step),
+    *(a_cancelled_step, a_cancelled_workflow, a_begin, a_link, a_creation, a_start),
+    *(a_promotion, a_walk, a_reclaim),
+)
+
+
+def problems(
+    client: redis.Redis, history: History, *faults: Fault, stride: int = 1
+) -> Iterator[str]:
+    """Cut a script after each of its calls, repeat it, sweep; what is wrong afterwards.
+
+    Args:
+        stride: only after each so many calls.
+    """
+    site = QueueSite(client, faults)
+    for calls in range(0, MOST_CALLS, stride):
+        fleet = Fleet(site)
+        call, expected = history(fleet)
+        is_whole = site.run_cut(call[0], fleet.now + 1_000, calls, *call[1:])
+        if call[0] in REPEATED:
+            fleet.run(*call)
+        for other in fleet.afterwards:
+            fleet.run(*other)
+        try:
+            fleet.drain()
+        except AssertionError as error:
+            yield f"after {calls} calls: {error}"
+            continue
+        ended = {id: value.partition("|")[0] for id, value in site.look().results.items()}
+        wanted = {f"w:{place}".rstrip(":"): state for place, state in expected.states.items()}
+        if ended != wanted:
+            yield f"after {calls} calls: ended are {ended}, not {wanted}"
+        ran = {id.partition(":")[2] for id in fleet.executed}
+        if ran != expected.runs:
+            yield f"after {calls} calls: {ran} ran, not {expected.runs}"
+        if is_whole:
+            return
+    yield "the script never came to its end"
+
+
+@scales(3, 1)
+@pytest.mark.parametrize("faults", [(), FEW_EDGES], ids=["whole", "in parts"])
+@pytest.mark.parametrize("history", HISTORIES, ids=[each.__name__ for each in HISTORIES])
+def test_a_cut_script_loses_nothing(
+    redis_server: RedisServer, history: History, faults: tuple[Fault, ...], scale: int
+) -> None:
+    """After a cut at any call, a repetition and a sweep each step has ended as it should."""
+    with redis_server.client() as client:
+        assert list(problems(client, history, *faults, stride=scale)) == []

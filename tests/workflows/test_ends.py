@@ -1,0 +1,140 @@
+"""How a step and its workflow end, by the edges before and behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from workflows.flow_site import Edges, FlowSite, P, submitted
+
+# The edges of each step; the steps that fail; the states of all steps, and of the workflow.
+CASES: dict[str, tuple[Sequence[Edges], str, str, str]] = {
+    "alone": ([()], "", "done", "done"),
+    "alone, fails": ([()], "0", "dead", "failed"),
+    "chain": ([(), [("s", "0")]], "", "done done", "done"),
+    "chain, first fails": (
+        [(), [("s", "0")], [("s", "1")]],
+        "0",
+        "dead cancelled cancelled",
+        "failed",
+    ),
+    "handler of a success": ([(), [("f", "0")]], "", "done cancelled", "done"),
+    "handler of a failure": ([(), [("f", "0")]], "0", "dead done", "done"),
+    "handler fails": ([(), [("f", "0")]], "0 1", "dead dead", "failed"),
+    "always": ([(), [("a", "0")]], "0", "dead done", "failed"),
+    "always, behind a handler": (
+        [(), [("f", "0")], [("a", "1")]],
+        "",
+        "done cancelled done",
+        "done",
+    ),
+    "success and failure": ([(), [("s", "0")], [("f", "0")]], "0", "dead cancelled done", "done"),
+    "handler of what could not run": (
+        [(), [("s", "0")], [("f", "1")]],
+        "0",
+        "dead cancelled done",
+        "done",
+    ),
+    "handler of one of two": ([(), (), [("f", "0"), ("f", "1")]], "1", "done dead done", "done"),
+    "handler of none of two": (
+        [(), (), [("f", "0"), ("f", "1")]],
+        "",
+        "done done cancelled",
+        "done",
+    ),
+    "handler that needs another": (
+        [(), (), [("f", "0"), ("s", "1")]],
+        "0",
+        "dead done done",
+        "done",
+    ),
+    "handler that lacks another": (
+        [(), (), [("f", "0"), ("s", "1")]],
+        "0 1",
+        "dead dead cancelled",
+        "failed",
+    ),
+    "behind what is not needed": (
+        [(), [("f", "0")], [("s", "1")], [("a", "2")]],
+        "",
+        "done cancelled cancelled done",
+        "done",
+    ),
+    "one not needed, one failed": (
+        [(), (), [("f", "0")], [("s", "2"), ("s", "1")]],
+        "1",
+        "done dead cancelled cancelled",
+        "failed",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_edges(flows: FlowSite, case: str) -> None:
+    """What can run runs, what cannot is cancelled; a failure counts unless it is taken over."""
+    graph, fails, states, state = CASES[case]
+    run = await submitted(graph)
+    await flows.run(fails=fails.split())
+    assert " ".join(flows.states("w").values()) == states
+    assert (await run.status()).state == state
+    assert flows.leaks() == []
+
+
+@pytest.mark.parametrize("order", ["01", "10"])
+async def test_the_order_of_ends_does_not_matter(flows: FlowSite, order: str) -> None:
+    """A failure counts, too, if it comes after another reason why its successor need not run."""
+    run = await submitted([(), (), [("f", "0")], [("s", "2"), ("s", "1")]])
+    found = {delivery.id.rpartition(":")[2]: delivery for delivery in await flows.fetch()}
+    for place in order:
+        await flows.settle(found[place], "dead" if place == "1" else "done")
+    assert (await run.status()).state == "failed"
+    assert set(flows.states("w").values()) == {"done", "dead", "cancelled"}
+
+
+@pytest.mark.parametrize("outcome", ["dead", "expired", "cancelled"])
+async def test_however_a_step_fails_its_handler_runs(flows: FlowSite, outcome: str) -> None:
+    """Dead, expired and cancelled are failures."""
+    run = await submitted([(), [("f", "0")], [("s", "0")]])
+    (first,) = await flows.fetch()
+    await flows.settle(first, outcome)
+    assert flows.states("w") == {"0": outcome, "1": "ready", "2": "cancelled"}
+    await flows.run()
+    assert (await run.status()).state == "done"
+
+
+async def test_a_cancelled_step_names_its_cause(flows: FlowSite) -> None:
+    """Its error says which step before it failed, or why it is not needed."""
+    run = await submitted([(), [("s", "0")], [("f", "1")], [("s", "2")], (), [("f", "4")]])
+    await flows.run(fails=["0"])
+    errors = {step.place: step.error for step in await run.steps()}
+    assert errors["1"] == "cancelled: its predecessor w:0 failed"
+    assert errors["5"] == "cancelled: not needed after w:4"
+
+
+async def test_a_retry_releases_nothing(flows: FlowSite) -> None:
+    """Only the end of a step counts; a failed attempt with a retry left is none."""
+    await submitted([(), [("s", "0")], [("f", "0")]])
+    for outcome in ("retry", "back", "crash"):
+        (delivery,) = await flows.fetch()
+        await flows.settle(delivery, outcome)
+        assert flows.states("w") == {"0": "ready", "1": "waiting", "2": "waiting"}
+
+
+async def test_a_step_is_buried_before_its_handler_runs(flows: FlowSite) -> None:
+    """While it is dying it has not failed yet."""
+    await submitted([(), [("f", "0")]])
+    (delivery,) = await flows.fetch()
+    await flows.settle(delivery, "dying")
+    assert flows.states("w")["1"] == "waiting"
+    await flows.settle(delivery, "dead")
+    assert flows.states("w")["1"] == "ready"
+
+
+async def test_blocked_steps_are_in_one_place(flows: FlowSite) -> None:
+    """In the delayed set, with a time that never comes; a promotion leaves them there."""
+    await submitted([(), [("s", "0")]])
+    due = flows.redis.zscore(f"{P}tasks:delayed", "w:1")
+    assert due is not None and due > 7e15
+    assert flows.redis.zscore(f"{P}tasks:delayed", "w:0") is None
+    await flows.app.broker.promote()
+    assert flows.states("w") == {"0": "ready", "1": "waiting"}

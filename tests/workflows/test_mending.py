@@ -1,0 +1,185 @@
+"""What the walk over all records does about workflows that lost keys."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from workflows.flow_site import Edges, FlowSite, P, submitted
+from workflows.flow_tasks import Noop
+
+from nonet import TaskCancelled
+from nonet.stores.queue import workflows as stored
+
+LONG_AGO = 1
+CHAIN: Sequence[Edges] = [(), [("s", "0")]]
+
+
+async def walk_later(flows: FlowSite) -> None:
+    """Walk, and again when what was missing has been so for three leases."""
+    for _ in range(2):
+        await flows.walk()
+        for key in flows.keys("[tf]:*"):
+            if flows.redis.type(P + key) == "hash" and flows.redis.hexists(P + key, "missing"):
+                flows.redis.hset(P + key, "missing", LONG_AGO)
+    await flows.walk()
+
+
+async def test_a_sound_workflow_is_left_alone(flows: FlowSite) -> None:
+    """Walks change no key of a workflow in which everything is where it should be."""
+    await submitted([(), (), [("s", "0")], [("f", "1")]])
+    first, _ = await flows.fetch()
+    await flows.settle(first, "done", flows.added_by(first, [(), [("s", "0.0")]], Noop()))
+
+    def seen() -> dict[str, bytes | None]:
+        return {key: flows.redis.dump(P + key) for key in flows.keys("[tblfmnjks]:*")}
+
+    before = seen()
+    await walk_later(flows)
+    assert seen() == before
+
+
+async def test_a_blocked_step_goes_back_to_its_place(flows: FlowSite) -> None:
+    """The delayed set was deleted: the step waits there again, and does not run."""
+    await submitted(CHAIN)
+    due = flows.redis.zscore(f"{P}tasks:delayed", "w:1")
+    flows.redis.delete(f"{P}tasks:delayed")
+    await flows.walk()
+    assert flows.redis.zscore(f"{P}tasks:delayed", "w:1") == due
+    await flows.app.broker.promote()
+    assert await flows.run() == ["w:0", "w:1"]
+
+
+@pytest.mark.parametrize("end", ["done", "dead"])
+async def test_a_step_that_lost_what_it_waits_for(flows: FlowSite, end: str) -> None:
+    """It waits for its predecessors again, and then does what their ends mean."""
+    run = await submitted([(), (), [("s", "0"), ("s", "1")]])
+    first, second = await flows.fetch()
+    flows.redis.delete(f"{P}m:w:2", f"{P}n:w:0")
+    await flows.settle(first, end)
+    await walk_later(flows)
+    if end == "done":
+        assert flows.states("w")["2"] == "waiting"
+        await flows.settle(second)
+        assert await flows.run() == ["w:2"]
+    else:
+        assert flows.states("w")["2"] == "cancelled"
+        await flows.settle(second)
+    assert (await run.status()).state == ("done" if end == "done" else "failed")
+
+
+@pytest.mark.parametrize(
+    ("end", "letter", "state"),
+    [
+        ("done", "s", "ready"),
+        ("done", "a", "ready"),
+        ("dead", "s", "cancelled"),
+        ("dead", "a", "ready"),
+        ("dead", "f", "ready"),
+        ("done", "f", "cancelled"),
+    ],
+)
+async def test_edges_that_nothing_follows(
+    flows: FlowSite, end: str, letter: str, state: str
+) -> None:
+    """The list of edges was lost: after three leases the successors learn how the step ended."""
+    await submitted([(), [(letter, "0")]])
+    flows.redis.delete(f"{P}n:w:0")
+    (first,) = await flows.fetch()
+    await flows.settle(first, end)
+    assert flows.states("w")["1"] == "waiting"
+    await flows.walk()
+    assert flows.states("w")["1"] == "waiting"
+    await walk_later(flows)
+    assert flows.states("w")["1"] == state
+
+
+async def test_a_step_whose_record_is_gone(flows: FlowSite) -> None:
+    """It counts as dead, and its handler runs."""
+    run = await submitted([(), [("s", "0")], [("f", "0")]])
+    await flows.fetch()
+    flows.redis.delete(f"{P}t:w:0")
+    await walk_later(flows)
+    assert flows.states("w") == {"0": "dead", "1": "cancelled", "2": "ready"}
+    assert await flows.run() == ["w:2"]
+    assert (await run.status()).state == "done"
+    assert flows.leaks() == []
+
+
+@pytest.mark.parametrize("field", ["state", "stream", "gen"])
+async def test_a_damaged_step(flows: FlowSite, field: str) -> None:
+    """It ends in the quarantine, and its workflow goes on at once."""
+    run = await submitted([(), [("s", "0")], [("f", "0")]])
+    flows.redis.hset(f"{P}t:w:0", field, "?")
+    await flows.walk()
+    assert flows.states("w") == {"0": "dead", "1": "cancelled", "2": "ready"}
+    assert await flows.run() == ["w:2"]
+    assert (await run.status()).state == "done"
+
+
+async def test_a_workflow_that_is_gone(flows: FlowSite) -> None:
+    """Its blocked steps end, whoever waits for them hears of it, and its keys expire."""
+    await submitted([(), [("s", "0")], [("f", "1")]])
+    (first,) = await flows.fetch()
+    flows.redis.delete(f"{P}f:w")
+    await flows.walk()
+    await flows.settle(first, "done", flows.added_by(first, [()], Noop()))
+    assert flows.keys("t:*") == []
+    with pytest.raises(TaskCancelled, match="its workflow is gone from Redis"):
+        await flows.app.result("w:1", timeout=10)
+    await flows.walk()
+    assert flows.leaks() == []
+
+
+@pytest.mark.parametrize("key", ["f:w", "f:w:live", "f:w:graph", "f:w:results", "f:w:failed"])
+async def test_a_key_of_a_wrong_type(flows: FlowSite, key: str) -> None:
+    """The workflow is forgotten, so that its steps end."""
+    await submitted(CHAIN)
+    flows.redis.delete(P + key)
+    flows.redis.set(P + key, "x")
+    await flows.walk()
+    await flows.walk()
+    assert await flows.run() == ["w:0"]
+    assert flows.keys("t:*") == []
+    await flows.walk()
+    assert flows.leaks() == []
+
+
+@pytest.mark.parametrize("id", ["etl:daily", "a:live:", "x:y:z"])
+async def test_names_with_colons(flows: FlowSite, id: str) -> None:
+    """What follows a colon in the name of a workflow is not taken for a key of it."""
+    run = await submitted([(), [("s", "0")], [("f", "0")]], id)
+    await flows.fetch()
+    flows.redis.delete(f"{P}t:{id}:0")
+    await walk_later(flows)
+    assert await flows.run() == [f"{id}:2"]
+    assert (await run.status()).state == "done"
+    assert flows.leaks() == []
+
+
+async def test_a_program_that_died_while_it_submitted(
+    flows: FlowSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing has run; a day later the workflow expires, and the walk ends its steps."""
+    monkeypatch.setattr(stored, "_MOST", 2)
+    scripts = flows.app.broker.scripts
+    plain, calls = scripts.run_confirmed, []
+
+    async def dies(name: str, *args: object) -> object:
+        calls.append(name)
+        if len(calls) > 2:
+            raise OSError("the program died")
+        return await plain(name, *args)
+
+    monkeypatch.setattr(scripts, "run_confirmed", dies)
+    with pytest.raises(OSError, match="died"):
+        await submitted([(), (), (), [("s", "0")], [("s", "3")]])
+    await flows.app.broker.promote()
+    await flows.walk()
+    assert await flows.fetch() == []
+    assert 86_000 < flows.redis.ttl(f"{P}f:w") <= 86_400
+    flows.redis.delete(f"{P}f:w")  # a day later
+    await flows.walk()
+    assert flows.keys("t:*") == [] and await flows.fetch() == []
+    await flows.walk()
+    assert flows.leaks() == []

@@ -1,0 +1,191 @@
+"""Resuming a failed workflow: what failed runs again, once, and what was taken over does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from workflows.flow_site import Edges, FlowSite, P, submitted
+from workflows.flow_tasks import Noop
+
+from nonet import ConflictError, NotFoundError
+from nonet.client import workflows
+from nonet.rules.resuming import runs_again
+
+# Edges of each step; which fail; the steps that run after the resume, in their order.
+CASES: dict[str, tuple[Sequence[Edges], str, str]] = {
+    "alone": ([()], "0", "0"),
+    "what was cancelled because of it": ([(), [("s", "0")], [("s", "1")]], "0", "0 1 2"),
+    "not what is done": ([(), [("s", "0")], [("s", "1")]], "1", "1 2"),
+    "not what ran after the failure": ([(), [("a", "0")], [("s", "0")]], "0", "0 2"),
+    "not what is not needed": ([(), (), [("f", "1")], [("s", "2")]], "0", "0"),
+    "not a failure that was taken over": ([(), [("f", "0")], ()], "0 2", "2"),
+    "not one that was taken over later": ([(), [("s", "0")], [("f", "1")], ()], "0 3", "3"),
+    "one that was taken over on one way only": (
+        [(), [("s", "0")], [("f", "1")], [("s", "0")]],
+        "0",
+        "0 3",
+    ),
+    "a handler that failed": ([(), [("f", "0")]], "0 1", "1"),
+    "a handler that fired and lacked another": (
+        [(), (), [("f", "0"), ("s", "1")], [("s", "2")]],
+        "0 1",
+        "1 2 3",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_what_runs_again(flows: FlowSite, case: str) -> None:
+    """The steps whose failures reached the end of the workflow, and what they held up."""
+    graph, fails, again = CASES[case]
+    run = await submitted(graph)
+    await flows.run(fails=fails.split())
+    assert await run.resume() == len(again.split())
+    assert await flows.run() == [f"w:{place}" for place in again.split()]
+    status = await run.status()
+    assert (status.state, status.runs, status.left) == ("done", 1, 0)
+    assert flows.leaks() == []
+
+
+async def test_a_step_that_is_not_needed_stays_so(flows: FlowSite) -> None:
+    """A step that a failure has cancelled knows later what its other predecessors meant for it."""
+    run = await submitted([(), (), [("f", "0")], [("s", "1"), ("s", "2")]])
+    first, second = await flows.fetch()
+    await flows.settle(second, "dead")
+    await flows.settle(first)
+    assert (await run.status()).state == "failed"
+    assert await run.resume() == 2
+    assert await flows.run() == ["w:1"]
+    assert flows.states("w")["3"] == "cancelled"
+    assert (await run.status()).state == "done"
+
+
+async def test_it_can_fail_again(flows: FlowSite) -> None:
+    """Each time only what failed runs again, with a new generation."""
+    run = await submitted([(), [("s", "0")]])
+    gens = set()
+    for number in range(1, 4):
+        (delivery,) = await flows.fetch()
+        gens.add(delivery.gen)
+        await flows.settle(delivery, "dead")
+        assert await run.resume() == 2
+        assert (await run.status()).runs == number
+        assert await flows.settle(delivery) == "STALE"
+    assert len(gens) == 3
+    assert await flows.run() == ["w:0", "w:1"]
+    assert flows.ends() == {"w:0": 4, "w:1": 4}
+
+
+async def test_added_steps_run_again(flows: FlowSite) -> None:
+    """The step that added them does not; those behind it wait for them."""
+    run = await submitted([(), [("s", "0")]])
+    (first,) = await flows.fetch()
+    await flows.settle(first, "done", flows.added_by(first, [(), ()], Noop()))
+    await flows.run(fails=["0.1"])
+    assert (await run.status()).state == "failed"
+    assert await run.resume() == 2
+    assert await flows.run() == ["w:0.1", "w:1"]
+    assert (await run.status()).state == "done"
+    assert flows.leaks() == []
+
+
+async def test_deeply_added_steps_run_again(flows: FlowSite) -> None:
+    """However deep they are, each step above waits for them again."""
+    run = await submitted([(), [("s", "0")]])
+    for _ in range(3):
+        (one,) = await flows.fetch()
+        await flows.settle(one, "done", flows.added_by(one, [()], Noop()))
+    await flows.run(fails=["0.0.0.0"])
+    assert await run.resume() == 2
+    assert flows.states("w")["1"] == "waiting"
+    assert await flows.run() == ["w:0.0.0.0", "w:1"]
+    assert (await run.status()).state == "done"
+
+
+@pytest.mark.parametrize("calls", range(1, 8))
+async def test_an_interrupted_resume_is_continued(
+    flows: FlowSite, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    """Wherever its caller dies: a repeated call, or the leader, does the rest once."""
+    run = await submitted([(), [("s", "0")], [("s", "1")], (), [("f", "3")], ()])
+    await flows.run(fails=["0", "3", "5"])
+    scripts, made = flows.app.broker.scripts, 0
+    plain = scripts.run
+
+    async def fails_soon(name: str, *args: object) -> object:
+        nonlocal made
+        made += name == "workflow_resume"
+        if name == "workflow_resume" and made >= calls:
+            raise OSError("the program died")
+        return await plain(name, *args)
+
+    monkeypatch.setattr(scripts, "run", fails_soon)
+    try:
+        await run.resume()
+    except OSError:
+        monkeypatch.undo()
+        for id in await flows.app.client.workflows.unfinished():
+            await workflows.go_on(flows.app.client, id)
+        if (await run.status()).state == "failed":
+            await run.resume()
+    assert await flows.run() == ["w:0", "w:5", "w:1", "w:2"]
+    status = await run.status()
+    assert (status.state, status.runs) == ("done", 1)
+    assert await flows.app.client.workflows.unfinished() == []
+    assert flows.leaks() == []
+
+
+async def test_two_resumes_at_a_time_are_one(flows: FlowSite) -> None:
+    """Both find the same work; each step runs once."""
+    import asyncio
+
+    run = await submitted([(), [("s", "0")], [("s", "1")]])
+    await flows.run(fails=["0"])
+    await asyncio.gather(*(run.resume() for _ in range(5)), return_exceptions=True)
+    assert await flows.run() == ["w:0", "w:1", "w:2"]
+    assert (await run.status()).runs == 1
+
+
+@pytest.mark.parametrize("state", ["done", "running", "cancelled"])
+async def test_only_a_failed_workflow_is_resumed(flows: FlowSite, state: str) -> None:
+    """The caller learns in which state it is."""
+    run = await submitted([()])
+    if state == "cancelled":
+        await run.cancel()
+    elif state == "done":
+        await flows.run()
+    with pytest.raises(ConflictError, match=f"workflow w is {state}: only a failed workflow"):
+        await run.resume()
+
+
+async def test_a_failed_workflow_is_kept_for_a_week(flows: FlowSite) -> None:
+    """Then it is forgotten with all that it kept; an unknown one is refused."""
+    run = await submitted([(), [("s", "0")]])
+    await flows.run(fails=["0"])
+    for key in flows.keys("f:*"):
+        assert 6.9 * 86400 < flows.redis.ttl(P + key) <= 7 * 86400, key
+    assert {"s:w:0", "s:w:1", "n:w:0"} <= {*flows.keys("[sn]:*")}
+    for key in flows.keys("f:*"):
+        flows.redis.delete(P + key)
+    await flows.walk()
+    assert all(0 < flows.redis.ttl(P + key) <= 86400 for key in flows.keys("[snk]:*"))
+    assert flows.leaks() == []
+    with pytest.raises(NotFoundError):
+        await run.resume()
+
+
+async def test_a_resumed_workflow_does_not_expire(flows: FlowSite) -> None:
+    """Its keys last until it has ended again."""
+    run = await submitted([(), [("s", "0")]])
+    await flows.run(fails=["1"])
+    await run.resume()
+    assert {flows.redis.ttl(P + key) for key in flows.keys("f:*")} == {-1}
+    await flows.run()
+    assert -1 not in {flows.redis.ttl(P + key) for key in flows.keys("f:*")}
+
+
+def test_long_chains_are_no_recursion() -> None:
+    """Ten thousand steps that failed one after the other run again."""
+    after = {str(n): [f"s{n - 1}"] if n else [] for n in range(10_000)}
+    assert runs_again({*after}, after) == {*after}

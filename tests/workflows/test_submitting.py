@@ -1,0 +1,183 @@
+"""Submitting workflows: once per id, all steps or none, and none before all are there."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+from workflows.flow_site import FlowSite, P, submitted, workflow_of
+from workflows.flow_tasks import Add, Late, Noop, Only
+
+from nonet import InvalidArgumentsError, NonetError, Workflow, group
+from nonet.stores.connection.redis import script
+from nonet.stores.queue import workflows as stored
+from nonet.stores.queue.submissions import Submission
+
+
+async def test_an_id_is_submitted_once(flows: FlowSite) -> None:
+    """Also with other steps, while it runs and after its end."""
+    run = await submitted([(), [("s", "0")]])
+    before = flows.keys()
+    assert await submitted([(), (), ()]) == run
+    assert flows.keys() == before
+    assert await flows.run() == ["w:0", "w:1"]
+    assert await submitted([(), (), ()]) == run
+    assert await flows.fetch() == []
+
+
+async def test_programs_that_submit_the_same_at_a_time(
+    flows: FlowSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their calls mix, and each step exists once."""
+    monkeypatch.setattr(stored, "_MOST", 3)
+    graph = [[("s", str(each)) for each in range(n) if (n - each) in (1, 3)] for n in range(12)]
+    await asyncio.gather(*(submitted(graph) for _ in range(4)))
+    assert len(await flows.run()) == 12
+    assert set(flows.ends().values()) == {1}
+    assert (await flows.app.workflow("w").status()).state == "done"
+    assert flows.leaks() == []
+
+
+async def test_nothing_starts_before_all_is_there(
+    flows: FlowSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last of many calls starts the steps without predecessors."""
+    monkeypatch.setattr(stored, "_MOST", 3)
+    scripts = flows.app.broker.scripts
+    plain, early = scripts.run_confirmed, []
+
+    async def fetch_before(name: str, *args: object) -> object:
+        early.extend(await flows.fetch())
+        return await plain(name, *args)
+
+    monkeypatch.setattr(scripts, "run_confirmed", fetch_before)
+    await submitted([(), (), *([("s", "0"), ("a", "1")] for _ in range(10))])
+    assert early == []
+    assert len(await flows.run()) == 12
+
+
+async def test_an_invalid_step_submits_nothing(flows: FlowSite) -> None:
+    """All steps are checked before the first is submitted."""
+    flow = Workflow()
+    flow.step(Noop())
+    flow.step(Add(1, 2), labels={"priority": "urgent"})
+    with pytest.raises(InvalidArgumentsError, match="urgent"):
+        await flow.submit(id="w")
+    assert flows.keys("[ftb]:*") == []
+
+
+@pytest.mark.parametrize("id", ["", "a b", "x" * 91, "a\n", "ä", 7, "a:live", "a:graph"])
+async def test_invalid_ids_are_refused(flows: FlowSite, id: str) -> None:
+    """With what an id must be."""
+    with pytest.raises(InvalidArgumentsError, match=r"id .* must"):
+        await submitted([()], id)
+
+
+async def test_the_id_of_a_task_is_refused(flows: FlowSite) -> None:
+    """A workflow and a task cannot share an id."""
+    await Noop().schedule(id="w")
+    with pytest.raises(NonetError, match="another task has the id of the workflow"):
+        await submitted([()])
+
+
+async def test_a_unique_class_is_refused(flows: FlowSite) -> None:
+    """It could be merged with a task for which the workflow does not wait; the error says so."""
+    with pytest.raises(InvalidArgumentsError, match=r"workflow waits for its own tasks.*unique"):
+        await group(Noop(), Only(1)).submit()
+    flow = Workflow()
+    number = flow.step(Add(1, 2))
+    flow.step(Only.given(number=number))
+    with pytest.raises(InvalidArgumentsError, match=r"workflow waits for its own tasks.*unique"):
+        await flow.submit()
+    assert flows.keys("[ftbu]:*") == []
+
+
+async def test_a_delay_counts_from_the_release(flows: FlowSite) -> None:
+    """A step waits after its predecessors have ended, not after the submission."""
+    flow = Workflow()
+    first = flow.step(Noop())
+    flow.step(Noop(), after=first, delay=timedelta(seconds=50))
+    await flow.submit(id="w")
+    await asyncio.sleep(0)
+    (delivery,) = await flows.fetch()
+    await flows.settle(delivery)
+    now = (await flows.app.broker.logical_now()).timestamp()
+    due = flows.redis.zscore(f"{P}tasks:delayed", "w:1")
+    assert due is not None and 49 < due / 1e6 - now <= 50
+    assert flows.record("w:1")["state"] == "delayed"
+    assert flows.leaks() == [] or flows.redis.exists(f"{P}t:w:1")
+
+
+async def test_a_deadline_counts_from_the_release(flows: FlowSite) -> None:
+    """While a step is blocked it cannot be late; an expired one fails its successors."""
+    flow = Workflow()
+    first = flow.step(Noop())
+    late = flow.step(Late(), after=first)
+    flow.step(Noop(), after=late)
+    run = await flow.submit(id="w")
+    assert flows.redis.zcard(f"{P}deadlines") == 0
+    (delivery,) = await flows.fetch()
+    await flows.settle(delivery)
+    now = (await flows.app.broker.logical_now()).timestamp()
+    deadline = flows.redis.zscore(f"{P}deadlines", "w:1")
+    assert deadline is not None and 0 < deadline / 1e6 - now <= Late.start_by
+    flows.redis.hset(f"{P}t:w:1", "start_by", "1|")
+    flows.redis.zadd(f"{P}deadlines", {"w:1": 1})
+    await flows.app.broker.promote()
+    assert flows.states("w") == {"0": "done", "1": "expired", "2": "cancelled"}
+    assert (await run.status()).state == "failed"
+
+
+async def test_older_workers_hand_steps_on(flows: FlowSite) -> None:
+    """A worker that reads format 1 neither runs nor ends a step; one that reads 2 runs it."""
+    await submitted([(), [("s", "0")]])
+    source, _ = script("fetch")
+    older = source.replace("local FORMAT = 2\n", "local FORMAT = 1\n")
+    assert older != source
+    waits = (30_000_000, 300_000_000, 60_000_000)
+    args = ("60000|60000|0", "small-old", "small", 10, 200, 30_000, *waits, 0, 4096, "", 10, 10)
+    answer = flows.redis.eval(older, 1, P, *args)
+    assert len(answer) == 4, "it was delivered"
+    record = flows.record("w:0")
+    assert (record["state"], record["handed"], record["v"]) == ("waiting", "1", "2")
+    assert record["blocker"].startswith("task format 2, read here up to 1")
+    flows.redis.zadd(f"{P}tasks:delayed", {"w:0": 1})
+    await flows.app.broker.promote()
+    assert await flows.run() == ["w:0", "w:1"]
+
+
+async def test_an_older_program_may_cancel_a_blocked_step(flows: FlowSite) -> None:
+    """Its script cannot end the step, and orders it; the next worker ends it without running it."""
+    await submitted([(), [("s", "0")]])
+    source, _ = script("cancel")
+    older = source.replace("local FORMAT = 2\n", "local FORMAT = 1\n")
+    answer = flows.redis.eval(older, 1, P, "60000|60000|0", 0, "by a test", "by a test", "w:1", "")
+    assert answer == ["cancelling"]
+    await flows.app.broker.promote()
+    assert await flows.run() == ["w:0"]
+    assert flows.states("w") == {"0": "done", "1": "cancelled"}
+    assert flows.leaks() == []
+
+
+async def test_a_step_counts_as_an_unfinished_task(flows: FlowSite) -> None:
+    """Ceilings and lists see blocked steps; when all have ended nothing is counted."""
+    await submitted([(), [("s", "0")], [("f", "0")]])
+    field = "normal:small|flow_tasks:Noop"
+    assert flows.redis.hget(f"{P}active", field) == "3"
+    await flows.walk()
+    assert flows.redis.hget(f"{P}active", field) == "3"
+    await flows.run()
+    assert flows.redis.hgetall(f"{P}active") == {}
+
+
+def test_calls_are_small() -> None:
+    """No call has more than so many steps and edges; only the last one starts the workflow."""
+    flow = workflow_of([(), *([("s", "0")] for _ in range(1200))])
+    edges = [("s", "0", step.place) for step in flow.steps[1:]]
+    sent = [Submission(f"w:{step.place}", "m:T", "normal:small", b"e") for step in flow.steps]
+    calls = [*stored._calls(sent, edges)]
+    assert all(0 < len(rows) + len(some) <= stored._MOST for rows, some, _ in calls)
+    assert [is_last for *_, is_last in calls] == [False] * (len(calls) - 1) + [True]
+    assert [row for rows, *_ in calls for row in rows] == sent
+    assert sorted(edge for _, some, _ in calls for edge in some) == sorted(edges)

@@ -1,0 +1,67 @@
+"""Workflows of programs without an event loop: `nonet.sync`, with a real worker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemons import Daemon
+from workflows import flow_tasks
+from workflows.flow_tasks import Add, Fail, Note, Sum
+
+from nonet import ConflictError, TaskFailed, Workflow, chord, ended, sync
+from nonet.tasks.workflows import PREVIOUS
+
+pytestmark = pytest.mark.server
+
+
+@pytest.fixture
+def app(redis_url: str, tmp_path: Path) -> Iterator[sync.Nonet]:
+    """An open application, and a worker of small tasks."""
+    environment = {
+        "NONET_REDIS_URL": redis_url,
+        "NONET_STATE_DIR": str(tmp_path),
+        "NONET_TASKS": flow_tasks.__name__,
+    }
+    log = tmp_path / "worker.log"
+    worker = Daemon("task-worker", "--size", "small", environment=environment, log=log)
+    settings = {"redis_url": redis_url, "state_dir": tmp_path, "tasks": (flow_tasks.__name__,)}
+    with worker, sync.Nonet.from_settings(**settings) as opened:
+        worker.wait_ready()
+        yield opened
+
+
+def test_a_chord_is_submitted_and_waited_for(app: sync.Nonet) -> None:
+    """The last step gets the results of the others; the run is known by its id."""
+    workflow = chord([Add(1, 2), Add(3, 4)], Sum.given(numbers=PREVIOUS))
+    run = app.submit_workflow(workflow, id="sums")
+    assert run.result(workflow.steps[-1], timeout=60) == 10
+    assert run.wait(timeout=60).state == "done"
+    assert app.workflow("sums").status().total == 3
+    assert [step.state for step in run.steps()] == ["done"] * 3
+    assert [found.id for found in app.workflows()] == ["sums"]
+    with pytest.raises(ConflictError, match="done"):
+        run.cancel()
+
+
+def test_a_failed_one_is_resumed(app: sync.Nonet) -> None:
+    """What failed runs again, and fails again."""
+    workflow = Workflow()
+    broken = workflow.step(Fail("no luck"))
+    workflow.step(Note(), after=ended(broken))
+    run = app.submit_workflow(workflow)
+    assert run.wait(timeout=60).state == "failed"
+    assert run.resume() >= 1
+    assert run.wait(timeout=60).runs == 1
+    with pytest.raises(TaskFailed, match="no luck"):
+        run.result(broken, timeout=60)
+
+
+def test_a_running_one_is_cancelled(app: sync.Nonet) -> None:
+    """Its steps that wait never run."""
+    workflow = Workflow()
+    workflow.step(Add(1, 2), delay=3600)
+    run = app.submit_workflow(workflow)
+    assert run.cancel("not needed") == "cancelled"
+    assert "not needed" in run.status().reason
