@@ -17,7 +17,7 @@ LOCKED := uv.lock pyproject.toml scripts/sync scripts/helm
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test quick check docs reference screens faults soak bench compare bench-quick budget image image-test audit sbom dist release format clean servers
+.PHONY: help demo test quick check docs reference screens faults soak bench compare compare-sync bench-quick budget image image-test audit sbom dist release format clean servers
 
 help:             ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -63,6 +63,9 @@ bench: $(DEV) servers ## how fast it is, next to bare redis-py (and its peers, s
 
 compare: $(DEV) servers ## Nonet next to its peers, each installed from the package index; --write: into docs/benchmarks.md and README.md
 	@$(BIN)/python benchmarks/compare.py $(ARGS)
+
+compare-sync: $(DEV) servers ## how fast programs without an event loop submit, next to huey, RQ, dramatiq and Celery
+	@$(BIN)/python benchmarks/compare_sync.py $(ARGS)
 
 bench-quick: $(DEV) servers ## the same with little load, in two minutes at most
 	@$(BIN)/python benchmarks/bench.py --load quick $(ARGS)

@@ -30,9 +30,9 @@ from typing import Any
 
 from place import Daemon, Place
 
-_ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[1]
 _PROGRAMS = Path(__file__).resolve().parent / "compared"
-_ENVIRONMENTS = _ROOT / ".venv-compare"
+_ENVIRONMENTS = ROOT / ".venv-compare"
 _DRAINED, _LATE, _LATE_RATE, _KILLED = 10_000, 100, 20.0, 100
 _PATIENCE_SECONDS = 120.0
 _LINE = struct.Struct(
@@ -53,14 +53,14 @@ class System:
     packages: tuple[str, ...]
 
 
-_COMMON = ("uvloop==0.23.0", "hiredis==3.5.0")
+COMMON = ("uvloop==0.23.0", "hiredis==3.5.0")
 SYSTEMS = {
-    "nonet": System("Nonet", (str(_ROOT), *_COMMON)),
-    "docket": System("docket", ("pydocket==0.27.0", *_COMMON)),
-    "streaq": System("streaQ", ("streaq==7.2.0", *_COMMON)),
-    "taskiq": System("taskiq", ("taskiq==0.13.0", "taskiq-redis==1.2.4", *_COMMON)),
-    "saq": System("SAQ", ("saq[redis]==0.26.4", "typing_extensions", *_COMMON)),
-    "arq": System("arq", ("arq==0.28.0", *_COMMON)),
+    "nonet": System("Nonet", (str(ROOT), *COMMON)),
+    "docket": System("docket", ("pydocket==0.27.0", *COMMON)),
+    "streaq": System("streaQ", ("streaq==7.2.0", *COMMON)),
+    "taskiq": System("taskiq", ("taskiq==0.13.0", "taskiq-redis==1.2.4", *COMMON)),
+    "saq": System("SAQ", ("saq[redis]==0.26.4", "typing_extensions", *COMMON)),
+    "arq": System("arq", ("arq==0.28.0", *COMMON)),
     "celery": System("Celery", ("celery[redis]==5.7.0", "gevent==26.9.0", "hiredis==3.5.0")),
     "dramatiq": System("dramatiq", ("dramatiq[redis]==2.2.1", "hiredis==3.5.0")),
     "huey": System("huey", ("huey==3.5.4", "redis==8.1.0", "hiredis==3.5.0")),
@@ -98,7 +98,7 @@ def main() -> None:
     if unknown := set(names) - set(SYSTEMS):
         sys.exit(f"unknown system: {', '.join(sorted(unknown))}; there are {', '.join(SYSTEMS)}")
     for name in names:
-        _install(name)
+        install(name, SYSTEMS[name])
     found = {name: Found() for name in names}
     complete = asyncio.run(_measure(found, options.rounds))
     lines = _lines(found)
@@ -107,7 +107,7 @@ def main() -> None:
     if options.write and complete:
         for page, rows in PAGES.items():
             shown = [line for line in lines if line.split("|")[1].strip() in rows]
-            path = _ROOT / page
+            path = ROOT / page
             path.write_text(with_rows(path.read_text(), shown, options.rounds))
     sys.exit(0 if complete else 1)
 
@@ -140,7 +140,7 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _install(name: str) -> None:
+def install(name: str, system: System) -> None:
     """Create or update the environment of a system."""
     place = _ENVIRONMENTS / name
     uv = [sys.executable, "-m", "uv"]
@@ -148,7 +148,7 @@ def _install(name: str) -> None:
         sys.exit("uv is missing: run `make compare`, which installs it")
     if not (place / "bin" / "python").exists():
         subprocess.run([*uv, "venv", "--quiet", str(place)], check=True)
-    packages = ["--reinstall-package", "nonet", *SYSTEMS[name].packages]
+    packages = ["--reinstall-package", "nonet", *system.packages]
     python = str(place / "bin" / "python")
     subprocess.run([*uv, "pip", "install", "--quiet", "--python", python, *packages], check=True)
 
@@ -177,7 +177,7 @@ async def _try(measurement: Coroutine[Any, Any, None]) -> bool:
 
 
 async def _drain(name: str, kept: Found) -> None:
-    with _Site(name) as site:
+    with Site(name) as site:
         submitted = await site.submit("nothing", _DRAINED)
         kept.add(SUBMIT, _DRAINED / submitted["seconds"])
         with site.worker():
@@ -186,7 +186,7 @@ async def _drain(name: str, kept: Found) -> None:
 
 
 async def _latency(name: str, kept: Found) -> None:
-    with _Site(name) as site, site.worker():
+    with Site(name) as site, site.worker():
         await site.submit("nothing", 1)  # a worker that has run a task is ready
         await site.until(0, 1)
         site.forget()
@@ -198,7 +198,7 @@ async def _latency(name: str, kept: Found) -> None:
 
 async def _kill(name: str, kept: Found) -> None:
     """Kill a worker whose tasks have all started, start another, and count the tasks that end."""
-    with _Site(name) as site:
+    with Site(name) as site:
         await site.submit("pause", _KILLED)
         with site.worker() as worker:
             await site.until(0, _KILLED)
@@ -222,7 +222,7 @@ class _Worker(Daemon):
             self.kill()
 
 
-class _Site:
+class Site:
     """A Redis, a journal, and the programs of one system."""
 
     def __init__(self, name: str) -> None:
@@ -232,9 +232,9 @@ class _Site:
         self._journal = Path(self._home.name) / "journal"
         self._logs: list[Path] = []
 
-    def __enter__(self) -> _Site:
+    def __enter__(self) -> Site:
         self._place.__enter__()
-        if self._name == "nonet":
+        if self._name.startswith("nonet"):
             self._place.fresh()
         self.forget()
         return self

@@ -42,6 +42,7 @@ from nonet.tasks.sync_handles import Handle
 from nonet.tasks.sync_runs import WorkflowRun
 from nonet.tasks.task import (
     BaseTask,
+    Options,
     SubmitManyOptions,
     SubmitOptions,
     TaskOf,
@@ -200,6 +201,10 @@ class Nonet:
         made: Any = self._client().submit_many(tasks, **options)
         handles: list[Handle[R]] = complete(made)
         return handles
+
+    def check(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> None:
+        """Check a task as `submit` does, for the framework, and submit nothing."""
+        self._client().envelopes.prepare(task, Options(**options))
 
     def status(self, id: str) -> TaskStatus:
         """Return the status of a task; raises as `nonet.Nonet.status`.

@@ -38,7 +38,6 @@ from nonet import BaseTask, ChildResult, LockedObjectType
 from nonet.contrib import sentry
 from nonet.tasks import carried, hooks, middleware
 from nonet.tasks.injection import REGISTRY
-from nonet.tasks.task import bind_submitter
 from nonet.testing import System, run_inline
 
 SECTIONS = ("Args", "Attributes", "Class attributes")
@@ -175,14 +174,7 @@ def django(monkeypatch: pytest.MonkeyPatch) -> Iterator[types.ModuleType]:
     from nonet.contrib.django import submitting  # needs settings
 
     yield submitting
-    if (opened := submitting._background) is not None:
-        bind_submitter(opened.app.client)  # closing it undoes that
-        closing = opened.app.__aexit__(None, None, None)
-        asyncio.run_coroutine_threadsafe(closing, opened.loop).result(10)
-        opened.loop.call_soon_threadsafe(opened.loop.stop)
-        opened.thread.join(10)
-        opened.loop.close()
-        submitting._background = None
+    submitting.project.close()
     connections.close_all()
 
 
@@ -207,7 +199,6 @@ def module(django: types.ModuleType) -> Iterator[types.ModuleType]:
         parts=["a", "b"],
         sentry_sdk=sentry_sdk,
         socket=socket,
-        submit=django.submit,
         submit_on_commit=django.submit_on_commit,
         threading=threading,
         time=time,

@@ -264,10 +264,7 @@ class Link(BaseTask):
     left: int
     name: str
     size = Size.SMALL
-    done = False
 
     async def execute(self) -> None:
         if self.left > 1:
             context().after_commit(Link(self.left - 1, self.name))
-        else:
-            Link.done = True

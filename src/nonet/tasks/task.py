@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
@@ -336,8 +336,8 @@ class BaseTask(Constructible):
     def schedule_sync(self: Any, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
         """Submit this task from a program, a thread or a ``def execute`` without an event loop.
 
-        It works wherever an application is open: one of `nonet.sync`, or an asynchronous one, which
-        opens connections for threads when they are first needed. It blocks until Redis has
+        It works wherever an application is open: one of ``nonet.sync``, or an asynchronous one,
+        which opens connections for threads when they are first needed. It blocks until Redis has
         answered; in a coroutine use `schedule`.
 
         Args:

@@ -3,7 +3,7 @@
 Add ``"nonet.contrib.django"`` to ``INSTALLED_APPS``; ``NONET = {"REDIS_URL": â€¦}`` are its settings.
 
     settings      NONET, and the modules named tasks of all applications
-    submitting    submit, submit_on_commit
+    submitting    submit_on_commit; opens the application that .schedule_sync() uses
     checks        what manage.py check says of Nonet
     discovery     the module that daemons load: sets Django up, and names the modules with tasks
     connections   closes database connections around attempts
@@ -12,6 +12,6 @@ Add ``"nonet.contrib.django"`` to ``INSTALLED_APPS``; ``NONET = {"REDIS_URL": â€
 
 from __future__ import annotations
 
-from nonet.contrib.django.submitting import submit, submit_on_commit
+from nonet.contrib.django.submitting import submit_on_commit
 
-__all__ = ["submit", "submit_on_commit"]
+__all__ = ["submit_on_commit"]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from django.apps import AppConfig
 
 from nonet.contrib.django.settings import apply_settings
+from nonet.contrib.django.submitting import project
+from nonet.tasks.task import bind_sync_submitter
 
 
 class NonetConfig(AppConfig):
-    """Applies the settings of the project, and registers the checks."""
+    """Applies the settings of the project, registers the checks, and lets tasks be submitted."""
 
     name = "nonet.contrib.django"
     label = "nonet"
@@ -18,3 +20,5 @@ class NonetConfig(AppConfig):
         """Called by Django when all applications are loaded."""
         apply_settings()
         from nonet.contrib.django import checks  # noqa: F401  # registers them, needs the settings
+
+        bind_sync_submitter(project)

@@ -1,45 +1,17 @@
-"""Submit tasks from views and other code without an event loop."""
+"""Submit tasks from views: at the commit of a transaction, or with ``.schedule_sync()``."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import Any, Unpack
 
 from django.db import transaction
 
-from nonet.app import Nonet
+from nonet import sync
 from nonet.base.ids import new_id
-from nonet.tasks.task import BaseTask, Options, SubmitOptions, unbind_submitter
-
-_T = TypeVar("_T")
-
-_OPEN_SECONDS = 30.0
-
-
-def submit(task: BaseTask, **options: Unpack[SubmitOptions]) -> str:
-    """Submit a task now.
-
-    In a transaction prefer `submit_on_commit`: a worker may start the task before you commit, and
-    also runs it if you roll back. In an asynchronous view call ``await sync_to_async(submit)(…)``.
-
-    Args:
-        task: an instance of a task class of an application.
-        options: those of `nonet.BaseTask.schedule`.
-
-    Returns:
-        The id of the task.
-
-    Raises:
-        NonetError: as `nonet.Nonet.submit`.
-
-    Example:
-        id = submit(SendInvoice(4711, "me@example.org"), labels={"customer": "acme"})
-    """
-    return str(_with_application(lambda app: app.submit(task, **options)))
+from nonet.tasks.task import BaseTask, SubmitOptions, TaskOf
 
 
 def submit_on_commit(
@@ -48,12 +20,13 @@ def submit_on_commit(
     """Submit a task when the current transaction commits, or now if there is none.
 
     The task is validated at once. It is not submitted if the transaction rolls back, and lost if
-    the process dies between the commit and the submission.
+    the process dies between the commit and the submission. A durable class is not lost with
+    ``task.schedule_sync(transaction=connection)``.
 
     Args:
         task: an instance of a task class of an application.
         using: alias of the database; None: the default one.
-        options: those of `nonet.BaseTask.schedule`.
+        options: those of `nonet.BaseTask.schedule_sync`.
 
     Returns:
         The id that the task will have, unless another task holds its unique key by then.
@@ -69,57 +42,39 @@ def submit_on_commit(
     """
     if options.get("id") is None:
         options["id"] = new_id()
-    _with_application(partial(_check, task, Options(**options)))
-    transaction.on_commit(partial(submit, task, **options), using=using)
+    project.app().check(task, **options)
+    transaction.on_commit(partial(project.submit, task, **options), using=using)
     return str(options["id"])
 
 
-async def _check(task: BaseTask, options: Options, app: Nonet) -> None:
-    app.client.envelopes.prepare(task, options)
-
-
-def _with_application(work: Callable[[Nonet], Awaitable[_T]]) -> _T:
-    """Do work with the application of this process: the one place that knows how it is open.
-
-    It is open in a thread of its own, in whose loop the work runs, with the context variables of
-    the caller.
-    """
-    global _background
-    with _opening:
-        if _background is None:
-            _background = _Background()
-        background = _background
-
-    async def run() -> _T:
-        return await work(background.app)
-
-    return asyncio.run_coroutine_threadsafe(run(), background.loop).result()
-
-
-class _Background:
-    """An open application in a daemon thread."""
+class Project:
+    """The application of this project, which its first submission opens."""
 
     def __init__(self) -> None:
-        self.app = Nonet.from_settings()
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, name="nonet", daemon=True)
-        self.thread.start()
-        asyncio.run_coroutine_threadsafe(self._open(), self.loop).result(_OPEN_SECONDS)
+        self._app: sync.Nonet | None = None
+        self.renew_lock()
 
-    async def _open(self) -> None:
-        await self.app.__aenter__()
-        # `.schedule()` runs in the loop of its caller, where this client must not be used.
-        unbind_submitter(self.app.client)
+    def renew_lock(self) -> None:
+        """A server may fork while another thread of the parent holds the lock."""
+        self._opening = threading.Lock()
+
+    def app(self) -> sync.Nonet:
+        """Return the open application."""
+        with self._opening:
+            if self._app is None:
+                self._app = sync.Nonet.from_settings().open()
+        return self._app
+
+    def submit(self, task: TaskOf[Any], **options: Unpack[SubmitOptions]) -> sync.Handle[Any]:
+        """Submit a task, for ``.schedule_sync()``."""
+        return self.app().submit(task, **options)
+
+    def close(self) -> None:
+        """Close the application, for tests."""
+        if self._app is not None:
+            self._app.close()
+        self._app = None
 
 
-_background: _Background | None = None
-_opening = threading.Lock()
-
-
-def _forget() -> None:
-    """In a process that a server has forked: its parent has the thread, and perhaps the lock."""
-    global _background, _opening
-    _background, _opening = None, threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget)
+project = Project()
+os.register_at_fork(after_in_child=project.renew_lock)

@@ -7,7 +7,7 @@ from django.urls import path
 from invoices.models import Invoice
 from invoices.tasks import Counts, IsOpen, Send, SendIsolated, user
 from nonet import InvalidArgumentsError
-from nonet.contrib.django import submit, submit_on_commit
+from nonet.contrib.django import submit_on_commit
 
 KINDS = {"Send": Send, "SendIsolated": SendIsolated}
 
@@ -43,8 +43,8 @@ def refuse(request: HttpRequest) -> JsonResponse:
 
 
 def count(request: HttpRequest) -> JsonResponse:
-    opened = [submit(IsOpen()) for _ in range(3)]
-    return JsonResponse({"id": submit(Counts()), "open": opened})
+    opened = [IsOpen().schedule_sync() for _ in range(3)]
+    return JsonResponse({"id": Counts().schedule_sync(), "open": opened})
 
 
 urlpatterns = [

@@ -1,9 +1,10 @@
 -- lib/workflow: needs base, wake, record, submitting, index, group, finish, ending. Workflows: tasks that run in the
 -- order of their edges. A workflow never ends, and no step is released, twice: everything here can be repeated.
 --
--- HASH f:WORKFLOW: state (building | running | resuming | done | failed | cancelled), cancel (why), failed (a step whose
--- failure no edge took over or passed on), first (the first step whose failure no edge took over), kept and kept_failed (ms). A step has the id WORKFLOW:PLACE; the place of a step
--- that another one added begins with the place of that one and a dot. Keys of a step:
+-- HASH f:WORKFLOW: state (building | running | resuming | done | failed | cancelled); cancel (why); failed (a step whose
+-- failure no edge took over or passed on); first (the first step whose failure no edge took over); kept, kept_failed (ms).
+-- A step has the id WORKFLOW:PLACE. The place of a step that another one added begins with the place of that one and a
+-- dot. Keys of a step:
 --   t:ID  its record from the beginning: state waiting and field blocked until its predecessors have ended
 --   m:ID  SET   places of predecessors that have not ended; * stands for the start of the workflow, which has edges
 --               to the steps without predecessors
