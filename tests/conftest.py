@@ -20,6 +20,7 @@ from sharing import shared
 from nonet.base.keys import STRUCTURE
 from nonet.stores.namespace.sandbox import leaked_keys
 from nonet.stores.queue.broker import Broker
+from nonet.tasks import carried, hooks, middleware
 
 # pytest-xdist sets it, and commands would wrap their lines.
 os.environ.pop("COLUMNS", None)
@@ -55,6 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_report_header() -> list[str]:
     """Which servers the tests run against."""
     return [RedisServer.version(), MariaServer.version(), PostgresServer.version()]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What modules register for their process, when tests import them, is for daemons only."""
+    monkeypatch.setattr(hooks, "_registered", {})
+    monkeypatch.setattr(carried, "_carried", {})
+    monkeypatch.setattr(middleware, "_registered", [])
+    monkeypatch.setattr(middleware.Middlewares, "are_around_submit", False)
 
 
 @pytest.fixture(scope="session")

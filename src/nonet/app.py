@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from nonet.sync import Nonet as SyncNonet
     from nonet.tasks.hooks import Hook
     from nonet.tasks.sync_handles import Handle as SyncHandle
+    from nonet.tasks.sync_runs import WorkflowRun as SyncWorkflowRun
     from nonet.worker.worker import Worker
 
 
@@ -902,3 +903,7 @@ class _Beside:
     def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> SyncHandle[Any]:
         """Submit one task."""
         return self._app.sync.submit(task, **options)
+
+    def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> SyncWorkflowRun:
+        """Submit a workflow."""
+        return self._app.sync.submit_workflow(workflow, id=id)

@@ -204,7 +204,7 @@ class Nonet:
 
     def check(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> None:
         """Check a task as `submit` does, for the framework, and submit nothing."""
-        self._client().envelopes.prepare(task, Options(**options))
+        self._client().envelopes.prepare(task, Options.named(options))
 
     def status(self, id: str) -> TaskStatus:
         """Return the status of a task; raises as `nonet.Nonet.status`.
@@ -351,7 +351,7 @@ class Nonet:
             workflow, id: as of `nonet.Nonet.submit_workflow`, which raises the same.
 
         Example:
-            run = sync_app.submit_workflow(chain(Add(1, 2), Add(3, 4)))
+            run = app.submit_workflow(chain(Add(1, 2), Add(3, 4)))
             assert run.wait(timeout=30).state == "done"
         """
         return WorkflowRun(complete(self._client().submit_workflow(workflow, id=id)), self)

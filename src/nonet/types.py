@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from nonet.tasks.injection.providers import Provider, ReadsMetadata, Scope
     from nonet.tasks.locks import LockKind
     from nonet.tasks.task import FromClass, SubmitManyOptions, SubmitOptions, TaskOf, TaskOptions
+    from nonet.tasks.workflows import Added, After, Edge, Part
     from nonet.testing.options import Tasks
     from nonet.web.mounted import Check
     from nonet.worker.worker import Worker
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 __all__ = [
     "ACTIONS",
     "Action",
+    "Added",
+    "After",
     "Broker",
     "Check",
     "DeadLetter",
@@ -50,6 +53,7 @@ __all__ = [
     "Debugger",
     "Delay",
     "Diagnosis",
+    "Edge",
     "EntryStatus",
     "FromClass",
     "Hook",
@@ -58,6 +62,7 @@ __all__ = [
     "Lifespan",
     "LockKind",
     "Overview",
+    "Part",
     "PipelineHost",
     "Policy",
     "Principal",
@@ -81,6 +86,7 @@ __all__ = [
 # The module that defines each name.
 _HOME = {
     **dict.fromkeys(("ACTIONS", "Action", "Principal", "Role"), "rules.permissions"),
+    **dict.fromkeys(("Added", "After", "Edge", "Part"), "tasks.workflows"),
     "Broker": "stores.queue.broker",
     "Check": "web.mounted",
     **dict.fromkeys(("DeadLetter", "DeadLetters"), "stores.sql.dead_letters"),

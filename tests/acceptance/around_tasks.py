@@ -39,8 +39,6 @@ logger = logging.getLogger("author")
 request_id: ContextVar[str] = ContextVar("request_id")
 tenant: ContextVar[int | None] = ContextVar("tenant", default=None)
 mark: ContextVar[str] = ContextVar("mark", default="none")
-carry_context(request_id)
-carry_context(tenant, decode=int)
 
 
 def write(**fields: Any) -> None:
@@ -124,9 +122,16 @@ class Used(Journal):
     """Journal of an application of its own."""
 
 
-register_middleware(Journal("inner", order=1))
-register_middleware(Broken())
-register_middleware(Journal("outer", order=-1))
+def register() -> None:
+    """Register everything, as a module with tasks does when it is imported."""
+    carry_context(request_id)
+    carry_context(tenant, decode=int)
+    register_middleware(Journal("inner", order=1))
+    register_middleware(Broken())
+    register_middleware(Journal("outer", order=-1))
+
+
+register()
 
 
 def dependency() -> Iterator[str]:

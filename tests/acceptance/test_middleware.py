@@ -71,6 +71,7 @@ def around(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aroun
     site.settings["NONET_TASKS"] = MODULE
     site.settings["AROUND_JOURNAL"] = str(path)
     monkeypatch.setenv("AROUND_JOURNAL", str(path))
+    around_tasks.register()
     failures_of.take_failures()
     return Around(site, path)
 

@@ -123,8 +123,8 @@ async def test_what_is_no_unique_is_told(unique_site: Site) -> None:
 async def test_a_group_refuses_a_unique_task(unique_site: Site) -> None:
     """It waits for tasks of its own; the error tells what to do instead, and nothing was begun."""
     async with unique_site.app():
-        with pytest.raises(InvalidArgumentsError, match="unique: a group waits for its own tasks"):
+        with pytest.raises(InvalidArgumentsError, match="unique: a group or workflow waits for"):
             await spawn_with_callback([Refresh("", "CERN")], Brief(1))
-        with pytest.raises(InvalidArgumentsError, match="unique: a group waits"):
+        with pytest.raises(InvalidArgumentsError, match="unique: a group or workflow"):
             await spawn_with_callback([Brief(1)], Refresh("", "CERN"))
     assert unique_site.live() == []

@@ -141,7 +141,8 @@ def test_every_kind_is_known() -> None:
     }
     dlq = set(re.findall(r'"(dlq-\w+)"', (source / "cli/commands/dead_letters.py").read_text()))
     python = "".join(path.read_text() for path in source.rglob("*.py"))
-    written |= set(re.findall(r'(?:events\.log\(|self\._log\(|"log_event",)\s*"([a-z-]+)"', python))
+    calls = r'(?:events\.log\(|self\._log\(|\.log_event\(|"log_event",)'
+    written |= set(re.findall(calls + r'\s*"([a-z-]+)"', python))
     assert {"epoch", "limit-set", "limit-unset", "quarantine-retry"} <= written and dlq
     # 'schedule-' .. verb: all that begin so.
     begun = {

@@ -303,7 +303,7 @@ async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> No
     for name, data, code, reason in [
         ("unknown", unknown, 2, "errands:Nobody"),
         ("args", envelope("args", a="x"), 2, "Add: a: "),
-        ("newer", newer("newer"), 1, "by another release (task format 3"),
+        ("newer", newer("newer"), 1, f"by another release (task format {FORMAT + 1}"),
         ("good", envelope("good", a=1), 0, ""),
     ]:
         entry = task_run.redis.xadd(key, {"task": name, "size": len(data), "bytes": data})

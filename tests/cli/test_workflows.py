@@ -94,7 +94,7 @@ async def test_show_a_failed_one(task_run: TaskRun) -> None:
     assert "1 done, 1 dead, 2 cancelled" in shown.out
     assert f"failed at  {ID}:1 (errands:Fail): FileNotFoundError: " in shown.out
     assert f"next: task-run workflows resume {ID}" in shown.out
-    assert f"cancelled: its predecessor {ID}:1 failed" in shown.out
+    assert f"cancelled: step {ID}:1 failed" in shown.out
     found = (await task_run("workflows", "show", ID, "--json")).json
     assert found["failed"] == f"{ID}:1"
     assert found["next"] == f"task-run workflows resume {ID}"

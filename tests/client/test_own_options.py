@@ -15,6 +15,7 @@ from nonet import BaseTask, Nonet, Size
 from nonet.config.settings import plain_settings
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.outbox import outbox_tasks
+from nonet.tasks.task import Options
 
 
 @dataclass
@@ -106,3 +107,18 @@ def test_options_that_are_none(options: dict[str, Any]) -> None:
     """They are refused where they are written."""
     with pytest.raises(TypeError, match=r"with_options\(\)|idd"):
         Number(1).with_options(**options)
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("countdown", r"there is no option 'countdown' of a submission. Write delay=…"),
+        ("priority", r"Write labels=\{\"priority\": \"realtime\"\}"),
+        ("label", r"there is no option 'label' of a submission. Did you mean labels\?"),
+        ("color", r"There are at_time, delay, id, labels, start_by, transaction, unique"),
+    ],
+)
+def test_an_unknown_option_is_refused(option: str, problem: str) -> None:
+    """With what to write instead, also by the names of other systems."""
+    with pytest.raises(TypeError, match=problem):
+        Options.named({option: 5})

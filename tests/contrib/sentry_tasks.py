@@ -44,7 +44,7 @@ class Charges(BaseTask):
     number: int = 4711
 
     size = Size.SMALL
-    retry_policy = ExponentialBackoff(base_delay_seconds=0.01, max_retries=1)
+    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
 
     async def execute(self) -> None:
         hidden = f"it is {self.password.get_secret_value()}"
@@ -85,7 +85,7 @@ class AsksAgain(BaseTask):
     """Is tried again, which is no failure of its own."""
 
     size = Size.SMALL
-    retry_policy = ExponentialBackoff(base_delay_seconds=0.01, max_retries=1)
+    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
 
     async def execute(self) -> None:
         if context().attempt == 1:
@@ -107,7 +107,7 @@ class Daily(PeriodicBaseTask):
     """Its first attempt fails."""
 
     size = Size.SMALL
-    retry_policy = ExponentialBackoff(base_delay_seconds=0.01, max_retries=1)
+    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
     _schedule = CronSchedule("@daily", "Europe/Zurich")
 
     async def execute(self) -> None:

@@ -57,10 +57,7 @@ def test_variables_take_precedence(project: Path, monkeypatch: pytest.MonkeyPatc
         "NONET_TASKS": "mytasks",
         "PYTHONPATH": f"{project}:/elsewhere",
     }
-    assert made.notes == [
-        "instead of a server of its own it uses that of NONET_REDIS_URL: "
-        "redis://:***@db.example:6379/0"
-    ]
+    assert made.notes == ["it uses the server of NONET_REDIS_URL: redis://:***@db.example:6379/0"]
 
 
 def test_without_a_file_the_modules_of_the_settings_run(

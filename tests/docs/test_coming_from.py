@@ -25,7 +25,7 @@ LIBRARIES = {
 }
 PAGES = {name: Page.read(f"how-to/from-{name}.md") for name in LIBRARIES}
 SHARED = Page.read("how-to/from-another-system.md")
-_MOST_LINES = 199
+_MOST_LINES = 229
 _OTHERS = {"None", "True", "False", "ID", "TASK", "REALTIME"}  # in codes, and no class of ours
 _THEIRS = re.compile(r"# ([\w ]+): ([\w./]+\.py)\b")
 

@@ -36,7 +36,6 @@ import nonet.sync
 import nonet.testing
 from nonet import BaseTask, ChildResult, LockedObjectType
 from nonet.contrib import sentry
-from nonet.tasks import carried, hooks, middleware
 from nonet.tasks.injection import REGISTRY
 from nonet.testing import System, run_inline
 
@@ -145,21 +144,16 @@ EXAMPLES = examples()
 @pytest.fixture(autouse=True)
 def forgotten() -> Iterator[None]:
     """What an example registers is not there for other tests."""
-    places, registered = dict(LockedObjectType._places), dict(hooks._registered)
+    places = dict(LockedObjectType._places)
     providers, overrides = dict(REGISTRY._providers), dict(REGISTRY.overrides)
     yield
     for name in LockedObjectType._places.keys() - places.keys():
         delattr(LockedObjectType, name.upper())
     LockedObjectType._places.clear()
     LockedObjectType._places.update(places)
-    hooks._registered.clear()
-    hooks._registered.update(registered)
     REGISTRY._providers, REGISTRY.overrides = providers, overrides
     REGISTRY._changed()
-    carried._carried.clear()
-    middleware._registered.clear()
     sentry._installed.clear()
-    middleware.Middlewares.are_around_submit = False
     sentry_sdk.get_global_scope().set_client(None)
 
 
@@ -229,7 +223,7 @@ def is_inside_a_task(code: str) -> bool:
 
 def is_sync(name: str, code: str) -> bool:
     """Whether it is of a program without an event loop: then it runs in a thread."""
-    return name.startswith("nonet.sync.") or ".schedule_sync(" in code
+    return name.startswith("nonet.sync.") or bool(re.search(r"_sync\(", code))
 
 
 @pytest.mark.parametrize("name", sorted(EXAMPLES))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, ForwardRef, TypeVar, get_origin
+from typing import Annotated, Any, ForwardRef, ParamSpec, TypeVar, get_origin
 
 import pytest
 from docs.pages import DOCS, Page, codes
@@ -55,10 +55,10 @@ def without_constructor() -> set[str]:
 
 
 def names_in(text: str) -> Iterator[str]:
-    """The names in an annotation, also in quoted parts of it."""
+    """The names in an annotation, also in quoted parts of it; of ``module.Name`` both."""
     for node in ast.walk(ast.parse(text, mode="eval")):
-        if isinstance(node, ast.Name):
-            yield node.id
+        if isinstance(node, ast.Name | ast.Attribute):
+            yield node.id if isinstance(node, ast.Name) else node.attr
 
 
 @cache
@@ -81,8 +81,8 @@ def is_ours(name: str, module: ModuleType) -> bool:
     defined = getattr(importlib.import_module(home), name, None)
     is_constraint = get_origin(defined) is Annotated or inspect.isfunction(defined)
     is_private_alias = name.startswith("_") and not inspect.isclass(defined)
-    is_type = not (isinstance(defined, TypeVar) or is_constraint or is_private_alias)
-    return defined is not None and is_type
+    is_no_type = isinstance(defined, TypeVar | ParamSpec | ModuleType)
+    return not (defined is None or is_no_type or is_constraint or is_private_alias)
 
 
 def test_what_signatures_name_is_public() -> None:

@@ -77,8 +77,9 @@ VALUES: dict[type, Any] = {
     Unique: Unique.for_seconds(60, key="nightly"),
     UniqueMode: UniqueMode.UNTIL_DONE,
     nonet.sync.Handle: nonet.sync.Handle("a", None),
+    nonet.sync.WorkflowRun: nonet.sync.WorkflowRun("w", None),
     Usage: USAGE,
-    WorkflowRun: WorkflowRun("w", None),  # type: ignore[arg-type]  # nobody asks it
+    WorkflowRun: WorkflowRun("w", None),  # nobody asks it
     WorkflowStatus: WorkflowStatus(
         "w",
         "import",

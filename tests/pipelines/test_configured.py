@@ -59,7 +59,8 @@ async def test_workers_interval_and_pause_are_applied_live(
         await until(lambda: together.n_waiting == 1)
         await publish(nonet, "pipelines: {instances: {workers: 4, interval: 0.1}}")
         await until(lambda: runner.tally.outcomes["done"] >= 12)  # each row, three times
-        await publish(nonet, "pipelines: {instances: {workers: 4, pause: true}}")
+        # With the interval: rows in process may end during the pause, and are due by what it says.
+        await publish(nonet, "pipelines: {instances: {workers: 4, interval: 0.1, pause: true}}")
         await until(lambda: host._options(type(runner.pipeline)).paused and not runner.queued)
         await until(lambda: runner.running in (0, together.n_waiting))
         fetches = runner.tally.fetches

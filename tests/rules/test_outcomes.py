@@ -1,5 +1,6 @@
 """`decide`: what follows from each outcome of an attempt, as one table."""
 
+import time
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
@@ -209,6 +210,20 @@ def test_the_policy_gets_the_attempt_and_the_exception_itself() -> None:
     decide(Failed(error), Curious(), 3, NOW, dlq_eligible=False)
     assert seen == [(3, error)]
     assert seen[0][1] is error
+
+
+@pytest.mark.parametrize(("delay", "expected"), [(10, 0), (1000, 1000)])
+def test_a_policy_that_answers_now_may_be_slow(delay: int, expected: int) -> None:
+    """What is over when it has answered is no delay, so that the task does not wait to be due."""
+    answer = NOW + timedelta(milliseconds=delay)
+
+    class Slow(RetryPolicyBase):
+        def schedule_retry(self, attempt: int, exception: BaseException) -> datetime:
+            time.sleep(0.02)
+            return answer
+
+    found = decide(FAILED, Slow(), 1, NOW, dlq_eligible=False)
+    assert found.delay == timedelta(milliseconds=expected)
 
 
 def test_a_broken_policy_is_named_in_the_error() -> None:

@@ -30,8 +30,8 @@ from nonet.tasks.handles import TaskId
 pytestmark = pytest.mark.server
 
 Start = Callable[[], Daemon]
-# What only the sync face has: an asynchronous one is opened by `async with`.
-OWN = {"open", "close", "beside", "prepare_with"}
+# What only the sync face has: `async with` opens an asynchronous one, and only Django checks tasks.
+OWN = {"open", "close", "beside", "prepare_with", "check"}
 # `list_tasks` passes its options on, and `progress` is called by handles.
 LOOSE = {"list_tasks", "progress", "from_settings"}
 
@@ -49,9 +49,11 @@ def test_the_names_are_the_same() -> None:
         other = getattr(nonet.Nonet, name, None) or getattr(Client, name)
         if name not in LOOSE:
             assert parameters(method) == parameters(other), name
-    for name, method in vars(nonet.sync.Handle).items():
-        if not name.startswith("_"):
-            assert parameters(method) == parameters(getattr(nonet.Handle, name)), name
+    pairs = (nonet.sync.Handle, nonet.Handle), (nonet.sync.WorkflowRun, nonet.WorkflowRun)
+    for blocking, awaited in pairs:
+        for name, method in vars(blocking).items():
+            if not name.startswith("_"):
+                assert parameters(method) == parameters(getattr(awaited, name)), name
 
 
 def test_a_result(app: nonet.sync.Nonet, worker: Start) -> None:

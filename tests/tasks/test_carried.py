@@ -11,18 +11,11 @@ from uuid import UUID
 import pytest
 
 from nonet import BaseTask, RegistrationError, carry_context
-from nonet.tasks import carried
 from nonet.tasks.carried import carried_texts, enter_carried
 from nonet.testing import run_inline
 
 plain: ContextVar[str] = ContextVar("plain")
 number: ContextVar[UUID] = ContextVar("number")
-
-
-@pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test declares is not there for others."""
-    monkeypatch.setattr(carried, "_carried", {})
 
 
 @pytest.mark.parametrize(

@@ -161,7 +161,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "class": (_Class, "is a class: derive it from BaseTask"),
     "number": (3, "3 is not a function"),
     "lambda": (lambda: None, "is not a function"),
-    "method": (_Class.method, "_Class.method is a method"),
+    "method": (_Class.method, "_Class.method has a parameter self: use a function"),
     "generator": (_generator, "_generator is a generator: return the result"),
 }
 
@@ -180,6 +180,8 @@ async def _plain(path: str) -> None: ...
 OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"prioriti": 1}, "there is no option 'prioriti'. Did you mean priority?"),
     ({"max_retries": 1}, r"Write retry_policy = ExponentialBackoff\(max_retries=…\)"),
+    ({"rate_limit": "10/m"}, "Write a RateLimiter among its locks"),
+    ({"locks": MutexLock("job", 1)}, "locks is one lock: put it into a list"),
     (
         {"locks": lambda job: []},
         "locks takes job, which is not an argument of the task: it has path",

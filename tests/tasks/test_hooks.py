@@ -22,11 +22,6 @@ def made(number: int) -> Any:
     return hook
 
 
-@pytest.fixture(autouse=True)
-def _no_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nonet.tasks.hooks._registered", {})
-
-
 def test_hooks_keep_the_order_of_their_registration() -> None:
     """The decorator gives the function back, and the later one runs later."""
 

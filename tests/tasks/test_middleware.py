@@ -49,13 +49,6 @@ class NoThread(Middleware):
         """It would have to be a plain function."""
 
 
-@pytest.fixture(autouse=True)
-def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test registers is not there for others."""
-    monkeypatch.setattr(middleware, "_registered", [])
-    monkeypatch.setattr(Middlewares, "are_around_submit", False)
-
-
 @pytest.mark.parametrize(
     ("made", "problem"),
     [

@@ -158,6 +158,14 @@ async def test_it_needs_nothing_but_a_server_binary() -> None:
         await Add(1, 1).schedule()
 
 
+async def test_its_own_server_has_lost_nothing() -> None:
+    """So no lock is withheld from a task."""
+    its = Gate()
+    its.open.set()
+    async with System([Held], overrides={gate: lambda: its}) as system:
+        assert await (await system.submit(Held())).result(timeout=10) == 1
+
+
 @dataclass
 class Confided(Add):
     encrypted = True

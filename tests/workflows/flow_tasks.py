@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from nonet import (
+    PREVIOUS,
     BaseTask,
     ExponentialBackoff,
     MutexLock,
@@ -17,6 +18,7 @@ from nonet import (
     Step,
     Unique,
     chain,
+    chord,
     context,
     failed,
 )
@@ -268,3 +270,19 @@ class Link(BaseTask):
     async def execute(self) -> None:
         if self.left > 1:
             context().after_commit(Link(self.left - 1, self.name))
+
+
+@dataclass
+class Spreads(BaseTask):
+    """Submits a chord from a thread, and fails once after that."""
+
+    parts: int
+    size = Size.SMALL
+    retry_policy = ExponentialBackoff(base_delay_seconds=0.1, max_retries=1)
+
+    def execute(self) -> str:
+        parts = [Add(number, number) for number in range(self.parts)]
+        run = chord(parts, Sum.given(numbers=PREVIOUS)).submit_sync()
+        if context().attempt == 1:
+            raise ConnectionError("after the submission")
+        return str(run)

@@ -85,7 +85,7 @@ async def test_a_handler_runs_for_each_kind_of_failure(system: System) -> None:
     texts = [await run.result(step, timeout=0) for step in (*handlers, both)]
     assert texts == [
         ["dead ValueError: broken"],
-        [f"cancelled cancelled: its predecessor {run}:1 failed"],
+        [f"cancelled cancelled: step {run}:1 failed"],
         ["dead ValueError: attempt 4"],
         ["dead ValueError: broken", "dead ValueError: attempt 4"],
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from stores.machines.queue_site import QueueSite
 from stores.machines.test_cut_scripts import WORKER, Call, Fleet
 
 MOST_CALLS = 400
+CAUSE = re.compile(r"cancelled: step (\S+) failed")
 REPEATED = ("settle", "cancel", "workflow_stage", "workflow_resume", "workflow_cancel")
 # So that edges are left to the promoter.
 FEW_EDGES = (
@@ -177,6 +179,14 @@ def a_promotion(fleet: Fleet) -> tuple[Call, Expected]:
     return ("promote", KEEPING, "", 500, 0, *WAITS, ""), Expected(states, {"4"})
 
 
+def a_failure_that_is_passed_on(fleet: Fleet) -> tuple[Call, Expected]:
+    """By a promotion, if a call follows few edges."""
+    first = started(fleet, "", "s0", "s1", "s2")
+    fleet.run(*fleet.settle_call(first, "dead"))
+    states = {"0": "dead", **dict.fromkeys("123", "cancelled"), "": "failed"}
+    return ("promote", KEEPING, "", 500, 0, *WAITS, ""), Expected(states, set())
+
+
 def a_walk(fleet: Fleet) -> tuple[Call, Expected]:
     first = started(fleet, "", "s0", "f0")
     fleet.site.client.delete(f"{PREFIX}n:w:0")
@@ -199,7 +209,7 @@ def a_reclaim(fleet: Fleet) -> tuple[Call, Expected]:
 HISTORIES: tuple[History, ...] = (
     *(a_submission, a_success, a_failure, a_failure_taken_over, added_steps, the_last_added_step),
     *(a_cancelled_step, a_cancelled_workflow, a_begin, a_link, a_creation, a_start),
-    *(a_promotion, a_walk, a_reclaim),
+    *(a_promotion, a_failure_that_is_passed_on, a_walk, a_reclaim),
 )
 
 
@@ -225,10 +235,15 @@ def problems(
         except AssertionError as error:
             yield f"after {calls} calls: {error}"
             continue
-        ended = {id: value.partition("|")[0] for id, value in site.look().results.items()}
+        results = site.look().results
+        ended = {id: value.partition("|")[0] for id, value in results.items()}
         wanted = {f"w:{place}".rstrip(":"): state for place, state in expected.states.items()}
         if ended != wanted:
             yield f"after {calls} calls: ended are {ended}, not {wanted}"
+        for id, value in results.items():
+            cause = CAUSE.search(value)
+            if cause and CAUSE.search(results[cause[1]]):
+                yield f"after {calls} calls: {id} names {cause[1]}, which did not fail first"
         ran = {id.partition(":")[2] for id in fleet.executed}
         if ran != expected.runs:
             yield f"after {calls} calls: {ran} ran, not {expected.runs}"

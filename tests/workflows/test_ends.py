@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pytest
 from workflows.flow_site import Edges, FlowSite, P, submitted
+from workflows.flow_tasks import Noop
+
+from nonet.tasks.runs import WorkflowRun
 
 # The edges of each step; the steps that fail; the states of all steps, and of the workflow.
 CASES: dict[str, tuple[Sequence[Edges], str, str, str]] = {
@@ -102,13 +105,45 @@ async def test_however_a_step_fails_its_handler_runs(flows: FlowSite, outcome: s
     assert (await run.status()).state == "done"
 
 
+async def _errors(run: WorkflowRun, places: Iterable[str]) -> list[str]:
+    found = {step.place: step.error for step in await run.steps()}
+    return [found[place] for place in places]
+
+
 async def test_a_cancelled_step_names_its_cause(flows: FlowSite) -> None:
-    """Its error says which step before it failed, or why it is not needed."""
-    run = await submitted([(), [("s", "0")], [("f", "1")], [("s", "2")], (), [("f", "4")]])
+    """Its error says which step failed first, also in a second run, or why it is not needed."""
+    chain = [(), [("s", "0")], [("s", "1")], [("s", "2")]]
+    run = await submitted([*chain, [("f", "3")], (), [("f", "5")]])
     await flows.run(fails=["0"])
-    errors = {step.place: step.error for step in await run.steps()}
-    assert errors["1"] == "cancelled: its predecessor w:0 failed"
-    assert errors["5"] == "cancelled: not needed after w:4"
+    assert await _errors(run, "123") == ["cancelled: step w:0 failed"] * 3
+    assert await _errors(run, "6") == ["cancelled: not needed after w:5"]
+    run = await submitted([*chain, ()], "again")
+    await flows.run(fails=["0", "4"])
+    await run.resume()
+    await flows.run(fails=["1"])
+    assert await _errors(run, "23") == ["cancelled: step again:1 failed"] * 2
+
+
+async def test_edges_that_are_followed_later_know_the_cause(flows: FlowSite) -> None:
+    """The promoter names the same step as the script that left the edges to it."""
+    many: list[Edges] = [[("s", "1")]] * 300
+    run = await submitted([(), [("s", "0")], *many])
+    await flows.run(fails=["0"])
+    assert "ready" not in flows.states("w").values()
+    assert "waiting" in flows.states("w").values()
+    for _ in range(3):
+        await flows.app.broker.promote()
+    assert (await run.status()).state == "failed"
+    assert await _errors(run, [f"{1 + len(many)}"]) == ["cancelled: step w:0 failed"]
+
+
+async def test_the_cause_may_be_a_step_that_was_added(flows: FlowSite) -> None:
+    """It names that one, not the step that added it or the last one that was added."""
+    run = await submitted([(), [("s", "0")], [("s", "1")]])
+    (first,) = await flows.fetch()
+    await flows.settle(first, added=flows.added_by(first, [(), [("s", "0.0")]], Noop()))
+    await flows.run(fails=["0.0"])
+    assert await _errors(run, ["0.1", "1", "2"]) == ["cancelled: step w:0.0 failed"] * 3
 
 
 async def test_a_retry_releases_nothing(flows: FlowSite) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from daemons import Daemon
 from workflows import flow_tasks
-from workflows.flow_tasks import Add, Fail, Note, Sum
+from workflows.flow_tasks import Add, Fail, Note, Spreads, Sum
 
 from nonet import ConflictError, TaskFailed, Workflow, chord, ended, sync
 from nonet.tasks.workflows import PREVIOUS
@@ -65,3 +65,10 @@ def test_a_running_one_is_cancelled(app: sync.Nonet) -> None:
     run = app.submit_workflow(workflow)
     assert run.cancel("not needed") == "cancelled"
     assert "not needed" in run.status().reason
+
+
+def test_a_plain_task_submits_a_workflow(app: sync.Nonet) -> None:
+    """In its thread, once: a later attempt finds the run of the first one."""
+    run = app.submit(Spreads(2)).result(timeout=60)
+    assert app.workflow(run).wait(timeout=60).state == "done"
+    assert app.workflow(run).status().total == 3

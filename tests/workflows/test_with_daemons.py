@@ -14,7 +14,7 @@ import pytest
 import redis
 from acceptance.contention import scales
 from acceptance.site import PREFIX, Event, Site, no_variables
-from daemons import Daemon, until
+from daemons import Daemon, until, wait_until
 from faults.proxy import Proxy
 from servers import RedisServer
 from workflows.daemon_tasks import Isolated, Pids, Play, Text
@@ -47,11 +47,18 @@ class Rig:
 
     def kill_one(self, chosen: random.Random) -> None:
         """Kill a worker when all are ready, and start another one."""
-        for worker in self.workers:
-            worker.wait_ready()
+        wait_until(self._are_ready, "the workers are ready")
         place = chosen.randrange(len(self.workers))
         self.workers[place].kill()
         self.workers[place] = self.site.worker("--concurrency", "10", wait=False)
+
+    def _are_ready(self) -> bool:
+        """Start a worker again, as a supervisor does, if it has ended because it lost a reply."""
+        ready = [" ready: " in worker.log for worker in self.workers]
+        for place, worker in enumerate(self.workers):
+            if not (ready[place] or worker.alive):
+                self.workers[place] = self.site.worker("--concurrency", "10", wait=False)
+        return all(ready) and all(worker.alive for worker in self.workers)
 
 
 @pytest.fixture(autouse=True, scope="module")

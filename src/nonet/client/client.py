@@ -188,7 +188,7 @@ class Client:
         if isinstance(given, TaskWithOptions):
             given, said = given.task, given.over(options)
         else:
-            said = Options(**options) if options else PLAIN
+            said = Options.named(options) if options else PLAIN
         self._ensure_open()
         durable = is_durable(given, said.transaction, self.registry)
         if self.live_config.is_due:
@@ -210,7 +210,7 @@ class Client:
         self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
     ) -> list[Handle[R]]:
         """Submit many tasks in few round trips; see `Nonet.submit_many`."""
-        shared = Options(**options) if options else PLAIN
+        shared = Options.named(options) if options else PLAIN
         self._ensure_open()
         if self.live_config.is_due:
             await self.live_config.refresh()

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import time
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import ConflictError, InvalidArgumentsError, ResultUnavailable
-from nonet.base.synchronous import sleep
 from nonet.client.outcomes import child_result, value_of
 from nonet.messages.encryption import NO_KEY, MissingKeyError
 from nonet.messages.message import Reference, is_id, references, resolved
-from nonet.rules.resuming import above, runs_again
 from nonet.stores.queue.groups import group_id
 from nonet.stores.queue.results import Ended
-from nonet.stores.queue.workflow_steps import read_steps
 from nonet.stores.queue.workflows import Edge, step_id
 from nonet.tasks.execution import running_context
 from nonet.tasks.handles import ChildResult
@@ -33,7 +28,6 @@ _LONGEST_ID = 90
 _RESERVED = (":live", ":graph", ":results", ":failed")
 _CANCELLED_AT_ONCE = 100
 _ENDED = ("done", "failed", "cancelled")
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 1.0
 
 
 async def submit_workflow(client: Client, workflow: Workflow, id: str | None) -> WorkflowRun:
@@ -148,6 +142,8 @@ async def step_inputs(client: Client, id: str) -> list[ChildResult]:
 
 async def steps_of(client: Client, id: str) -> list[StepStatus]:
     """Return the steps of a workflow; see `WorkflowRun.steps`."""
+    from nonet.stores.queue.workflow_steps import read_steps  # workers show no workflows
+
     await client.workflows.status(id)
     graph = await client.workflows.graph(id)
     return [
@@ -166,18 +162,14 @@ async def steps_of(client: Client, id: str) -> list[StepStatus]:
 
 async def wait_for(client: Client, id: str, timeout: float | None) -> WorkflowStatus:
     """Wait for the end of a workflow; see `WorkflowRun.wait`."""
-    deadline = math.inf if timeout is None else time.monotonic() + timeout
-    pause = _FIRST_PAUSE
-    while (status := await client.workflows.status(id)).state not in _ENDED:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(
-                f"workflow {id} has not ended after {timeout:g} s; 'task-run workflows show {id}' "
-                "shows what it waits for"
-            )
-        await sleep(min(pause, left))
-        pause = min(2 * pause, _LONGEST_PAUSE)
-    return status
+    try:
+        await client.results.wait(id, timeout)
+    except TimeoutError:
+        raise TimeoutError(
+            f"workflow {id} has not ended after {timeout:g} s; 'task-run workflows show {id}' "
+            "shows what it waits for"
+        ) from None
+    return await client.workflows.status(id)
 
 
 async def step_result(client: Client, id: str, place: str, timeout: float | None) -> Any:
@@ -207,6 +199,8 @@ async def cancel(client: Client, id: str, reason: str) -> str:
 
 async def resume(client: Client, id: str) -> int:
     """Run the failed steps of a workflow again; see `WorkflowRun.resume`."""
+    from nonet.rules.resuming import above, runs_again  # workers resume no workflows
+
     before = await client.workflows.status(id)
     if before.state not in ("failed", "resuming"):
         raise ConflictError(

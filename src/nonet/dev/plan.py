@@ -15,6 +15,7 @@ from nonet.config.web_settings import WebSettings
 from nonet.daemon.health import free_port
 from nonet.dev.code import Code, find_code
 from nonet.dev.processes import Program, dashboard
+from nonet.stores.stores import EMBEDDED
 
 # A developer waits for it, and tasks that are cut off run again with the new code.
 GRACE_SECONDS = 5.0
@@ -72,19 +73,20 @@ def make_plan(
     names = modules or ([] if files else settings.tasks)
     code = find_code(files, names, Path.cwd())
     chosen = {name: value for name, value in options.items() if value is not None}
-    if "redis_url" not in settings.model_fields_set:
-        chosen["redis_url"] = "embedded://"
+    has_url = "redis_url" in settings.model_fields_set
+    url = settings.redis_url.get_secret_value() if has_url else EMBEDDED
+    if masked(url) == url:  # others keep it in their environment
+        chosen["redis_url"] = url
     if "grace" not in settings.model_fields_set:
         chosen["grace"] = GRACE_SECONDS
     if code.modules:
         chosen["tasks"] = ",".join(code.modules)
     variables = {f"NONET_{name.upper()}": str(value) for name, value in chosen.items()}
-    path = [*map(str, code.path), os.environ.get("PYTHONPATH", "")]
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    path = [*map(str, code.path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, path)))
     program, notes = _dashboard(web_port) if has_web else (None, [])
-    if "redis_url" not in chosen:
-        url = masked(settings.redis_url.get_secret_value())
-        notes = [f"instead of a server of its own it uses that of NONET_REDIS_URL: {url}", *notes]
+    if not url.startswith(EMBEDDED):
+        notes = [f"it uses the server of NONET_REDIS_URL: {masked(url)}", *notes]
     return Plan(
         load_settings(**chosen),
         code,

@@ -1,9 +1,10 @@
-"""Decides how to settle an attempt from how it ended. Pure."""
+"""Decides how to settle an attempt from how it ended. Pure, but it measures how long that takes."""
 
 from __future__ import annotations
 
 import inspect
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -32,6 +33,7 @@ _VALUES = re.compile(r"\n(?:\[parameters: .*|\(Background on this error at: \S+\
 ERROR_CHARACTERS = 10_000
 # Characters of it that its traceback repeats.
 _DESCRIBED_CHARACTERS = 500
+_NONE = timedelta(0)
 _LOCK_DELAY = timedelta(seconds=1)
 _FULL_DELAY = timedelta(seconds=5)
 _LONGEST_REFUSAL = timedelta(minutes=5)
@@ -211,6 +213,7 @@ def decide(
         >>> decide(Failed(ValueError("no")), NoRetry(), 1, now, dlq_eligible=False).end
         <End.DEAD: 'dead'>
     """
+    began = time.monotonic()
     if isinstance(outcome, Succeeded):
         return DONE
     if isinstance(outcome, Cancelled):
@@ -241,7 +244,9 @@ def decide(
         delay, error = _ask(policy, attempt, outcome.error, now, error, hide)
         if delay is not None:
             how = End.CRASH if outcome.crashed else End.RETRY
-            return Settlement(how, delay=delay, error=error)
+            # A policy that answers "now" has read the clock later than the caller.
+            since_now = timedelta(seconds=time.monotonic() - began, milliseconds=1)
+            return Settlement(how, delay=delay if delay > since_now else _NONE, error=error)
         reason = Reason.RETRIES
     crashed = outcome.crashed
     return Settlement(End.DEAD, reason=reason, error=error, keep=dlq_eligible, crashed=crashed)
@@ -345,9 +350,7 @@ def _ask(
         if at.tzinfo is None:
             at = at.replace(tzinfo=UTC)
         # Call the method of timedelta itself: an author's subclass could override it.
-        delay = timedelta(seconds=timedelta.total_seconds(at - now))
-        # A policy that returns "now" has read the clock a little later.
-        return (delay if delay > timedelta(milliseconds=1) else timedelta(0)), error
+        return timedelta(seconds=timedelta.total_seconds(at - now)), error
     except BaseException as broken:  # raised by the policy, which must not end the attempt
         why = summarize(broken, hide)
         note = f"{error.text} (retry policy {type(policy).__name__} failed: {why.type}: {why.text})"

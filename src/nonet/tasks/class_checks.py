@@ -37,6 +37,12 @@ OTHER_NAMES = {
     "queue": "priority = … and size = …",
     "timeout": "soft_timeout = … or hard_timeout = …",
     "time_limit": "hard_timeout = …",
+    "soft_time_limit": "soft_timeout = …",
+    "expires": "start_by = …",
+    "autoretry_for": "retry_policy = ExponentialBackoff(max_retries=…)",
+    "retry_backoff": "retry_policy = ExponentialBackoff(base_delay_seconds=…)",
+    "rate_limit": "a RateLimiter among its locks",
+    "bind": "context() where self.request was",
     "locks": "a property execution_locks",
 }
 _SIMILAR = 0.9

@@ -23,7 +23,7 @@ from nonet.base.errors import suggestion
 from nonet.base.streams import Priority, Size
 from nonet.tasks.class_checks import OTHER_NAMES
 from nonet.tasks.injection import is_injected
-from nonet.tasks.locks import BaseLock
+from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.tasks.retry import RetryPolicyBase
 from nonet.tasks.schedules import TaskScheduleBase
 from nonet.tasks.task import BaseTask, Isolation, PeriodicBaseTask
@@ -57,6 +57,7 @@ class TaskAttributes(TypedDict, total=False):
     start_by: float | timedelta | None
     unique: Unique | None
     durable: bool
+    encrypted: bool
     min_version: str | None
     locks: LocksOf | Iterable[BaseLock]
     schedule: TaskScheduleBase
@@ -186,7 +187,10 @@ def _check(function: Any, options: TaskAttributes) -> None:
         what = "a class: derive it from BaseTask" if inspect.isclass(function) else "not a function"
         raise TypeError(f"@task: {function!r:.200} is {what}")
     if "self" in inspect.signature(function).parameters:
-        raise TypeError(f"@task: {function.__qualname__} is a method: use a function of a module")
+        raise TypeError(
+            f"@task: {function.__qualname__} has a parameter self: use a function of a module, "
+            "without self, and context() in it"
+        )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise TypeError(
             f"@task: {function.__qualname__} is a generator: return the result instead of "
@@ -212,7 +216,10 @@ def _init(function: Any, own: list[inspect.Parameter]) -> Callable[..., None]:
     names = [each.name for each in own if not hasattr(_AnyFunctionTask, each.name)]
 
     def __init__(self: FunctionTask[..., Any], *args: Any, **kwargs: Any) -> None:
-        bound = signature.bind(*args, **kwargs)  # raises TypeError now and not in a worker
+        try:
+            bound = signature.bind(*args, **kwargs)  # now, and not in a worker
+        except TypeError as error:
+            raise TypeError(f"{function.__qualname__}(): {error}") from None
         bound.apply_defaults()
         for name in names:
             self.__dict__[name] = bound.arguments[name]
@@ -262,8 +269,11 @@ def _execution_locks(function: Any, locks: Any, arguments: set[str]) -> property
     """Make the property that declares the locks.
 
     Raises:
-        TypeError: a parameter of `locks` is not an argument of the task.
+        TypeError: a parameter of `locks` is not an argument of the task, or it is one lock.
+        ValueError: a lock is declared wrongly.
     """
+    if isinstance(locks, BaseLock):
+        raise TypeError(f"@task: {function.__qualname__}: locks is one lock: put it into a list")
     names = list(inspect.signature(locks).parameters) if callable(locks) else []
     for unknown in set(names) - arguments:
         raise TypeError(
@@ -271,6 +281,7 @@ def _execution_locks(function: Any, locks: Any, arguments: set[str]) -> property
             f"the task: it has {', '.join(sorted(arguments)) or 'none'}"
         )
     more: list[BaseLock] = [] if callable(locks) else list(locks)
+    encode_locks(more)  # raises for a wrong one
 
     def execution_locks(self: FunctionTask[..., Any]) -> list[BaseLock]:
         declared = super(FunctionTask, self).execution_locks

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
 
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from nonet.base.errors import NotBoundError
 from nonet.tasks.handles import R
-from nonet.tasks.task import current_submitter
 
 if TYPE_CHECKING:
     from nonet.tasks.workflows import Step, Workflow
@@ -116,28 +115,20 @@ class WorkflowClient(Protocol):
         ...
 
 
-class WorkflowRun(str):
-    """The id of a submitted workflow, with methods to ask for its state and its results.
+class WorkflowId(str):
+    """The id of a submitted workflow, and the client that submitted it: what runs share."""
 
-    Like a `nonet.Handle` it is a ``str``; a copy in another process is a plain one.
-    ``app.workflow(id)`` makes a run from an id.
+    _client: Any
 
-    Example:
-        run = await chain(Add(1, 2), Add(3, 4)).submit()
-        assert (await run.wait(timeout=30)).state == "done"
-    """
-
-    _client: WorkflowClient
-
-    def __new__(cls, id: str, client: WorkflowClient) -> WorkflowRun:
+    def __new__(cls, id: str, client: Any) -> Self:
         self = str.__new__(cls, id)
         self._client = client
         return self
 
-    def __copy__(self) -> WorkflowRun:
+    def __copy__(self) -> Self:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> WorkflowRun:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 
     def __reduce__(self) -> tuple[type[str], tuple[str]]:
@@ -155,6 +146,20 @@ class WorkflowRun(str):
                 str.__str__, return_schema=core_schema.str_schema()
             ),
         )
+
+
+class WorkflowRun(WorkflowId):
+    """The id of a submitted workflow, with methods to ask for its state and its results.
+
+    Like a `nonet.Handle` it is a ``str``; a copy in another process is a plain one.
+    ``app.workflow(id)`` makes a run from an id.
+
+    Example:
+        run = await chain(Add(1, 2), Add(3, 4)).submit()
+        assert (await run.wait(timeout=30)).state == "done"
+    """
+
+    _client: WorkflowClient
 
     async def status(self) -> WorkflowStatus:
         """Return the state of the workflow.
@@ -242,15 +247,3 @@ class _Unbound:
         raise NotBoundError(
             "the run of a workflow was read from text and has no application: use app.workflow(id)"
         )
-
-
-async def submit_workflow(workflow: Workflow, id: str | None) -> WorkflowRun:
-    """Submit a workflow through the open application; see `Workflow.submit`."""
-    submitter: Any = current_submitter()
-    if not hasattr(submitter, "submit_workflow"):
-        raise NotBoundError(
-            "Workflow.submit() needs an open application, which run_inline() is not: use "
-            "nonet.testing.System"
-        )
-    run: WorkflowRun = await submitter.submit_workflow(workflow, id=id)
-    return run

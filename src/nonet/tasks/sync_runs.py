@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from nonet.tasks.handles import R
-from nonet.tasks.runs import StepStatus, WorkflowStatus
+from nonet.tasks.runs import StepStatus, WorkflowId, WorkflowStatus
 from nonet.tasks.workflows import Step
 
 
@@ -37,24 +37,15 @@ class SyncWorkflowClient(Protocol):
         ...
 
 
-class WorkflowRun(str):
+class WorkflowRun(WorkflowId):
     """The id of a submitted workflow, with methods that block: `nonet.WorkflowRun` without a loop.
 
     Example:
-        run = sync_app.submit_workflow(chain(Add(1, 2), Add(3, 4)))
+        run = app.submit_workflow(chain(Add(1, 2), Add(3, 4)))
         assert run.wait(timeout=30).state == "done"
     """
 
     _client: SyncWorkflowClient
-
-    def __new__(cls, id: str, client: SyncWorkflowClient) -> WorkflowRun:
-        self = str.__new__(cls, id)
-        self._client = client
-        return self
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle the id alone, because the client cannot be moved to another process."""
-        return str, (str.__str__(self),)
 
     def status(self) -> WorkflowStatus:
         """Return the state of the workflow; raises as `nonet.WorkflowRun.status`."""

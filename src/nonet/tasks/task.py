@@ -20,7 +20,7 @@ from typing import (
 
 from pydantic import BaseModel
 
-from nonet.base.errors import NotBoundError
+from nonet.base.errors import NotBoundError, suggestion
 from nonet.base.streams import Priority, Size
 from nonet.messages.terms import Delay, StartBy
 from nonet.tasks import sync_handles
@@ -39,7 +39,9 @@ from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
 from nonet.tasks.unique import Unique
 
 if TYPE_CHECKING:
-    from nonet.tasks.workflows import Given
+    from nonet.tasks.runs import WorkflowRun
+    from nonet.tasks.sync_runs import WorkflowRun as SyncWorkflowRun
+    from nonet.tasks.workflows import Given, Workflow
 
 # An interpreter that has loaded nothing yet needs this much.
 LEAST_MEMORY_LIMIT = 32 * 2**20
@@ -115,7 +117,37 @@ class Options:
     start_by: StartBy | FromClass | None = FROM_CLASS
     unique: Unique | FromClass | None = FROM_CLASS
 
+    @classmethod
+    def named(cls, given: Mapping[str, Any]) -> Options:
+        """Return them by name.
 
+        Raises:
+            TypeError: there is no such option.
+        """
+        try:
+            return cls(**given)
+        except TypeError:
+            known = SubmitOptions.__optional_keys__
+            name = min(given.keys() - known)
+            hint = f" Write {_OTHER_OPTIONS[name]}" if name in _OTHER_OPTIONS else ""
+            raise TypeError(
+                f"there is no option {name!r} of a submission."
+                f"{hint or suggestion(name, known) or ' There are ' + ', '.join(sorted(known))}"
+            ) from None
+
+
+# What other task systems call these options, and what is an option of the class here.
+_OTHER_OPTIONS = {
+    "countdown": "delay=…",
+    "defer_by": "delay=…",
+    "eta": "at_time=…",
+    "expires": "start_by=…",
+    "task_id": "id=…",
+    "job_id": "id=…",
+    "priority": 'labels={"priority": "realtime"}',
+    "queue": 'labels={"size": "small"}',
+    "size": 'labels={"size": "small"}',
+}
 PLAIN = Options()
 _TIMES = ("at_time", "delay")
 
@@ -149,18 +181,26 @@ class TaskOf(Protocol[R_co]):
 
 
 class Submitter(Protocol):
-    """The method that ``.schedule()`` calls on an open application."""
+    """The methods that ``.schedule()`` and ``Workflow.submit()`` call on an open application."""
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Submit one task and return its handle."""
         ...
 
+    async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
+        """Submit all steps of a workflow."""
+        ...
+
 
 class SyncSubmitter(Protocol):
-    """The method that ``.schedule_sync()`` calls on an open application."""
+    """The methods that ``.schedule_sync()`` and ``.submit_sync()`` call on an open application."""
 
     def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
         """Submit one task and return its handle."""
+        ...
+
+    def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> SyncWorkflowRun:
+        """Submit all steps of a workflow."""
         ...
 
 
@@ -395,7 +435,7 @@ class TaskWithOptions(Generic[R_co]):
     __slots__ = ("options", "task")
 
     def __init__(self, task: BaseTask, options: TaskOptions) -> None:
-        Options(**options)  # raises TypeError for an unknown name
+        Options.named(options)  # raises TypeError for an unknown name
         if "transaction" in options:
             raise TypeError("with_options() takes no transaction: pass it to submit_many()")
         self.task: BaseTask = task
@@ -413,7 +453,7 @@ class TaskWithOptions(Generic[R_co]):
         """Combine its options with those of a call, for the framework; its own take precedence."""
         if any(name in self.options for name in _TIMES):
             options = {name: value for name, value in options.items() if name not in _TIMES}
-        return Options(**{**options, **self.options})
+        return Options.named({**options, **self.options})
 
 
 class PeriodicBaseTask(BaseTask):

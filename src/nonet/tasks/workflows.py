@@ -6,14 +6,25 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic
 
 from nonet.messages.message import Reference
 from nonet.messages.terms import StartBy, step_term
 from nonet.tasks.arguments import prepare
 from nonet.tasks.handles import Handle, R, R_co
-from nonet.tasks.runs import WorkflowRun, submit_workflow
-from nonet.tasks.task import FROM_CLASS, BaseTask, FromClass, TaskOf, ensure_task
+from nonet.tasks.runs import WorkflowRun
+from nonet.tasks.task import (
+    FROM_CLASS,
+    BaseTask,
+    FromClass,
+    TaskOf,
+    current_submitter,
+    current_sync_submitter,
+    ensure_task,
+)
+
+if TYPE_CHECKING:
+    from nonet.tasks.sync_runs import WorkflowRun as SyncWorkflowRun
 
 SUCCESS, FAILURE, ALWAYS = "s", "f", "a"
 
@@ -325,6 +336,8 @@ class Workflow:
             ValueError: the other workflow has no steps.
         """
         first = _edges(after)
+        if isinstance(part, list | tuple):
+            raise TypeError(f"{part!r:.100} is a {type(part).__name__}: write group(*parts)")
         if not isinstance(part, Workflow):
             return [self._step(part, first, StepOptions(), listed=listed)]
         if not part.steps:
@@ -354,7 +367,28 @@ class Workflow:
             AdmissionRejected: a ceiling of the configuration is reached; nothing was submitted.
             ServerUnreachableError: Redis does not answer. The workflow may have been submitted.
         """
-        return await submit_workflow(self, id)
+        return await current_submitter().submit_workflow(self, id=id)
+
+    def submit_sync(self, *, id: str | None = None) -> SyncWorkflowRun:
+        """Submit all steps from a program, a thread or a ``def execute`` without an event loop.
+
+        It works where `BaseTask.schedule_sync` does, and blocks until Redis has answered.
+
+        Args:
+            id: as of `submit`.
+
+        Returns:
+            A `nonet.sync.WorkflowRun`, whose methods block.
+
+        Raises:
+            NotBoundError, InvalidArgumentsError, AdmissionRejected, ServerUnreachableError: as
+                `submit`.
+
+        Example:
+            run = chain(Add(1, 2), Add(3, 4)).submit_sync()
+            assert run.wait(timeout=30).state == "done"
+        """
+        return current_sync_submitter().submit_workflow(self, id=id)
 
 
 Part = BaseTask | Given[Any] | Workflow

@@ -43,7 +43,7 @@ from nonet.tasks.task import (
     unbind_submitter,
     unbind_sync_submitter,
 )
-from nonet.tasks.workflows import Given
+from nonet.tasks.workflows import Given, Workflow
 from nonet.testing.submissions import Submitted, said_of
 from nonet.worker.attempt.conclusion import encoded_result
 
@@ -336,7 +336,11 @@ class _Inline:
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Record a submission by ``.schedule()``."""
-        return Handle(self.record(task, Options(**options)), _NotSubmitted())
+        return Handle(self.record(task, Options.named(options)), _NotSubmitted())
+
+    async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> NoReturn:
+        """Refuse it."""
+        raise _no_workflows()
 
     def record(self, task: BaseTask, options: Options) -> str:
         """Record a submission, and return its id."""
@@ -354,8 +358,18 @@ class _SyncInline:
 
     def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
         """Record a submission."""
-        id = self._inline.record(task, Options(**options))
+        id = self._inline.record(task, Options.named(options))
         return sync_handles.Handle(id, _SyncNotSubmitted())
+
+    def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> NoReturn:
+        """Refuse it."""
+        raise _no_workflows()
+
+
+def _no_workflows() -> NotBoundError:
+    return NotBoundError(
+        "a workflow needs an open application, which run_inline() is not: use nonet.testing.System"
+    )
 
 
 class _NotSubmitted:

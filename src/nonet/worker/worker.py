@@ -51,6 +51,8 @@ _HELP_PROMOTE_SECONDS = 1.0
 # How long cancelled tasks may take to end before the process ends without them.
 _CANCEL_SECONDS = 2.0
 _LEAVE_SECONDS = 1.0
+# Longest wait for the last beat, and for the call that unregisters, when the event loop is blocked.
+_SIGN_OFF_SECONDS = 4.0
 _STOPPED = "the worker stopped"
 _MEASURE_SECONDS = 5.0
 
@@ -347,11 +349,15 @@ class Worker:
 
     def _sign_off(self) -> None:
         """Sign off right before the process ends, in a thread because the event loop is blocked."""
-        leaving = partial(self._broker.leave_from_thread, self.id, self._size, _LEAVE_SECONDS)
+
+        def leave() -> None:
+            self._watchdog.stop()  # first: a beat in flight would register this worker again
+            self._broker.leave_from_thread(self.id, self._size, _LEAVE_SECONDS)
+
         # In a daemon thread: a hanging address look-up must not delay the end of the process.
-        thread = threading.Thread(target=leaving, name="nonet-leave", daemon=True)
+        thread = threading.Thread(target=leave, name="nonet-leave", daemon=True)
         thread.start()
-        thread.join(2 * _LEAVE_SECONDS)
+        thread.join(_SIGN_OFF_SECONDS)
 
     def _described(self) -> dict[str, Any]:
         """Return what this worker registers about itself for operators."""

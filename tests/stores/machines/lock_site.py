@@ -53,17 +53,18 @@ return cjson.encode(out)
 
 # Put before a script: after KEYS[3] calls nothing has an effect, as if the server had been killed.
 CUT = """
-local whole, calls_left = redis, tonumber(KEYS[3])
-local function counted(call)
-  return function(...)
-    calls_left = calls_left - 1
-    if calls_left < 0 then
-      error('the script was cut')
+local redis = (function(whole, calls_left)
+  local function counted(call)
+    return function(...)
+      calls_left = calls_left - 1
+      if calls_left < 0 then
+        error('the script was cut')
+      end
+      return call(...)
     end
-    return call(...)
   end
-end
-local redis = {call = counted(whole.call), pcall = counted(whole.pcall)}
+  return {call = counted(whole.call), pcall = counted(whole.pcall)}
+end)(redis, tonumber(KEYS[3]))
 """
 
 

@@ -324,7 +324,8 @@ SWEEPING = (
     ),
     Fault(
         "a walk does not see what is delayed",
-        "delay(id, not record.places and tonumber(record.due or '') or now)\n    return true",
+        "delay(id, record.blocked and BLOCKED_UNTIL or not record.places and "
+        "tonumber(record.due or '') or now)\n    return true",
         "return false",
     ),
     Fault(

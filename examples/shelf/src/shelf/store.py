@@ -37,7 +37,7 @@ class Store:
     def put(self, user: str, address: str, thumbnail: str) -> int:
         """Add to a shelf, and return its size; only for one task at a time."""
         shelf = {**self.shelf(user), address: thumbnail}
-        _replace(self._shelves / f"{user}.json", json.dumps(shelf).encode())
+        _replace(self._shelves / f"{user}.json", json.dumps(shelf, sort_keys=True).encode())
         return len(shelf)
 
     def remove_unused(self, older_than_seconds: float) -> int:

@@ -16,7 +16,6 @@ from nonet.cli.output import print_json, print_result, print_rows
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
-from nonet.rules.workflows import not_a_task
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -86,6 +85,8 @@ async def result(
     report: dict[str, Any] = {"id": id}
     async with target.observer() as nonet:
         if await nonet.client.workflows.exists(id):
+            from nonet.rules.workflows import not_a_task  # only this mistake needs it
+
             raise NotFoundError(not_a_task(id))
         try:
             report |= {"state": "done", "result": await nonet.result(id, timeout=timeout)}

@@ -20,7 +20,6 @@ from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
 from nonet.rules.refusal import span
-from nonet.rules.workflows import not_a_task
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -161,6 +160,8 @@ async def status(target: Target, id: TaskId, as_json: Json = False) -> int:
     async with target.stores() as stores:
         found = await stores.results.status(id)
         if (found is None or not found.name) and await stores.workflows.exists(id):
+            from nonet.rules.workflows import not_a_task  # only this mistake needs it
+
             raise NotFoundError(not_a_task(id))
         await warn_of_no_worker(stores.results, found)
     if found is None:  # it may be in SQL only

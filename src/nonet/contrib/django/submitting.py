@@ -12,6 +12,7 @@ from django.db import transaction
 from nonet import sync
 from nonet.base.ids import new_id
 from nonet.tasks.task import BaseTask, SubmitOptions, TaskOf
+from nonet.tasks.workflows import Workflow
 
 
 def submit_on_commit(
@@ -68,6 +69,10 @@ class Project:
     def submit(self, task: TaskOf[Any], **options: Unpack[SubmitOptions]) -> sync.Handle[Any]:
         """Submit a task, for ``.schedule_sync()``."""
         return self.app().submit(task, **options)
+
+    def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> sync.WorkflowRun:
+        """Submit a workflow, for its ``submit_sync()``."""
+        return self.app().submit_workflow(workflow, id=id)
 
     def close(self) -> None:
         """Close the application, for tests."""

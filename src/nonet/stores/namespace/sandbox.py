@@ -77,7 +77,9 @@ class Sandbox:
         """
         seconds, microseconds = self._client.time()
         since = seconds * 1_000_000 + microseconds  # start-up hooks are told
-        self._client.hset(f"{self._prefix}epoch", mapping={"since": since, "seq": 1, "calm": 0})
+        # A lower sequence than that of an epoch that this process has seen looks like a loss.
+        epoch = {"since": since, "seq": since, "calm": 0, "lost": "", "first": ""}
+        self._client.hset(f"{self._prefix}epoch", mapping=epoch)
         self._client.set(f"{self._prefix}clock:moved", moved // timedelta(microseconds=1))
 
     def advance(self, by: timedelta) -> datetime:

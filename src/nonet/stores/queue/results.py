@@ -18,7 +18,6 @@ from nonet.messages.documents import revealed
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
 from nonet.messages.repetition import Known
-from nonet.rules.workflows import blocker_in_words
 from nonet.stores.connection.clock import correction
 from nonet.stores.connection.redis import (
     AsyncRedis,
@@ -402,7 +401,7 @@ def _live_status(
     state, used = text.get("state", ""), _number(text.get("attempt"))
     running = state == "running"
     waits_for_sql = state == "dying" and due is not None
-    blocker = text.get("blocker", "") if state == "waiting" or waits_for_sql else ""
+    blocker = _blocker(text) if state == "waiting" or waits_for_sql else ""
     last = read_error(id, dying or failed, cipher)
     return TaskStatus(
         id=id,
@@ -417,7 +416,7 @@ def _live_status(
         waits_since=_waits_since(text) if state in ("queued", "waiting") else None,
         worker=text.get("owner", "") if state in ("running", "dying") else "",
         worker_deaths=_number(text.get("deaths")),
-        blocker=blocker_in_words(blocker) if text.get("blocked") else blocker,
+        blocker=blocker,
         reason=text.get("reason", ""),
         error=error_line(last.error_type, last.error) if last else text.get("error", ""),
         group=text.get("group", ""),
@@ -427,6 +426,15 @@ def _live_status(
         traceback=last.traceback if last else "",
         progress=_progress(id, text, cipher),
     )
+
+
+def _blocker(record: Mapping[str, str]) -> str:
+    blocker = record.get("blocker", "")
+    if not record.get("blocked"):
+        return blocker
+    from nonet.rules.workflows import blocker_in_words  # few tasks are steps of workflows
+
+    return blocker_in_words(blocker)
 
 
 def _progress(id: str, record: Mapping[str, str], cipher: Cipher) -> Progress | None:

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- wait: return the result of a task, or register a client that is woken when the task ends.
+-- wait: return the result of a task or the state of a workflow, or register a client that is woken when it ends.
 -- KEYS  prefix
 -- ARGV  id, client (woken through its wake list), ids of the tasks and holds that enclose the call …
 -- returns {'ended', value} | {'live'} | {'unknown'} | {'deadlock', lock}: the task cannot end before one of these
@@ -10,12 +10,13 @@ local value = redis.call('GET', P .. 'r:' .. id)
 if value then
   return {'ended', value}
 end
-if redis.call('EXISTS', P .. 't:' .. id) == 0 then
+local is_task = redis.call('EXISTS', P .. 't:' .. id) == 1
+if not is_task and redis.call('EXISTS', P .. 'f:' .. id) == 0 then
   return {'unknown'}
 end
 for i = 3, #ARGV do
   local waiter = ARGV[i]
-  if redis.call('EXISTS', P .. 't:' .. waiter) == 1 then
+  if is_task and redis.call('EXISTS', P .. 't:' .. waiter) == 1 then
     local lock = depends_on(id, waiter)
     if lock then
       return {'deadlock', lock}
@@ -29,5 +30,7 @@ end
 redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. id, '-inf', digits(now - 20000000))
 redis.call('ZADD', P .. 'waiters:' .. id, digits(now), client)
 redis.call('PEXPIRE', P .. 'waiters:' .. id, 20000)
-redis.pcall('HSET', P .. 't:' .. id, 'waited', 1)  -- on a key of another type it fails; a walk ends that task, and wakes all waiting clients
+if is_task then  -- on a key of another type it fails; a walk ends that task, and wakes all waiting clients
+  redis.pcall('HSET', P .. 't:' .. id, 'waited', 1)
+end
 return {'live'}

@@ -1,5 +1,7 @@
 -- lib/base: every script begins with this part: the key prefix, the logical time, and readers of hashes.
 -- KEYS[1] is the prefix "{ns}:" of every key; it also routes the call in a cluster.
+-- The parts of a script share the 200 local variables that Lua allows in a function. A part that needs many hides those
+-- of its own in a do-block.
 local P = KEYS[1]
 local clock, marks = redis.call('TIME'), redis.call('MGET', P .. 'clock', P .. 'pausing', P .. 'capped',
   P .. 'fence', P .. 'watched')

@@ -50,57 +50,60 @@ local function keep_lines(list, lines, most)
   end
 end
 
--- Bytes that the history keeps of a failure: of its error, of its traceback, and of all. Encrypted texts (see
--- nonet/messages/encryption.py) are kept whole or not at all.
-local ERROR_KEPT, TRACEBACK_KEPT, FAILURE_KEPT = 600, 4096, 5000
-local MARK, ENCRYPTED_KEPT = 'nonet-encrypted:', 6000
-
--- What follows the line of a failure: its envelope, so that it can be submitted again, unless it is large.
-local function envelope_kept(id, record, room)
-  local envelope = envelope_of(id, record) or redis.pcall('GETRANGE', P .. 'b:' .. id, 0, math.max(0, room))
-  return type(envelope) == 'string' and #envelope <= room and envelope or ''
-end
-
 -- Keep the end of a task in the history. Of cancelled tasks and failures it keeps parts of the result document;
 -- cancelled tasks have the list of the successes, so that they push out no failure.
-local function keep_end(id, record, state, document)
-  if most_ends == 0 then
-    return
+local keep_end
+do
+  -- Bytes that the history keeps of a failure: of its error, of its traceback, and of all. Encrypted texts (see
+  -- nonet/messages/encryption.py) are kept whole or not at all.
+  local ERROR_KEPT, TRACEBACK_KEPT, FAILURE_KEPT = 600, 4096, 5000
+  local MARK, ENCRYPTED_KEPT = 'nonet-encrypted:', 6000
+
+  -- What follows the line of a failure: its envelope, so that it can be submitted again, unless it is large.
+  local function envelope_kept(id, record, room)
+    local envelope = envelope_of(id, record) or redis.pcall('GETRANGE', P .. 'b:' .. id, 0, math.max(0, room))
+    return type(envelope) == 'string' and #envelope <= room and envelope or ''
   end
-  if state == 'done' then
-    return keep_lines('done', {line_of(id, record, state)}, most_ends)
-  end
-  local fine, parts = pcall(cmsgpack.unpack, document)
-  parts = fine and type(parts) == 'table' and parts or {}
-  local function part(at, first, last)
-    local text = type(parts[at]) == 'string' and parts[at] or ''
-    if string.sub(text, 1, #MARK) == MARK then
-      return #text <= ENCRYPTED_KEPT and text or ''
+
+  function keep_end(id, record, state, document)
+    if most_ends == 0 then
+      return
     end
-    return string.sub(text, first, last)
+    if state == 'done' then
+      return keep_lines('done', {line_of(id, record, state)}, most_ends)
+    end
+    local fine, parts = pcall(cmsgpack.unpack, document)
+    parts = fine and type(parts) == 'table' and parts or {}
+    local function part(at, first, last)
+      local text = type(parts[at]) == 'string' and parts[at] or ''
+      if string.sub(text, 1, #MARK) == MARK then
+        return #text <= ENCRYPTED_KEPT and text or ''
+      end
+      return string.sub(text, first, last)
+    end
+    local name = string.gsub(record.name or part(1, 1, 255), '%c', '?')
+    local line = line_of(id, record, state, name)
+    if state == 'cancelled' then
+      line = line .. '\t' .. string.gsub(part(6, 1, 100), '%c', ' ')
+      return keep_lines('done', {line}, most_ends)
+    end
+    local kept = {part(7, 1, 30), part(5, 1, 100), part(6, 1, ERROR_KEPT), part(12, -TRACEBACK_KEPT, -1)}
+    local whole = table.concat(kept)
+    kept[5] = record.state and kept[1] ~= 'quarantined'
+      and envelope_kept(id, record, FAILURE_KEPT - #line - #whole) or ''
+    line = line .. '\t' .. (type(parts[2]) == 'number' and parts[2] or record.attempt or '0')
+    for _, text in ipairs(kept) do
+      line = line .. '\t' .. #text
+    end
+    keep_lines('failed', {line .. '\n' .. whole .. kept[5]}, math.ceil(most_ends / 10))
   end
-  local name = string.gsub(record.name or part(1, 1, 255), '%c', '?')
-  local line = line_of(id, record, state, name)
-  if state == 'cancelled' then
-    line = line .. '\t' .. string.gsub(part(6, 1, 100), '%c', ' ')
-    return keep_lines('done', {line}, most_ends)
-  end
-  local kept = {part(7, 1, 30), part(5, 1, 100), part(6, 1, ERROR_KEPT), part(12, -TRACEBACK_KEPT, -1)}
-  local whole = table.concat(kept)
-  kept[5] = record.state and kept[1] ~= 'quarantined'
-    and envelope_kept(id, record, FAILURE_KEPT - #line - #whole) or ''
-  line = line .. '\t' .. (type(parts[2]) == 'number' and parts[2] or record.attempt or '0')
-  for _, text in ipairs(kept) do
-    line = line .. '\t' .. #text
-  end
-  keep_lines('failed', {line .. '\n' .. whole .. kept[5]}, math.ceil(most_ends / 10))
 end
 
 -- lib/workflow sets this. Field `adds` of its record: this call has added steps.
 local end_step
 
--- End a task: store its result, and notify its group, its workflow and its waiters. record is what read_record() returned; empty
--- for a task that Redis does not know. fence: of the delivery that this call ends, '0' without one.
+-- End a task: store its result, and notify its group, its workflow and its waiters. record is what read_record()
+-- returned; empty for a task that Redis does not know. fence: of the delivery that this call ends, '0' without one.
 local function finish(id, record, state, fence, document)
   local value = state .. '|' .. fence .. '|'
   local mark = record.letter and ' ' .. record.letter or ''

@@ -1,8 +1,9 @@
 -- lib/workflow: needs base, wake, record, submitting, index, group, finish, ending. Workflows: tasks that run in the
 -- order of their edges. A workflow never ends, and no step is released, twice: everything here can be repeated.
 --
--- HASH f:WORKFLOW: state (building | running | resuming | done | failed | cancelled); cancel (why); failed (a step whose
--- failure no edge took over or passed on); first (the first step whose failure no edge took over); kept, kept_failed (ms).
+-- HASH f:WORKFLOW: state (building | running | resuming | done | failed | cancelled); cancel (why); failed (a step
+-- whose failure no edge took over or passed on); first (the first step whose failure no edge took over); kept,
+-- kept_failed (ms).
 -- A step has the id WORKFLOW:PLACE. The place of a step that another one added begins with the place of that one and a
 -- dot. Keys of a step:
 --   t:ID  its record from the beginning: state waiting and field blocked until its predecessors have ended
@@ -10,8 +11,9 @@
 --               to the steps without predecessors
 --   n:ID  LIST  its edges, each a letter (s: on success, f: on failure, a: always) and the place of the successor
 --   j:ID  SET   places of the steps that it added and that have not ended: until then its edges wait
---   k:ID  HASH  what its edges need then: edges, failed
---   s:ID  HASH  a step that failed: its specification, so that it can run again
+--   k:ID  HASH  what its edges need then: edges, failed (the place of the step that has failed it)
+--   s:ID  HASH  a step that failed: its specification, so that it can run again; cause (the place of the step that
+--               failed first, if this one could not run because of that)
 -- A blocked step notes what it must know when its last predecessor has ended: hit (an edge on failure fired), unneeded
 -- (the place of a predecessor because of which it need not run).
 -- ZSET edges holds ended steps with more edges than one call follows: 'END ID' → edges that were followed.
@@ -70,11 +72,11 @@ local MEANING = {
   unneeded = {s = 'unneeded', f = 'no', a = 'go'},
 }
 
-local ends = {}  -- steps that cannot run and have yet to be ended: {id, record, how, why}
+local ends = {}  -- steps that cannot run and have yet to be ended: {id, how, id of the step because of which}
 
 local STEP = {'blocked', 'stream', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded'}
 -- What is kept of a failed step, beside its envelope b and its locks l.
-local KEPT = {'name', 'stream', 'edges', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded'}
+local KEPT = {'name', 'stream', 'edges', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded', 'cause'}
 
 -- Decide about a step whose predecessors have all ended, and none of them failed it.
 local function decide(id, record, workflow, last)
@@ -83,6 +85,12 @@ local function decide(id, record, workflow, last)
   else
     release(id, record)
   end
+end
+
+-- The place of the step that failed first: this one, unless it failed only because of another.
+local function cause_of(workflow, place)
+  local id = step_id(workflow, place)
+  return redis.call('HGET', P .. 's:' .. id, 'cause') or redis.call('HGET', P .. 'k:' .. id, 'failed') or place
 end
 
 -- Follow one edge. A failure ends its successor at once; otherwise nothing is decided before the last predecessor has
@@ -105,7 +113,7 @@ local function follow(from, how, letter, workflow, place)
   end
   redis.call('SREM', P .. 'm:' .. id, from)
   if meaning == 'failed' then
-    ends[#ends + 1] = {id, meaning, step_id(workflow, from)}
+    ends[#ends + 1] = {id, meaning, step_id(workflow, cause_of(workflow, from))}
   elseif redis.call('EXISTS', P .. 'm:' .. id) == 0 then
     decide(id, record, workflow, from)
   end
@@ -119,8 +127,9 @@ local function flow_of(workflow)
   return flows[workflow]
 end
 
--- Set the state of a workflow, and list it there: ZSET workflows:STATE holds since when (µs). What has been in the state for
--- more than ms is not listed any more: its keys have expired. The old state loses it last, so that it is always listed.
+-- Set the state of a workflow, and list it there: ZSET workflows:STATE holds since when (µs). What has been in the
+-- state for more than ms is not listed any more: its keys have expired. The old state loses it last, so that it is
+-- always listed.
 local function enter(workflow, state, ms)
   local flow, index = flow_of(workflow), P .. 'workflows:'
   redis.call('ZADD', index .. state, digits(now), workflow)
@@ -160,7 +169,8 @@ local function follow_edges(id, workflow, place, how, first)
   return true
 end
 
-local KEYS_OF_WORKFLOW = {[''] = 'hash', [':results'] = 'hash', [':graph'] = 'hash', [':failed'] = 'set', [':live'] = 'set'}
+local KEYS_OF_WORKFLOW = {[''] = 'hash', [':results'] = 'hash', [':graph'] = 'hash', [':failed'] = 'set',
+  [':live'] = 'set'}
 
 -- Let the keys of a workflow expire after ms.
 local function expire_workflow(key, ms)
@@ -197,10 +207,10 @@ local function end_unable()
     local id, how, cause = unpack(table.remove(ends))
     local record = read_record(id)
     if record.blocked then
-      local why = 'cancelled: ' .. (how == 'failed' and 'its predecessor ' .. cause .. ' failed' or 'not needed after ' .. cause)
-      record.ends_as = how
+      local why = 'cancelled: ' .. (how == 'failed' and 'step ' .. cause .. ' failed' or 'not needed after ' .. cause)
+      record.ends_as, record.cause = how, place_of(cause)
       -- If Redis stops the script, the walk over all records repeats the end.
-      redis.call('HSET', P .. 't:' .. id, 'ends_as', how, 'why', why)
+      redis.call('HSET', P .. 't:' .. id, 'ends_as', how, 'cause', record.cause, 'why', why)
       finish(id, record, 'cancelled', '0', made_document(record.name or '', 0, why, 'cancelled'))
       redis.call('ZREM', P .. 'tasks:delayed', id)
     end
@@ -237,8 +247,9 @@ function close(id, workflow, edges, how)
     if not is_passed_on and not upper then
       redis.call('HSETNX', key, 'failed', place)
       flow_of(workflow).failed = place
-    elseif not is_passed_on and redis.call('EXISTS', P .. 'k:' .. upper) == 1 then  -- that step fails; it may be taken over
-      redis.call('HSET', P .. 'k:' .. upper, 'failed', 1)
+    elseif not is_passed_on and redis.call('EXISTS', P .. 'k:' .. upper) == 1 then
+      -- That step fails, and its failure may be taken over.
+      redis.call('HSETNX', P .. 'k:' .. upper, 'failed', cause_of(workflow, place))
     end
   end
   if edges ~= '' then
