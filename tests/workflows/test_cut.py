@@ -43,18 +43,15 @@ History = Callable[[Fleet], tuple[Call, Expected]]
 def staged(*graph: str) -> Call:
     """The call that submits a workflow, with the predecessors of each step."""
     letters: dict[str, set[str]] = {}
-    edges = []
-    for n, after in enumerate(graph):
-        for edge in after.split():
-            letters.setdefault(edge[1:], set()).add(edge[0])
-            edges += [edge[0], edge[1:], str(n)]
+    for edge in " ".join(graph).split():
+        letters.setdefault(edge[1:], set()).add(edge[0])
     rows = [
         part
         for n, after in enumerate(graph)
         for part in row(str(n), after, letters.get(str(n), ()))
     ]
     about = ("w", "title", "", len(graph), 60_000, 600_000, 1, len(graph))
-    return ("workflow_stage", KEEPING, *about, *rows, *edges)
+    return ("workflow_stage", KEEPING, *about, *rows)
 
 
 def row(place: str, after: str, letters: object = ()) -> tuple[object, ...]:

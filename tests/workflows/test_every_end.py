@@ -147,5 +147,5 @@ def test_scripts_that_end_tasks_know_workflows() -> None:
     names = [file.name.removesuffix(".lua") for file in folder.iterdir() if file.is_file()]
     sources = {name: script(name)[0] for name in names}
     ending = {name for name, text in sources.items() if "local function finish(" in text}
-    without = {name for name in ending if "end_step = " not in sources[name]}
+    without = {name for name in ending if "end_steps = " not in sources[name]}
     assert "settle" in ending and without == {"submit", "plan", "retry_quarantined"}

@@ -14,6 +14,7 @@ from nonet.messages.formats import STEP_FORMAT
 from nonet.stores.connection.redis import script
 from nonet.stores.queue import workflows as stored
 from nonet.stores.queue.submissions import Submission
+from nonet.tasks.workflows import step_terms
 
 
 async def test_an_id_is_submitted_once(flows: FlowSite) -> None:
@@ -179,11 +180,13 @@ async def test_a_step_counts_as_an_unfinished_task(flows: FlowSite) -> None:
 
 def test_calls_are_small() -> None:
     """No call has more than so many steps and edges; only the last one starts the workflow."""
-    flow = workflow_of([(), *([("s", "0")] for _ in range(1200))])
-    edges = [("s", "0", step.place) for step in flow.steps[1:]]
-    sent = [Submission(f"w:{step.place}", "m:T", "normal:small", b"e") for step in flow.steps]
-    calls = [*stored._calls(sent, edges)]
-    assert all(0 < len(rows) + len(some) <= stored._MOST for rows, some, _ in calls)
+    wide = [[("s", str(number)) for number in range(1201)]]
+    flow = workflow_of([(), *([("s", "0")] for _ in range(1200)), *wide])
+    terms = step_terms("w", flow.steps)
+    sent = [Submission(f"w:{n}", "m:T", "normal:small", b"e", terms=t) for n, t in enumerate(terms)]
+    calls = [*stored._calls(sent)]
+    assert all(2 * len(rows) + len(some) <= stored._MOST + 2 for rows, some, _ in calls)
     assert [is_last for *_, is_last in calls] == [False] * (len(calls) - 1) + [True]
     assert [row for rows, *_ in calls for row in rows] == sent
-    assert sorted(edge for _, some, _ in calls for edge in some) == sorted(edges)
+    apart = [("s", edge.step.place, "1201") for edge in flow.steps[-1].after]
+    assert [edge for _, some, _ in calls for edge in some] == apart

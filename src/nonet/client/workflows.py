@@ -12,7 +12,7 @@ from nonet.messages.encryption import NO_KEY, MissingKeyError
 from nonet.messages.message import Reference, is_id, references, resolved
 from nonet.stores.queue.groups import group_id
 from nonet.stores.queue.results import Ended
-from nonet.stores.queue.workflows import Edge, step_id
+from nonet.stores.queue.workflows import step_id
 from nonet.tasks.execution import running_context
 from nonet.tasks.handles import ChildResult
 from nonet.tasks.runs import StepStatus, WorkflowRun, WorkflowStatus
@@ -43,16 +43,11 @@ async def submit_workflow(client: Client, workflow: Workflow, id: str | None) ->
         prepared = _prepared(client, workflow, name, trace)
         if trace:
             describe_sent(prepared)
-        edges: list[Edge] = [
-            (edge.on, edge.step.place, step.place) for step in workflow.steps for edge in step.after
-        ]
         await client.broker.check_room(prepared)
         if running:
             running.ensure_lease()
         parent = running.id if running else ""
-        await client.workflows.submit(
-            name, workflow.title, parent, prepared, edges, client.workflow_ttl
-        )
+        await client.workflows.submit(name, workflow.title, parent, prepared, client.workflow_ttl)
     return WorkflowRun(name, client)
 
 

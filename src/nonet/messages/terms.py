@@ -142,3 +142,12 @@ def step_term(
     """
     any_word, delay = "1" if any_failed else "-", str(delay_us or "-")
     return " ".join(("step", workflow, edges or "-", any_word, delay, *after))
+
+
+def predecessors(terms: str) -> str:
+    """Return the predecessors of a step as they are in its terms.
+
+    >>> predecessors("step w sf - - s0 a1\nformat|3"), predecessors("step w - - -")
+    ('s0 a1', '')
+    """
+    return " ".join(terms.partition("\n")[0].split(" ", 5)[5:])

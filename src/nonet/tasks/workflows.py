@@ -128,7 +128,11 @@ class Step(Generic[R_co]):
         self.task = task
         self.after = after
         self.options = options
-        self.added: Added = Added(self)
+
+    @property
+    def added(self) -> Added:
+        """The results of the steps that this one adds."""
+        return Added(self)
 
     def __repr__(self) -> str:
         kind = self.task.cls if isinstance(self.task, Given) else type(self.task)

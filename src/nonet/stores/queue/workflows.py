@@ -8,23 +8,23 @@ from typing import Any, NamedTuple
 
 from nonet.base.errors import NotConfirmedError, NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
+from nonet.messages.terms import predecessors
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 from nonet.stores.queue.results import Ended, parse_ended
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.runs import WorkflowStatus
 
 # Steps and edges in one call of a script: 5 ms.
-_MOST = 300
+_MOST = 500
+# Edges come apart from a step whose predecessors have more characters, see workflow_stage.lua.
+_LONGEST = 500
 _MOST_BYTES = 1024 * 1024
-_PAGE = 250
+_PAGE = 200
 # Workflows in one call: 1 ms.
 _LISTED = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 STATES = ("building", "running", "resuming", "done", "failed", "cancelled")
-
-Edge = tuple[str, str, str]
-"""The letter of an edge, the place of the predecessor, the place of the successor."""
 
 
 class WorkflowPage(NamedTuple):
@@ -57,7 +57,6 @@ class Workflows:
         title: str,
         parent: str,
         steps: Sequence[Submission],
-        edges: Sequence[Edge],
         failed_ttl: float,
     ) -> str:
         """Submit all steps, then start the workflow; return its state.
@@ -74,7 +73,7 @@ class Workflows:
         kept_ms = max(result_ttl, dedup_ttl)
         about = (workflow, title, parent, len(steps), kept_ms, round(failed_ttl * 1000))
         state = ""
-        for rows, some, is_last in _calls(steps, edges):
+        for rows, some, is_last in _calls(steps):
             args = [part for row in rows for part in row.arguments()]
             args += [part for edge in some for part in edge]
             answer, is_safe = await self._scripts.run_confirmed(
@@ -263,21 +262,31 @@ def step_id(workflow: str, place: str) -> str:
 
 
 def _calls(
-    steps: Sequence[Submission], edges: Sequence[Edge]
-) -> Iterator[tuple[list[Submission], Sequence[Edge], bool]]:
-    """Yield the arguments of each call: steps, edges, and whether it is the last one."""
+    steps: Sequence[Submission],
+) -> Iterator[tuple[list[Submission], Sequence[tuple[str, str, str]], bool]]:
+    """Yield the arguments of each call: steps, edges apart from them, and whether it is the last.
+
+    An edge is its letter, the place of the predecessor and that of the successor.
+    """
     rows: list[Submission] = []
-    size = 0
+    apart: list[tuple[str, str, str]] = []
+    number = size = 0
     for step in steps:
-        if len(rows) >= _MOST or size > _MOST_BYTES:
+        if number >= _MOST or size > _MOST_BYTES:
             yield rows, (), False
-            rows, size = [], 0
+            rows, number, size = [], 0, 0
         rows.append(step)
         size += len(step.envelope) + len(step.locks) + len(step.terms)
-    room = _MOST - len(rows)
-    for start in range(0, max(0, len(edges) - room), _MOST):
-        yield [], edges[room:][start : start + _MOST], False
-    yield rows, edges[:room], True
+        before = predecessors(step.terms)
+        if len(before) > _LONGEST:
+            place = step.id.rpartition(":")[2]
+            apart += ((word[0], word[1:], place) for word in before.split())
+            number += 1
+        else:
+            number += 2 + before.count(" ")
+    for start in range(0, len(apart), _MOST):
+        yield [], apart[start : start + _MOST], False
+    yield rows, (), True
 
 
 def _status(id: str, fields: dict[bytes, bytes], total: int, left: int) -> WorkflowStatus:

@@ -5,8 +5,8 @@
 -- ARGV  keeping, worker, size, lock ttl ms, n × 'key entry' that the worker knows
 -- returns how many tasks were requeued, or ended because they were cancelled
 -- @include base wake streams record submitting rescue limits locks pauses queues refusal waiting index group finish ending
--- @defer ending workflow load_end_step
-end_step = load_end_step
+-- @defer ending workflow load_end_steps
+end_steps = load_end_steps
 -- @defer damage condemning end_if_damaged
 -- @include pending
 local worker, size, lock_ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])

@@ -18,7 +18,7 @@
 -- returns OK if all are OK, else n × (OK | STALE (not the owner) | LOST (a lock expired: nothing was changed) |
 --       FAILED: call again with this one alone to get the error); HASH counters counts STALE and LOST
 -- @include base wake record submitting limits locks index group finish
--- @defer ending workflow load_end_step
+-- @defer ending workflow load_end_steps
 -- @defer ending workflow staging add_steps
 -- @defer pauses queues refusal waiting offer_all
 -- @defer ending end_cancelled
@@ -30,7 +30,7 @@ local replace = replace_older
 -- @defer unique claim_key
 claim = claim_key
 
-end_step = load_end_step
+end_steps = load_end_steps
 
 local COUNTED = {crash = 'crashes', suspect = 'suspect', on = 'handed'}  -- fields of the record to raise
 local MEANT = {crash = 'retry', suspect = 'back', on = 'back'}
@@ -66,7 +66,7 @@ end
 
 -- Deletions, collected for all deliveries and made after everything was written: see remove_ended, leave_streams
 -- and release_all.
-local gone, counts, ended = {}, {}, {}
+local gone, counts, ended, steps = {}, {}, {}, {}
 local entries, releases, answers = {}, {}, {}
 
 -- The answer for a delivery that the caller does not own, or has settled before.
@@ -79,11 +79,11 @@ local function answer_again(delivery, record)
   return 'STALE'
 end
 
--- Whether a task has nothing but its record, its envelope and its locks: it was delivered once, and no client
--- waits for it.
+-- Whether a task has nothing but its record, its envelope and its locks, and perhaps a workflow: it was delivered once,
+-- and no client waits for it.
 local function is_plain(record)
   return not record.settled and record.state == 'running'
-    and not (record.group or record.workflow or record.opens or record.waited or record.unique or record.saved
+    and not (record.group or record.opens or record.waited or record.unique or record.saved
       or record.suspect or record.letter)
 end
 
@@ -92,7 +92,11 @@ local function end_plainly(k, delivery, record)
   local id = delivery.id
   delivery.record = record
   ended[#ended + 1] = k
-  remember(id, 'done|' .. delivery.fence .. '|', delivery.document)
+  local value = 'done|' .. delivery.fence .. '|'
+  remember(id, value, delivery.document)
+  if record.workflow then
+    steps[#steps + 1] = {id, record, 'done', value .. delivery.document}
+  end
   for _, kind in ipairs({'t:', 'l:', 'b:'}) do
     gone[#gone + 1] = P .. kind .. id
   end
@@ -121,6 +125,18 @@ local function list_ended(those)
   keep_lines('done', listed, most_ends)
 end
 
+-- End these steps of workflows. A damaged workflow must not prevent the end of its steps, nor harm others.
+local function end_these(those)
+  if #those == 0 or pcall(end_steps, those) then
+    return
+  end
+  for _, one in ipairs(those) do
+    if not pcall(end_steps, {one}) then
+      redis.call('HINCRBY', P .. 'counters', 'finish:broken', 1)
+    end
+  end
+end
+
 local function remove_all(keys, numbers, those)
   if most_ends > 0 then
     list_ended(those)
@@ -137,8 +153,9 @@ local function remove_ended()
   if #gone == 0 then
     return
   end
-  local keys, numbers, those = gone, counts, ended
-  gone, counts, ended = {}, {}, {}
+  local keys, numbers, those, last = gone, counts, ended, steps
+  gone, counts, ended, steps = {}, {}, {}, {}
+  end_these(last)
   if try(remove_all, keys, numbers, those) == 'FAILED' then
     for _, k in ipairs(those) do
       answers[k] = 'FAILED'

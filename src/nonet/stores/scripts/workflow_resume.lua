@@ -51,22 +51,32 @@ local function link(place, first)
   return #page == MOST and first + MOST or -1
 end
 
--- The set of failed steps loses the place last: until then a repeated call creates the step again.
-local function create(place)
-  local id = step_id(workflow, place)
-  local kept = read_fields(P .. 's:' .. id, {'b', 'l', unpack(KEPT)})
-  if kept.name then
-    redis.call('HDEL', key .. ':results', place)
-    redis.call('DEL', P .. 'r:' .. id)
-    if redis.call('EXISTS', P .. 'm:' .. id) == 0 then
-      add_edge(workflow, 'a', '*', place)
+-- The set of failed steps loses the places last: until then a repeated call creates the steps again.
+local function create(places)
+  local edges, steps, rows, ended, used = {entering = {}, leaving = {}}, {}, {}, {}, {}
+  for _, place in ipairs(places) do
+    local id = step_id(workflow, place)
+    local kept = read_fields(P .. 's:' .. id, {'b', 'l', unpack(KEPT)})
+    if kept.name then
+      if redis.call('EXISTS', P .. 'm:' .. id) == 0 then
+        note_edge(edges, 'a', '*', place)
+      end
+      kept.after = string.match(redis.call('HGET', key .. ':graph', place) or '', ' (.*)$') or ''
+      steps[#steps + 1], ended[#ended + 1] = kept, place
+      rows[#rows + 1] = {id, kept.name, kept.stream, kept.at or '0', '', kept.b or '', kept.l or ''}
+      used[#used + 1], used[#used + 2] = P .. 'r:' .. id, P .. 's:' .. id
     end
-    kept.workflow = workflow
-    kept.after = string.match(redis.call('HGET', key .. ':graph', place) or '', ' (.*)$') or ''
-    stage(kept, id, kept.name, kept.stream, kept.at or '0', '', kept.b or '', kept.l or '')
-    redis.call('DEL', P .. 's:' .. id)
   end
-  redis.call('SREM', key .. ':failed', place)
+  if #steps > 0 then
+    redis.call('HDEL', key .. ':results', unpack(ended))
+    for i = 1, #used, 2 do
+      redis.call('DEL', used[i])
+    end
+    write_edges(workflow, edges)
+    stage(workflow, steps, rows)
+    redis.call('DEL', unpack(used))
+  end
+  redis.call('SREM', key .. ':failed', unpack(places))
 end
 
 if verb == 'spare' or verb == 'begin' then
@@ -76,9 +86,7 @@ elseif state ~= 'resuming' then
 elseif verb == 'link' then
   return link(ARGV[4], tonumber(ARGV[5]))
 elseif verb == 'create' then
-  for i = 4, #ARGV do
-    create(ARGV[i])
-  end
+  create({unpack(ARGV, 4)})
 else
   start(workflow)
 end

@@ -4,10 +4,11 @@
 -- ARGV  keeping, workflow, title, id of the task that submits it or '', number of its steps, ms to keep it when it has
 --       ended, ms if it has failed, 1 if nothing is missing after this call else 0, number of steps in this call,
 --       n × (arguments of submit_one; their terms begin with the line that lib/staging reads),
---       n × (letter of an edge, place of the predecessor, place of the successor)
+--       n × (letter of an edge, place of the predecessor, place of the successor): edges to steps whose predecessors have
+--       more than 500 characters in their terms; the others are made from these
 -- returns its state: building until it is started; cancelled also if its steps have yet to be cancelled
 -- @include base wake record submitting index group finish ending workflow staging
-local workflow, steps, FIRST, FIELDS = ARGV[2], tonumber(ARGV[9]), 10, 8
+local workflow, steps, FIRST, FIELDS, LONGEST = ARGV[2], tonumber(ARGV[9]), 10, 8, 500
 local key, ONE_DAY = P .. 'f:' .. workflow, 86400000
 local state = redis.call('HGET', key, 'state')
 if state and state ~= 'building' then
@@ -24,12 +25,21 @@ elseif not state then
 end
 -- If the program dies before it has submitted everything, the walk over all records ends the steps after this time.
 redis.call('PEXPIRE', key, ONE_DAY)
-local edges = FIRST + FIELDS * steps
-for i = edges, #ARGV, 3 do
-  add_edge(workflow, unpack(ARGV, i, i + 2))
+local edges, created, rows = {entering = {}, leaving = {}}, {}, {}
+for k = 1, steps do
+  local i = FIRST + FIELDS * (k - 1)
+  rows[k] = {unpack(ARGV, i, i + FIELDS - 1)}
+  created[k] = read_step(ARGV[i + FIELDS - 1])
+  if #created[k].after <= LONGEST then
+    note_edges_to(edges, created[k], place_of(ARGV[i]))
+  end
 end
-for i = FIRST, edges - 1, FIELDS do
-  stage(read_step(ARGV[i + 7]), unpack(ARGV, i, i + FIELDS - 1))
+for i = FIRST + FIELDS * steps, #ARGV, 3 do
+  note_edge(edges, unpack(ARGV, i, i + 2))
+end
+write_edges(workflow, edges)
+if steps > 0 then
+  stage(workflow, created, rows)
 end
 if ARGV[8] == '1' then
   start(workflow)

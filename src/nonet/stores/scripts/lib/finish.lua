@@ -99,8 +99,9 @@ do
   end
 end
 
--- lib/workflow sets this. Field `adds` of its record: this call has added steps.
-local end_step
+-- lib/workflow sets this: it ends steps, each {id, record, state, result}. Field `adds` of a record: this call has added
+-- steps.
+local end_steps
 
 -- End a task: store its result, and notify its group, its workflow and its waiters. record is what read_record()
 -- returned; empty for a task that Redis does not know. fence: of the delivery that this call ends, '0' without one.
@@ -115,7 +116,7 @@ local function finish(id, record, state, fence, document)
     fine = pcall(end_child, record.group, id, state, value .. document)
   end
   if record.workflow then
-    fine = pcall(end_step, id, record, state, value .. document) and fine
+    fine = pcall(end_steps, {{id, record, state, value .. document}}) and fine
   end
   if record.opens then
     fine = pcall(fail_unsealed, id) and fine

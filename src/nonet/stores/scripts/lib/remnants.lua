@@ -162,6 +162,7 @@ local function follow_lost(id, workflow, place, wait)
   end
   for _, from in ipairs(lost) do
     follow(from, how_ended(key, from), edges[from] or 'a', workflow, place)
+    write_collected()
     end_unable()
   end
   end_workflow(workflow)

@@ -11,68 +11,121 @@ local function read_step(terms)
   return {workflow = words[1], edges = words[2], any = words[3], delay = words[4], after = words[5], terms = rest}
 end
 
-local function add_edge(workflow, letter, from, to)
-  redis.call('SADD', P .. 'm:' .. step_id(workflow, to), from)
-  redis.call('RPUSH', P .. 'n:' .. step_id(workflow, from), letter .. to)
+local function append(lists, key, value)
+  local list = lists[key]
+  if list then
+    list[#list + 1] = value
+  else
+    lists[key] = {value}
+  end
 end
 
--- Create a step unless it is known. It waits until its predecessors have ended; without any, until the workflow
--- starts. The record is written last: until then a repeated call does all of this again.
-local function stage(step, id, name, stream, wall, _, envelope, locks)
-  local workflow, place = step.workflow, place_of(id)
-  local key = P .. 'f:' .. workflow
-  if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 or redis.call('HEXISTS', key .. ':results', place) == 1 then
-    return
+-- Note an edge; write_edges() creates it. edges: entering, by place: the places before it; leaving, by place: edges.
+local function note_edge(edges, letter, from, to)
+  append(edges.entering, to, from)
+  append(edges.leaving, from, letter .. to)
+end
+
+-- Note the edges to a step. The start of the workflow has an edge to steps without predecessors.
+local function note_edges_to(edges, step, place)
+  for letter, from in string.gmatch(step.after, '(%l)(%S+)') do
+    note_edge(edges, letter, from, place)
   end
-  if above(place) then
-    redis.call('SADD', P .. 'j:' .. step_id(workflow, above(place)), place)
-  elseif step.after == '' then
-    add_edge(workflow, 'a', '*', place)
+  if step.after == '' and not above(place) then
+    note_edge(edges, 'a', '*', place)
   end
-  redis.call('SADD', key .. ':live', place)
-  redis.call('HSET', key .. ':graph', place, name .. ' ' .. step.after)
-  redis.call('SET', P .. 'b:' .. id, envelope)
-  if locks ~= '' then
-    redis.call('SET', P .. 'l:' .. id, locks)
+end
+
+local function write_edges(workflow, edges)
+  for to, those in pairs(edges.entering) do
+    redis.call('SADD', P .. 'm:' .. step_id(workflow, to), unpack(those))
   end
-  count_active(stream, name, 1)
-  count_submitted(stream, 1)
-  redis.call('ZADD', P .. 'tasks:delayed', digits(BLOCKED_UNTIL), id)
-  local gen = digits(now + submitted)
-  submitted = submitted + 1
-  local fields = {'state', 'waiting', 'gen', gen, 'ticket', gen, 'name', name, 'stream', stream, 'v', FORMAT,
-    'workflow', workflow, 'blocked', 1, 'blocker', string.sub('after ' .. step.after, 1, 60)}
-  step.at = wall ~= '0' and wall or ''
-  for _, field in ipairs({'edges', 'any', 'hit', 'unneeded', 'delay', 'at', 'terms'}) do
-    if step[field] and step[field] ~= '' then
-      fields[#fields + 1], fields[#fields + 2] = field, step[field]
+  for from, those in pairs(edges.leaving) do
+    redis.call('RPUSH', P .. 'n:' .. step_id(workflow, from), unpack(those))
+  end
+end
+
+local STAGED = {'edges', 'any', 'hit', 'unneeded', 'delay', 'at', 'terms'}
+
+-- Create steps of one workflow unless they are known. They wait until their predecessors have ended; without any, until
+-- the workflow starts. rows: the arguments of submit_one() for each. Records are written last: until then a repeated call
+-- does all of this again.
+local function stage(workflow, steps, rows)
+  local key, places, added = P .. 'f:' .. workflow, {}, {}
+  for i, row in ipairs(rows) do
+    places[i] = place_of(row[1])
+  end
+  local known = redis.call('HMGET', key .. ':results', unpack(places))
+  local live, graph, blocked, numbers, submits = {}, {}, {}, {}, {}
+  for i, row in ipairs(rows) do
+    local id, name, stream, place = row[1], row[2], row[3], places[i]
+    if not known[i] and redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) == 0 then
+      local upper, of_stream = above(place), numbers[stream] or {}
+      numbers[stream] = of_stream
+      of_stream[name] = (of_stream[name] or 0) + 1
+      submits[stream] = (submits[stream] or 0) + 1
+      added[#added + 1], live[#live + 1] = i, place
+      graph[#graph + 1], graph[#graph + 2] = place, name .. ' ' .. steps[i].after
+      blocked[#blocked + 1], blocked[#blocked + 2] = digits(BLOCKED_UNTIL), id
+      if upper then
+        redis.call('SADD', P .. 'j:' .. step_id(workflow, upper), place)
+      end
     end
   end
-  redis.call('HSET', P .. 't:' .. id, unpack(fields))
+  if #added == 0 then
+    return
+  end
+  redis.call('SADD', key .. ':live', unpack(live))
+  redis.call('HSET', key .. ':graph', unpack(graph))
+  redis.call('ZADD', P .. 'tasks:delayed', unpack(blocked))
+  for stream, names in pairs(numbers) do
+    for name, number in pairs(names) do
+      count_active(stream, name, number)
+    end
+    count_submitted(stream, submits[stream])
+  end
+  for _, i in ipairs(added) do
+    local step, id, name, stream, wall, _, envelope, locks = steps[i], unpack(rows[i], 1, 7)
+    redis.call('SET', P .. 'b:' .. id, envelope)
+    if locks ~= '' then
+      redis.call('SET', P .. 'l:' .. id, locks)
+    end
+    local gen = digits(now + submitted)
+    submitted = submitted + 1
+    local fields = {'state', 'waiting', 'gen', gen, 'ticket', gen, 'name', name, 'stream', stream, 'v', FORMAT,
+      'workflow', workflow, 'blocked', 1, 'blocker', string.sub('after ' .. step.after, 1, 60)}
+    step.at = wall ~= '0' and wall or ''
+    for _, field in ipairs(STAGED) do
+      if step[field] and step[field] ~= '' then
+        fields[#fields + 1], fields[#fields + 2] = field, step[field]
+      end
+    end
+    redis.call('HSET', P .. 't:' .. id, unpack(fields))
+  end
 end
 
 -- Create the steps that a step adds when it is done, and release those without predecessors. record is that of the
 -- step; rows: the arguments of submit_one(). Returns false if the workflow was cancelled meanwhile: nothing would cancel
 -- these steps.
 local function add_steps(id, record, rows)
-  local steps, flow = {}, flow_of(record.workflow)
+  local workflow, steps, flow = record.workflow, {}, flow_of(record.workflow)
+  local edges = {entering = {}, leaving = {}}
   if not flow.state or flow.cancel then
     return false
   end
   redis.call('HSET', P .. 'k:' .. id, 'edges', record.edges or '')
   for i, row in ipairs(rows) do
-    local step = read_step(row[8])
-    steps[i] = step
-    for letter, from in string.gmatch(step.after, '(%l)(%S+)') do
-      add_edge(step.workflow, letter, from, place_of(row[1]))
-    end
-    stage(step, unpack(row))
+    steps[i] = read_step(row[8])
+    note_edges_to(edges, steps[i], place_of(row[1]))
   end
+  write_edges(workflow, edges)
+  stage(workflow, steps, rows)
   for i, row in ipairs(rows) do
     local record = steps[i].after == '' and read_fields(P .. 't:' .. row[1], STEP) or {}
     if record.blocked then
       release(row[1], record)
     end
   end
+  write_collected()
   return true
 end

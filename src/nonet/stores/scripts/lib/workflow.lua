@@ -33,7 +33,7 @@ local function step_id(workflow, place)
 end
 
 local function place_of(id)
-  return string.match(id, '([^:]*)$')
+  return string.match(id, '^.*:(.*)$')
 end
 
 -- The place of the step that added this one, or nil.
@@ -41,7 +41,28 @@ local function above(place)
   return string.match(place, '^(.*)%.[^.]*$')
 end
 
+-- What a call collects, so that many steps need one command: steps that it has released, and keys that nobody needs.
+local released, dropped = {}, {}
+
+local function write_collected()
+  if #released > 0 then
+    local sizes = {}
+    redis.call('ZREM', P .. 'tasks:delayed', unpack(released))
+    for _, id in ipairs(released) do
+      sizes[released[id]] = (sizes[released[id]] or 0) + 1
+    end
+    for size, count in pairs(sizes) do
+      wake(size, count)
+    end
+  end
+  if #dropped > 0 then
+    redis.call('DEL', unpack(dropped))
+  end
+  released, dropped = {}, {}
+end
+
 -- Queue a step whose predecessors have ended. Its delay, and a start_by that is relative, count from now.
+-- write_collected() does the rest.
 local function release(id, record)
   local gen = digits(now + submitted)
   submitted = submitted + 1
@@ -55,13 +76,18 @@ local function release(id, record)
     local pointer = enqueue_first(id, record.stream, gen)
     redis.call('HSET', key, 'state', 'queued', 'gen', gen, 'ticket', gen, 'pointer', pointer, 'blocker', '',
       'blocked', '')
-    redis.call('ZREM', P .. 'tasks:delayed', id)
-    wake(size_of(record.stream), 1)
+    released[#released + 1], released[id] = id, size_of(record.stream)
   end
   if record.terms then
     keep_start_by(id, record.terms)
   end
 end
+
+local ends = {}  -- steps that cannot run and have yet to be ended: {id, how, id of the step because of which}
+
+local STEP = {'blocked', 'stream', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded'}
+-- What is kept of a failed step, beside its envelope b and its locks l.
+local KEPT = {'name', 'stream', 'edges', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded', 'cause'}
 
 -- What an edge means for its successor, by the end of the step and the letter of the edge: go; no (an edge on failure
 -- whose step did not fail); or how the successor ends, because it cannot run.
@@ -72,50 +98,56 @@ local MEANING = {
   unneeded = {s = 'unneeded', f = 'no', a = 'go'},
 }
 
-local ends = {}  -- steps that cannot run and have yet to be ended: {id, how, id of the step because of which}
-
-local STEP = {'blocked', 'stream', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded'}
--- What is kept of a failed step, beside its envelope b and its locks l.
-local KEPT = {'name', 'stream', 'edges', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded', 'cause'}
-
--- Decide about a step whose predecessors have all ended, and none of them failed it.
-local function decide(id, record, workflow, last)
-  if record.unneeded or record.any and not record.hit then
-    ends[#ends + 1] = {id, 'unneeded', step_id(workflow, record.unneeded or last)}
-  else
-    release(id, record)
-  end
-end
-
--- The place of the step that failed first: this one, unless it failed only because of another.
-local function cause_of(workflow, place)
-  local id = step_id(workflow, place)
-  return redis.call('HGET', P .. 's:' .. id, 'cause') or redis.call('HGET', P .. 'k:' .. id, 'failed') or place
-end
-
--- Follow one edge. A failure ends its successor at once; otherwise nothing is decided before the last predecessor has
--- ended, so that the order in which they end does not matter. A step that is blocked and misses nothing is released,
--- whether or not this call has removed the last predecessor: if Redis stops a script in between, the repeated call
--- releases the step.
-local function follow(from, how, letter, workflow, place)
-  local id = step_id(workflow, place)
-  local record, meaning = read_fields(P .. 't:' .. id, STEP), MEANING[how][letter]
-  local note = meaning == 'unneeded' and meaning or letter == 'f' and meaning == 'go' and 'hit'
-  if note then
-    record[note] = from
-    local key = P .. (record.blocked and 't:' or 's:') .. id
-    if record.blocked or redis.call('EXISTS', key) == 1 then  -- it may run again, and knows it then
-      redis.call('HSET', key, note, from)
+local cause_of, follow
+do
+  -- Decide about a step whose predecessors have all ended, and none of them failed it.
+  local function decide(id, record, workflow, last)
+    if record.unneeded or record.any and not record.hit then
+      ends[#ends + 1] = {id, 'unneeded', step_id(workflow, record.unneeded or last)}
+    else
+      release(id, record)
     end
   end
-  if not record.blocked then
-    return
+
+  -- The place of the step that failed first: this one, unless it failed only because of another.
+  function cause_of(workflow, place)
+    local id = step_id(workflow, place)
+    return redis.call('HGET', P .. 's:' .. id, 'cause') or redis.call('HGET', P .. 'k:' .. id, 'failed') or place
   end
-  redis.call('SREM', P .. 'm:' .. id, from)
-  if meaning == 'failed' then
-    ends[#ends + 1] = {id, meaning, step_id(workflow, cause_of(workflow, from))}
-  elseif redis.call('EXISTS', P .. 'm:' .. id) == 0 then
-    decide(id, record, workflow, from)
+
+  -- Follow one edge. A failure ends its successor at once; otherwise nothing is decided before the last predecessor has
+  -- ended, so that the order in which they end does not matter. A step that is blocked and misses nothing is released,
+  -- whether or not this call has removed the last predecessor: if Redis stops a script in between, the repeated call
+  -- releases the step.
+  function follow(from, how, letter, workflow, place)
+    local id, meaning = step_id(workflow, place), MEANING[how][letter]
+    local is_plain = meaning == 'go' and letter ~= 'f'  -- it has nothing to note
+    if is_plain then
+      redis.call('SREM', P .. 'm:' .. id, from)
+      if redis.call('EXISTS', P .. 'm:' .. id) == 1 then
+        return
+      end
+    end
+    local record = read_fields(P .. 't:' .. id, STEP)
+    local note = meaning == 'unneeded' and meaning or letter == 'f' and meaning == 'go' and 'hit'
+    if note then
+      record[note] = from
+      local key = P .. (record.blocked and 't:' or 's:') .. id
+      if record.blocked or redis.call('EXISTS', key) == 1 then  -- it may run again, and knows it then
+        redis.call('HSET', key, note, from)
+      end
+    end
+    if not record.blocked then
+      return
+    end
+    if not is_plain then
+      redis.call('SREM', P .. 'm:' .. id, from)
+    end
+    if meaning == 'failed' then
+      ends[#ends + 1] = {id, meaning, step_id(workflow, cause_of(workflow, from))}
+    elseif is_plain or redis.call('EXISTS', P .. 'm:' .. id) == 0 then
+      decide(id, record, workflow, from)
+    end
   end
 end
 
@@ -164,7 +196,7 @@ local function follow_edges(id, workflow, place, how, first)
     return false
   end
   if how ~= 'failed' then  -- a step that failed may run again
-    redis.call('DEL', P .. 'n:' .. id)
+    dropped[#dropped + 1] = P .. 'n:' .. id
   end
   return true
 end
@@ -196,8 +228,6 @@ local function end_workflow(workflow)
   pcall(tell_waiters, workflow)
 end
 
-local close, close_added
-
 -- End the steps that cannot run. Each may have successors that cannot run either; an inner call leaves them to the
 -- outer one, so that a long chain is a loop and not a recursion.
 local is_ending = false
@@ -218,85 +248,113 @@ local function end_unable()
   end
 end
 
--- Keep a step that failed, so that it can run again. (MGET treats a key of a wrong type as missing.)
-local function keep_step(id, record)
-  local parts = redis.call('MGET', P .. 'b:' .. id, P .. 'l:' .. id)
-  local fields = {'b', parts[1] or '', 'l', parts[2] or ''}
-  for _, name in ipairs(KEPT) do
-    if record[name] then
-      fields[#fields + 1], fields[#fields + 2] = name, record[name]
+local end_all
+do
+  local close, close_added
+
+  -- Keep a step that failed, so that it can run again. (MGET treats a key of a wrong type as missing.)
+  local function keep_step(id, record)
+    local parts = redis.call('MGET', P .. 'b:' .. id, P .. 'l:' .. id)
+    local fields = {'b', parts[1] or '', 'l', parts[2] or ''}
+    for _, name in ipairs(KEPT) do
+      if record[name] then
+        fields[#fields + 1], fields[#fields + 2] = name, record[name]
+      end
+    end
+    redis.call('HSET', P .. 's:' .. id, unpack(fields))
+  end
+
+  local function is_taken_over(edges)
+    return string.find(edges or '', 'f', 1, true) ~= nil
+  end
+
+  -- A step and all steps that it added have ended: follow its edges, and tell the step that added it.
+  function close(id, workflow, edges, how)
+    local key, place = P .. 'f:' .. workflow, place_of(id)
+    local upper = above(place) and step_id(workflow, above(place))
+    if how == 'failed' and is_taken_over(edges) then
+      how = 'taken'
+    elseif how == 'failed' then
+      redis.call('SADD', key .. ':failed', place)
+      redis.call('HSETNX', key, 'first', place)
+      local is_passed_on = string.find(edges, 's', 1, true)
+      if not is_passed_on and not upper then
+        redis.call('HSETNX', key, 'failed', place)
+        flow_of(workflow).failed = place
+      elseif not is_passed_on and redis.call('EXISTS', P .. 'k:' .. upper) == 1 then
+        -- That step fails, and its failure may be taken over.
+        redis.call('HSETNX', P .. 'k:' .. upper, 'failed', cause_of(workflow, place))
+      end
+    end
+    if edges ~= '' then
+      follow_edges(id, workflow, place, how, 0)
+    end
+    if upper then
+      redis.call('SREM', P .. 'j:' .. upper, place)
+      if redis.call('EXISTS', P .. 'j:' .. upper, P .. 't:' .. upper) == 0 then
+        close_added(upper, workflow)
+      end
     end
   end
-  redis.call('HSET', P .. 's:' .. id, unpack(fields))
-end
 
-local function is_taken_over(edges)
-  return string.find(edges or '', 'f', 1, true) ~= nil
-end
-
--- A step and all steps that it added have ended: follow its edges, and tell the step that added it.
-function close(id, workflow, edges, how)
-  local key, place = P .. 'f:' .. workflow, place_of(id)
-  local upper = above(place) and step_id(workflow, above(place))
-  if how == 'failed' and is_taken_over(edges) then
-    how = 'taken'
-  elseif how == 'failed' then
-    redis.call('SADD', key .. ':failed', place)
-    redis.call('HSETNX', key, 'first', place)
-    local is_passed_on = string.find(edges, 's', 1, true)
-    if not is_passed_on and not upper then
-      redis.call('HSETNX', key, 'failed', place)
-      flow_of(workflow).failed = place
-    elseif not is_passed_on and redis.call('EXISTS', P .. 'k:' .. upper) == 1 then
-      -- That step fails, and its failure may be taken over.
-      redis.call('HSETNX', P .. 'k:' .. upper, 'failed', cause_of(workflow, place))
+  -- Close a step when the last of the steps that it added has ended. Its join is deleted last: without it the step was
+  -- closed, and a repeated call does nothing. After a failure it stays, as the step is closed again when it is resumed.
+  function close_added(id, workflow)
+    local join = read_fields(P .. 'k:' .. id, {'edges', 'failed'})
+    if redis.call('EXISTS', P .. 'k:' .. id) == 1 then
+      close(id, workflow, join.edges or '', join.failed and 'failed' or 'done')
+      if not join.failed or is_taken_over(join.edges) then
+        redis.call('DEL', P .. 'k:' .. id)
+      end
     end
   end
-  if edges ~= '' then
-    follow_edges(id, workflow, place, how, 0)
-  end
-  if upper then
-    redis.call('SREM', P .. 'j:' .. upper, place)
-    if redis.call('EXISTS', P .. 'j:' .. upper, P .. 't:' .. upper) == 0 then
-      close_added(upper, workflow)
+
+  local function end_one(id, record, state)
+    local workflow, how = record.workflow, state == 'done' and 'done' or record.ends_as or 'failed'
+    if record.blocked then
+      redis.call('DEL', P .. 'm:' .. id)
+    end
+    if how == 'failed' and not is_taken_over(record.edges) and not flow_of(workflow).cancel then
+      keep_step(id, record)
+    end
+    if not record.adds then
+      close(id, workflow, record.edges or '', how)
+    elseif redis.call('EXISTS', P .. 'j:' .. id) == 0 then  -- they have ended since a script was cut
+      close_added(id, workflow)
     end
   end
-end
 
--- Close a step when the last of the steps that it added has ended. Its join is deleted last: without it the step was
--- closed, and a repeated call does nothing. After a failure it stays, as the step is closed again when it is resumed.
-function close_added(id, workflow)
-  local join = read_fields(P .. 'k:' .. id, {'edges', 'failed'})
-  if redis.call('EXISTS', P .. 'k:' .. id) == 1 then
-    close(id, workflow, join.edges or '', join.failed and 'failed' or 'done')
-    if not join.failed or is_taken_over(join.edges) then
-      redis.call('DEL', P .. 'k:' .. id)
+  -- End steps. those: {id, record, state, result} of each.
+  function end_all(those)
+    local results, places = {}, {}  -- by workflow
+    for _, one in ipairs(those) do
+      local id, workflow = one[1], one[2].workflow
+      if flow_of(workflow).state then
+        local result, place = results[workflow] or {}, places[workflow] or {}
+        place[#place + 1] = place_of(id)
+        result[#result + 1], result[#result + 2] = place_of(id), one[4]
+        results[workflow], places[workflow] = result, place
+      else
+        dropped[#dropped + 1], dropped[#dropped + 2] = P .. 'm:' .. id, P .. 'n:' .. id
+      end
+    end
+    for workflow, result in pairs(results) do
+      redis.call('HSET', P .. 'f:' .. workflow .. ':results', unpack(result))
+    end
+    for _, one in ipairs(those) do
+      if results[one[2].workflow] then
+        end_one(unpack(one))
+      end
+    end
+    write_collected()
+    for workflow, place in pairs(places) do
+      redis.call('SREM', P .. 'f:' .. workflow .. ':live', unpack(place))
+    end
+    end_unable()
+    for workflow in pairs(places) do
+      end_workflow(workflow)
     end
   end
-end
-
-local function end_one(id, record, state, value)
-  local workflow, place = record.workflow, place_of(id)
-  local key, how = P .. 'f:' .. workflow, state == 'done' and 'done' or record.ends_as or 'failed'
-  if not flow_of(workflow).state then
-    redis.call('DEL', P .. 'm:' .. id, P .. 'n:' .. id)
-    return
-  end
-  redis.call('HSET', key .. ':results', place, value)
-  if record.blocked then
-    redis.call('DEL', P .. 'm:' .. id)
-  end
-  if how == 'failed' and not is_taken_over(record.edges) and not flow_of(workflow).cancel then
-    keep_step(id, record)
-  end
-  if not record.adds then
-    close(id, workflow, record.edges or '', how)
-  elseif redis.call('EXISTS', P .. 'j:' .. id) == 0 then  -- they have ended since a script was cut
-    close_added(id, workflow)
-  end
-  redis.call('SREM', key .. ':live', place)
-  end_unable()
-  end_workflow(workflow)
 end
 
 -- Start a workflow, or resume it: release the steps without predecessors.
@@ -304,6 +362,7 @@ local function start(workflow)
   redis.call('PERSIST', P .. 'f:' .. workflow)
   enter(workflow, 'running')
   follow_edges(step_id(workflow, '*'), workflow, '*', 'done', 0)
+  write_collected()
   end_unable()
   end_workflow(workflow)
 end
@@ -321,15 +380,16 @@ local function follow_rest()
     if follow_edges(id, workflow, place, how, tonumber(first[2])) then
       redis.call('ZREM', P .. 'edges', first[1])
     end
+    write_collected()
     end_unable()
     end_workflow(workflow)
   end
   return redis.call('EXISTS', P .. 'edges') == 1
 end
 
-end_step = end_one
+end_steps = end_all
 
--- The first call of end_step() in scripts that seldom end steps: it defines all of this.
-local function load_end_step(...)
-  return end_one(...)
+-- The first call of end_steps() in scripts that seldom end steps: it defines all of this.
+local function load_end_steps(...)
+  return end_all(...)
 end
