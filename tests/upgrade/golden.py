@@ -317,8 +317,7 @@ class Acts:
             Submission(f"w:{place}", "x:T", "normal:small", an_envelope(f"w:{place}"), terms=term)
             for place, term in enumerate(terms)
         ]
-        edges = [("s", "0", "1"), ("s", "1", "2")]
-        await self._workflows.submit("w", "title", "parent", steps, edges, 600)
+        await self._workflows.submit("w", "title", "parent", steps, 600)
         await self._fetch()
 
     async def step_done(self) -> None:

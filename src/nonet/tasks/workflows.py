@@ -106,8 +106,6 @@ class Step(Generic[R_co]):
         task: the task, or what `BaseTask.given` made.
         after: its predecessors, each with the edge from it.
         options: its delay, time, labels and deadline.
-        added: in `BaseTask.given`: the list of results of the steps that this one adds while it
-            runs, see `TaskContext.add_step`, and that are done.
 
     Example:
         workflow = Workflow()
@@ -131,7 +129,10 @@ class Step(Generic[R_co]):
 
     @property
     def added(self) -> Added:
-        """The results of the steps that this one adds."""
+        """In `BaseTask.given`: the results of the steps that it adds and that are done, as a list.
+
+        See `TaskContext.add_step`.
+        """
         return Added(self)
 
     def __repr__(self) -> str:

@@ -49,7 +49,7 @@ async def test_blocked_steps_are_no_delayed_tasks(broker: Broker) -> None:
     terms = ["step w s - -", "step w s - - s0", "step w - - - s1"]
     steps = [task(f"w:{place}", terms=term) for place, term in enumerate(terms)]
     workflows = Workflows(broker.client, broker.scripts, broker.keeping)
-    await workflows.submit("w", "", "", steps, [("s", "0", "1"), ("s", "1", "2")], 60)
+    await workflows.submit("w", "", "", steps, 60)
     await broker.submit([task("later", due_us=LATER)])
     found = await Measures(broker.client, "test", 900).figures()
     assert (found.waiting, found.blocked, found.delayed) == (2, 2, 1)

@@ -63,7 +63,7 @@ async def busy(broker: Broker, redis_url: str) -> None:
     terms = ["step flow s - -", "step flow - - - s0"]
     steps = [task(f"flow:{place}", terms=term) for place, term in enumerate(terms)]
     workflows = Workflows(broker.client, broker.scripts, broker.keeping)
-    await workflows.submit("flow", "", "", steps, [("s", "0", "1")], 60)
+    await workflows.submit("flow", "", "", steps, 60)
     await broker.submit([task("r", LOCKS), task("w", LOCKS), task("d", due_us=2**52), task("bad")])
     deliveries, _ = await broker.fetch("small-a", "small", 10)
     for delivery in deliveries:

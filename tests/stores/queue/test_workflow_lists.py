@@ -15,7 +15,6 @@ from nonet.stores.queue.workflow_steps import read_steps
 from nonet.stores.queue.workflows import STATES, Workflows
 
 CHAIN = ("step {} s - -", "step {} s - - s0", "step {} - - - s1")
-EDGES = [("s", "0", "1"), ("s", "1", "2")]
 
 
 def step(id: str, terms: str) -> Submission:
@@ -30,7 +29,7 @@ def workflows(broker: Broker) -> Workflows:
 async def submit(workflows: Workflows, id: str, title: str = "") -> None:
     """A chain of three steps."""
     steps = [step(f"{id}:{place}", term.format(id)) for place, term in enumerate(CHAIN)]
-    await workflows.submit(id, title, "", steps, EDGES, 600)
+    await workflows.submit(id, title, "", steps, 600)
 
 
 async def settle(broker: Broker, outcome: str, submissions: Sequence[Submission] = ()) -> None:
