@@ -22,6 +22,15 @@ WORKER = "small-a1"
 Edges = Sequence[tuple[str, str]]
 
 
+def ends(client: redis.Redis, keys: str) -> Counter[str]:
+    """How often each task has ended, by the history, in which some lines are short."""
+    lines = [
+        line for name in ("done", "failed") for line in client.lrange(f"{keys}ended:{name}", 0, -1)
+    ]
+    columns = [line.split("\t") for line in lines]
+    return Counter(some[0] if len(some) == 3 else some[1] for some in columns)
+
+
 class FlowSite:
     """The open application of a test, and what is in its Redis.
 
@@ -111,14 +120,14 @@ class FlowSite:
             found[place] = ended or ("waiting" if blocked else "ready")
         return found
 
+    def end_of(self, workflow: str, place: str) -> str:
+        """How a step has ended; empty: it has not."""
+        value: str = self.redis.hget(f"{P}f:{workflow}:results", place) or ""
+        return value.partition("|")[0]
+
     def ends(self) -> Counter[str]:
         """How often each task has ended, by the history."""
-        lines = [line for name in ("done", "failed") for line in self._history(name)]
-        return Counter(line.split("\t")[1] for line in lines)
-
-    def _history(self, name: str) -> list[str]:
-        found: list[str] = self.redis.lrange(f"{P}ended:{name}", 0, -1)
-        return found
+        return ends(self.redis, P)
 
     def keys(self, pattern: str = "*") -> list[str]:
         """The names of keys, sorted, without their prefix."""
@@ -141,3 +150,13 @@ def workflow_of(afters: Sequence[Edges], task: BaseTask | None = None) -> Workfl
 async def submitted(afters: Sequence[Edges], id: str = "w") -> WorkflowRun:
     """Submit `workflow_of` these edges."""
     return await workflow_of(afters).submit(id=id)
+
+
+async def walk_later(flows: FlowSite) -> None:
+    """Walk, and again when what was missing has been so for three leases."""
+    for _ in range(2):
+        await flows.walk()
+        for key in flows.keys("[tf]:*"):
+            if flows.redis.type(P + key) == "hash" and flows.redis.hexists(P + key, "missing"):
+                flows.redis.hset(P + key, "missing", 1)
+    await flows.walk()

@@ -5,24 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from workflows.flow_site import Edges, FlowSite, P, submitted
+from workflows.flow_site import Edges, FlowSite, P, submitted, walk_later
 from workflows.flow_tasks import Noop
 
 from nonet import TaskCancelled
 from nonet.stores.queue import workflows as stored
 
-LONG_AGO = 1
 CHAIN: Sequence[Edges] = [(), [("s", "0")]]
-
-
-async def walk_later(flows: FlowSite) -> None:
-    """Walk, and again when what was missing has been so for three leases."""
-    for _ in range(2):
-        await flows.walk()
-        for key in flows.keys("[tf]:*"):
-            if flows.redis.type(P + key) == "hash" and flows.redis.hexists(P + key, "missing"):
-                flows.redis.hset(P + key, "missing", LONG_AGO)
-    await flows.walk()
 
 
 async def test_a_sound_workflow_is_left_alone(flows: FlowSite) -> None:
@@ -183,3 +172,58 @@ async def test_a_program_that_died_while_it_submitted(
     assert flows.keys("t:*") == [] and await flows.fetch() == []
     await flows.walk()
     assert flows.leaks() == []
+
+
+async def test_a_damaged_key_stops_no_other_workflow(flows: FlowSite) -> None:
+    """Edges that the promoter cannot read are left to the walk; it follows those of the others."""
+    for id in ("a", "b"):
+        await submitted([(), *([("s", "0")] for _ in range(210))], id)
+    first, second = await flows.fetch()
+    await flows.settle(first)
+    await flows.settle(second)
+    flows.redis.delete(f"{P}n:a:0")
+    flows.redis.set(f"{P}n:a:0", "x")
+    for _ in range(3):
+        await flows.app.broker.promote()
+    assert not flows.redis.exists(f"{P}edges")
+    assert list(flows.states("b").values()).count("ready") == 210
+    await walk_later(flows)
+    assert list(flows.states("a").values()).count("ready") == 210
+
+
+@pytest.mark.parametrize("kind", ["t", "m"])
+async def test_a_damaged_step_harms_no_other(flows: FlowSite, kind: str) -> None:
+    """The step before it stays done, and the other steps after that one run."""
+    run = await submitted([(), [("s", "0")], [("s", "0")], [("s", "0")]])
+    (first,) = await flows.fetch()
+    flows.redis.delete(f"{P}{kind}:w:2")
+    flows.redis.set(f"{P}{kind}:w:2", "x")
+    await flows.settle(first)
+    for _ in range(2):
+        await walk_later(flows)
+    ran = await flows.run()
+    assert ran == (["w:1", "w:3"] if kind == "t" else ["w:1", "w:3", "w:2"])
+    await walk_later(flows)
+    states = flows.states("w")
+    assert states["0"] == "done" and states["2"] == ("dead" if kind == "t" else "done")
+    assert (await run.status()).state == ("failed" if kind == "t" else "done")
+
+
+async def test_a_lost_step_of_a_large_workflow_is_found(flows: FlowSite) -> None:
+    """Each walk looks at another page of the steps."""
+    await submitted([(), *([("s", str(number))] for number in range(2500))])
+    flows.redis.delete(f"{P}t:w:2000")
+    for _ in range(5):
+        await walk_later(flows)
+        if flows.end_of("w", "2000") == "dead":
+            break
+    assert flows.end_of("w", "2000") == "dead"
+
+
+async def test_a_list_of_a_wrong_type_is_made_anew(flows: FlowSite) -> None:
+    """The end of a workflow must not fail because of it."""
+    run = await submitted([()])
+    flows.redis.set(f"{P}workflows:done", "x")
+    await flows.run()
+    assert (await run.wait(timeout=10)).state == "done"
+    assert [found.id for found in (await flows.app.client.workflows.page(["done"])).rows] == ["w"]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 import pytest
-from workflows.flow_site import Edges, FlowSite, P, submitted
+from workflows.flow_site import Edges, FlowSite, P, submitted, walk_later
 from workflows.flow_tasks import Noop
 
 from nonet import ConflictError, NotFoundError
@@ -189,3 +190,45 @@ def test_long_chains_are_no_recursion() -> None:
     """Ten thousand steps that failed one after the other run again."""
     after = {str(n): [f"s{n - 1}"] if n else [] for n in range(10_000)}
     assert runs_again({*after}, after) == {*after}
+
+
+async def test_a_lost_step_cannot_run_again(flows: FlowSite) -> None:
+    """Its arguments are gone: the resume is refused before it changes anything."""
+    run = await submitted([(), [("s", "0")]])
+    await flows.fetch()
+    flows.redis.delete(f"{P}t:w:0")
+    await walk_later(flows)
+    assert (await run.status()).state == "failed"
+    with pytest.raises(ConflictError, match="step w:0 of workflow w was lost by Redis and cannot"):
+        await run.resume()
+    assert (await run.status()).state == "failed"
+
+
+async def test_edges_of_the_failed_run_are_forgotten(flows: FlowSite) -> None:
+    """What the promoter had yet to follow must not end steps that wait again."""
+    joins = [[("s", "0"), ("s", "1")] for _ in range(300)]
+    run = await submitted([(), (), *joins])
+    first, second = await flows.fetch()
+    await flows.settle(first, "dead")
+    while flows.redis.exists(f"{P}edges"):
+        await flows.app.broker.promote()
+    await flows.settle(second, "dead")
+    assert flows.redis.exists(f"{P}edges") and (await run.status()).state == "failed"
+    await run.resume()
+    for _ in range(3):
+        await flows.app.broker.promote()
+    assert "cancelled" not in flows.states("w").values()
+
+
+async def test_a_wait_sees_the_end_that_lasts(flows: FlowSite) -> None:
+    """Also if the mark of the end is gone, or the workflow is resumed at once."""
+    run = await submitted([()])
+    await flows.run(fails=["0"])
+    flows.redis.delete(f"{P}r:w")
+    assert (await run.wait(timeout=10)).state == "failed"
+    await run.resume()
+    waiting = asyncio.create_task(run.wait(timeout=60))
+    await flows.run(fails=["0"])
+    await run.resume()
+    await flows.run()
+    assert (await waiting).state in ("failed", "done")

@@ -69,7 +69,7 @@ async def test_an_invalid_step_submits_nothing(flows: FlowSite) -> None:
     assert flows.keys("[ftb]:*") == []
 
 
-@pytest.mark.parametrize("id", ["", "a b", "x" * 91, "a\n", "ä", 7, "a:live", "a:graph"])
+@pytest.mark.parametrize("id", ["", "a b", "x" * 91, "a\n", "ä", 7, "a:live", "a:graph", "a:0"])
 async def test_invalid_ids_are_refused(flows: FlowSite, id: str) -> None:
     """With what an id must be."""
     with pytest.raises(InvalidArgumentsError, match=r"id .* must"):
@@ -190,3 +190,21 @@ def test_calls_are_small() -> None:
     assert [row for rows, *_ in calls for row in rows] == sent
     apart = [("s", edge.step.place, "1201") for edge in flow.steps[-1].after]
     assert [edge for _, some, _ in calls for edge in some] == apart
+
+
+async def test_an_id_is_used_again_after_its_workflow(flows: FlowSite) -> None:
+    """What is left of the steps of the earlier one changes nothing."""
+    run = await submitted([(), [("s", "0")]])
+    (first,) = await flows.fetch()
+    await flows.settle(first, "done", flows.added_by(first, [()], Noop()))
+    await run.cancel()
+    for key in flows.keys("f:*") + flows.keys("r:w"):
+        flows.redis.delete(P + key)  # they have expired
+    flows.redis.hset(f"{P}k:w:0", "failed", "0.0")
+    flows.redis.rpush(f"{P}n:w:1", "s0")
+    flows.redis.set(f"{P}r:w:1", "done|1|")
+    run = await submitted([(), [("s", "0")]])
+    (first,) = await flows.fetch()
+    await flows.settle(first, "done", flows.added_by(first, [()], Noop()))
+    assert await flows.run() == ["w:0.0", "w:1"]
+    assert (await run.status()).state == "done"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +18,7 @@ from faults.proxy import Proxy
 from servers import RedisServer
 from workflows.daemon_tasks import Isolated, Pids, Play, Text
 from workflows.flow_model import Edge, Model
+from workflows.flow_site import ends
 
 from nonet import PREVIOUS, ConflictError, NonetError, Workflow, chain
 from nonet.stores.namespace.sandbox import leaked_keys
@@ -205,12 +205,12 @@ async def ended(play: Played) -> None:
 
 async def judge(rig: Rig, plays: Sequence[Played]) -> None:
     """Hold what has happened against the models."""
-    ends = history(rig.redis)
+    ended_often = ends(rig.redis, PREFIX)
     journal = rig.site.journal()
     for play in plays:
         found = {step.place: step.state for step in await accepted(play.run.steps)}
         status = await accepted(play.run.status)
-        counts = {place: ends[f"{play.run}:{place}"] for place in found}
+        counts = {place: ended_often[f"{play.run}:{place}"] for place in found}
         if play.is_cancelled and status.state == "cancelled":
             assert set(counts.values()) == {1}, (play.run, counts)
         else:
@@ -219,13 +219,6 @@ async def judge(rig: Rig, plays: Sequence[Played]) -> None:
             assert counts == {one.place: one.ends for one in play.model.nodes.values()}, play.run
         in_order(play, journal)
     assert not rig.redis.hget(f"{PREFIX}counters", "finish:broken")
-
-
-def history(client: redis.Redis) -> Counter[str]:
-    """How often each step has ended."""
-    lines = [*client.lrange(f"{PREFIX}ended:done", 0, -1)]
-    lines += client.lrange(f"{PREFIX}ended:failed", 0, -1)
-    return Counter(line.split("\t")[1] for line in lines)
 
 
 def in_order(play: Played, journal: Sequence[Event]) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+import time
 import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from nonet.stores.queue.submissions import Submission
 
 _LONGEST_ID = 90
+_LIKE_A_STEP = re.compile(r":[\d.]+$")
 _RESERVED = (":live", ":graph", ":results", ":failed")
 _CANCELLED_AT_ONCE = 100
 _ENDED = ("done", "failed", "cancelled")
@@ -56,6 +60,9 @@ def _checked(workflow: Workflow, id: str) -> str:
         raise InvalidArgumentsError("Workflow", ["it has no steps: add one with step()"])
     if not (isinstance(id, str) and is_id(id) and len(id) <= _LONGEST_ID):
         problem = f"id {id!r:.200} must be 1 to {_LONGEST_ID} printable ASCII characters, no blanks"
+        raise InvalidArgumentsError("Workflow", [problem])
+    if _LIKE_A_STEP.search(id):
+        problem = f"id {id!r} must not end in a colon and a number: ids of steps do"
         raise InvalidArgumentsError("Workflow", [problem])
     if id.endswith(_RESERVED):
         problem = f"id {id!r} must not end in {', '.join(_RESERVED)}: Redis keys of workflows do"
@@ -157,14 +164,19 @@ async def steps_of(client: Client, id: str) -> list[StepStatus]:
 
 async def wait_for(client: Client, id: str, timeout: float | None) -> WorkflowStatus:
     """Wait for the end of a workflow; see `WorkflowRun.wait`."""
-    try:
-        await client.results.wait(id, timeout)
-    except TimeoutError:
-        raise TimeoutError(
-            f"workflow {id} has not ended after {timeout:g} s; 'task-run workflows show {id}' "
-            "shows what it waits for"
-        ) from None
-    return await client.workflows.status(id)
+    deadline = math.inf if timeout is None else time.monotonic() + timeout
+    while True:
+        left = None if timeout is None else max(0, deadline - time.monotonic())
+        try:
+            await client.results.wait(id, left)
+        except TimeoutError:
+            raise TimeoutError(
+                f"workflow {id} has not ended after {timeout:g} s; 'task-run workflows show {id}' "
+                "shows what it waits for"
+            ) from None
+        status = await client.workflows.status(id)
+        if status.state in _ENDED:  # it may have been resumed meanwhile
+            return status
 
 
 async def step_result(client: Client, id: str, place: str, timeout: float | None) -> Any:
@@ -205,6 +217,11 @@ async def resume(client: Client, id: str) -> int:
     have_added = {above(place) for place in graph}
     if before.state == "failed":
         again = runs_again(set(places), {place: after for place, (_, after) in graph.items()})
+        if lost := await client.workflows.lost(id, sorted(again - have_added)):
+            raise ConflictError(
+                f"step {step_id(id, lost[0])} of workflow {id} was lost by Redis and cannot run "
+                "again: submit the workflow again, with another id"
+            )
         await client.withdraw_letters([step_id(id, place) for place in again])
         await client.workflows.begin_to_resume(id, [one for one in places if one not in again])
         places = sorted(again)
@@ -228,7 +245,10 @@ async def go_on(client: Client, id: str) -> None:
                 await client.cancel_steps(some, who, why)
     elif status.state == "resuming":
         await workflows.resume(id)
-    await workflows.finished(id)
+    if (await workflows.status(id)).reason == status.reason:
+        await workflows.finished(id)
+    else:  # it was cancelled while it was being resumed
+        await go_on(client, id)
 
 
 def _steps(number: int) -> str:

@@ -147,7 +147,7 @@ def step_term(
 def predecessors(terms: str) -> str:
     """Return the predecessors of a step as they are in its terms.
 
-    >>> predecessors("step w sf - - s0 a1\nformat|3"), predecessors("step w - - -")
+    >>> predecessors("step w sf - - s0 a1"), predecessors("step w - - -")
     ('s0 a1', '')
     """
     return " ".join(terms.partition("\n")[0].split(" ", 5)[5:])

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from nonet.base.errors import NotFoundError
+import logging
+
+from nonet.base.errors import NotFoundError, ServerUnreachableError
 from nonet.client import workflows
 from nonet.client.client import Client
+
+logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 2.0
 
@@ -25,5 +29,9 @@ class UnfinishedWorkflows:
                 await workflows.go_on(self._client, id)
             except NotFoundError:
                 await store.finished(id)
+            except ServerUnreachableError:
+                raise
+            except Exception as error:  # one must not stop the others
+                logger.warning("workflow not continued: id=%s error=%s", id, error)
         self._seen = unfinished
         return _LOOK_SECONDS

@@ -59,20 +59,20 @@ def daily_report() -> int:
     return len(list(FOLDER.glob("invoice-*.txt")))
 
 
-def buy(app: Nonet, order: int, amount: int, address: str) -> str:
+def buy(order: int, amount: int, address: str) -> str:
     workflow = Workflow()
     payment = workflow.step(charge(order, amount))
     invoice = workflow.step(render_invoice.given(payment=payment))
     workflow.step(send_mail(address, "thank you"), after=invoice)
     workflow.step(send_mail(address, "we are sorry"), after=failed(invoice))
-    return app.submit_workflow(workflow).wait(timeout=60).state
+    return workflow.submit_sync().wait(timeout=60).state
 
 
-def archive_invoices(app: Nonet, payments: list[dict[str, int]]) -> int:
+def archive_invoices(payments: list[dict[str, int]]) -> int:
     workflow = chord(
         [render_invoice(payment) for payment in payments], archive.given(paths=PREVIOUS)
     )
-    return app.submit_workflow(workflow).result(workflow.last[0], timeout=60)
+    return workflow.submit_sync().result(workflow.last[0], timeout=60)
 
 
 def remind(address: str) -> str:
@@ -82,9 +82,9 @@ def remind(address: str) -> str:
 def main() -> None:
     with Nonet.from_settings() as app:
         reminder = remind("bob@example.org")
-        print(buy(app, 13, 50, "eve@example.org"))
-        print(buy(app, 1, 70, "ann@example.org"))
+        print(buy(13, 50, "eve@example.org"))
+        print(buy(1, 70, "ann@example.org"))
         payments = [{"order": order, "paid": 10 * order} for order in (7, 8, 9)]
-        print(archive_invoices(app, payments))
+        print(archive_invoices(payments))
         print(daily_report().schedule_sync().result(timeout=60))
         app.result(reminder, timeout=60)

@@ -229,6 +229,21 @@ class Workflows:
             await self._resume(workflow, "create", *places[start : start + _PAGE])
         await self._resume(workflow, "start")
 
+    async def lost(self, workflow: str, places: Sequence[str]) -> list[str]:
+        """Return those of some failed steps of which too little is kept to run them again."""
+        found: list[str] = []
+        for start in range(0, len(places), _PAGE):
+            some = places[start : start + _PAGE]
+            async with (
+                server_errors(self._client),
+                self._client.pipeline(transaction=False) as pipe,
+            ):
+                for place in some:
+                    pipe.hmget(f"{self._prefix}s:{step_id(workflow, place)}", "name", "stream")
+                kept = await pipe.execute()
+            found += [place for place, parts in zip(some, kept, strict=True) if not all(parts)]
+        return found
+
     async def _link(self, workflow: str, place: str) -> None:
         first: Any = 0
         while isinstance(first, int) and first >= 0:
@@ -284,9 +299,9 @@ def _calls(
             number += 1
         else:
             number += 2 + before.count(" ")
+    yield rows, (), not apart
     for start in range(0, len(apart), _MOST):
-        yield [], apart[start : start + _MOST], False
-    yield rows, (), True
+        yield [], apart[start : start + _MOST], start + _MOST >= len(apart)
 
 
 def _status(id: str, fields: dict[bytes, bytes], total: int, left: int) -> WorkflowStatus:
@@ -298,7 +313,7 @@ def _status(id: str, fields: dict[bytes, bytes], total: int, left: int) -> Workf
         state=text["state"],
         total=max(total, int(text["total"])),
         left=left,
-        failed=step_id(id, text["first"]) if text["state"] == "failed" else "",
+        failed=step_id(id, text.get("first", "*")) if text["state"] == "failed" else "",
         reason=text.get("cancel", ""),
         runs=int(text.get("runs", 0)),
         parent=text["parent"],

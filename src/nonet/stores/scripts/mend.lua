@@ -111,9 +111,13 @@ local function check_part(key, id)
   end
 end
 
--- Keys of a step belong to its workflow.
+local TYPES_OF_A_STEP = {n = 'list', m = 'set', j = 'set', k = 'hash', s = 'hash'}
+
+-- Keys of a step belong to its workflow. What a key of a wrong type should have is found anew, see mend_step().
 local function check_step(key, id)
-  if redis.call('EXISTS', P .. 'f:' .. (string.match(id, '^(.*):') or '')) == 0 then
+  if redis.call('TYPE', key).ok ~= TYPES_OF_A_STEP[string.sub(key, #P + 1, #P + 1)] then
+    redis.call('DEL', key)
+  elseif redis.call('EXISTS', P .. 'f:' .. (string.match(id, '^(.*):') or '')) == 0 then
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   end
 end

@@ -135,6 +135,7 @@ local function end_these(those)
       redis.call('HINCRBY', P .. 'counters', 'finish:broken', 1)
     end
   end
+  pcall(end_steps, {})  -- what those that failed have collected
 end
 
 local function remove_all(keys, numbers, those)

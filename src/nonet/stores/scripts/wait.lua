@@ -11,7 +11,10 @@ if value then
   return {'ended', value}
 end
 local is_task = redis.call('EXISTS', P .. 't:' .. id) == 1
-if not is_task and redis.call('EXISTS', P .. 'f:' .. id) == 0 then
+local state = not is_task and redis.pcall('HGET', P .. 'f:' .. id, 'state')
+if state == 'done' or state == 'failed' or state == 'cancelled' then
+  return {'ended', state .. '|0|'}
+elseif not is_task and type(state) ~= 'string' then
   return {'unknown'}
 end
 for i = 3, #ARGV do

@@ -17,8 +17,9 @@ end
 -- Remove the first entries that are not in the state any more; return those that are.
 local function entries_of(state)
   local index, TRIES, entries = P .. 'workflows:' .. state, 10, {}
+  local ties = from and redis.call('ZCOUNT', index, from, from) or 0  -- some of them were on the page before
   for _ = 1, TRIES do
-    local is_clean, page = true, redis.call('ZRANGE', index, from or '+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most + 2, 'WITHSCORES')
+    local is_clean, page = true, redis.call('ZRANGE', index, from or '+inf', '-inf', 'BYSCORE', 'REV', 'LIMIT', 0, most + 1 + ties, 'WITHSCORES')
     entries = {}
     for i = 1, #page, 2 do
       if redis.call('HGET', P .. 'f:' .. page[i], 'state') == state then

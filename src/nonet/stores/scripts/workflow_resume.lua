@@ -41,6 +41,9 @@ local function link(place, first)
     redis.call('HDEL', P .. 'k:' .. step_id(workflow, above(place)), 'failed')
     redis.call('SADD', P .. 'j:' .. step_id(workflow, above(place)), place)
   end
+  if first == 0 then  -- the promoter may not have followed all edges of the run that failed
+    redis.call('ZREM', P .. 'edges', 'failed ' .. id)
+  end
   local page = redis.call('LRANGE', P .. 'n:' .. id, first, first + MOST - 1)
   for _, edge in ipairs(page) do
     local target = step_id(workflow, string.sub(edge, 2))
@@ -57,7 +60,7 @@ local function create(places)
   for _, place in ipairs(places) do
     local id = step_id(workflow, place)
     local kept = read_fields(P .. 's:' .. id, {'b', 'l', unpack(KEPT)})
-    if kept.name then
+    if kept.name and kept.stream then
       if redis.call('EXISTS', P .. 'm:' .. id) == 0 then
         note_edge(edges, 'a', '*', place)
       end

@@ -19,9 +19,12 @@ elseif not state then
   if redis.call('EXISTS', P .. 't:' .. workflow, P .. 'r:' .. workflow) > 0 then
     return redis.error_reply('NONET another task has the id of the workflow')
   end
+  for suffix in pairs(KEYS_OF_WORKFLOW) do  -- of an earlier one that was not submitted to its end
+    redis.call('DEL', key .. suffix)
+  end
   redis.call('HSET', key, 'title', ARGV[3], 'parent', ARGV[4], 'total', ARGV[5], 'kept', ARGV[6], 'kept_failed', ARGV[7],
     'opened', digits(now))
-  enter(workflow, 'building', ONE_DAY)
+  enter(workflow, 'building')
 end
 -- If the program dies before it has submitted everything, the walk over all records ends the steps after this time.
 redis.call('PEXPIRE', key, ONE_DAY)
@@ -30,17 +33,14 @@ for k = 1, steps do
   local i = FIRST + FIELDS * (k - 1)
   rows[k] = {unpack(ARGV, i, i + FIELDS - 1)}
   created[k] = read_step(ARGV[i + FIELDS - 1])
-  if #created[k].after <= LONGEST then
-    note_edges_to(edges, created[k], place_of(ARGV[i]))
-  end
+end
+if steps > 0 and not stage(workflow, created, rows, LONGEST) then
+  return redis.error_reply('NONET another task has the id of a step')
 end
 for i = FIRST + FIELDS * steps, #ARGV, 3 do
   note_edge(edges, unpack(ARGV, i, i + 2))
 end
 write_edges(workflow, edges)
-if steps > 0 then
-  stage(workflow, created, rows)
-end
 if ARGV[8] == '1' then
   start(workflow)
 end

@@ -209,11 +209,16 @@ local function mend_workflow(name, wait)
   if workflow ~= name or flow_of(workflow).state ~= 'running' then
     return
   end
-  local lost, MOST = {}, 100
-  for _, place in ipairs(redis.call('SSCAN', key .. ':live', '0', 'COUNT', MOST)[2]) do
-    if redis.call('EXISTS', P .. 't:' .. step_id(workflow, place)) == 0 then
+  local lost, LOOKS, MOST = {}, 1000, 100
+  local first = redis.call('HGET', key, 'walked') or '0'
+  local page = redis.call('SSCAN', key .. ':live', first, 'COUNT', LOOKS)
+  for _, place in ipairs(page[2]) do
+    if #lost < MOST and redis.call('EXISTS', P .. 't:' .. step_id(workflow, place)) == 0 then
       lost[#lost + 1] = place
     end
+  end
+  if #lost == 0 and page[1] ~= first then  -- else the next walk looks at this page again
+    redis.call('HSET', key, 'walked', page[1])
   end
   if is_gone_for_good(key, #lost > 0, wait) then
     for _, place in ipairs(lost) do
@@ -222,8 +227,11 @@ local function mend_workflow(name, wait)
         letters[string.sub(edge, 1, 1)] = true
       end
       local edges = (letters.s and 's' or '') .. (letters.f and 'f' or '') .. (letters.a and 'a' or '')
-      finish(id, {workflow = workflow, edges = edges, waited = true, blocked = true}, 'dead', '0',
-        made_document('', 0, 'its record is gone from Redis', 'quarantined'))
+      -- It may have ended, in a script that was cut.
+      local state, fence, document = string.match(redis.call('HGET', key .. ':results', place) or '',
+        '^(%a+)|([^|]*)|(.*)$')
+      finish(id, {workflow = workflow, edges = edges, waited = true, blocked = true}, state or 'dead', fence or '0',
+        document or made_document('', 0, 'its record is gone from Redis', 'quarantined'))
     end
   end
   end_workflow(workflow)

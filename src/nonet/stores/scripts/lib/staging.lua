@@ -47,33 +47,60 @@ end
 
 local STAGED = {'edges', 'any', 'hit', 'unneeded', 'delay', 'at', 'terms'}
 
+-- Remove what an earlier workflow of the same id may have left of these steps.
+local function forget_steps(workflow, places)
+  local keys = {}
+  for _, place in ipairs(places) do
+    for _, kind in ipairs({'r:', 'n:', 'm:', 'j:', 'k:', 's:'}) do
+      keys[#keys + 1] = P .. kind .. step_id(workflow, place)
+    end
+  end
+  redis.call('DEL', unpack(keys))
+end
+
 -- Create steps of one workflow unless they are known. They wait until their predecessors have ended; without any, until
--- the workflow starts. rows: the arguments of submit_one() for each. Records are written last: until then a repeated call
--- does all of this again.
-local function stage(workflow, steps, rows)
+-- the workflow starts. Records are written last: until then a repeated call does all of this again.
+-- rows: the arguments of submit_one() for each. longest: create the edges to steps whose predecessors have at most so
+-- many characters; nil: the steps are created again, and have their edges. Returns false if a task that is no step has
+-- the id of one.
+local function stage(workflow, steps, rows, longest)
   local key, places, added = P .. 'f:' .. workflow, {}, {}
   for i, row in ipairs(rows) do
     places[i] = place_of(row[1])
   end
   local known = redis.call('HMGET', key .. ':results', unpack(places))
-  local live, graph, blocked, numbers, submits = {}, {}, {}, {}, {}
+  local live, graph, blocked, numbers, submits, uppers = {}, {}, {}, {}, {}, {}
+  local edges = {entering = {}, leaving = {}}
   for i, row in ipairs(rows) do
     local id, name, stream, place = row[1], row[2], row[3], places[i]
-    if not known[i] and redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) == 0 then
-      local upper, of_stream = above(place), numbers[stream] or {}
+    local there = known[i] and {workflow} or redis.call('HMGET', P .. 't:' .. id, 'workflow', 'state')
+    if there[2] and there[1] ~= workflow then
+      return false
+    elseif not there[1] then
+      local of_stream = numbers[stream] or {}
       numbers[stream] = of_stream
       of_stream[name] = (of_stream[name] or 0) + 1
       submits[stream] = (submits[stream] or 0) + 1
       added[#added + 1], live[#live + 1] = i, place
       graph[#graph + 1], graph[#graph + 2] = place, name .. ' ' .. steps[i].after
       blocked[#blocked + 1], blocked[#blocked + 2] = digits(BLOCKED_UNTIL), id
-      if upper then
-        redis.call('SADD', P .. 'j:' .. step_id(workflow, upper), place)
+      if above(place) then
+        append(uppers, above(place), place)
+      end
+      if longest and #steps[i].after <= longest then
+        note_edges_to(edges, steps[i], place)
       end
     end
   end
   if #added == 0 then
-    return
+    return true
+  end
+  if longest then
+    forget_steps(workflow, live)
+    write_edges(workflow, edges)
+  end
+  for upper, those in pairs(uppers) do
+    redis.call('SADD', P .. 'j:' .. step_id(workflow, upper), unpack(those))
   end
   redis.call('SADD', key .. ':live', unpack(live))
   redis.call('HSET', key .. ':graph', unpack(graph))
@@ -102,6 +129,7 @@ local function stage(workflow, steps, rows)
     end
     redis.call('HSET', P .. 't:' .. id, unpack(fields))
   end
+  return true
 end
 
 -- Create the steps that a step adds when it is done, and release those without predecessors. record is that of the
@@ -109,17 +137,14 @@ end
 -- these steps.
 local function add_steps(id, record, rows)
   local workflow, steps, flow = record.workflow, {}, flow_of(record.workflow)
-  local edges = {entering = {}, leaving = {}}
   if not flow.state or flow.cancel then
     return false
   end
   redis.call('HSET', P .. 'k:' .. id, 'edges', record.edges or '')
   for i, row in ipairs(rows) do
     steps[i] = read_step(row[8])
-    note_edges_to(edges, steps[i], place_of(row[1]))
   end
-  write_edges(workflow, edges)
-  stage(workflow, steps, rows)
+  stage(workflow, steps, rows, math.huge)
   for i, row in ipairs(rows) do
     local record = steps[i].after == '' and read_fields(P .. 't:' .. row[1], STEP) or {}
     if record.blocked then

@@ -159,18 +159,23 @@ local function flow_of(workflow)
   return flows[workflow]
 end
 
--- Set the state of a workflow, and list it there: ZSET workflows:STATE holds since when (µs). What has been in the
--- state for more than ms is not listed any more: its keys have expired. The old state loses it last, so that it is
--- always listed.
-local function enter(workflow, state, ms)
-  local flow, index = flow_of(workflow), P .. 'workflows:'
-  redis.call('ZADD', index .. state, digits(now), workflow)
+-- Set the state of a workflow, and list it there: ZSET workflows:STATE holds since when (µs). The old state loses it
+-- last, so that it is always listed. The oldest ones in the list leave it when their keys have expired.
+local function enter(workflow, state)
+  local flow, index, OLDEST = flow_of(workflow), P .. 'workflows:', 5
+  local listed = redis.pcall('ZADD', index .. state, digits(now), workflow)
+  if type(listed) == 'table' and listed.err then  -- a key of a wrong type
+    redis.call('DEL', index .. state)
+    redis.call('ZADD', index .. state, digits(now), workflow)
+  end
   redis.call('HSET', P .. 'f:' .. workflow, 'state', state, 'since', digits(now))
   if flow.state and flow.state ~= state then
-    redis.call('ZREM', index .. flow.state, workflow)
+    redis.pcall('ZREM', index .. flow.state, workflow)
   end
-  if ms then
-    redis.call('ZREMRANGEBYSCORE', index .. state, '-inf', '(' .. digits(now - ms * 1000))
+  for _, other in ipairs(redis.call('ZRANGE', index .. state, 0, OLDEST - 1)) do
+    if redis.call('EXISTS', P .. 'f:' .. other) == 0 then
+      redis.call('ZREM', index .. state, other)
+    end
   end
   flow.state = state
 end
@@ -188,7 +193,9 @@ local function follow_edges(id, workflow, place, how, first)
     local letter, target = string.match(edge, '^(.)(.*)$')
     edges_left = edges_left - (how == 'done' and letter ~= 'f' and 1 or COST_OF_AN_END)
     followed = followed + 1
-    follow(place, how, letter, workflow, target)
+    if not pcall(follow, place, how, letter, workflow, target) then  -- a damaged step must not stop the others
+      redis.call('HINCRBY', P .. 'counters', 'finish:broken', 1)
+    end
   end
   if followed < #page then
     redis.call('ZADD', P .. 'edges', first + followed, how .. ' ' .. id)
@@ -211,7 +218,8 @@ local function expire_workflow(key, ms)
   end
 end
 
--- End a workflow in which nothing is left to run. Its keys expire; what it kept of failed steps expires with it.
+-- End a workflow in which nothing is left to run. Its keys expire; what it kept of failed steps expires with it. The
+-- state is written last: until then a repeated call does all of this again.
 local function end_workflow(workflow)
   local key, was = P .. 'f:' .. workflow, flow_of(workflow)
   if was.state ~= 'running' and not (was.cancel and was.state == 'building')
@@ -221,11 +229,11 @@ local function end_workflow(workflow)
   local state = was.cancel and 'cancelled' or was.failed and 'failed' or 'done'
   local ms = tonumber(state == 'failed' and was.kept_failed or was.kept) or 86400000
   redis.call('HSET', key, 'ended', digits(now))
-  enter(workflow, state, ms)
-  expire_workflow(key, ms)
   redis.call('SET', P .. 'r:' .. workflow, state .. '|0|', 'PX', digits(ms))
-  redis.call('HINCRBY', P .. 'counters', 'workflows:' .. state, 1)
   pcall(tell_waiters, workflow)
+  expire_workflow(key, ms)
+  enter(workflow, state)
+  redis.call('HINCRBY', P .. 'counters', 'workflows:' .. state, 1)
 end
 
 -- End the steps that cannot run. Each may have successors that cannot run either; an inner call leaves them to the
@@ -360,9 +368,9 @@ end
 -- Start a workflow, or resume it: release the steps without predecessors.
 local function start(workflow)
   redis.call('PERSIST', P .. 'f:' .. workflow)
-  enter(workflow, 'running')
   follow_edges(step_id(workflow, '*'), workflow, '*', 'done', 0)
   write_collected()
+  enter(workflow, 'running')
   end_unable()
   end_workflow(workflow)
 end
@@ -377,7 +385,8 @@ local function follow_rest()
     end
     local how, id = string.match(first[1], '^(%S+) (.*)$')
     local workflow, place = string.match(id, '^(.*):([^:]*)$')
-    if follow_edges(id, workflow, place, how, tonumber(first[2])) then
+    local fine, is_done = pcall(follow_edges, id, workflow, place, how, tonumber(first[2]))
+    if is_done or not fine then  -- a walk follows edges whose keys are damaged
       redis.call('ZREM', P .. 'edges', first[1])
     end
     write_collected()
