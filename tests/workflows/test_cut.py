@@ -20,10 +20,10 @@ CAUSE = re.compile(r"cancelled: step (\S+) failed")
 REPEATED = ("settle", "cancel", "workflow_stage", "workflow_resume", "workflow_cancel")
 # So that edges are left to the promoter.
 FEW_EDGES = (
-    Fault("few edges", "local edges_left = 200", "local edges_left = 1"),
+    Fault("few edges", "local edges_left = MOST_EDGES", "local edges_left = 1"),
     Fault(
         "few edges at a time",
-        "MOST_EDGES, COST_OF_AN_END = 300, 3",
+        "MOST_EDGES, COST_OF_AN_END = 200, 3",
         "MOST_EDGES, COST_OF_AN_END = 1, 1",
     ),
 )

@@ -6,9 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from nonet.rules import remedies
 from nonet.rules.refusal import span
+from nonet.tasks.runs import StepState
 
 # Bytes of a blocker that a record keeps.
 _LONGEST_BLOCKER = 60
@@ -19,11 +21,7 @@ _STEPS = re.compile(rf"{_THE_START}|after {_STEP}(, {_STEP})*(, …)?")
 # What a workflow waits for: the first step in the first of these states. What runs comes last,
 # because the others wait for something.
 _FIRST_CAUSES = ("lost", "dying", "waiting", "queued", "delayed", "running", "blocked")
-# The order of states in a count, and in words.
-_ORDER = (
-    *("done", "dead", "expired", "cancelled", "running", "dying"),
-    *("queued", "waiting", "blocked", "delayed", "lost"),
-)
+_ORDER = get_args(StepState)
 BLOCKED = "blocked"
 """The state of a step that waits for others, where it is told from a wait for locks."""
 STARTED = "*"

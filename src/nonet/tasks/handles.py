@@ -226,21 +226,14 @@ class TaskClient(Protocol):
         ...
 
 
-class TaskId(str):
-    """The id of a submitted task, and the client that submitted it: what handles share.
+class BoundId(str):
+    """An id, and the client of the application that it came from."""
 
-    Attributes:
-        created: False if the task existed before, under the same id or unique key.
-    """
-
-    created: bool = True
     _client: Any
 
-    def __new__(cls, id: str, client: Any, created: bool = True) -> Self:
+    def __new__(cls, id: str, client: Any) -> Self:
         self = str.__new__(cls, id)
         self._client = client
-        if not created:
-            self.created = False
         return self
 
     def __copy__(self) -> Self:
@@ -255,7 +248,7 @@ class TaskId(str):
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate and serialise as the id; a handle read from JSON has no client."""
+        """Validate and serialise as the id; one read from JSON has no client."""
         return core_schema.no_info_wrap_validator_function(
             lambda value, check: (
                 value if isinstance(value, cls) else cls(check(value), cls._unbound())
@@ -268,8 +261,24 @@ class TaskId(str):
 
     @classmethod
     def _unbound(cls) -> object:
-        """The client of a handle that was read from JSON: every call raises NotBoundError."""
+        """The client of an id that was read from JSON: every call raises NotBoundError."""
         raise NotImplementedError
+
+
+class TaskId(BoundId):
+    """The id of a submitted task, and the client that submitted it: what handles share.
+
+    Attributes:
+        created: False if the task existed before, under the same id or unique key.
+    """
+
+    created: bool = True
+
+    def __new__(cls, id: str, client: Any, created: bool = True) -> Self:
+        self = super().__new__(cls, id, client)
+        if not created:
+            self.created = False
+        return self
 
     def _cancelled(self, states: Mapping[str, str]) -> str:
         """Return the state after a cancellation, given what the client returned."""

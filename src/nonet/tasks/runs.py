@@ -4,16 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self
-
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 from nonet.base.errors import NotBoundError
-from nonet.tasks.handles import R
+from nonet.tasks.handles import BoundId, R
 
 if TYPE_CHECKING:
     from nonet.tasks.workflows import Step, Workflow
+
+State = Literal["building", "running", "resuming", "done", "failed", "cancelled"]
+"""The states of a workflow."""
+StepState = Literal[
+    "done",
+    "dead",
+    "expired",
+    "cancelled",
+    "running",
+    "dying",
+    "queued",
+    "waiting",
+    "blocked",
+    "delayed",
+    "lost",
+]
+"""The states of a step, in the order of a count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,37 +129,12 @@ class WorkflowClient(Protocol):
         ...
 
 
-class WorkflowId(str):
+class WorkflowId(BoundId):
     """The id of a submitted workflow, and the client that submitted it: what runs share."""
 
-    _client: Any
-
-    def __new__(cls, id: str, client: Any) -> Self:
-        self = str.__new__(cls, id)
-        self._client = client
-        return self
-
-    def __copy__(self) -> Self:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        return self
-
-    def __reduce__(self) -> tuple[type[str], tuple[str]]:
-        """Pickle the id alone, because the client cannot be moved to another process."""
-        return str, (str.__str__(self),)
-
     @classmethod
-    def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
-        """Validate and serialise as the id; a run read from JSON has no client."""
-        unbound: Any = _Unbound()
-        return core_schema.no_info_wrap_validator_function(
-            lambda value, check: value if isinstance(value, cls) else cls(check(value), unbound),
-            core_schema.str_schema(min_length=1),
-            serialization=core_schema.plain_serializer_function_ser_schema(
-                str.__str__, return_schema=core_schema.str_schema()
-            ),
-        )
+    def _unbound(cls) -> object:
+        return _Unbound()
 
 
 class WorkflowRun(WorkflowId):

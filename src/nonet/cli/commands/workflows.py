@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import typer
@@ -20,6 +20,7 @@ from nonet.daemon.service import ExitCode
 from nonet.rules.peers import counted
 from nonet.rules.refusal import span
 from nonet.rules.workflows import after_in_words, counts_in_words
+from nonet.tasks.runs import State, StepState
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -30,20 +31,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None)
 
-State = Literal["building", "running", "resuming", "done", "failed", "cancelled"]
-StepState = Literal[
-    "done",
-    "dead",
-    "cancelled",
-    "expired",
-    "running",
-    "dying",
-    "queued",
-    "waiting",
-    "blocked",
-    "delayed",
-    "lost",
-]
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="Id of a workflow.", autocompletion=workflow_ids)
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
@@ -13,7 +13,7 @@ from nonet.rules.explanation import Explanation
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.queue.workflow_steps import WorkflowStep
 from nonet.tasks.handles import TaskStatus
-from nonet.tasks.runs import WorkflowStatus
+from nonet.tasks.runs import State, StepState, WorkflowStatus
 from nonet.web import shown
 from nonet.web.api.routing import NO_REASON, Cursor, Limit, Page, Reason, opened, page, resource
 from nonet.web.site import SiteOf, Viewer, for_all_classes
@@ -21,20 +21,6 @@ from nonet.web.site import SiteOf, Viewer, for_all_classes
 router = resource("workflows")
 
 Id = Annotated[str, Path(pattern=r"^[!-~]{1,90}$", description="Id of the workflow.")]
-State = Literal["building", "running", "resuming", "done", "failed", "cancelled"]
-StepState = Literal[
-    "done",
-    "dead",
-    "cancelled",
-    "expired",
-    "running",
-    "dying",
-    "queued",
-    "waiting",
-    "blocked",
-    "delayed",
-    "lost",
-]
 
 
 class WorkflowItem(BaseModel, from_attributes=True):

@@ -23,10 +23,9 @@
 
 -- A blocked step is in the delayed set with this time, in the year 2200, so that each record is in one place.
 local BLOCKED_UNTIL = 7258118400000000
--- How many edges a call follows: 200 in a script that does other things, too. An edge that may end a step costs more
--- than one that releases it.
-local MOST_EDGES, COST_OF_AN_END = 300, 3
-local edges_left = 200
+-- How many edges a call follows. An edge that may end a step costs more than one that releases it.
+local MOST_EDGES, COST_OF_AN_END = 200, 3
+local edges_left = MOST_EDGES
 
 local function step_id(workflow, place)
   return workflow .. ':' .. place
