@@ -192,7 +192,7 @@ async def test_the_exception_itself_is_seen(around: Around, task: type[Fails]) -
         (1, "retry", "ValueError('no')"),
         (2, "dead", "ValueError('no')"),
     ]
-    assert ends[0]["retry_in"] == pytest.approx(0.01, abs=0.005) and ends[1]["retry_in"] is None
+    assert 0 < ends[0]["retry_in"] < 1 and ends[1]["retry_in"] is None
     (first, _) = around.lines("begins", by="outer")
     assert first["arguments"] == {"password": "**********", "times": 9}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -122,7 +123,8 @@ async def test_sql_that_is_away_stops_nobody(
         assert time.monotonic() - began < 10
         assert sum("what='task" in item.message for item in caplog.records) == 20
         page = (await client.get("/audit", headers=HTML)).text
-        assert "20 of the newest entries" in page
+        # With that of the login, if SQL was slow then.
+        assert re.search("2[01] of the newest entries", page)
     assert len(await entries(client, who="alice")) == 20
     assert "newest entries" not in (await client.get("/audit?who=alice")).text
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -124,6 +126,10 @@ def _writer(on_closed: Callable[[], None]) -> Callable[[str], None]:
                 sys.stdout.flush()
         except OSError:
             is_closed = True
+            with suppress(
+                OSError
+            ):  # what is left in the buffer must not fail the end of the process
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             on_closed()
 
     return write
