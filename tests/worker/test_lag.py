@@ -115,15 +115,18 @@ async def test_one_that_blocks_for_ever_is_told_while_it_does(
 
 async def test_many_short_ones_are_no_block(watched: Watched) -> None:
     """The loop is late with them all, and the lag says so; but none of them is to blame."""
+    steps: list[float] = []
 
     async def short() -> None:
         for _ in range(4):
             await asyncio.sleep(0)
-            time.sleep(0.01)  # noqa: ASYNC251  # a short step
+            began = time.monotonic()
+            time.sleep(0.01)  # noqa: ASYNC251  # a short step, unless the machine stands still
+            steps.append(time.monotonic() - began)
 
     await asyncio.gather(*(short() for _ in range(50)))
     await watched.answers()
-    assert watched.blocked == []
+    assert len(watched.blocked) <= sum(step > 0.1 for step in steps)
     assert watched.lag.longest() > 0.2
 
 
