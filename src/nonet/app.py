@@ -235,7 +235,7 @@ class Nonet:
             from nonet.sync import Nonet as SyncNonet
 
             url = parts.stores.broker.url
-            self._sync = SyncNonet.beside(self.settings, self.registry, url)
+            self._sync = SyncNonet.beside(self.settings, self.registry, self.middlewares, url)
         return self._sync
 
     @property

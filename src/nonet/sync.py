@@ -9,6 +9,7 @@ It may be used from any thread, and after a fork: a child process opens connecti
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 from collections.abc import (
@@ -19,6 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import timedelta
@@ -36,6 +38,7 @@ from nonet.stores.queue.places import UNFINISHED
 from nonet.stores.queue.sync_transport import THREADS
 from nonet.stores.stores import EMBEDDED, Stores, make_broker, start_embedded
 from nonet.tasks.handles import EndedTask, Progress, R, TaskPage, TaskStatus
+from nonet.tasks.middleware import Middlewares, installed_middleware, registered_middleware
 from nonet.tasks.registry import Registry
 from nonet.tasks.runs import StepStatus, WorkflowStatus
 from nonet.tasks.sync_handles import Handle
@@ -50,6 +53,7 @@ from nonet.tasks.task import (
     unbind_sync_submitter,
 )
 from nonet.telemetry.masking import keep_secret
+from nonet.telemetry.middleware import close_middleware
 
 if TYPE_CHECKING:
     from nonet.rules.explanation import Explanation
@@ -87,6 +91,9 @@ class Nonet:
         self.settings = settings
         keep_secret(settings.secrets())
         self.registry: Registry = load_registry(settings) if load_tasks else Registry()
+        self._middlewares = Middlewares()
+        if load_tasks:
+            self._middlewares.extend(installed_middleware(settings.groups))
         self._url = ""
         self._envelopes: Envelopes | None = None
         self._opened: _Opened | None = None
@@ -109,14 +116,17 @@ class Nonet:
         return cls(load_settings(**options))
 
     @classmethod
-    def beside(cls, settings: Settings, registry: Registry, url: str) -> Self:
+    def beside(
+        cls, settings: Settings, registry: Registry, middlewares: Middlewares, url: str
+    ) -> Self:
         """Create the application for threads beside an open `nonet.Nonet`, for the framework.
 
         Args:
+            middlewares: those of the other one, which closes them.
             url: the URL of its Redis.
         """
         app = cls(settings, load_tasks=False)
-        app.registry, app._url = registry, url
+        app.registry, app._middlewares, app._url = registry, middlewares, url
         app._opened = app._open()
         return app
 
@@ -138,6 +148,7 @@ class Nonet:
         """
         if self._opened is not None:
             raise ConflictError("this Nonet is already open: use it")
+        self._middlewares.extend(registered_middleware())
         self._opened = self._open()
         bind_sync_submitter(self)
         complete(self._opened.stores.prepare_sqlite(self.registry))
@@ -150,6 +161,9 @@ class Nonet:
             return
         if not self._url:
             unbind_sync_submitter(self)
+            if list(self._middlewares):  # their `close` may wait, which needs an event loop
+                with ThreadPoolExecutor(1) as thread:
+                    thread.submit(asyncio.run, close_middleware(self._middlewares)).result()
         if opened.pid == os.getpid():
             complete(opened.closing.aclose())
 
@@ -443,11 +457,13 @@ class Nonet:
             self.settings.namespace,
             message_limit=self.settings.message_limit,
             signer=self.settings.signer(),
+            cipher=stores.cipher,
             outbox=stores.outbox,
             may_have_sql=self.settings.may_have_sql,
             who=who,
             dead_letters=stores.dead_letters,
             workflow_ttl=self.settings.workflow_ttl,
+            middlewares=self._middlewares,
             handles=self._handle,
         )
         client.envelopes = self._envelopes or client.envelopes
