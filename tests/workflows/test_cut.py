@@ -50,7 +50,7 @@ def staged(*graph: str) -> Call:
         for n, after in enumerate(graph)
         for part in row(str(n), after, letters.get(str(n), ()))
     ]
-    about = ("w", "title", "", len(graph), 60_000, 600_000, 1, len(graph))
+    about = ("w", "title", "", len(graph), 60_000, 600_000, 1, 1, len(graph))
     return ("workflow_stage", KEEPING, *about, *rows)
 
 

@@ -39,6 +39,7 @@ async def submit_workflow(client: Client, workflow: Workflow, id: str | None) ->
     running = running_context()
     if running:
         running.ensure_lease()
+    is_used = id is not None
     if id is None:
         id = group_id(running.id, running.next_spawn()) if running else uuid.uuid4().hex
     name = _checked(workflow, id)
@@ -51,7 +52,9 @@ async def submit_workflow(client: Client, workflow: Workflow, id: str | None) ->
         if running:
             running.ensure_lease()
         parent = running.id if running else ""
-        await client.workflows.submit(name, workflow.title, parent, prepared, client.workflow_ttl)
+        await client.workflows.submit(
+            name, workflow.title, parent, prepared, client.workflow_ttl, is_used=is_used
+        )
     return WorkflowRun(name, client)
 
 

@@ -60,6 +60,8 @@ class Workflows:
         parent: str,
         steps: Sequence[Submission],
         failed_ttl: float,
+        *,
+        is_used: bool = True,
     ) -> str:
         """Submit all steps, then start the workflow; return its state.
 
@@ -67,13 +69,15 @@ class Workflows:
 
         Args:
             failed_ttl: seconds to keep it if it has failed; else it is kept as long as results.
+            is_used: whether an earlier workflow may have had its id.
 
         Raises:
             NotConfirmedError: the workflow has started, but too few replicas confirm that.
         """
         result_ttl, dedup_ttl, _ = (int(part) for part in self._keeping.split("|"))
         kept_ms = max(result_ttl, dedup_ttl)
-        about = (workflow, title, parent, len(steps), kept_ms, round(failed_ttl * 1000))
+        ttls = (kept_ms, round(failed_ttl * 1000))
+        about = (workflow, title, parent, len(steps), *ttls, int(is_used))
         state = ""
         for rows, some, is_last in _calls(steps):
             args = [part for row in rows for part in row.arguments()]

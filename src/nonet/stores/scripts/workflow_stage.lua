@@ -2,13 +2,14 @@
 -- workflow_stage: create steps of a workflow that has not started, and start it after the last of them.
 -- KEYS  prefix
 -- ARGV  keeping, workflow, title, id of the task that submits it or '', number of its steps, ms to keep it when it has
---       ended, ms if it has failed, 1 if nothing is missing after this call else 0, number of steps in this call,
+--       ended, ms if it has failed, 1 if an earlier workflow may have had its id else 0, 1 if nothing is missing after
+--       this call else 0, number of steps in this call,
 --       n × (arguments of submit_one; their terms begin with the line that lib/staging reads),
 --       n × (letter of an edge, place of the predecessor, place of the successor): edges to steps whose predecessors have
 --       more than 500 characters in their terms; the others are made from these
 -- returns its state: building until it is started; cancelled also if its steps have yet to be cancelled
 -- @include base wake record submitting index group finish ending workflow staging
-local workflow, steps, FIRST, FIELDS, LONGEST = ARGV[2], tonumber(ARGV[9]), 10, 8, 500
+local workflow, steps, FIRST, FIELDS, LONGEST = ARGV[2], tonumber(ARGV[10]), 11, 8, 500
 local key, ONE_DAY = P .. 'f:' .. workflow, 86400000
 local state = redis.call('HGET', key, 'state')
 if state and state ~= 'building' then
@@ -34,14 +35,14 @@ for k = 1, steps do
   rows[k] = {unpack(ARGV, i, i + FIELDS - 1)}
   created[k] = read_step(ARGV[i + FIELDS - 1])
 end
-if steps > 0 and not stage(workflow, created, rows, LONGEST) then
+if steps > 0 and not stage(workflow, created, rows, LONGEST, ARGV[8] == '1') then
   return redis.error_reply('NONET another task has the id of a step')
 end
 for i = FIRST + FIELDS * steps, #ARGV, 3 do
   note_edge(edges, unpack(ARGV, i, i + 2))
 end
 write_edges(workflow, edges)
-if ARGV[8] == '1' then
+if ARGV[9] == '1' then
   start(workflow)
 end
 return redis.call('HGET', key, 'state')

@@ -61,9 +61,9 @@ end
 -- Create steps of one workflow unless they are known. They wait until their predecessors have ended; without any, until
 -- the workflow starts. Records are written last: until then a repeated call does all of this again.
 -- rows: the arguments of submit_one() for each. longest: create the edges to steps whose predecessors have at most so
--- many characters; nil: the steps are created again, and have their edges. Returns false if a task that is no step has
--- the id of one.
-local function stage(workflow, steps, rows, longest)
+-- many characters; nil: the steps are created again, and have their edges. is_used: something may be left of earlier
+-- steps with their ids. Returns false if a task that is no step has the id of one.
+local function stage(workflow, steps, rows, longest, is_used)
   local key, places, added = P .. 'f:' .. workflow, {}, {}
   for i, row in ipairs(rows) do
     places[i] = place_of(row[1])
@@ -95,8 +95,10 @@ local function stage(workflow, steps, rows, longest)
   if #added == 0 then
     return true
   end
-  if longest then
+  if is_used then
     forget_steps(workflow, live)
+  end
+  if longest then
     write_edges(workflow, edges)
   end
   for upper, those in pairs(uppers) do
@@ -144,7 +146,7 @@ local function add_steps(id, record, rows)
   for i, row in ipairs(rows) do
     steps[i] = read_step(row[8])
   end
-  stage(workflow, steps, rows, math.huge)
+  stage(workflow, steps, rows, math.huge, true)
   for i, row in ipairs(rows) do
     local record = steps[i].after == '' and read_fields(P .. 't:' .. row[1], STEP) or {}
     if record.blocked then
