@@ -50,8 +50,8 @@ FAULTS = (
     Fault(
         "a fetch that meets damage fails as a whole",
         "fetch",
-        "local fine, problem = pcall(examine, source, item[1], item[2])",
-        "local fine, problem = true, examine(source, item[1], item[2])",
+        "fine, problem = pcall(general().examine, source, item[1], item[2])",
+        "general().examine(source, item[1], item[2])",
     ),
     Fault(
         "who explains a task takes it for whole", "explain", "if damage then", "if false then", True

@@ -57,16 +57,22 @@ def test_a_part_says_what_it_is() -> None:
 
 
 def test_a_script_includes_what_its_parts_need() -> None:
-    """A part says what it needs; that comes before it."""
-    for name in NAMES:
-        included: list[str] = []
-        lines = re.findall(r"^-- @(include .+|defer .+) *$", LUA[f"{name}.lua"], re.M)
+    """A part says what it needs; that comes before it. Parts may include others, too."""
+
+    def include(text: str, included: list[str]) -> None:
+        lines = re.findall(r"^-- @(include .+|defer .+) *$", text, re.M)
         parts = [re.sub(r"^include |^defer (.+) \w+$", r"\1", line) for line in lines]
         for part in " ".join(parts).split():
-            needs = re.match(r"-- lib/\w+: needs ([\w, ]+)\.", LUA[f"lib/{part}.lua"])
+            text = LUA[f"lib/{part}.lua"]
+            needs = re.match(r"-- lib/\w+: needs ([\w,\s-]+)\.", text)
             if needs:
-                assert set(needs[1].split(", ")) <= set(included), f"{name}: {part}"
+                missing = set(re.findall(r"\w+", needs[1])) - set(included)
+                assert not missing, f"{name}: {part} needs {missing}"
+            include(text, included)
             included.append(part)
+
+    for name in NAMES:
+        include(LUA[f"{name}.lua"], [])
         assert not re.search("@include|@defer", script(name)[0]), name
 
 

@@ -80,8 +80,7 @@ async def run(tools: Tools) -> Outcome:
     """Execute an attempt, and conclude it."""
     sent = tools.client.envelopes.prepare(Works())
     delivery = Delivery(
-        *(sent.id, "1", "1", "running", 0, 0, "tasks:normal:medium", "1-0", sent.envelope),
-        *(sent.locks, "", b"", "", "", "", b""),
+        *(sent.id, "1", "1", "tasks:normal:medium", "1-0", sent.envelope, sent.locks),
     )
     attempt = Attempt(delivery, time.monotonic())
     outcome = await carry_out(attempt, tools)

@@ -66,8 +66,7 @@ async def tools() -> AsyncIterator[Tools]:
 def attempt_at(task: BaseTask, tools: Tools) -> Attempt:
     sent = tools.client.envelopes.prepare(task)
     delivery = Delivery(
-        *(sent.id, "1", "1", "running", 0, 0, "tasks:normal:medium", "1-0", sent.envelope),
-        *(sent.locks, "", b"", "", "", "", b""),
+        *(sent.id, "1", "1", "tasks:normal:medium", "1-0", sent.envelope, sent.locks),
     )
     return Attempt(delivery, time.monotonic())
 

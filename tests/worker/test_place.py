@@ -14,7 +14,7 @@ LOOP, CHILD, FRESH = Isolation.LOOP, Isolation.CHILD, Isolation.FRESH
 
 
 def delivery(stream_key: str = "tasks:normal:small", **said: int) -> Delivery:
-    return Delivery("a", "1", "1", "running", 0, 0, stream_key, "1-0", b"", "", "", **said)
+    return Delivery("a", "1", "1", stream_key, "1-0", b"", "", **said)
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ def attempt(
     waited: int = 0,
 ) -> Attempt:
     delivery = Delivery(
-        *("id", gen, str(fence), "running", 0, 0, stream, entry, b"", "", ""), waited=waited
+        *("id", gen, str(fence), stream, entry, b"", ""), waited=waited
     )
     made = Attempt(delivery, 0.0)
     made.context.name = name

@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from calls import settle_args, whole_row
 from stores.machines.lock_model import CLASS_US, CLASSES, Lock, Model, Refusal, Waiter, parse
 from stores.machines.lock_site import PREFIX, Site, State
 
@@ -267,17 +268,20 @@ class LockMachine:
             outcome = {"done": "dead", "retry": "back"}.get(outcome, outcome)
         is_current = self._is_current(delivery, self.state)
         lost = is_current and outcome == "done" and self.model.is_lost(fence, self.now + STEP)
-        args = (KEEPING, LOCK_TTL_MS, job.id, delivery.gen, fence)
         goes_on = goes_on and outcome != "done"
         begun = 2 if goes_on else int(started)
-        tail = (delivery.stream_key, delivery.entry, outcome, "", "", delay, begun, 0)
+        of = (job.id, delivery.gen, fence, delivery.stream_key, delivery.entry)
+        args = (
+            *(KEEPING, LOCK_TTL_MS),
+            *settle_args(of, outcome, "", "", delay, begun, 0),
+        )
         if not is_current or lost:
             again = self.jobs.get(job.id) is job and job.settled == fence
             expected = "LOST" if lost else "OK" if again else "STALE"
             answer = expected if expected == "OK" else [expected]
-            self._unchanged("settle", answer, *args, *tail)
+            self._unchanged("settle", answer, *args)
             return expected
-        answer = self._run("settle", *args, *tail)
+        answer = self._run("settle", *args)
         must(answer == "OK", "settle", outcome, "of", job.id, "answered", answer)
         left = self.model.taken.get(fence, ())
         self.model.release(fence, started=started or goes_on)
@@ -589,7 +593,7 @@ class LockMachine:
 
     def _replay(self, worker: str, rows: list[list[str]], free: int, looks: int) -> list[Delivery]:
         """What the entries in their order must have come to; the deliveries that were made."""
-        before, got, expected = self.before, [], {row[0]: row for row in rows}
+        before, got, expected = self.before, [], {row[0]: whole_row(row) for row in rows}
         standing = {waiter.id: waiter for waiter in self._waiters(before)}
         is_offered, parked, budget = False, [], Budget(free, free, free)
         doomed: dict[str, list[tuple[str, str, str, str]]] = {}  # what this fetch has queued there
@@ -636,7 +640,7 @@ class LockMachine:
         return got
 
     def _handed(self, worker: str, row: list[str], *, dying: bool) -> Delivery:
-        id, gen, fence, state, _, _, stream_key, entry, _, _, held, *_ = row
+        id, gen, fence, stream_key, entry, _, _, state, _, _, held, *_ = row
         must(state == ("dying" if dying else "running"), id, "was handed over as", state)
         job = self._job(id)
         if dying:

@@ -26,6 +26,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from calls import (
+    ATTEMPT,
+    CRASHES,
+    DEATHS,
+    DIED,
+    DOCUMENT,
+    ENTRY,
+    ENVELOPE,
+    FENCE,
+    GEN,
+    ID,
+    JUDGE,
+    REASON,
+    SAVED,
+    STATE,
+    STREAM,
+    SUSPECT,
+    settle_args,
+    whole_row,
+)
 from stores.machines.lock_machine import (
     MOST_LAG_SECONDS,
     START,
@@ -80,10 +100,6 @@ STRUCTURE = {
         *STREAMS,
     ),
 }
-# Fields of a delivered row, see the script fetch.
-ID, GEN, FENCE, STATE, ATTEMPT, DEATHS, STREAM, ENTRY, ENVELOPE, LOCKS = range(10)
-DOCUMENT, REASON, DIED, SAVED, CRASHES, SUSPECT, JUDGE = 12, 13, 14, 16, 17, 18, 19
-NOTHING_MORE = [""] * 17 + ["0"] * 3  # what a row leaves out of which it says nothing
 
 
 @dataclass(slots=True)
@@ -292,7 +308,7 @@ class QueueMachine:
         )
         _, since, sequence, _, *rows = self._run("fetch", *args)
         self._saw(worker, since, sequence)
-        whole = deque(row + NOTHING_MORE[len(row) :] for row in rows)
+        whole = deque(map(whole_row, rows))
         got = list(self._replay(worker, whole, free, looks))
         self.hands += got
         self._judge()
@@ -331,9 +347,11 @@ class QueueMachine:
         result_ttl = RESULT_TTL if ttl else 0
         args = (
             *(f"{result_ttl // 1000}|{DEDUP_TTL // 1000}|{HISTORY}", LOCK_TTL // 1000),
-            *(delivery.id, delivery.gen, delivery.fence, delivery.stream, delivery.entry, outcome),
-            *(f"{outcome} of {delivery.id}", "text", delay, 1, len(children)),
-            *(part for child in children for part in self._arguments(child, 0)),
+            *settle_args(
+                (delivery.id, delivery.gen, delivery.fence, delivery.stream, delivery.entry),
+                *(outcome, f"{outcome} of {delivery.id}", "text", delay, 1, len(children)),
+                *(part for child in children for part in self._arguments(child, 0)),
+            ),
         )
         if task is None:
             return self._settle_nothing(delivery, args)
@@ -364,9 +382,9 @@ class QueueMachine:
     def _refused(self, expected: str, args: tuple[Any, ...]) -> None:
         answer, before = self._run("settle", *args), self.before
         whole = expected if expected == "OK" else [expected]
-        must(answer == whole, "settle of", args[2], "answered", answer, "not", expected)
+        must(answer == whole, "settle of", args[3], "answered", answer, "not", expected)
         before.counters = self.facts.counters  # the only thing that may have changed
-        must(before == self.facts, "a", expected, "settle of", args[2], "changed something")
+        must(before == self.facts, "a", expected, "settle of", args[3], "changed something")
         self._judge()
 
     def _settled(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import redis
+from calls import ENTRY, ID, STATE, STREAM, settle_args, whole_row
 from servers import RedisServer
 from stores.machines.lock_machine import START
 from stores.machines.lock_site import PREFIX, Fault
@@ -72,15 +73,15 @@ class Fleet:
         )
 
     def fetch(self) -> list[list[str]]:
-        rows: list[list[str]] = self.run(*self.fetch_call())[4:]
-        self.executed += [row[0] for row in rows if row[3] == "running"]
+        rows = [whole_row(row) for row in self.run(*self.fetch_call())[4:]]
+        self.executed += [row[ID] for row in rows if row[STATE] == "running"]
         return rows
 
     def settle_call(self, row: list[str], outcome: str, delay: int = 0, *children: str) -> Call:
         fields = ("m:Task", "normal:small", 0, "", "e", "", "")
         specs = [part for id in children for part in (id, *fields)]
-        one = (*row[:3], *row[6:8], outcome, "document", "text", delay, 1, len(children))
-        return ("settle", KEEPING, LOCK_TTL // 1000, *one, *specs)
+        about = ("document", "text", delay, 1, len(children), *specs)
+        return ("settle", KEEPING, LOCK_TTL // 1000, *settle_args(row[:5], outcome, *about))
 
     def sweep(self) -> None:
         """A lease later: everything that a worker does by itself."""
@@ -105,7 +106,7 @@ class Fleet:
         for _ in range(20):
             self.sweep()
             for row in self.fetch():
-                outcome = "done" if row[3] == "running" else "dead"
+                outcome = "done" if row[STATE] == "running" else "dead"
                 assert self.run(*self.settle_call(row, outcome)) == "OK"
             if not self.site.look().records:
                 return
@@ -157,7 +158,7 @@ def a_promotion(fleet: Fleet) -> tuple[Call, set[str]]:
 
 def a_reclaim(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet, "")
-    fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
+    fleet.site.let_idle(PREFIX + row[STREAM], WORKER, row[ENTRY])
     args = (KEEPING, WORKER, "small", LEASE // 1000, 1000, 10, "", *["0-0"] * 12)
     return ("reclaim", *args), {"a", "b"}
 
@@ -218,7 +219,7 @@ def an_obeyed_order(fleet: Fleet) -> tuple[Call, set[str]]:
 def a_reclaim_of_what_is_cancelled(fleet: Fleet) -> tuple[Call, set[str]]:
     row = running(fleet, "")
     fleet.run("cancel", KEEPING, 0, "by somebody", "by somebody", "a", "")
-    fleet.site.let_idle(PREFIX + row[6], WORKER, row[7])
+    fleet.site.let_idle(PREFIX + row[STREAM], WORKER, row[ENTRY])
     args = (KEEPING, WORKER, "small", LEASE // 1000, 1000, 10, "", *["0-0"] * 12)
     return ("reclaim", *args), {"a", "b"}
 

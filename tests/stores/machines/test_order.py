@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import redis
+from calls import settle_args
 from hypothesis import HealthCheck, Phase, example, given, seed, settings
 from hypothesis import strategies as st
 from servers import RedisServer
@@ -183,9 +184,8 @@ class Race:
         return bool(self.site.client.hget(f"{PREFIX}t:{id}", "state") == "queued")
 
     def end(self, row: list[str]) -> None:
-        id, gen, fence, _, _, _, stream, entry, *_ = row
-        tail = (stream, entry, "done", "", "", 0, 1, 0)
-        self.run("settle", KEEPING, TTL_MS, id, gen, fence, *tail)
+        args = settle_args(row[:5], "done", "", "", 0, 1, 0)
+        self.run("settle", KEEPING, TTL_MS, *args)
 
     def run(self, name: str, *args: Any) -> Any:
         self.now += STEP

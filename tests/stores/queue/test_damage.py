@@ -48,7 +48,7 @@ async def dying(broker: Broker) -> None:
     await running(broker)
     gen, fence = await broker.client.hmget("{test}:t:a", "gen", "fence")
     row = ("a", gen, fence, "tasks:normal:small", "0-1", "dying", b"document", "", 0, 1, 0)
-    await broker.scripts.run("settle", broker.keeping, 30_000, *row)
+    await broker.scripts.run("settle", broker.keeping, 30_000, 0, *row)
 
 
 STATES = (queued, delayed, waiting, running, dying)

@@ -20,8 +20,8 @@ async def fetched(broker: Broker, count: int, *, locked: bool = False) -> list[D
     await broker.submit([task(f"t{n}", locks=lines[n]) for n in range(count)])
     deliveries, _ = await broker.fetch("small-a1", "small", count)
     assert len(deliveries) == count
-    nobody = ("", "0", "0", "tasks:normal:small", "0-1", "done", "", "", 0, 1, 0)
-    assert await broker.scripts.run("settle", "1|1|0", 1, *nobody) == [
+    nobody = ("", "0", "0", "tasks:normal:small", "0-1", "")
+    assert await broker.scripts.run("settle", "1|1|0", 1, 1, *nobody) == [
         b"STALE"
     ]  # Redis knows it now
     return deliveries

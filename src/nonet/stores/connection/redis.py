@@ -273,22 +273,24 @@ def script(name: str) -> tuple[str, str]:
     ``@include PART …`` is replaced by the parts. ``@defer PART … FUNCTION`` becomes that function,
     which defines the parts only when it is called. Each call of a script defines its functions
     anew, and most calls need only a few: most tasks, for example, wake no other task when they end.
+    Both may stand in parts, too.
     """
     folder = files("nonet.stores") / "scripts"
 
     def read(file: str) -> str:
-        return (folder / f"{file}.lua").read_text(encoding="utf-8")
+        text = (folder / f"{file}.lua").read_text(encoding="utf-8")
+        return re.sub(r"^-- @(include|defer) (.+)$", expanded, text, flags=re.MULTILINE)
 
-    def parts(names: str) -> str:
-        return "\n".join(read(f"lib/{name}") for name in names.split())
+    def expanded(match: re.Match[str]) -> str:
+        *names, last = match[2].split()
+        if match[1] == "include":
+            names.append(last)
+        text = "\n".join(read(f"lib/{name}") for name in names)
+        if match[1] == "include":
+            return text
+        return f"local function {last}(...)\n{text}return {last}(...)\nend"
 
-    def deferred(match: re.Match[str]) -> str:
-        function = match[2]
-        return f"local function {function}(...)\n{parts(match[1])}return {function}(...)\nend"
-
-    text = read(name)
-    source = re.sub(r"^-- @include (.+)$", lambda match: parts(match[1]), text, flags=re.MULTILINE)
-    source = re.sub(r"^-- @defer (.+) (\w+)$", deferred, source, flags=re.MULTILINE)
+    source = read(name)
     return source, hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
 
 

@@ -343,7 +343,7 @@ class Broker:
                 damaged.append((row, delivery.detail))
             else:
                 deliveries.append(delivery)
-        for (id, gen, fence, _, _, _, stream_key, entry, *_), reason in damaged:
+        for (id, gen, fence, stream_key, entry, *_), reason in damaged:
             await self._end_damaged(id, gen, fence, stream_key, entry, reason)
         if not is_safe:
             deliveries = await self._give_unconfirmed_back(deliveries)
@@ -415,15 +415,11 @@ class Broker:
                 renew that, and release it by `unhold`.
             submissions: tasks that are submitted in the same step if this one is ``done``.
         """
+        of = delivery.id, delivery.gen, delivery.fence, delivery.stream_key, delivery.entry
+        if outcome == "done" and started and not (goes_on or submissions):
+            return self._settlements.ask((*of, document), len(document))
         args: list[Any] = [
-            delivery.id,
-            delivery.gen,
-            delivery.fence,
-            delivery.stream_key,
-            delivery.entry,
-            outcome,
-            document,
-            text,
+            *(*of, outcome, document, text),
             _microseconds(delay) if delay else 0,
             2 if goes_on else int(started),
             len(submissions),
@@ -566,7 +562,7 @@ class Broker:
             return None
         return [
             Delivery(
-                *(id.decode(), gen.decode(), "0", "dying", int(used), 0, "", "", envelope, "", ""),
+                *(id.decode(), gen.decode(), "0", "", "", envelope, "", "dying", int(used)),
                 reason="capacity",
                 died=died.decode(),
                 detail=detail.decode(errors="replace"),

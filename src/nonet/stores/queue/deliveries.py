@@ -30,14 +30,14 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     id: str
     gen: str
     fence: str
-    state: str
-    used: int
-    deaths: int
     stream_key: str
     entry: str
     envelope: bytes
     locks: str
-    held: str
+    state: str = "running"
+    used: int = 0
+    deaths: int = 0
+    held: str = ""
     waited: int = 0
     error: bytes = b""
     reason: str = ""
@@ -65,25 +65,25 @@ def read_delivery(row: Sequence[bytes]) -> Delivery:
     Raises:
         ValueError: the row cannot be parsed.
     """
-    id, gen, fence, state, used, deaths, stream_key, entry, envelope, locks, held, *more = row
+    id, gen, fence, stream_key, entry, envelope, locks, *more = row
     return Delivery(
         id.decode(),
         gen.decode(),
         fence.decode(),
-        state.decode(),
-        int(used),
-        int(deaths),
         stream_key.decode(),
         entry.decode(),
         envelope,
         locks.decode(),
-        held.decode(),
         *(_read_more(*more) if more else ()),
     )
 
 
 def _read_more(
-    waited: bytes,
+    state: bytes,
+    used: bytes,
+    deaths: bytes,
+    held: bytes,
+    waited: bytes = b"0",
     error: bytes = b"",
     reason: bytes = b"",
     died: bytes = b"",
@@ -92,7 +92,9 @@ def _read_more(
     crashes: bytes = b"0",
     suspect: bytes = b"0",
     judge: bytes = b"0",
-) -> tuple[int, bytes, str, str, str, bytes, int, int, bool]:
-    text = detail.decode(errors="replace")
-    told = int(waited), error, reason.decode(), died.decode(), text, saved
-    return *told, int(crashes), int(suspect), judge == b"1"
+) -> tuple[object, ...]:
+    return (
+        *(state.decode(), int(used), int(deaths), held.decode(), int(waited), error),
+        *(reason.decode(), died.decode(), detail.decode(errors="replace"), saved),
+        *(int(crashes), int(suspect), judge == b"1"),
+    )

@@ -17,6 +17,7 @@ logger = logging.getLogger(__name__)
 _MOST_TASKS = 100
 _MOST_BYTES = 1024 * 1024
 _CLOSE_SECONDS = 1.0
+_SHORT = 6  # arguments of a plain success
 # Errors that each caller of a merged call would also get alone.
 _OF_ALL = (ServerUnreachableError, ConfigurationError, BrokerFullError)
 
@@ -43,7 +44,8 @@ class Settlements:
         """Settle a delivery with the next call, even if the caller is cancelled meanwhile.
 
         Args:
-            args: arguments of the settle script for this delivery.
+            args: arguments of the settle script for this delivery, in the short form or in the
+                long one.
             size: their approximate length in bytes.
             tasks: number of tasks that are settled or submitted.
 
@@ -92,9 +94,13 @@ class Settlements:
         return batch
 
     async def _settle(self, batch: Sequence[_Asked]) -> None:
+        short = [asked for asked in batch if len(asked[0]) == _SHORT]
+        batch = [*short, *(asked for asked in batch if len(asked[0]) != _SHORT)]
         args = [part for asked in batch for part in asked[0]]
         try:
-            answers, is_safe = await self._scripts.run_confirmed("settle", *self._times, *args)
+            answers, is_safe = await self._scripts.run_confirmed(
+                "settle", *self._times, len(short), *args
+            )
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, _OF_ALL):
                 await self._settle_alone(batch)

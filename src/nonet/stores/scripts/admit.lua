@@ -6,7 +6,7 @@
 -- returns {'OK', marks for held_locks()} | {'STALE'} | {'REFUSED', name of the lock}
 -- @include base
 -- @defer events beginning begin_epoch
--- @include epoch wake record limits locks pauses queues refusal waiting
+-- @include epoch wake record limits mutexes locks fitting pauses queues refusal waiting
 local id, gen, fence, lines, lock_ttl, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local key, owner = P .. 't:' .. id, id .. '/' .. gen .. '/' .. fence
 current_epoch(seen, lock_ttl)

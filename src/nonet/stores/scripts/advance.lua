@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  µs, ttl ms of locks that name none
 -- returns the new logical time in µs
--- @include base wake limits locks
+-- @include base wake limits mutexes locks
 local by, lock_ttl = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 -- Find the locks to renew before the step, because after it they would count as expired.

@@ -5,7 +5,7 @@
 -- ARGV  worker, worker ttl ms, what it knows (its key is names:…), why it takes nothing or '', number
 --       of counters, n × (counter, number), n × (class, version of its distribution or '')
 -- returns 1; 0 if Redis does not have its list of classes: call again with all classes
--- @include base wake record handing
+-- @include base wake record fitting handing
 local worker, ttl, knows, off = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local counters, MOST = tonumber(ARGV[5]), 1000
 local names, first = P .. 'names:' .. knows, 6 + 2 * counters

@@ -9,7 +9,7 @@
 -- ARGV  name, last fence (holders that were admitted later are spared, so that a repeated call cannot void a new
 --       one), who asks (user@host pid)
 -- returns {items or slots that were dropped, holders as rows of lib/sight, ids that were woken, 1 if there are more}
--- @include base wake record rescue limits locks pauses queues refusal waiting sight events
+-- @include base wake record rescue limits mutexes locks fitting pauses queues refusal waiting sight events
 local name, last_fence, who = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local lock = lock_named(name)
 local fence = math.max(tonumber(redis.call('GET', P .. 'fence') or '0'), now)

@@ -7,7 +7,7 @@
 --       an unknown id in SQL or '')
 -- returns n × the state of the task now: cancelled, also if it was before; cancelling: its worker is notified,
 --       or the next one that can read its newer format; '' if it is unknown
--- @include base wake record submitting limits locks index group finish pauses queues refusal waiting cancel ending
+-- @include base wake record counting submitting limits mutexes locks index group keeping finish fitting pauses queues refusal waiting cancel ending
 -- @defer ending workflow load_end_steps
 end_steps = load_end_steps
 local is_in_sql, text, why, FIRST, ONE_HOUR = ARGV[2] == '1', ARGV[3], ARGV[4], 5, 3600000

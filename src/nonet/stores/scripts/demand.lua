@@ -5,7 +5,7 @@
 -- ARGV  size, lock ttl ms, how many queued tasks to read
 -- returns {runnable, running, slots of one worker as remembered or '', n × (worker, deliveries that it holds, what it
 --       reports of itself, why it takes no tasks or '')}
--- @include base wake streams unread record limits locks pauses queues refusal
+-- @include base wake streams unread record limits mutexes locks pauses queues refusal
 local size, lock_ttl, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local busy, running, runnable = {}, 0, 0
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})

@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  keeping, worker, size, lock ttl ms, n × 'key entry' that the worker knows
 -- returns how many tasks were requeued, or ended because they were cancelled
--- @include base wake streams record submitting rescue limits locks pauses queues refusal waiting index group finish ending
+-- @include base wake streams record counting submitting rescue limits mutexes locks fitting pauses queues refusal waiting index group keeping finish ending
 -- @defer ending workflow load_end_steps
 end_steps = load_end_steps
 -- @defer damage condemning end_if_damaged

@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  keeping, n × (id, gen, document, or '' to leave it to the workers)
 -- returns the ids of the tasks that it ended
--- @include base wake record submitting index group finish ending workflow
+-- @include base wake record counting submitting index group keeping finish ending workflow
 local ended, FIRST = {}, 2
 
 local function end_task(id, gen, document)

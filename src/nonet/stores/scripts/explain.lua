@@ -8,7 +8,7 @@
 --       tasks or '', what it knows or '', 1 if it knows the class, version of the class. The value of 'before', for a
 --       step of a workflow that waits for others, is {id, class, state} of the first of them; that of 'root' is the same
 --       of the step for which that one waits in the end
--- @include base wake streams unread record damage limits locks pauses queues refusal sight
+-- @include base wake streams unread record damage limits mutexes locks pauses queues refusal sight
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
 

@@ -7,27 +7,27 @@
 --       'epoch|sequence' seen, longest envelope in bytes, latest possible time µs or
 --       '', how many suspects it can take beside its slots, how many burials
 -- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, now µs, n × row}; a row is
---       (id, gen, fence, state, attempts used, worker deaths, stream key, entry, envelope, locks,
---       marks for held_locks() or ''); for a task that was parked also (for how many µs); for a suspect,
---       a dying task or one with a checkpoint also (µs, error document, reason, generation in which it died,
---       detail, checkpoint, crashes, how suspect it is, 1 if its policy is asked first). Error document to
+--       (id, gen, fence, stream key, entry, envelope, locks); of a task that lib/fetching hands over also (state,
+--       attempts used, worker deaths, marks for held_locks() or ''); of one that was parked also (for how many µs);
+--       of a suspect, a dying task or one with a checkpoint also (µs, error document, reason, generation in which it
+--       died, detail, checkpoint, crashes, how suspect it is, 1 if its policy is asked first). Error document to
 --       detail belong to dying tasks; detail of a running one says why its envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
--- @include epoch wake record rescue limits locks pauses queues refusal waiting
--- @defer submitting index group finish cancel ending workflow expiry end_early
--- @defer submitting index group finish ending workflow damage condemning end_if_damaged
--- @defer unread unread
+-- @include epoch mutexes
 local worker, size = ARGV[2], ARGV[3]
 local free, looks, lock_ttl = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local waits = {first = tonumber(ARGV[7]), longest = tonumber(ARGV[8]), aging = tonumber(ARGV[9])}
-local seen, longest, HARD_LIMIT, latest = ARGV[10], tonumber(ARGV[11]), 4 * 1048576, tonumber(ARGV[12])
+local seen, longest, latest = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
 local room_for_suspects, room_for_burials = tonumber(ARGV[13] or '0'), tonumber(ARGV[14] or '0')
 local taken = {0, current_epoch(seen, lock_ttl)}
 taken[4] = digits(now)
-math.randomseed(tonumber(clock[2]))
-local fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)
-local is_flagged = false  -- suspects or burials may be unread
+local last_fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)
+local fence = last_fence
+-- Nothing is paused or limited, and no suspects, dying or handed-on tasks wait.
+local is_quiet = not is_pausing
+  and redis.call('EXISTS', P .. 'limits', P .. 'suspected:' .. size, P .. 'handed:' .. size) == 0
+
+local others, general = nil, nil  -- lib/fetching, once it is needed
 
 local function read(key, count)
   local reply = redis.pcall('XREADGROUP', 'GROUP', 'workers', worker, 'COUNT', count,
@@ -44,259 +44,91 @@ local function read(key, count)
   return reply and reply[1] and reply[1][2] or {}
 end
 
--- The checkpoint of an earlier attempt; empty if it is longer than a worker accepts.
-local function saved_by(id)
-  local saved = redis.call('GETRANGE', P .. 'c:' .. id, 0, longest)
-  return #saved <= longest and saved or ''
+-- The fields that most records have in the stream of ordinary tasks. lib/fetching examines all others.
+local PLAIN = {name = true, stream = true, group = true, ticket = true, due = true, put = true, pointer = true,
+  workflow = true, waited = true}
+
+-- The envelopes of these entries and their locks; false for a task without. (MGET treats a key of a wrong type as
+-- missing; the second list is nil then.)
+local function read_texts(entries)
+  local envelopes, locks = {}, {}
+  for i, item in ipairs(entries) do
+    local id = item[2][2] or ''
+    envelopes[i], locks[i] = P .. 'b:' .. id, P .. 'l:' .. id
+  end
+  envelopes = redis.call('MGET', unpack(envelopes))
+  local number = redis.call('EXISTS', unpack(locks))
+  if number == 0 then
+    return envelopes, {}
+  end
+  locks = redis.call('MGET', unpack(locks))
+  for _, lines in ipairs(locks) do
+    number = number - (lines and 1 or 0)
+  end
+  return envelopes, number == 0 and locks or nil
 end
 
--- How many suspects the worker can take after this one. After two deaths a suspect runs only beside its own
--- group, which halves with each death.
-local STRONG, GROUP = 2, 100
-local function room_after(record, before)
-  if tonumber(record.deaths or '0') < STRONG then
-    return before - 1
-  end
-  local group = size == 'small' and math.floor(GROUP / 2 ^ (tonumber(record.suspect) - 1)) or 1
-  return math.min(before, math.max(1, group)) - 1
-end
-
-local function hand_over(pointer, record, state, held, lines, document)
-  -- Read at most as much as a worker accepts, however long the key is.
-  local key, most = P .. 'b:' .. pointer.id, state == 'running' and longest or HARD_LIMIT
-  local envelope = pointer.envelope or envelope_of(pointer.id, record)
-    or redis.call('GETRANGE', key, 0, most)
-  if state == 'running' and math.max(#envelope, #lines) > longest then
-    record.detail = string.format('message of %d bytes exceeds %d',
-      (record.b and #envelope or redis.call('STRLEN', key)) + #lines, longest)
-    envelope, lines = '', ''
-  end
-  local text = digits(fence)
-  if record.since or record.held or held ~= '' then
-    redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
-      started, 'held', held, unpack(record.since and NOT_WAITING or {}))
-  else
-    redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
-      started)
-  end
-  if record.unique and string.sub(record.unique, 1, 1) == 's' then  -- until_start
-    give_key_up(pointer.id, record.unique)
-  end
-  if record.start_by then  -- it cannot expire while a worker has it; see end_of_wait and wait_on
-    redis.call('ZREM', P .. 'deadlines', pointer.id)
-  end
-  local row = {pointer.id, pointer.gen, text, state, record.attempt or '0', record.deaths or '0',
-    pointer.stream, pointer.entry, envelope, lines, held}
-  local is_long = state == 'dying' or record.detail or record.saved or record.crashes or record.suspect
-  if is_long or record.since then
-    row[#row + 1] = digits(math.max(0, now - (tonumber(record.since or '') or now)))
-  end
-  if is_long then
-    for _, value in ipairs({document, record.reason or '', record.died or '', record.detail or '',
-      record.saved and saved_by(pointer.id) or '', record.crashes or '0', record.suspect or '0',
-      record.judge or '0'}) do
-      row[#row + 1] = value
-    end
-  end
-  taken[#taken + 1] = row
-  if state == 'dying' then
-    room_for_burials = room_for_burials - 1
-  elseif pointer.kind == 'suspects' then
-    room_for_suspects = room_after(record, room_for_suspects)
-  else
-    free = free - 1
-  end
-end
-
-local function hand_over_dying(pointer, record)
-  fence = fence + 1
-  local why = read_fields(pointer.record, {'reason', 'died', 'detail'})
-  record.reason, record.died, record.detail = why.reason, why.died, why.detail
-  hand_over(pointer, record, 'dying', '', '',
-    redis.call('GETRANGE', P .. 'e:' .. pointer.id, 0, HARD_LIMIT))
-end
-
--- Dying tasks have streams of their own and take no slot: this fetch reads them last. Older releases queued dying
--- tasks among the others; move such a task to its own stream.
-local function hand_over_burial(pointer, record)
-  if pointer.kind == 'burials' then
-    return hand_over_dying(pointer, record)
-  end
-  requeue(pointer.id, 'dying', record.stream, tonumber(pointer.gen), now)
-  is_flagged = true
-  drop(pointer.key, pointer.entry)
-end
-
--- End a task that asks a limiter for more than its limit: it would wait forever.
-local function end_impossible(pointer, record, me, lock)
-  leave_as_admitted(me)
-  each_place(me, function(_, _, name) give_back({name}) end)
-  redis.call('HSET', P .. 't:' .. pointer.id, 'reason', 'limit-impossible', 'died', pointer.gen,
-    'detail', why_impossible(lock), unpack(NOT_WAITING))
-  hand_over_burial(pointer, record)
-end
-
--- Read the locks of a task; most pages of entries have none. For a woken task read the envelope in the same
--- command, because a woken task is rarely refused again. (MGET treats a key of a wrong type as missing; GET fails.)
-local function read_lines(pointer, was_parked)
-  if pointer.is_free then
-    return ''
-  end
-  local key = P .. 'l:' .. pointer.id
-  if was_parked then
-    local both = redis.call('MGET', key, P .. 'b:' .. pointer.id)
-    pointer.envelope = both[2] or nil
-    if both[1] then
-      return both[1]
-    end
-  end
-  return redis.call('GET', key) or ''
-end
-
-local function deliver(pointer, record)
-  local id, lines = pointer.id, read_lines(pointer, record.since and not record.b)
-  local is_paused = pause_of(record.stream, record.name)
-  if lines == '' and not record.since and not are_limits_set() and not is_paused then
-    fence = fence + 1
-    return hand_over(pointer, record, 'running', '', '', '')
-  end
-  local task = (record.places or is_paused or are_limits_set()) and record.name or ''
-  local me = new_waiter(id, record, parse_locks(lines, lock_ttl, task))
-  add_pause(me)
-  local refusal = refusal_of(me)
-  if refusal and refusal.impossible then
-    return end_impossible(pointer, record, me, refusal.lock)
-  elseif refusal then
-    -- Thousands of tasks of a paused class may follow: count each as three looks, so that the call stays short.
-    looks = looks - (is_paused and 2 or 0)
-    park(me, refusal, waits)
-    return drop(pointer.key, pointer.entry)
-  end
-  fence = fence + 1
-  local held = take_locks(me, id .. '/' .. pointer.gen .. '/' .. digits(fence))
-  if record.since or record.places then
-    leave_as_admitted(me)
-  end
-  hand_over(pointer, record, 'running', held, lines, '')
-end
-
-local examine
-do
--- @defer handing hand_on
-  local FIRST_REST = 5000000
-
-  -- Whether a task was cancelled while it ran, or is too late to start. After the clock was set forward nothing
-  -- expires until the leader has corrected the time.
-  local function is_over(record)
-    local deadline = tonumber(string.match(record.start_by or '', '^%d+') or '')
-    return record.cancel or deadline and deadline <= now and now <= (latest or now)
-  end
-
-  -- A task that newer code has written waits for a worker that can read it.
-  local function let_newer_wait(pointer, record, why)
-    local rest = hand_on(pointer.id, record, worker, FIRST_REST)
-    redis.call('HSET', pointer.record, 'blocker', why)
-    if record.state == 'queued' then
-      redis.call('HSET', pointer.record, 'ticket', record.ticket, 'state', 'waiting')
-    end
-    delay(pointer.id, now + rest)
-    drop(pointer.key, pointer.entry)
-  end
-
-  function examine(source, entry, fields)
-    local key = source.key
-    looks = looks - 1
-    if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
-      return quarantine(key, entry, fields, 'not a task pointer')
-    end
-    local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry, kind = source.kind,
-      stream = source.stream, is_free = source.is_free, record = P .. 't:' .. fields[2]}
-    local record = read_record(fields[2])
-    -- These fields describe an earlier end of a task that runs again. hand_over_dying reads them for dying
-    -- tasks.
-    record.reason, record.died, record.detail = nil, nil, nil
-    local is_taken = record.state == 'dying' and record.owner  -- by another pointer, after a cut script
-    if not record.gen then
-      end_if_damaged(pointer.id, key, entry)
-    end
-    if record.gen ~= pointer.gen or is_taken
-      or (record.state ~= 'queued' and record.state ~= 'dying') then
-      drop(key, entry)
-    elseif record.v and newer_format(record) then
-      let_newer_wait(pointer, record, newer_format(record))
-    elseif record.state == 'dying' then
-      hand_over_burial(pointer, record)
-    elseif is_over(record) then
-      end_early(pointer.id)
-      is_flagged = true
-      drop(key, entry)
-    else
-      deliver(pointer, record)
-    end
-  end
-end
-
--- Whether no task among these entries has locks: one EXISTS for all of them.
-local function are_free(entries)
-  if #entries < 2 then  -- most tasks that come alone were woken and have locks
-    return false
-  end
-  local keys = {}
-  for _, item in ipairs(entries) do
-    local fields = item[2]
-    if fields[2] then
-      keys[#keys + 1] = P .. 'l:' .. fields[2]
-    end
-  end
-  -- unpack() cannot take more; their locks are then read one by one.
-  return #keys > 0 and #keys <= 1000 and redis.call('EXISTS', unpack(keys)) == 0
-end
-
--- A delivery failed half way: release every lock and place that it took.
-local function give_up(key, entry, fields, problem)
+-- Hand over a task that waits for its first attempt, with no locks but mutexes that nobody else wants. Returns whether
+-- it did so.
+local function hand_over_plain(source, item, envelope, lines)
+  local entry, fields = item[1], item[2]
   local id, gen = fields[2], fields[4]
-  local owner = id .. '/' .. gen .. '/' .. digits(fence)
-  local fine, me = pcall(load_waiter, id)
-  for _, lock in ipairs(fine and me and me.locks or {}) do
-    if lock.limiter then
-      pcall(resolve_limit, lock)
-    end
-    local freed, names = pcall(release_locks, {lock}, owner, false)
-    give_back(freed and names or {})
-  end
-  if end_if_damaged(id, key, entry) or put_aside(id, problem) then
-    drop(key, entry)
-  else
-    quarantine(key, entry, fields, problem)
-  end
-end
-
--- Woken tasks are read although their stream is paused: aged tasks are in the realtime stream, and a woken task
--- must give up its reservations. They are parked again.
-local function is_skipped(kind, priority)
-  if kind == 'burials' then  -- burials execute nothing
+  if not envelope or math.max(#envelope, lines and #lines or 0) > longest
+    or #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
     return false
   end
-  local pauses = read_pauses()
-  return pauses.all or kind ~= 'woken' and pauses['stream:' .. priority .. ':' .. size]
+  local all, state, current = redis.pcall('HGETALL', P .. 't:' .. id), nil, nil
+  for i = 1, #all, 2 do
+    local field = all[i]
+    if field == 'state' then
+      state = all[i + 1]
+    elseif field == 'gen' then
+      current = all[i + 1]
+    elseif not PLAIN[field] then
+      return false
+    end
+  end
+  local mutexes = lines and mutexes_in(lines, lock_ttl)
+  if state ~= 'queued' or current ~= gen or lines and not mutexes then
+    return false
+  end
+  local text = digits(fence + 1)
+  -- lib/locks remembers what it has read of locks: once it is there, it must take them.
+  if mutexes and (others or not take_mutexes(mutexes, id .. '/' .. gen .. '/' .. text)) then
+    return false
+  end
+  fence, free, looks = fence + 1, free - 1, looks - 1
+  redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started)
+  taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or ''}
+  return true
+end
+
+-- How many more entries of a stream may be taken. Suspects one by one: each limits how many may follow.
+local function most(kind)
+  return kind == 'burials' and room_for_burials or kind == 'suspects' and math.min(1, room_for_suspects) or free
 end
 
 -- Read a stream until it is empty or the worker has enough.
 local function read_stream(kind, priority)
-  local key = P .. kind .. ':' .. priority .. ':' .. size
-  local function most()  -- suspects one by one: each limits how many may follow
-    return kind == 'burials' and room_for_burials or kind == 'suspects' and math.min(1, room_for_suspects) or free
-  end
-  while looks > 0 and most() > 0 and not is_skipped(kind, priority) do
-    local wanted = math.min(most(), looks)
+  local stream = kind .. ':' .. priority .. ':' .. size
+  local key = P .. stream
+  while looks > 0 and most(kind) > 0 and not (others and others.is_skipped(kind, priority)) do
+    local wanted = math.min(most(kind), looks)
     local entries = read(key, wanted)
-    local source = {key = key, stream = string.sub(key, #P + 1), is_free = are_free(entries),
-      kind = kind}
-    for _, item in ipairs(entries) do
+    local envelopes, locks
+    if kind == 'tasks' and #entries > 0 then
+      envelopes, locks = read_texts(entries)
+    end
+    local source = {key = key, stream = stream, kind = kind, is_free = locks and #locks == 0}
+    for i, item in ipairs(entries) do
+      local is_taken = is_quiet and locks and hand_over_plain(source, item, envelopes[i], locks[i])
       -- A damaged record must not fail the entries that were read with it.
-      local fine, problem = pcall(examine, source, item[1], item[2])
+      local fine, problem = true, nil
+      if not is_taken then
+        fine, problem = pcall(general().examine, source, item[1], item[2])
+      end
       if not fine then
-        give_up(key, item[1], item[2], problem)
+        others.give_up(key, item[1], item[2], problem)
       end
     end
     if #entries < wanted then
@@ -305,54 +137,32 @@ local function read_stream(kind, priority)
   end
 end
 
-local function is_unread(kind, priority)
-  return unread(P .. kind .. ':' .. priority .. ':' .. size) > 0
+-- @defer wake record rescue limits locks fitting pauses queues refusal waiting fetching load_fetching
+function general()
+  others = others or load_fetching()
+  return others
 end
 
-local has_suspects, are_left, take_handed = false, false, nil
-do
--- @defer handing handed_for
-  local suspected, handed = P .. 'suspected:' .. size, P .. 'handed:' .. size
-  if redis.call('EXISTS', suspected, handed) > 0 then
-    has_suspects, take_handed = redis.call('EXISTS', suspected) == 1, handed_for(worker, size)
-  end
+if not is_quiet then
+  general()
 end
-is_flagged = is_flagged or has_suspects
-
--- Read a stream, then the tasks that were handed on and that this worker may be able to run. They are queued
--- and read in one step, so that no worker that cannot run them reads them first.
-local function read_with_handed(kind, priority)
-  repeat
-    read_stream(kind, priority)
-    local most = is_skipped(kind, priority) and 0 or math.min(kind == 'suspects' and room_for_suspects or free, looks)
-  until not take_handed or take_handed(kind .. ':' .. priority, most) == 0
-end
-
 for _, priority in ipairs(PRIORITIES) do
-  read_with_handed('woken', priority)
+  local read_woken = others and others.read_with_handed or read_stream
+  read_woken('woken', priority)
   read_stream('tasks', priority)
-  if has_suspects or take_handed then
-    -- A fetch without free slots has not read the ordinary streams; their tasks go before suspects.
-    if free <= 0 and (is_unread('woken', priority)
-      or not is_skipped('tasks', priority) and is_unread('tasks', priority)) then
-      room_for_suspects = 0
-    end
-    read_with_handed('suspects', priority)
-    are_left = are_left or is_unread('suspects', priority)
+  if others then
+    others.read_suspects(priority)
   end
 end
-if is_flagged then
-  for _, priority in ipairs(PRIORITIES) do
-    read_stream('burials', priority)
-    are_left = are_left or is_unread('burials', priority)
-  end
-  if not are_left then
-    redis.call('DEL', P .. 'suspected:' .. size)
-  end
+local are_more = looks <= 0
+if others then
+  others.read_burials()
+  are_more = others.offer_rest() or are_more
 end
-offer_all()
-redis.call('SET', P .. 'fence', digits(fence))
-if free > 0 and (looks <= 0 or woken_sizes[size]) then
+if fence > last_fence then
+  redis.call('SET', P .. 'fence', digits(fence))
+end
+if free > 0 and are_more then
   taken[1] = 1
 elseif free > 0 then
   -- Keep the position of a worker whose poll found nothing. If polling moved it to the top of the stack, a

@@ -6,7 +6,7 @@
 --       (the schedule has ended), µs to submit it for or 0 (jitter), id, name, stream, envelope, locks, terms
 -- returns FIRED | KNOWN (fired before) | PASSED | SKIPPED (the previous one runs) | PAUSED |
 --       WAITING (the previous one has not started, or not ended if it queues) | DEPOSED (another term leads)
--- @include base leading progress wake record submitting
+-- @include base leading progress wake record counting submitting
 local term, entry, occurrence, verb, missed, following = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local due, new_id, name, stream, envelope, locks, terms = due_of(ARGV[7]), unpack(ARGV, 8, 13)
 if not leads(term) then

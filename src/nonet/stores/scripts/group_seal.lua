@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  group, parent id or ''
 -- returns the state, or '' if there is no such group
--- @include base wake record submitting index group
+-- @include base wake record counting submitting index group
 local gid, parent = ARGV[1], ARGV[2]
 local key = P .. 'g:' .. gid
 local state = redis.call('HGET', key, 'state')

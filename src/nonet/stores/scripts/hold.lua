@@ -10,7 +10,7 @@
 --       directly or through others, for the code that asks; each followed by the epoch and its sequence
 -- @include base
 -- @defer events beginning begin_epoch
--- @include epoch wake record limits locks pauses queues refusal waiting deadlock
+-- @include epoch wake record limits mutexes locks fitting pauses queues refusal waiting deadlock
 local id, lines, lock_ttl, who, client, seen = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], ARGV[6]
 local key = P .. 't:' .. id
 local since, seq = current_epoch(seen, lock_ttl)

@@ -6,7 +6,7 @@
 -- ARGV  keeping, keys per page, crash limit, pause between two walks µs, lease µs, least pause between two
 --       pages µs
 -- returns {records that were put back, 1 if the caller should continue the walk else 0}
--- @include base wake record submitting rescue streams index group finish ending workflow damage condemning lost remnants
+-- @include base wake record counting submitting rescue streams index group keeping finish ending workflow damage condemning lost remnants
 local function replace() end
 -- @include unique
 local keys_per_page, limit, rest, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])

@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  field of HASH limits, value or '' to remove the override, who
 -- returns 1, or 0 if there was no override to remove
--- @include base wake limits locks events turning
+-- @include base wake limits mutexes locks events turning
 local field, value, who = ARGV[1], ARGV[2], ARGV[3]
 local live = P .. 'limits:live'
 local before = live_value(field)

@@ -8,7 +8,7 @@
 --       verb: new | same | turn  it is planned: for the first time, unchanged, or changed
 --             off | drop         it is disabled, or deleted
 -- returns the entries whose occurrence was withdrawn; 0 if another term leads
--- @include base leading progress wake record submitting limits locks index group finish pauses queues refusal waiting cancel
+-- @include base leading progress wake record counting submitting limits mutexes locks index group keeping finish fitting pauses queues refusal waiting cancel
 local term, FIRST, FIELDS = ARGV[2], 3, 8
 if not leads(term) then
   return 0

@@ -8,10 +8,10 @@
 --       which workers help; first and longest pause µs before a parked task is checked without being
 --       woken; lock aging µs; latest possible time µs or ''
 -- returns {moved, µs until the next is due (0 more now, -1 none), allowed 1|0}
--- @include base leading progress wake record submitting handing
--- @defer limits locks pauses queues refusal waiting index group finish cancel ending workflow expiry attending attend
--- @defer index group finish ending workflow follow_rest
--- @defer rescue index group finish ending workflow damage condemning end_if_damaged
+-- @include base leading progress wake record counting submitting fitting handing
+-- @defer limits mutexes locks pauses queues refusal waiting index group keeping finish cancel ending workflow expiry attending attend
+-- @defer index group keeping finish ending workflow follow_rest
+-- @defer rescue index group keeping finish ending workflow damage condemning end_if_damaged
 local term, batch, help_after, latest = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[8]
 local waits = {first = tonumber(ARGV[5]), longest = tonumber(ARGV[6]), aging = tonumber(ARGV[7])}
 if is_clock_ahead(latest) then

@@ -3,7 +3,7 @@
 -- KEYS  prefix
 -- ARGV  term, version of these limits ('' for none), who, n × (field of HASH limits, value)
 -- returns 1, or 0 if another term leads
--- @include base wake limits locks events turning
+-- @include base wake limits mutexes locks events turning
 local term, version, who = ARGV[1], ARGV[2], ARGV[3]
 local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
 if leader[1] ~= term or tonumber(leader[2]) <= now then

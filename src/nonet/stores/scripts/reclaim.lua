@@ -6,7 +6,7 @@
 -- ARGV  keeping, worker, size, lease ms, entries to check per stream, crash limit, µs that it cannot be later than
 --       or '', a cursor for each stream of lib/streams
 -- returns {number reclaimed, now µs, the cursors for the next call}: one call sees only a part
--- @include base leading wake streams record submitting rescue index group finish ending workflow damage condemning lost pending forget events naming deaths
+-- @include base leading wake streams record counting submitting rescue index group keeping finish ending workflow damage condemning lost pending forget events naming deaths
 local worker, size, lease = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local count, limit, latest, FIRST_CURSOR = ARGV[5], tonumber(ARGV[6]), ARGV[7], 8
 local answer, reclaimed, PAGE = {0, digits(now)}, 0, 500

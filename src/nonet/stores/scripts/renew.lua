@@ -7,7 +7,7 @@
 -- returns {epoch, its sequence, id/gen of each that is lost …}
 -- @include base
 -- @defer events beginning begin_epoch
--- @include epoch limits locks
+-- @include epoch limits mutexes locks
 local worker, worker_ttl, lock_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local info, seen = ARGV[4], ARGV[5]
 local lost = {current_epoch(seen, lock_ttl)}

@@ -6,9 +6,9 @@
 -- returns 1 submitted | -1 there is no such entry | the state of the task if it was submitted before (the entry
 --       stays if that task has failed); or {'OTHER', state}: another task has the id; or {'IMPOSSIBLE',
 --       id, why}: it asks a limiter for more than its limit; or {'UNIQUE', id of the holder of its key}
--- @include base wake record submitting rescue events letters
--- @defer limits locks impossible_lines
--- @defer limits locks index group finish pauses queues refusal waiting cancel ending replacing replace_older
+-- @include base wake record counting submitting rescue events letters
+-- @defer limits mutexes locks impossible_lines
+-- @defer limits mutexes locks index group keeping finish fitting pauses queues refusal waiting cancel ending replacing replace_older
 local entry, who = ARGV[2], ARGV[3]
 local id, name, stream, envelope, lines, terms = unpack(ARGV, 4, 9)
 local replace = replace_older

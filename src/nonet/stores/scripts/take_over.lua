@@ -4,9 +4,9 @@
 -- KEYS  prefix
 -- ARGV  keeping, worker, size, entries to look at, crash limit, lock ttl ms, who reports its death
 -- returns {1 if there may be more, else 0 and it is forgotten, the ids of tasks that were queued again or have ended}
--- @include base wake streams record limits locks pauses queues refusal waiting rescue
--- @defer submitting index group finish ending workflow damage condemning end_if_damaged
--- @defer submitting index group finish ending workflow lost take_back
+-- @include base wake streams record limits mutexes locks fitting pauses queues refusal waiting rescue
+-- @defer counting submitting index group keeping finish ending workflow damage condemning end_if_damaged
+-- @defer counting submitting index group keeping finish ending workflow lost take_back
 -- @include pending events forget naming deaths
 local worker, size, most, limit = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local lock_ttl, who = tonumber(ARGV[6]), ARGV[7]

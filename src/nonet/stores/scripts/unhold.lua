@@ -3,7 +3,7 @@
 -- KEYS  prefix
 -- ARGV  id, lock ttl ms
 -- returns OK
--- @include base wake record limits locks pauses queues refusal waiting
+-- @include base wake record limits mutexes locks fitting pauses queues refusal waiting
 local id, lock_ttl = ARGV[1], tonumber(ARGV[2])
 local key = P .. 't:' .. id
 local record = read_fields(key, {'state', 'fence', 'held'})

@@ -4,7 +4,7 @@
 -- ARGV  id, client (woken through its wake list), ids of the tasks and holds that enclose the call …
 -- returns {'ended', value} | {'live'} | {'unknown'} | {'deadlock', lock}: the task cannot end before one of these
 --       tasks and holds has ended
--- @include base wake limits locks pauses queues deadlock
+-- @include base wake limits mutexes locks pauses queues deadlock
 local id, client = ARGV[1], ARGV[2]
 local value = redis.call('GET', P .. 'r:' .. id)
 if value then

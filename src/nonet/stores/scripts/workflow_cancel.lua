@@ -3,7 +3,7 @@
 -- KEYS  prefix
 -- ARGV  keeping, workflow, why
 -- returns its state, or '' if it is unknown
--- @include base wake record submitting index group finish ending workflow
+-- @include base wake record counting submitting index group keeping finish ending workflow
 local workflow = ARGV[2]
 local key = P .. 'f:' .. workflow
 local state = redis.call('HGET', key, 'state')

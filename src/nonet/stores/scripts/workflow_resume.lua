@@ -8,7 +8,7 @@
 --       create, n × place         create these steps again
 --       start                     release those whose predecessors do not run again
 -- returns spare, begin: its state before, or ''; link: the next first, or -1; create, start: the state
--- @include base wake record submitting index group finish ending workflow staging
+-- @include base wake record counting submitting index group keeping finish ending workflow staging
 local workflow, verb = ARGV[2], ARGV[3]
 local key = P .. 'f:' .. workflow
 local state = redis.call('HGET', key, 'state')

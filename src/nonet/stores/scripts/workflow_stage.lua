@@ -8,7 +8,7 @@
 --       n × (letter of an edge, place of the predecessor, place of the successor): edges to steps whose predecessors have
 --       more than 500 characters in their terms; the others are made from these
 -- returns its state: building until it is started; cancelled also if its steps have yet to be cancelled
--- @include base wake record submitting index group finish ending workflow staging
+-- @include base wake record counting submitting index group keeping finish ending workflow staging
 local workflow, steps, FIRST, FIELDS, LONGEST = ARGV[2], tonumber(ARGV[10]), 11, 8, 500
 local key, ONE_DAY = P .. 'f:' .. workflow, 86400000
 local state = redis.call('HGET', key, 'state')

@@ -1,4 +1,4 @@
--- lib/ceilings: needs base, record, submitting, unique. Refuses submissions while there are too many tasks. HASH
+-- lib/ceilings: needs base, record, counting, submitting, unique. Refuses submissions while there are too many tasks. HASH
 -- ceilings: scope → most tasks at a time; a scope is namespace, stream:PRIORITY:SIZE or task:NAME. STRING capped
 -- exists while the hash does.
 

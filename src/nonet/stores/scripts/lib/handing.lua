@@ -1,4 +1,4 @@
--- lib/handing: needs base, wake, record. Tasks that a worker has handed on, because it does not know their
+-- lib/handing: needs base, wake, record, fitting. Tasks that a worker has handed on, because it does not know their
 -- class or is too old for it. Such a task waits in the delayed set. A worker that may be able to run it finds
 -- it by its class with its next fetch; the promotion only extends the lifetime of what it is found by.
 

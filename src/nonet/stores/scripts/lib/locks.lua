@@ -1,4 +1,4 @@
--- lib/locks: needs base, limits. The kinds of locks, and how a lock is taken, renewed and released.
+-- lib/locks: needs base, limits, mutexes. The kinds of locks, and how a lock is taken, renewed and released.
 -- A task declares one lock a line: kind|name|ttl ms|limit|window ms|items. owner is id/gen/fence.
 -- Expiries are compared with `now`; the TTL of a key only collects garbage.
 
@@ -134,9 +134,6 @@ local function wrong_since()
   return wrong and by and by > 0 and now < wrong and wrong or nil, by
 end
 
--- How many ms the key of an exclusive lock outlives the lock.
-local KEPT = 1000
-
 -- The owner of an unexpired exclusive lock and its expiry, or nil. The answer is cached: a script meets the same
 -- lock many times, and no other client writes while it runs.
 local holders = {}
@@ -212,16 +209,6 @@ local function used_items(lock)
   end
   redis.call('SET', sum_key, sum, 'PX', lock.window + 1000)
   return sum
-end
-
--- After a loss of data: until when (µs) the lock is withheld, because an earlier holder that does not know of the
--- loss yet may still use it; else nil. Scripts that only wake leave `epoch` unread: the fetch parks a task again
--- that was woken too early.
-local function calm_until(lock)
-  local lost = epoch and tonumber(epoch.lost or '')
-  local calm = epoch and tonumber(epoch.calm or '') or 0
-  calm = math.max(calm, lost and lost + lock.ttl * 1000 or 0)
-  return calm > now and calm or nil
 end
 
 -- Until when (µs) at least a structural lock cannot be granted; nil if it can be granted now.
@@ -322,18 +309,4 @@ local function release_locks(locks, owner, started, is_held)
     end
   end
   return names
-end
-
--- Whether any task waits for one of these locks.
-local function is_wanted(names)
-  local queues = {}
-  for i, name in ipairs(names) do
-    queues[i] = P .. 'queue:' .. name
-  end
-  for i = 1, #queues, 1000 do
-    if redis.call('EXISTS', unpack(queues, i, math.min(i + 999, #queues))) > 0 then
-      return true
-    end
-  end
-  return false
 end

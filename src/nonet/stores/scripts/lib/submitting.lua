@@ -1,4 +1,4 @@
--- lib/submitting: needs base, wake, record. Creates tasks, and counts those that have not ended.
+-- lib/submitting: needs base, wake, record, counting. Creates tasks.
 
 -- Convert a due time by the client's wall clock (µs) to logical µs; 0: now; below 0: so many µs from now.
 local function due_of(wall)
@@ -21,34 +21,6 @@ end
 
 -- Scripts in which a task may meet the holder of its unique key set this to claim_key, see lib/unique.
 local claim
-
--- While there are ceilings, ends are counted in intervals of so many µs, kept for so many ms: they show how fast
--- places become free. A replaced task is not counted: the newer task takes its place.
-local ENDS_BY, ENDS_KEPT = 15000000, 330000
-local is_replacing = false
-
--- Count the tasks that have not ended, in HASH active: PRIORITY:SIZE|NAME → number. Count before a record is
--- created and after it is deleted, so that a script that was cut never counts too few. is_correction: no task
--- has ended.
-local function count_active(stream, name, by, is_correction)
-  local field = stream .. '|' .. name
-  if redis.call('HINCRBY', P .. 'active', field, by) <= 0 then
-    redis.call('HDEL', P .. 'active', field)
-  end
-  if is_capped and not is_correction then
-    local key = P .. 'ends:' .. digits(math.floor(now / ENDS_BY))
-    -- Counting 0 ends records since when a task could end.
-    redis.call('HINCRBY', key, field, by < 0 and not is_replacing and -by or 0)
-    redis.call('PEXPIRE', key, ENDS_KEPT)
-  end
-end
-
--- Count accepted tasks while metrics are collected, see measure.
-local function count_submitted(stream, by)
-  if marks[5] then
-    redis.call('HINCRBY', P .. 'counters', 'submitted:' .. stream, by)
-  end
-end
 
 -- Create a task unless its id is known: as a record, as a stored result, or as an ended child of its group. due
 -- is the result of due_of(); terms is '' or lines 'name|value|…'; is_counted: the caller counts the task.

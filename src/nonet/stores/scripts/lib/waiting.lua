@@ -1,5 +1,5 @@
--- lib/waiting: needs base, wake, record, limits, locks, queues, refusal. Parks tasks that a lock
--- refuses, and wakes waiting tasks when a lock is released.
+-- lib/waiting: needs base, wake, record, limits, locks, fitting, queues, refusal. Parks tasks that a lock refuses,
+-- and wakes waiting tasks when a lock is released.
 
 local offers_left = 32  -- later offers wait for a promotion, so that one release cannot block Redis
 local tick_offers = nil  -- how many offers a promotion has left for queues

@@ -1,0 +1,87 @@
+-- lib/creating: needs base, wake, record, counting, submitting. Creates tasks of all kinds, for submit.
+
+-- @defer limits mutexes locks impossible_lines
+-- @defer limits mutexes locks index group keeping finish fitting pauses queues refusal waiting cancel ending replacing replace_older
+local replace = replace_older
+-- @defer unique claim_key
+claim = claim_key
+-- @defer unique ceilings find_excess
+
+-- The refusal of the first unknown task of a run whose locks can never be taken, or nil.
+local function impossible(run)
+  local why = string.find(run.locks .. '\n', '%d\n') and impossible_lines(run.locks)  -- a line counts items
+  for i = run.first, why and run.past - 1 or 0, 2 do
+    if redis.call('EXISTS', P .. 't:' .. ARGV[i], P .. 'r:' .. ARGV[i]) == 0 then
+      return {'IMPOSSIBLE', ARGV[i], why}
+    end
+  end
+end
+
+-- Append the tasks of a run as find_excess() takes them.
+local function ask_for_all(asked, run)
+  for i = run.first, run.past - 1, 2 do
+    for _, part in ipairs({ARGV[i], run.name, run.stream, run.wall, run.group, ARGV[i + 1], run.locks, run.terms}) do
+      asked[#asked + 1] = part
+    end
+  end
+end
+
+local function create()
+  local asked = {}
+  for _, run in ipairs(runs) do
+    local refusal = run.locks ~= '' and impossible(run)
+    if refusal then
+      return refusal
+    elseif is_capped then
+      ask_for_all(asked, run)
+    end
+  end
+  local excess = is_capped and find_excess(asked, 1)
+  if excess then
+    return excess
+  end
+
+  local answers, are_created, woken = {}, true, {}
+  local is_alone = #runs == 1 and runs[1].count == 1
+
+  for _, run in ipairs(runs) do
+    local stream, due, uncreated, i = run.stream, due_of(run.wall), 0, run.first
+    count_active(stream, run.name, run.count)
+    local function create_rest()
+      while i < run.past do
+        local created = submit_one(ARGV[i], run.name, stream, due, run.group, ARGV[i + 1], run.locks, run.terms, true)
+        if created ~= 1 then
+          uncreated, are_created = uncreated + 1, false
+        end
+        answers[#answers + 1], i = type(created) == 'string' and {created} or created, i + 2
+      end
+    end
+    local problem
+    while i < run.past do
+      local fine
+      fine, problem = pcall(create_rest)
+      if not fine then  -- the keys of this task are damaged: skip it
+        uncreated = uncreated + (redis.call('EXISTS', P .. 't:' .. ARGV[i]) == 0 and 1 or 0)
+        answers[#answers + 1], i, are_created = -1, i + 2, false
+      end
+    end
+    local created = run.count - uncreated
+    if uncreated > 0 then
+      count_active(stream, run.name, -uncreated, true)
+    end
+    if created > 0 then
+      count_submitted(stream, created)
+    end
+    if is_alone and problem then
+      return redis.error_reply(reason_of(problem))
+    end
+    if due <= now then
+      local size = size_of(stream)
+      woken[size] = (woken[size] or 0) + created
+    end
+  end
+  for size, count in pairs(woken) do
+    wake(size, count)
+  end
+  return are_created and 1 or answers
+end

@@ -1,0 +1,57 @@
+-- lib/mutexes: needs base. The short way for mutexes that no other task wants: most tasks with locks have only such.
+-- All else, and all other kinds, is in lib/locks.
+
+-- How many ms the key of an exclusive lock outlives the lock.
+local KEPT = 1000
+
+-- After a loss of data: until when (µs) the lock is withheld, because an earlier holder that does not know of the
+-- loss yet may still use it; else nil. Scripts that only wake leave `epoch` unread: the fetch parks a task again
+-- that was woken too early.
+local function calm_until(lock)
+  local lost = epoch and tonumber(epoch.lost or '')
+  local calm = epoch and tonumber(epoch.calm or '') or 0
+  calm = math.max(calm, lost and lost + lock.ttl * 1000 or 0)
+  return calm > now and calm or nil
+end
+
+-- The mutexes that these lines declare, or nil if they declare another kind of lock.
+local function mutexes_in(lines, default_ttl)
+  local found = {}
+  for kind, name, ttl in string.gmatch(lines, '(%u)|([^|\n]*)|(%d*)|[^\n]*') do
+    if kind == 'M' then
+      found[#found + 1] = {name = name, key = P .. name, ttl = tonumber(ttl) or default_ttl}
+    elseif kind ~= 'V' then  -- which declares no lock, see parse_locks
+      return nil
+    end
+  end
+  return found
+end
+
+-- Take all these mutexes, or none if one of them is held, wanted by another task, or withheld.
+local function take_mutexes(mutexes, owner)
+  local keys = {}
+  for _, mutex in ipairs(mutexes) do
+    if calm_until(mutex) then
+      return false
+    end
+    keys[#keys + 1], keys[#keys + 2] = mutex.key, P .. 'queue:' .. mutex.name
+  end
+  if #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0 then
+    return false
+  end
+  for _, mutex in ipairs(mutexes) do
+    redis.call('SET', mutex.key, owner .. '|' .. digits(now + mutex.ttl * 1000), 'PX', mutex.ttl + KEPT)
+  end
+  return true
+end
+
+-- Whether owner still holds all these mutexes. After a step of the clock lib/locks must judge their expiries.
+local function has_mutexes(mutexes, owner)
+  for _, mutex in ipairs(mutexes) do
+    local same, expiry = string.match(redis.pcall('GET', mutex.key) or '', '^(.*)|(%d+)$')
+    if stepped or same ~= owner or tonumber(expiry) <= now then
+      return false
+    end
+  end
+  return true
+end

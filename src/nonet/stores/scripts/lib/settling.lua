@@ -1,0 +1,208 @@
+-- lib/settling: needs base, wake, record, counting, submitting, limits, mutexes, locks, index, group, keeping, finish.
+-- Settles deliveries of all kinds, for settle.
+
+-- @defer ending workflow load_end_steps
+-- @defer ending workflow staging add_steps
+-- @defer fitting pauses queues refusal waiting offer_all
+-- @defer ending end_cancelled
+-- @defer leaving leave_locks
+-- @defer fitting handing hand_on
+-- @defer limits mutexes locks index group keeping finish fitting pauses queues refusal waiting cancel ending replacing replace_older
+local replace = replace_older
+-- @defer unique claim_key
+claim = claim_key
+
+end_steps = load_end_steps
+
+local FIELDS_OF_OTHERS, FIELDS_OF_A_TASK = 11, 8
+local COUNTED = {crash = 'crashes', suspect = 'suspect', on = 'handed'}  -- fields of the record to raise
+local MEANT = {crash = 'retry', suspect = 'back', on = 'back'}
+
+-- The deliveries that settle_plainly() has left, then all others.
+local function read_deliveries()
+  local found, at = {}, FIRST_OTHER
+  for _, k in ipairs(left) do
+    local id, gen, fence, stream, entry, document = unpack(ARGV, FIRST + (k - 1) * FIELDS, FIRST + k * FIELDS - 1)
+    found[#found + 1] = {k = k, id = id, gen = gen, fence = fence, stream = stream, entry = entry, outcome = 'done',
+      document = document, is_started = true, follower = 0, followers = 0}
+  end
+  local k = number
+  while at <= #ARGV do
+    local id, gen, fence, stream, entry, outcome, document, text, delay, started, count = unpack(ARGV, at, at + 10)
+    k = k + 1
+    found[#found + 1] = {k = k, id = id, gen = gen, fence = fence, stream = stream, entry = entry,
+      outcome = MEANT[outcome] or outcome, counted = COUNTED[outcome], document = document,
+      text = string.sub(text, 1, 60), delay = tonumber(delay), is_started = started ~= '0',
+      still_runs = started == '2', follower = at + FIELDS_OF_OTHERS, followers = tonumber(count)}
+    at = at + FIELDS_OF_OTHERS + FIELDS_OF_A_TASK * count
+  end
+  return found
+end
+
+-- The answer for a delivery that the caller does not own, or has settled before.
+local function answer_again(delivery, record)
+  local stored = redis.call('GETRANGE', P .. 'r:' .. delivery.id, 0, 63)
+  if record.settled == delivery.fence or string.match(stored, '^%a+|(%d+)[ |]') == delivery.fence then
+    return 'OK'
+  end
+  redis.call('HINCRBY', P .. 'counters', 'settle:stale', 1)
+  return 'STALE'
+end
+
+-- End these steps of workflows. A damaged workflow must not prevent the end of its steps, nor harm others.
+local function end_these(those)
+  if pcall(end_steps, those) then
+    return
+  end
+  for _, one in ipairs(those) do
+    if not pcall(end_steps, {one}) then
+      redis.call('HINCRBY', P .. 'counters', 'finish:broken', 1)
+    end
+  end
+  pcall(end_steps, {})  -- what those that failed have collected
+end
+
+local function submit_follower(id, name, stream, wall, ...)
+  local due = due_of(wall)
+  if submit_one(id, name, stream, due, ...) == 1 and due <= now then
+    wake(size_of(stream), 1)
+  end
+end
+
+-- Submit the tasks that follow a task that is done; add those that are steps to its workflow.
+local function submit_followers(delivery, record)
+  local steps = {}
+  for i = delivery.follower, delivery.follower + 8 * delivery.followers - 1, 8 do
+    if string.find(ARGV[i + 7], '^step ') then
+      steps[#steps + 1] = {unpack(ARGV, i, i + 7)}
+    else
+      submit_follower(unpack(ARGV, i, i + 7))
+    end
+  end
+  if #steps > 0 then
+    record.adds = add_steps(delivery.id, record, steps)
+  end
+end
+
+-- Queue the task again, after the delay.
+local function put_back(delivery, record, stream)
+  local id, fence, delay, counted = delivery.id, delivery.fence, delivery.delay, delivery.counted
+  local key = P .. 't:' .. id
+  if delivery.outcome == 'retry' then
+    redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record.attempt or '0') + 1,
+      'error', delivery.text)
+    redis.call('RPUSH', P .. 'h:' .. id, delivery.document)
+    redis.call('LTRIM', P .. 'h:' .. id, -20, -1)
+    -- The attempt ended and its process survived, or the policy allowed another attempt after a crash.
+    if not counted then
+      redis.call('HDEL', key, record.judge and 'judge' or 'suspect')
+    end
+  else
+    redis.call('HSET', key, 'settled', fence, 'blocker', delivery.text)
+  end
+  if counted == 'handed' then
+    record.stream = stream
+    delay = hand_on(id, record, record.owner or '', delay)
+  elseif counted then
+    redis.call('HINCRBY', key, counted, 1)
+  end
+  local state = record.state == 'dying' and 'dying' or delivery.outcome == 'retry' and 'delayed' or 'waiting'
+  if delivery.is_started then
+    end_of_wait(id, record)
+  end
+  requeue(id, state, stream, tonumber(delivery.gen), now + delay)
+  if record.state == 'running' and not delivery.is_started then
+    wait_on(id, record)
+  end
+end
+
+-- Write what a settlement by the owner changes. Returns whether the delivery is over.
+local function write(k, delivery, record)
+  local id, outcome = delivery.id, delivery.outcome
+  if outcome == 'dying' then
+    -- The worker keeps the delivery while it writes to SQL.
+    redis.call('SET', P .. 'e:' .. id, delivery.document)
+    redis.call('HSET', P .. 't:' .. id, 'state', 'dying', 'died', delivery.gen)
+    return false
+  elseif outcome == 'retry' or outcome == 'back' then
+    if record.cancel and record.state == 'running' then
+      end_cancelled(id, record, delivery.fence)
+    else
+      -- A damaged record may lack its stream: use the one that the delivery was read from.
+      put_back(delivery, record, record.stream or string.match(delivery.stream, '^%a+:(.*)$'))
+    end
+  elseif outcome == 'done' and delivery.followers == 0 and is_plain(record) then
+    end_plainly(k, id, record, delivery.fence, delivery.document)
+  else
+    if outcome == 'done' then
+      submit_followers(delivery, record)
+    end
+    finish(id, record, outcome, delivery.fence, delivery.document)
+    if record.reason == 'capacity' then  -- the leader may be about to end it
+      redis.call('ZREM', P .. 'expired', id)
+    end
+  end
+  return true
+end
+
+local releases = {}
+
+local function settle(delivery, lines)
+  local k, id, fence = delivery.k, delivery.id, delivery.fence
+  local record = read_record(id)
+  if record.gen ~= delivery.gen or record.fence ~= fence then
+    return answer_again(delivery, record)
+  end
+  local locks, owner, is_held = nil, nil, delivery.outcome == 'done'
+  if lines or record.held then
+    locks = held_locks(lines or '', lock_ttl, record.name or '', record.held or '')
+    owner = id .. '/' .. delivery.gen .. '/' .. fence
+    if is_held and lost_lock(locks, owner) then
+      redis.call('HINCRBY', P .. 'counters', 'settle:lost', 1)
+      return 'LOST'
+    end
+    if delivery.still_runs then
+      leave_locks(id, record, owner, fence, locks, lock_ttl)
+    end
+  end
+  if record.suspect then
+    redis.call('SREM', P .. 'accused:' .. (record.owner or ''), id)
+  end
+  if write(k, delivery, record) then
+    leave_stream(P .. delivery.stream, delivery.entry)
+  end
+  if locks then
+    releases[#releases + 1] = {locks = locks, owner = owner, started = delivery.is_started,
+      is_held = is_held}
+  end
+  return 'OK'
+end
+
+local function settle_rest()
+  remove_ended()  -- its locks, above all: lib/locks remembers what it reads
+  local deliveries, keys = read_deliveries(), {}
+  for i, delivery in ipairs(deliveries) do
+    keys[i] = P .. 'l:' .. delivery.id
+  end
+  local lines_of = redis.call('MGET', unpack(keys))  -- treats a key of a wrong type as missing
+  for i, delivery in ipairs(deliveries) do
+    if met[delivery.id] then  -- a repetition must see what the first settlement did
+      remove_ended()
+    end
+    met[delivery.id] = true
+    answers[delivery.k] = try(settle, delivery, lines_of[i])
+  end
+end
+
+local function release_rest()
+  for _, one in ipairs(releases) do
+    local names = try(release_locks, one.locks, one.owner, one.started, one.is_held)
+    for _, name in ipairs(type(names) == 'table' and names or {}) do
+      freed[#freed + 1] = name
+    end
+  end
+end
+
+local function load_settling()
+  return {settle_rest = settle_rest, release_rest = release_rest, end_these = end_these, offer_all = offer_all}
+end

@@ -1,0 +1,30 @@
+"""Arguments and rows of scripts for tests that run them without a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+# Fields of a delivered row, see the script fetch.
+ID, GEN, FENCE, STREAM, ENTRY, ENVELOPE, LOCKS, STATE, ATTEMPT, DEATHS, HELD = range(11)
+DOCUMENT, REASON, DIED, SAVED, CRASHES, SUSPECT, JUDGE = 12, 13, 14, 16, 17, 18, 19
+# What a row leaves out, of which it says nothing.
+_NOTHING_MORE = [*[""] * 7, "running", "0", "0", *[""] * 7, *["0"] * 3]
+
+
+def whole_row(row: Sequence[str]) -> list[str]:
+    """A row of a fetch with all fields."""
+    return [*row, *_NOTHING_MORE[len(row) :]]
+
+
+def settle_args(delivery: Sequence[Any], outcome: str, *rest: Any) -> tuple[Any, ...]:
+    """What `settle` takes after its lock TTL for one delivery, as the broker sends it.
+
+    Args:
+        delivery: id, gen, fence, stream and entry.
+        rest: document, text, delay, started, how many tasks follow, and their arguments.
+    """
+    document, _, _, started, followers, *_ = rest
+    if outcome == "done" and started == 1 and not followers:
+        return (1, *delivery, document)
+    return (0, *delivery, outcome, *rest)
