@@ -32,9 +32,7 @@ def attempt(
     fence: int = QUEUED + MINUTE,
     waited: int = 0,
 ) -> Attempt:
-    delivery = Delivery(
-        *("id", gen, str(fence), stream, entry, b"", ""), waited=waited
-    )
+    delivery = Delivery(*("id", gen, str(fence), stream, entry, b"", ""), waited=waited)
     made = Attempt(delivery, 0.0)
     made.context.name = name
     return made

@@ -15,7 +15,6 @@ import socket
 import time
 from collections.abc import Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -153,11 +152,11 @@ class _Serving:
         conclusion = self._concluder.conclude(attempt, outcome, usage)
         if attempt.around is not None:
             await attempt.around.close(conclusion, error_of(outcome))
-            conclusion = replace(conclusion, middleware_failures=take_failures())
+            conclusion.middleware_failures = take_failures()
         is_left_over = delivery.fence in self._left_over
         ending = attempt.ending
         if is_left_over or ending.is_asked or ending.timed_out is not None:
-            conclusion = replace(conclusion, is_left_over=True)
+            conclusion.is_left_over = True
         else:
             attempt.context.remove_workdir()
         await self._end(attempt, conclusion)

@@ -12,7 +12,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+import msgspec
 
 from nonet.stores.queue.leases import Lease, Leases
 from nonet.telemetry.failures import FailureLog
@@ -27,8 +28,7 @@ _NEVER = float("inf")
 _OVERDUE = "the lease could not be renewed in time"
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(msgspec.Struct, eq=False):
     lease: Lease
     deadline: float
     on_lost: Callable[[str], None]
@@ -93,7 +93,7 @@ class Watchdog:
         self._on_unregistered = on_unregistered
         # When the registration counts as lost. Infinite before the first beat and after the report.
         self._registered_until = _NEVER
-        self._held: dict[str, _Held] = {}
+        self._held: dict[Lease, _Held] = {}
         self._stopping = False
         self.renewed_at = -_NEVER
         self.losses = 0
@@ -148,22 +148,25 @@ class Watchdog:
                 first.
         """
         deadline = since + _safe(lease.ttl)
-        item = self._held[lease.key] = _Held(lease, deadline, on_lost, on_renewed)
+        item = self._held[lease] = _Held(lease, deadline, on_lost, on_renewed)
         on_renewed(deadline)
         if time.monotonic() >= deadline:
             self._lose(item, _OVERDUE)
-        self._beats.wake_by(self._last_beat + lease.ttl / 3)
-        self._deadlines.wake_by(deadline)
+        beat = self._last_beat + lease.ttl / 3
+        if beat < self._beats.until:
+            self._beats.wake_by(beat)
+        if deadline < self._deadlines.until:
+            self._deadlines.wake_by(deadline)
 
     def check(self, lease: Lease) -> None:
         """Declare a held lease lost if its deadline has passed. Thread-safe."""
-        item = self._held.get(lease.key)
+        item = self._held.get(lease)
         if item is not None and time.monotonic() >= item.deadline:
             self._lose(item, _OVERDUE)
 
     def drop(self, lease: Lease) -> None:
         """Forget a lease that was settled or released."""
-        self._held.pop(lease.key, None)
+        self._held.pop(lease, None)
 
     @property
     def is_registered(self) -> bool:
@@ -220,7 +223,7 @@ class Watchdog:
             # A lease that was settled during the beat is about to be dropped.
             threading.Event().wait(_SETTLE_SECONDS)
         for item in held:
-            if item.lease.key in lost and self._held.get(item.lease.key) is item:
+            if item.lease.key in lost and self._held.get(item.lease) is item:
                 self._lose(item, "the lease or a lock was taken away")
         self._registered_until = sent + self._trusted_for
         self._deadlines.wake_by(self._registered_until)
@@ -246,7 +249,7 @@ class Watchdog:
 
     def _lose(self, item: _Held, reason: str) -> None:
         # If a settle has dropped the lease meanwhile, nothing was lost.
-        if self._held.pop(item.lease.key, None) is not None:
+        if self._held.pop(item.lease, None) is not None:
             with self._counting:
                 self.losses += 1
             # First of all, stop the attempt from relying on the lease.

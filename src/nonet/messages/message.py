@@ -260,7 +260,8 @@ def decode(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Any:
         MalformedMessageError: `data` is too long, too deep or not MessagePack, or has too many
             elements or an unknown extension type.
     """
-    return _decode(_VALUE_DECODER, data, limit_bytes)
+    _check_length(data, limit_bytes)
+    return _decode(_VALUE_DECODER, data)
 
 
 def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Envelope:
@@ -272,7 +273,7 @@ def decode_envelope(data: bytes, *, limit_bytes: int = HARD_LIMIT_BYTES) -> Enve
         MalformedMessageError: `data` is too long, or not an envelope.
     """
     _check_length(data, limit_bytes)
-    return _envelope(unsigned(data), limit_bytes)
+    return _envelope(unsigned(data))
 
 
 def open_envelope(data: bytes, id: str, signer: Signer, *, limit_bytes: int) -> Envelope:
@@ -285,7 +286,7 @@ def open_envelope(data: bytes, id: str, signer: Signer, *, limit_bytes: int) -> 
             signature, or the envelope belongs to another task.
     """
     _check_length(data, limit_bytes)
-    envelope = _envelope(signer.opened(data), limit_bytes)
+    envelope = _envelope(signer.opened(data))
     if envelope.id != id:
         raise MalformedMessageError(f"the message belongs to another task, {envelope.id}")
     return envelope
@@ -297,7 +298,8 @@ def decode_result(data: bytes) -> ResultDocument:
     Raises:
         MalformedMessageError: `data` is not a result document.
     """
-    document: ResultDocument = _decode(_RESULT_DECODER, data, HARD_LIMIT_BYTES)
+    _check_length(data, HARD_LIMIT_BYTES)
+    document: ResultDocument = _decode(_RESULT_DECODER, data)
     return document
 
 
@@ -307,7 +309,8 @@ def decode_error(data: bytes) -> ErrorDocument:
     Raises:
         MalformedMessageError: `data` is not an error document.
     """
-    document: ErrorDocument = _decode(_ERROR_DECODER, data, HARD_LIMIT_BYTES)
+    _check_length(data, HARD_LIMIT_BYTES)
+    document: ErrorDocument = _decode(_ERROR_DECODER, data)
     return document
 
 
@@ -316,9 +319,9 @@ def _check_length(data: bytes, limit_bytes: int) -> None:
         raise MalformedMessageError(f"message of {len(data)} bytes exceeds {limit_bytes} bytes")
 
 
-def _envelope(data: bytes, limit_bytes: int) -> Envelope:
+def _envelope(data: bytes) -> Envelope:
     try:
-        envelope: Envelope = _decode(_ENVELOPE_DECODER, data, limit_bytes)
+        envelope: Envelope = _decode(_ENVELOPE_DECODER, data)
         problem = _problem_of(envelope)
         if problem:
             raise MalformedMessageError(f"message of {len(data)} bytes: {problem}")
@@ -344,7 +347,7 @@ def _problem_of(envelope: Envelope) -> str:
     """Return why the values of an envelope are invalid, without quoting them; empty if valid."""
     if envelope.version < 1:
         return "its version is invalid"
-    if not is_id(envelope.id):
+    if not _ID.fullmatch(envelope.id):
         return "its id is invalid"
     if not 1 <= len(envelope.name) <= _LONGEST_NAME or not envelope.name.isprintable():
         return "its name is invalid"
@@ -358,8 +361,7 @@ def _problem_of(envelope: Envelope) -> str:
     return ""
 
 
-def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes, limit_bytes: int) -> Any:
-    _check_length(data, limit_bytes)
+def _decode(decoder: msgspec.msgpack.Decoder[Any], data: bytes) -> Any:
     if len(data) > MAX_ELEMENTS and _has_too_many_elements(data):
         raise MalformedMessageError(
             f"message of {len(data)} bytes has more than {MAX_ELEMENTS} elements"

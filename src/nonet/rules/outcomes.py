@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
+import msgspec
+
 from nonet.base.errors import (
     AdmissionRejected,
     BrokerFullError,
@@ -73,8 +75,7 @@ class End(StrEnum):
     LOST = "lost"  # void: another attempt owns the task; nothing is settled
 
 
-@dataclass(slots=True)
-class Succeeded:
+class Succeeded(msgspec.Struct):
     """``execute`` returned and all dependencies closed without an error."""
 
     value: Any

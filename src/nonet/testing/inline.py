@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, partial
 from typing import Any, Generic, NoReturn, Unpack
 
 from nonet.base.errors import NotBoundError, ResultUnavailable
@@ -281,7 +281,7 @@ class _Inline:
         def document(value: object) -> ResultDocument:
             return ResultDocument(name, number, time.time(), value)
 
-        secrets = secret_texts(self._envelope.args, self._known.cls)
+        secrets = partial(secret_texts, self._envelope.args, self._known.cls)
         _, note = encoded_result(document, self._run.result, secrets, limit=self._limit)
         if note:
             raise ResultUnavailable(

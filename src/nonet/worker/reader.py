@@ -15,7 +15,7 @@ from nonet.daemon.contact import Contact
 from nonet.daemon.service import Stop
 from nonet.daemon.watchdog import Watchdog
 from nonet.stores.queue.broker import Broker
-from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.deliveries import Delivery, takes_slot
 from nonet.telemetry.failures import FailureLog
 from nonet.worker.about import About
 from nonet.worker.attempt.attempt import uncancel
@@ -193,7 +193,7 @@ class Reader:
             deliveries, more = await self._broker.fetch(*ask)
         self._redis.heard()
         self.has_fetched = True
-        ordinary = [item for item in deliveries if item.takes_slot]
+        ordinary = [item for item in deliveries if takes_slot(item.stream_key)]
         self._sleeps = len(ordinary) < wanted and not more
         if deliveries and was_asleep and (self._is_stopping or self._reason_to_decline()):
             await self._broker.disown(self._worker, self._size, self._runner.deliveries)

@@ -168,14 +168,14 @@ class Runner:
         attempt.context.check_lease_with(partial(self._leasing.check, attempt))
         if delivery.state == "dying":
             self.burials.attempts.add(attempt)
-        elif delivery.suspect and not delivery.takes_slot:
+        elif delivery.suspect and not attempt.takes_slot:
             self.suspects.attempts.add(attempt)
         self._leasing.hold(attempt)
         # A new context, so that no attempt sees the context variables of another one.
-        task = self._loop.create_task(
+        attempt.task = self._loop.create_task(
             self._run(attempt), name=delivery.id, context=contextvars.Context()
         )
-        self._running[attempt] = task
+        self._running[attempt] = attempt.task
 
     def obey(self, order: Order) -> None:
         """Cancel the attempt that an order names; a repeated order changes nothing."""
@@ -234,7 +234,7 @@ class Runner:
             # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
             logger.exception("task %s: its settlement failed", attempt.delivery.id)
         finally:
-            if not self._is_abandoned(attempt):
+            if not (attempt.left and self._is_abandoned(attempt)):
                 self._forget(attempt)
 
     async def _conclude(self, attempt: Attempt) -> Conclusion | None:
@@ -252,15 +252,16 @@ class Runner:
         if self._is_traced:
             attempt.span = _span_of(attempt)
         place = place_of(attempt.delivery, attempt.effective.isolation, self._isolation)
-        conclusion = await self._execute(attempt, place)
+        if place is Place.LOOP:
+            conclusion = await self._execute_here(attempt)
+        else:
+            conclusion = await self._execute_elsewhere(attempt, place)
         if attempt.crash is not None and conclusion is not None:
             await report_crash(attempt, self._tools.middlewares, attempt.crash, conclusion)
         return conclusion
 
-    async def _execute(self, attempt: Attempt, place: Place) -> Conclusion | None:
+    async def _execute_elsewhere(self, attempt: Attempt, place: Place) -> Conclusion | None:
         match place:
-            case Place.LOOP:
-                return await self._execute_here(attempt)
             case Place.CHILD:
                 return await self._isolated.run(attempt, fresh=False)
             case Place.FRESH_CHILD:
@@ -270,7 +271,7 @@ class Runner:
             case Place.NONE:
                 attempt.crash = WITH_WORKER.error()
                 return self._parts.concluder.conclude(attempt, Failed(attempt.crash))
-            case Place.NONE_BUT_CHILD:
+            case _:  # NONE_BUT_CHILD
                 return await self._isolated.judge(attempt, WITH_WORKER, is_counted=True)
 
     async def _execute_here(self, attempt: Attempt) -> Conclusion | None:
@@ -279,7 +280,7 @@ class Runner:
         usage = Usage(wall=time.monotonic() - began)
         if attempt.context.has_workdir:
             await in_own_thread(attempt.context.remove_workdir)
-        is_abandoned = self._is_abandoned(attempt)
+        is_abandoned = bool(attempt.left) and self._is_abandoned(attempt)
         if is_abandoned:  # `_end` has settled it
             outcome = Cancelled(attempt.ending.cancelled or "")
         conclusion = self._parts.concluder.conclude(attempt, outcome, usage)
@@ -309,7 +310,7 @@ class Runner:
             await self.burials.queue(attempt)
             return
         self.suspects.drop(attempt)
-        self._settling -= attempt.delivery.takes_slot
+        self._settling -= attempt.takes_slot
         attempt.stage = Stage.BURYING
         self.burials.attempts.add(attempt)
         self.freed.set()
@@ -319,15 +320,16 @@ class Runner:
         """Let the reader fetch the next task while this one is settled."""
         if attempt.stage is not Stage.SETTLING:
             attempt.stage = Stage.SETTLING
-            self._settling += attempt.delivery.takes_slot
+            self._settling += attempt.takes_slot
             self.freed.set()
 
     def _forget(self, attempt: Attempt) -> None:
         """Drop the lease and all bookkeeping of an attempt."""
         if self._running.pop(attempt, None) is not None:
             if attempt.stage is Stage.SETTLING:
-                self._settling -= attempt.delivery.takes_slot
-            self._tally.finished(attempt, End.LOST)  # counts only one whose settlement failed
+                self._settling -= attempt.takes_slot
+            if attempt.tallied is not None:  # its settlement failed
+                self._tally.finished(attempt, End.LOST)
             self._watchdog.drop(attempt.lease)
             if self.suspects.attempts:
                 self.suspects.drop(attempt)

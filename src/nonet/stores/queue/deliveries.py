@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 import msgspec
 
@@ -49,14 +51,19 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     judge: bool = False
 
     @property
-    def takes_slot(self) -> bool:
-        """Whether it takes a slot of its worker; suspects and burials do not."""
-        return not self.stream_key.startswith(("suspects:", "burials:"))
-
-    @property
     def attempt(self) -> int:
         """Number of the attempt that this delivery is, from 1."""
         return self.used + 1
+
+
+@cache
+def takes_slot(stream_key: str) -> bool:
+    """Whether the deliveries of a stream take a slot; suspects and burials do not.
+
+    >>> takes_slot("tasks:normal:small"), takes_slot("burials:normal:small")
+    (True, False)
+    """
+    return not stream_key.startswith(("suspects:", "burials:"))
 
 
 def read_delivery(row: Sequence[bytes]) -> Delivery:
@@ -92,7 +99,7 @@ def _read_more(
     crashes: bytes = b"0",
     suspect: bytes = b"0",
     judge: bytes = b"0",
-) -> tuple[object, ...]:
+) -> tuple[Any, ...]:
     return (
         *(state.decode(), int(used), int(deaths), held.decode(), int(waited), error),
         *(reason.decode(), died.decode(), detail.decode(errors="replace"), saved),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
 from msgspec import msgpack
 
 from nonet.base.keys import prefix
@@ -13,14 +14,12 @@ from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.connection.redis import connect_sync, run_sync
 
 
-@dataclass(slots=True)
-class Lease:
-    """The lease of one delivery or one hold.
+class Lease(msgspec.Struct, eq=False):
+    """The lease of one delivery or one hold. Each is equal to itself only.
 
     Attributes:
         stream_key: stream in which its entry is pending; empty for a hold.
         ttl: duration of its shortest lease, in seconds.
-        key: ``id/gen``.
     """
 
     id: str
@@ -29,10 +28,11 @@ class Lease:
     ttl: float
     stream_key: str = ""
     entry: str = ""
-    key: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.key = f"{self.id}/{self.gen}"
+    @property
+    def key(self) -> str:
+        """``id/gen``."""
+        return f"{self.id}/{self.gen}"
 
 
 @dataclass(frozen=True, slots=True)

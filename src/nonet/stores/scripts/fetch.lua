@@ -119,8 +119,9 @@ local function read_stream(kind, priority)
     if kind == 'tasks' and #entries > 0 then
       envelopes, locks = read_texts(entries)
     end
-    local source = {key = key, stream = stream, kind = kind, is_free = locks and #locks == 0}
+    local source = {key = key, stream = stream, kind = kind}
     for i, item in ipairs(entries) do
+      source.envelope, source.lines = envelopes and envelopes[i] or nil, locks and (locks[i] or '')
       local is_taken = is_quiet and locks and hand_over_plain(source, item, envelopes[i], locks[i])
       -- A damaged record must not fail the entries that were read with it.
       local fine, problem = true, nil

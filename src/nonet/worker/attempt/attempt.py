@@ -18,7 +18,7 @@ from nonet.client.client import Client
 from nonet.config.overrides import Effective
 from nonet.messages.message import Envelope, encode
 from nonet.rules.outcomes import Cancelled, HandedBack, Lost, Outcome, shortened
-from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.deliveries import Delivery, takes_slot
 from nonet.stores.queue.leases import Lease
 from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
@@ -159,6 +159,7 @@ class Attempt:
 
     Attributes:
         delivery: the delivery that it executes.
+        takes_slot: whether it takes a slot of its worker.
         lease: the lease that the watchdog renews.
         deadline: when that lease expires (monotonic).
         locks, held: the locks that it holds, see `nonet.tasks.locks.encode_locks`.
@@ -170,6 +171,7 @@ class Attempt:
             if only the task object knows the VO.
         stage: its current stage.
         ending: why it must end early.
+        task: the asyncio task of this process that carries it from start to end, if known.
         started: whether ``execute`` was called.
         in_thread: whether ``execute`` runs in a thread, which cannot be cancelled.
         hard_at: when its hard timeout expires (monotonic), or None.
@@ -196,6 +198,7 @@ class Attempt:
     hard_at: float | None = None
     vo: str = ""
     tallied: Any = None
+    task: asyncio.Task[None] | None = None
     trace: str = ""
     span: AttemptSpan | None = None
     around: Around | None = None
@@ -213,6 +216,7 @@ class Attempt:
         self.since: float = since
         self.context: AttemptContext = AttemptContext(delivery)
         self.size: Size = _size_of(delivery.stream_key)
+        self.takes_slot: bool = takes_slot(delivery.stream_key)
         self.ending: Ending = Ending()
         self._loop = asyncio.get_running_loop()
 
@@ -261,11 +265,12 @@ class Attempt:
         self.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
         self.trace = envelope.trace
         enter_subject(self.context)
-        enter_carried(envelope.labels)
+        if envelope.labels:  # which variables travel in
+            enter_carried(envelope.labels)
 
     def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:
         """Let `cut` and `time_out` cancel this asyncio task; None: the current one."""
-        self._cancellable = cancellable or asyncio.current_task()
+        self._cancellable = cancellable or self.task or asyncio.current_task()
         if self.ending.cut_off is not None or self.ending.cancelled is not None:
             self._stop()
 

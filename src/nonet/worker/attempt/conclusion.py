@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
+import msgspec
 from msgspec.structs import replace as replaced
 
 from nonet.client.live import LiveConfig
@@ -43,8 +44,7 @@ from nonet.worker.attempt.attempt import Attempt
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Conclusion:
+class Conclusion(msgspec.Struct):
     """What a worker needs to settle an attempt.
 
     Attributes:
@@ -63,7 +63,7 @@ class Conclusion:
     lost: str = ""
     usage: Usage | None = None
     is_left_over: bool = False
-    middleware_failures: dict[str, int] = field(default_factory=dict)
+    middleware_failures: dict[str, int] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,9 @@ class Concluder:
             return done(self.cipher.encrypt(encode(packed), context.id, "value"))
 
         document = encrypted if context.is_encrypted else done
-        full, note = encoded_result(document, value, context.secrets, limit=self.message_limit)
+        full, note = encoded_result(
+            document, value, lambda: context.secrets, limit=self.message_limit
+        )
         if not note:
             return full
         logger.warning("task %s (%s) is done, but %s", context.id, context.name, note)
@@ -171,7 +173,7 @@ def result_of(
 def encoded_result(
     document: Callable[[object], ResultDocument],
     value: object,
-    secrets: Sequence[str],
+    secrets: Callable[[], Sequence[str]],
     *,
     limit: int,
 ) -> tuple[bytes, str]:
@@ -180,14 +182,17 @@ def encoded_result(
     Args:
         document: makes the result document from the packed value.
         value: what ``execute`` returned.
-        secrets: texts to mask in the reason.
+        secrets: returns texts to mask in the reason.
         limit: longest result, in bytes.
     """
     try:
         full = encode(document(pack(value)))
     except BaseException as error:  # packing runs code of the value's class
         why = summarize(error)
-        return b"", f"its result cannot be stored: {without_secrets(why.text, secrets) or why.type}"
+        return (
+            b"",
+            f"its result cannot be stored: {without_secrets(why.text, secrets()) or why.type}",
+        )
     if len(full) <= limit:
         return full, ""
     return (

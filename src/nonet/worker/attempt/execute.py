@@ -82,14 +82,15 @@ def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
         return Failed(error, Reason.QUARANTINED)
     attempt.describe(envelope)
     task_class = attempt.task_class = tools.registry.find(envelope.name)
-    if problem := format_problem(envelope.version):
+    is_plain = envelope.version == PLAIN_FORMAT
+    if not is_plain and (problem := format_problem(envelope.version)):
         return _handed_on(problem)
     if task_class is None:
         return _handed_on(f"a worker does not know {envelope.name}")
-    if problem := task_class.too_old_for(envelope.min_version):
+    if envelope.min_version and (problem := task_class.too_old_for(envelope.min_version)):
         return _handed_on(problem)
     cipher = tools.client.cipher
-    if envelope.version != PLAIN_FORMAT or task_class.cls.encrypted or cipher.everything:
+    if not is_plain or task_class.cls.encrypted or cipher.everything:
         outcome = _decrypt(attempt, task_class, tools)
         if outcome is not None:
             return outcome
@@ -157,10 +158,11 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
         if vo != attempt.vo:  # only the task object knew it
             attempt.vo = vo
             limits = effective_now(attempt, task_class, tools.client.live_config).time
-        refused = await _mend_locks(attempt, task, tools)
-        if refused is not None:
-            return HandedBack(refused)  # the next fetch parks it
-        if attempt.is_token_stale():
+        if vo or attempt.locks or task_class.cls.execution_locks is not BaseTask.execution_locks:
+            refused = await _mend_locks(attempt, task, tools)
+            if refused is not None:
+                return HandedBack(refused)  # the next fetch parks it
+        if (attempt.locks or attempt.held) and attempt.is_token_stale():
             return HandedBack("its rate limit token was not used in time")
         attempt.context.ensure_lease()
         if limits.hard is None:
@@ -173,7 +175,8 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
         return _unsuccessful(attempt, error)
     finally:
         attempt.leave()
-        uncancel()
+        if attempt.task is None or attempt.task.cancelling():
+            uncancel()
         if attempt.hard_at is not None:  # leave time for the retry policy
             attempt.hard_at = max(attempt.hard_at, time.monotonic())
 
@@ -229,13 +232,19 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools, limits: TimeLimi
     context.serve_with(tools.client, tools.message_limit)
     enter_context(context)
     function: Any = task.execute
-    with SoftLimit(attempt, limits) as soft_limit:
+    soft_limit = (
+        SoftLimit(attempt, limits.soft, limits.soft_origin) if limits.soft is not None else None
+    )
+    try:
         if not tools.injector.is_needed(function, _GIVEN):
             return await _invoke(attempt, function, {}, tools, soft_limit)
         values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
         async with tools.injector.open(function, values=values) as arguments:
             context.ensure_lease()  # opening the dependencies may have taken long
             return await _invoke(attempt, function, arguments, tools, soft_limit)
+    finally:
+        if soft_limit is not None:
+            soft_limit.end()
 
 
 async def _invoke(
@@ -243,7 +252,7 @@ async def _invoke(
     function: Any,
     arguments: Mapping[str, object],
     tools: Tools,
-    soft_limit: SoftLimit,
+    soft_limit: SoftLimit | None,
 ) -> Any:
     context = attempt.context
     attempt.started = True
@@ -261,7 +270,8 @@ async def _invoke(
                 returned=attempt.leave_thread,
             )
     finally:
-        soft_limit.end()  # it must not interrupt a commit or rollback
+        if soft_limit is not None:
+            soft_limit.end()  # it must not interrupt a commit or rollback
     context.ensure_lease()
     return result
 

@@ -41,7 +41,9 @@ class Leasing:
         """Replace the locks of an attempt; see `readmit`."""
         refused = await readmit(self._broker, attempt, lines)
         if refused is None and attempt.ending.lost is None:
+            earlier = attempt.lease
             self.hold(attempt)
+            self._watchdog.drop(earlier)
         return refused
 
     def check(self, attempt: Attempt) -> None:

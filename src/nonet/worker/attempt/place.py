@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.deliveries import Delivery, takes_slot
 from nonet.tasks.task import Isolation
 
 
@@ -31,7 +31,7 @@ def place_of(delivery: Delivery, declared: Isolation, told: Isolation | None) ->
         return Place.NONE if delivery.judge else Place.LOOP
     if delivery.judge:
         return Place.NONE_BUT_CHILD
-    if not delivery.takes_slot:
+    if not takes_slot(delivery.stream_key):
         return Place.SUSPECTS
     if has_died or (told or declared) is Isolation.FRESH:
         return Place.FRESH_CHILD

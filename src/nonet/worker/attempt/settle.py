@@ -60,7 +60,11 @@ class Settler:
         if conclusion.lost:
             return await self._void(attempt, conclusion)
         if settlement.end is End.DONE:
-            return await self._commit(attempt, conclusion)
+            of = conclusion.document, conclusion.submissions
+            answer = await self._script(attempt, settlement, *of)
+            if answer == "OK":
+                return End.DONE
+            return await self._go_back(attempt) if answer == "LOST" else End.LOST
         if settlement.error.type:
             _log_failure(attempt, settlement)
         if settlement.reason == Reason.QUARANTINED:
@@ -110,14 +114,8 @@ class Settler:
             await self._script(attempt, conclusion.settlement, b"")
         return End.LOST
 
-    async def _commit(self, attempt: Attempt, conclusion: Conclusion) -> End:
-        document, submissions = conclusion.document, conclusion.submissions
-        answer = await self._script(attempt, conclusion.settlement, document, submissions)
-        if answer == "OK":
-            return End.DONE
-        if answer != "LOST":
-            return End.LOST
-        # A lock expired before the settle, so another task may have overtaken this one.
+    async def _go_back(self, attempt: Attempt) -> End:
+        """Hand a task back: a lock expired before its settle, so another may have overtaken it."""
         back = Settlement(End.BACK, reason="a lock was lost before the settle")
         await self._script(attempt, back, b"")
         return End.BACK
@@ -170,13 +168,11 @@ class Settler:
                 return answer
             if goes_on:
                 attempt.locks_kept_at = sent
-            if settlement.end in _TERMINAL and _is_durable(attempt):
+            task_class = attempt.task_class
+            is_durable = task_class is not None and task_class.cls.durable
+            if is_durable and settlement.end in _TERMINAL:
                 self.rows.close(delivery.id)
             return answer
-
-
-def _is_durable(attempt: Attempt) -> bool:
-    return attempt.task_class is not None and attempt.task_class.cls.durable
 
 
 def _log_failure(attempt: Attempt, settlement: Settlement) -> None:

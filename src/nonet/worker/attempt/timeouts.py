@@ -20,25 +20,20 @@ OBEY_SECONDS = 1.0
 
 
 class SoftLimit:
-    """Time the attempt out if the block takes longer than its soft limit."""
+    """Time the attempt out after so many seconds, unless it has ended.
 
-    def __init__(self, attempt: Attempt, limits: TimeLimits) -> None:
-        self._timer: asyncio.TimerHandle | None = None
-        if limits.soft is not None:
-            text = f"soft timeout of {limits.soft:g} s exceeded ({limits.soft_origin})"
-            out_of_time = partial(attempt.time_out, TaskTimeoutError(text))
-            self._timer = asyncio.get_running_loop().call_later(limits.soft, out_of_time)
+    Args:
+        origin: where the limit was set.
+    """
 
-    def __enter__(self) -> SoftLimit:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.end()
+    def __init__(self, attempt: Attempt, seconds: float, origin: str) -> None:
+        text = f"soft timeout of {seconds:g} s exceeded ({origin})"
+        out_of_time = partial(attempt.time_out, TaskTimeoutError(text))
+        self._timer = asyncio.get_running_loop().call_later(seconds, out_of_time)
 
     def end(self) -> None:
-        """Stop the clock: the rest of the block is not limited."""
-        if self._timer is not None:
-            self._timer.cancel()
+        """Stop the clock: the rest of the attempt is not limited."""
+        self._timer.cancel()
 
 
 async def with_hard_limit(

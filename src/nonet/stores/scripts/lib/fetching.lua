@@ -101,11 +101,11 @@ local function end_impossible(pointer, record, me, lock)
   hand_over_burial(pointer, record)
 end
 
--- Read the locks of a task; most pages of entries have none. For a woken task read the envelope in the same
--- command, because a woken task is rarely refused again. (MGET treats a key of a wrong type as missing; GET fails.)
+-- Read the locks of a task, if the fetch has not. For a woken task read the envelope in the same command, because a
+-- woken task is rarely refused again. (MGET treats a key of a wrong type as missing; GET fails.)
 local function read_lines(pointer, was_parked)
-  if pointer.is_free then
-    return ''
+  if pointer.lines then
+    return pointer.lines
   end
   local key = P .. 'l:' .. pointer.id
   if was_parked then
@@ -175,7 +175,7 @@ do
       return quarantine(key, entry, fields, 'not a task pointer')
     end
     local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry, kind = source.kind,
-      stream = source.stream, is_free = source.is_free, record = P .. 't:' .. fields[2]}
+      stream = source.stream, envelope = source.envelope, lines = source.lines, record = P .. 't:' .. fields[2]}
     local record = read_record(fields[2])
     -- These fields describe an earlier end of a task that runs again. hand_over_dying reads them for dying
     -- tasks.
