@@ -41,10 +41,11 @@ class Actors:
 
     async def _process(self, leasing: Leasing, lease: Lease) -> None:
         try:
-            loaded = await leasing.load(lease)
-        except RelatedBusy:
-            await leasing.wait(lease)
-            return
+            try:
+                loaded = await leasing.load(lease)
+            except RelatedBusy:
+                await leasing.wait(lease)
+                return
         except (Stale, NotSelected):
             return
         assert isinstance(loaded, Loaded)

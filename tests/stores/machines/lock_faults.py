@@ -11,7 +11,33 @@ FAULTS = (
         "give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, true))",
         "",
     ),
-    Fault("a settle wakes nobody", "if is_wanted(names) then", "if false then"),
+    Fault("a settle wakes nobody", "return general().offer_all(freed, #answers)", "return"),
+    Fault(
+        "a held mutex is taken the short way",
+        "keys[#keys + 1], keys[#keys + 2] = mutex.key, P .. 'queue:' .. mutex.name",
+        "keys[#keys + 1] = P .. 'queue:' .. mutex.name",
+    ),
+    Fault(
+        "who takes a mutex the short way overtakes those who wait",
+        "keys[#keys + 1], keys[#keys + 2] = mutex.key, P .. 'queue:' .. mutex.name",
+        "keys[#keys + 1] = mutex.key",
+    ),
+    Fault("two take a mutex in one fetch", "(others or not take_mutexes(", "(not take_mutexes("),
+    Fault(
+        "a mutex that another has is settled the short way",
+        "if stepped or same ~= owner or",
+        "if stepped or",
+    ),
+    Fault(
+        "a mutex that has expired is settled the short way",
+        "or tonumber(expiry) <= now then\n      return false",
+        "then\n      return false",
+    ),
+    Fault(
+        "a mutex that was settled the short way stays",
+        "gone[#gone + 1], freed[#freed + 1] = mutex.key, mutex.name",
+        "freed[#freed + 1] = mutex.name",
+    ),
     Fault("who comes of age keeps its rank in the queues", "if offer(me, of_age)", "if offer(me)"),
     Fault(
         "who is woken does not stand before all others",

@@ -36,12 +36,12 @@ FETCHING = (
     ),
     Fault(
         "woken tasks come last",
-        "read_with_handed('woken', priority)\n  read_stream('tasks', priority)",
-        "read_stream('tasks', priority)\n  read_with_handed('woken', priority)",
+        "read_woken('woken', priority)\n  read_stream('tasks', priority)",
+        "read_stream('tasks', priority)\n  read_woken('woken', priority)",
     ),
     Fault(
         "a worker gets more than it has slots",
-        "local wanted = math.min(most(), looks)",
+        "local wanted = math.min(most(kind), looks)",
         "local wanted = looks",
     ),
     Fault(
@@ -81,8 +81,8 @@ FETCHING = (
     ),
     Fault(
         "fences do not grow",
-        "local fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)",
-        "local fence, started = 0, digits(now)",
+        "local last_fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)",
+        "local last_fence, started = 0, digits(now)",
     ),
     Fault(
         "a lost fetch is not given back",
@@ -93,6 +93,43 @@ FETCHING = (
         "a lost fetch gives back what the worker knows",
         "if not known[key .. ' ' .. item[1]] then",
         "if true then",
+    ),
+)
+
+# What is wrong with plain tasks only: submit, fetch and settle have a short way for them.
+SHORT_WAYS = (
+    Fault(
+        "a plain task is created again",
+        "redis.call('EXISTS', unpack(absent)) > 0",
+        "false",
+    ),
+    Fault(
+        "plain tasks are not counted",
+        "redis.call('HINCRBY', P .. 'active', stream .. '|' .. run.name, run.count)",
+        "",
+    ),
+    Fault(
+        "a void pointer to a plain task is handed over",
+        "current ~= gen or lines and not mutexes",
+        "lines and not mutexes",
+    ),
+    Fault("what runs is handed over plainly", "if state ~= 'queued' or current", "if current"),
+    Fault("unusual tasks are taken for plain", "elseif not PLAIN[field] then", "elseif false then"),
+    Fault("plain fences are not stored", "if fence > last_fence then", "if false then"),
+    Fault(
+        "a plain settle does not check the generation",
+        "if record.gen ~= gen or record.fence ~= fence or record.held",
+        "if record.fence ~= fence or record.held",
+    ),
+    Fault(
+        "a plain settle does not check the fence",
+        "if record.gen ~= gen or record.fence ~= fence or record.held",
+        "if record.gen ~= gen or record.held",
+    ),
+    Fault(
+        "the entry of what ended plainly stays",
+        "  leave_stream(P .. stream, entry)\n  return true",
+        "  return true",
     ),
 )
 
@@ -178,8 +215,8 @@ ENDING = (
     ),
     Fault(
         "the locks of what ended plainly stay",
-        "ipairs({'t:', 'l:', 'b:'})",
-        "ipairs({'t:', 'b:'})",
+        "P .. 't:' .. id, P .. 'l:' .. id, P .. 'b:' .. id",
+        "P .. 't:' .. id, P .. 'b:' .. id, P .. 'b:' .. id",
     ),
     Fault(
         "what was retried ends plainly",
@@ -401,6 +438,7 @@ LEADING = (
         "'calm', '0'",
     ),
     Fault("the calm is ignored", "expiry = expiry or calm_until(lock)", ""),
+    Fault("the short way ignores the calm", "if calm_until(mutex) then", "if false then"),
     Fault(
         "a loss that is told second is ignored",
         "elseif found.first and known_since > 0 and known_since < since then",
@@ -451,4 +489,7 @@ CANCELLING = (
     ),
 )
 
-FAULTS = (*SUBMITTING, *FETCHING, *CANCELLING, *SETTLING, *ENDING, *GROUPS, *SWEEPING, *LEADING)
+FAULTS = (
+    *(*SUBMITTING, *FETCHING, *SHORT_WAYS, *CANCELLING, *SETTLING, *ENDING, *GROUPS),
+    *(*SWEEPING, *LEADING),
+)

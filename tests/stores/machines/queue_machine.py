@@ -360,7 +360,7 @@ class QueueMachine:
             self._refused("LOST", args)
             return "LOST"
         must(self._run("settle", *args) == "OK", "settle of", delivery.id, "was refused")
-        self._settled(task, delivery, args, result_ttl, children)
+        self._settled(task, delivery, outcome, delay, result_ttl, children)
         if outcome != "dying":
             self._bury(delivery)
         self._judge()
@@ -391,11 +391,12 @@ class QueueMachine:
         self,
         task: Task,
         delivery: Delivery,
-        args: tuple[Any, ...],
+        outcome: str,
+        delay: int,
         result_ttl: int,
         children: Sequence[Task],
     ) -> None:
-        outcome, document, delay = args[7], args[8], args[10]
+        document = f"{outcome} of {task.id}"
         self._release(task)
         self.model.accused.get(delivery.worker, set()).discard(task.id)
         counted, outcome = outcome, {"crash": "retry", "suspect": "back"}.get(outcome, outcome)
