@@ -22,7 +22,6 @@ FAULTS = (
         "keys[#keys + 1], keys[#keys + 2] = mutex.key, P .. 'queue:' .. mutex.name",
         "keys[#keys + 1] = mutex.key",
     ),
-    Fault("two take a mutex in one fetch", "(others or not take_mutexes(", "(not take_mutexes("),
     Fault(
         "a mutex that another has is settled the short way",
         "if stepped or same ~= owner or",

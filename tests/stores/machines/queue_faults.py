@@ -113,14 +113,7 @@ SHORT_WAYS = (
         "current ~= gen or lines and not mutexes",
         "lines and not mutexes",
     ),
-    Fault("what runs is handed over plainly", "if state ~= 'queued' or current", "if current"),
     Fault("unusual tasks are taken for plain", "elseif not PLAIN[field] then", "elseif false then"),
-    Fault("plain fences are not stored", "if fence > last_fence then", "if false then"),
-    Fault(
-        "a plain settle does not check the generation",
-        "if record.gen ~= gen or record.fence ~= fence or record.held",
-        "if record.fence ~= fence or record.held",
-    ),
     Fault(
         "a plain settle does not check the fence",
         "if record.gen ~= gen or record.fence ~= fence or record.held",
