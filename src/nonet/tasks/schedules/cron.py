@@ -1,22 +1,21 @@
-"""Cron expressions, based on croniter."""
+"""Cron expressions."""
 
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import MAXYEAR, datetime
 
 from nonet.base.errors import ConfigurationError
 from nonet.tasks.schedules.wallclock import WallClockSchedule, zone
-
-_SOME_DAY = datetime(1970, 1, 5)
 
 
 class _Prepared(WallClockSchedule):
     """Holds derived attributes that must not be dataclass fields, which are shown and compared."""
 
-    _fields: str
+    _fields: Sequence[Sequence[int] | None]
 
 
 @dataclass(frozen=True)
@@ -51,31 +50,47 @@ class CronSchedule(_Prepared):
         except ValueError as error:
             raise ConfigurationError(f"cron expression {self.expression!r}{error}") from None
         keep = object.__setattr__
-        keep(self, "_fields", " ".join(fields))
+        keep(self, "_fields", fields)
         keep(self, "_zone", zone(self.timezone))
-        keep(self, "_every_hour", fields[1] in ("*", _ALL_HOURS))
-        from croniter import CroniterError  # imported late: programs that only submit do not pay
-
-        try:
-            next(self._walls(_SOME_DAY))
-        except CroniterError:
-            raise ConfigurationError(
-                f"cron expression {self.expression!r}: no date matches"
-            ) from None
+        keep(self, "_every_hour", fields[1] is None or len(fields[1]) == 24)
+        _, _, days, months, weekdays = fields
+        if days and not weekdays and days[0] > max(_LENGTHS[month] for month in months or [1]):
+            raise ConfigurationError(f"cron expression {self.expression!r}: no date matches")
 
     @property
     def expanded(self) -> str:
         """For the framework: the five fields as ``*`` or lists of numbers."""
-        return self._fields
+        return " ".join("*" if one is None else ",".join(map(str, one)) for one in self._fields)
 
     def _walls(self, start: datetime) -> Iterator[datetime]:
-        from croniter import croniter
+        minutes, hours = self._fields[0] or range(60), self._fields[1] or range(24)
+        today = start.timetuple()[:3]
+        for day in self._days(*today):
+            over = (start.hour, start.minute) if day == today else (-1, 0)
+            for hour in hours:
+                if hour < over[0]:
+                    continue
+                for minute in minutes:
+                    if (hour, minute) > over:
+                        yield datetime(*day, hour, minute)
 
-        walls = croniter(self._fields, start, ret_type=datetime)
-        while True:
-            yield walls.get_next()
+    def _days(self, year: int, month: int, first: int) -> Iterator[tuple[int, int, int]]:
+        """The days of the rule, as year, month and day, from the given one on."""
+        _, _, days, months, weekdays = self._fields
+        is_any = days is None and weekdays is None
+        while year <= MAXYEAR:
+            if months is None or month in months:
+                weekday, length = monthrange(year, month)  # of the first; Monday is 0 here
+                for day in range(first, length + 1):
+                    is_named = day in (days or ()) or (weekday + day) % 7 in (weekdays or ())
+                    if is_any or is_named:
+                        yield year, month, day
+            first = 1
+            year, month = (year, month + 1) if month < 12 else (year + 1, 1)
 
 
+# The most days of each month.
+_LENGTHS = [0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31]
 _ALIASES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -87,7 +102,6 @@ _ALIASES = {
 }
 _MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
 _DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-_ALL_HOURS = ",".join(map(str, range(24)))
 
 
 @dataclass(frozen=True)
@@ -99,16 +113,15 @@ class _Field:
     highest: int
     words: Sequence[str] = ()
 
-    def expand(self, text: str) -> str:
-        """The field as a list of numbers, or ``*``.
+    def expand(self, text: str) -> list[int] | None:
+        """The field as sorted numbers; None: it is ``*``.
 
         Raises:
             ValueError: the reason, to be appended to the expression.
         """
         if text in ("*", "*/1"):
-            return "*"
-        chosen = {number for item in text.split(",") for number in self._numbers(item)}
-        return ",".join(map(str, sorted(chosen)))
+            return None
+        return sorted({number for item in text.split(",") for number in self._numbers(item)})
 
     def _numbers(self, item: str) -> list[int]:
         found = _ITEM.fullmatch(item)
@@ -156,10 +169,8 @@ _FIELDS = [
 ]
 
 
-def _cron_fields(expression: object) -> list[str]:
-    """The five fields as lists of numbers.
-
-    They are expanded here because croniter reads ``3-3`` as all days and ``*/2`` as no restriction.
+def _cron_fields(expression: object) -> list[list[int] | None]:
+    """The five fields, see `_Field.expand`.
 
     Raises:
         ValueError: the reason, to be appended to the expression.

@@ -16,20 +16,19 @@ from nonet.tasks.schedules.schedule import (
 def latest_until(schedule: TaskScheduleBase, after: datetime, until: datetime) -> datetime | None:
     """The last occurrence in (`after`, `until`], or None.
 
-    Schedules only answer for the next occurrence, so this searches by bisection.
+    Schedules only answer for the next occurrence, so this searches by bisection. It mostly ends
+    early, as the occurrence after the one just found is asked for, too.
     """
-    found = next_after(schedule, after)
-    if found is None or found > until:
-        return None
-    low, high = found, until  # low is an occurrence; after high there is none before `until`
-    while high - low > MICROSECOND:
+    latest, low, high = None, after, until  # there is no occurrence in (high, until]
+    while (found := next_after(schedule, low)) is not None and found <= until:
+        latest = low = found
         middle = low + (high - low) / 2
         found = next_after(schedule, middle)
         if found is not None and found <= until:
-            low = found
+            latest = low = found
         else:
             high = middle
-    return low
+    return latest
 
 
 def misfire_grace_of(schedule: TaskScheduleBase, now: datetime, at_most: timedelta) -> timedelta:

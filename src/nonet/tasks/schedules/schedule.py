@@ -6,6 +6,7 @@ import inspect
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 
 from nonet.base.errors import ConfigurationError
 
@@ -91,7 +92,12 @@ IntervalSeconds = IntervalSecondsSchedule
 
 def takes_after(schedule: TaskScheduleBase) -> bool:
     """Whether a schedule can be asked about times other than the present."""
-    return bool(inspect.signature(schedule.next_occurrence).parameters)
+    return _takes_after(type(schedule))
+
+
+@lru_cache(maxsize=1000)
+def _takes_after(cls: type[TaskScheduleBase]) -> bool:
+    return len(inspect.signature(cls.next_occurrence).parameters) > 1  # besides `self`
 
 
 def next_after(schedule: TaskScheduleBase, after: datetime) -> datetime | None:
