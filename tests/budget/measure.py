@@ -29,6 +29,12 @@ from servers import RedisServer  # noqa: E402
 
 from nonet import BaseTask, Nonet, Size  # noqa: E402
 from nonet.daemon.service import Stop  # noqa: E402
+from nonet.scheduler.periodic.memory import Memory  # noqa: E402
+from nonet.scheduler.periodic.periodic_loop import PeriodicLoop  # noqa: E402
+from nonet.scheduler.periodic.plan import Entry  # noqa: E402
+from nonet.stores.namespace.leadership import Leadership  # noqa: E402
+from nonet.stores.namespace.periodic import Periodic  # noqa: E402
+from nonet.tasks.schedules import CronSchedule  # noqa: E402
 
 BUDGETS = Path(__file__).with_name("budgets.json")
 MODULE = "budget.budget_tasks"
@@ -206,26 +212,53 @@ async def idle(bench: Bench) -> Costs:
     return {f"{name} per second": round(cost / IDLE_SECONDS, 1) for name, cost in costs.items()}
 
 
-async def calls_in_python(bench: Bench) -> Costs:
-    """Python functions that a worker calls for a task, in its event loop."""
-    counted = 0
+@contextmanager
+def counting_calls() -> Iterator[list[int]]:
+    """Count the Python functions that this thread calls, in the only item."""
+    counted = [0]
 
     def count(frame: object, event: str, arg: object) -> None:
-        nonlocal counted
-        counted += event == "call"
+        counted[0] += event == "call"
 
+    sys.setprofile(count)
+    try:
+        yield counted
+    finally:
+        sys.setprofile(None)
+
+
+async def calls_in_python(bench: Bench) -> Costs:
+    """Python functions that a worker calls for a task, in its event loop."""
     async with bench.app() as app, app.injector() as injector:
         await app.submit_many(map(Noop, range(NUMBER)))
         worker, stop = app.worker(Size.SMALL, injector), Stop()
-        sys.setprofile(count)
-        try:
+        with counting_calls() as counted:
             running = asyncio.create_task(worker.run(stop))
             await until(lambda: not bench.meter.left(), "all has ended")
-        finally:
-            sys.setprofile(None)
         stop.request()
         await running
-    return {"calls": round(counted / NUMBER, 1)}
+    return {"calls": round(counted[0] / NUMBER, 1)}
+
+
+async def plan_cron_entries(bench: Bench) -> Costs:
+    """Python functions that the scheduler calls for a cron entry, in its first and next plan."""
+    name = f"{MODULE}:Noop"
+    async with bench.app() as app:
+        store, number = Periodic(app.broker, "nonet"), 1000
+        memory = Memory(app.stores.mirror, app.settings.may_have_sql)
+        loop = PeriodicLoop(app.client, store, memory, timedelta(seconds=60))
+        term = await Leadership(app.broker, "nonet").lead("budget", 3600, "{}") or ""
+        counts = []
+        for _ in range(2):
+            entries = [
+                Entry(f"{name}||{n}", name, None, str(n), CronSchedule(f"{n % 60} 3 * * 1"), {})
+                for n in range(number)
+            ]
+            loop.adopt(entries)
+            with counting_calls() as counted:
+                await loop.tick(term, may_fire=False)
+            counts.append(round(counted[0] / number, 1))
+    return {"calls": counts[0], "calls if unchanged": counts[1]}
 
 
 SCENARIOS: dict[str, Callable[[Bench], Awaitable[Costs]]] = {
@@ -239,6 +272,7 @@ SCENARIOS: dict[str, Callable[[Bench], Awaitable[Costs]]] = {
     "promote": promote,
     "idle worker": idle,
     "worker in Python": calls_in_python,
+    "plan of cron entries": plan_cron_entries,
 }
 
 

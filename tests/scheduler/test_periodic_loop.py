@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -307,6 +308,51 @@ async def test_what_waits_is_planned_anew_when_its_entry_changes(rig: Rig) -> No
     assert envelope.args == {"depth": 2} or 2 in dict(envelope.args).values()
     await rig.app.broker.settle(delivery, "done", b"document")
     assert await rig.at(loop, 20) == [20]
+
+
+async def test_only_what_has_changed_is_planned_again(rig: Rig) -> None:
+    """An unchanged entry keeps its progress; what changed, and a plan that failed, is stored."""
+    one, other = entry(name="one", args={"depth": 1}), entry(name="other")
+    loop = rig.loop(one, other)
+    await rig.at(loop, 5)
+    store, sent = loop._store.plan, []
+
+    async def listen(term: str, changes: Any) -> Any:
+        sent.append([change.entry for change in changes])
+        return await store(term, changes) if len(sent) != 3 else None
+
+    loop._store.plan = listen  # type: ignore[method-assign]
+    truth = replace(one, args={"depth": True})  # equal to 1, but another argument
+    for entries in ([replace(one), other], [truth, other], [truth, entry(name="new")]):
+        loop.adopt(entries)
+        with suppress(DeposedError):
+            await loop.tick(rig.term)
+    await loop.tick(rig.term)
+    failed = [entry(name="new").key, other.key]
+    assert sent == [[], [one.key], failed, [one.key, *failed]]
+    assert await rig.at(loop, 10) == [10, 10]
+
+
+async def test_a_frequent_entry_waits_for_no_crowd(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of many that are due, each tick fires a few: those that waited, and those that fire often."""
+    monkeypatch.setattr(periodic, "_BATCH", 4)
+    hourly = CronSchedule("0 * * * *")
+    crowd = [entry("Shared", name=f"{number:02}", schedule=hourly) for number in range(40)]
+    often = entry("Shared", "often", schedule=IntervalSecondsSchedule(1))
+    loop = rig.loop(*crowd, often)
+    assert await rig.at(loop, 3598) == []
+    assert await rig.at(loop, 3599) == [3599]
+    rig.now = START + timedelta(seconds=3600)
+    ran, pauses = [], []
+    for _ in range(12):
+        pauses.append(await loop.tick(rig.term))
+        ran.append(await rig.run_all())
+        rig.now += timedelta(milliseconds=200)
+    assert ran[0] == [3600] * 4 and sorted(ran[5]) == [3600, 3600, 3600, 3601]
+    assert sum(seconds.count(3600) for seconds in ran) == len(crowd) + 1
+    assert pauses[0] == 0.0
 
 
 async def test_what_is_adopted_while_a_plan_is_made_is_planned_next(rig: Rig) -> None:

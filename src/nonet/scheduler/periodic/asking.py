@@ -13,7 +13,7 @@ from typing import Any
 from nonet.base.errors import ConfigurationError
 from nonet.daemon.service import retrieve
 from nonet.scheduler.threads import Answer, in_thread_of_its_own
-from nonet.tasks.schedules import SCHEDULES, IntervalSecondsSchedule, TaskScheduleBase
+from nonet.tasks.schedules import SCHEDULES, CronSchedule, IntervalSecondsSchedule, TaskScheduleBase
 
 _LONGEST_SECONDS = 2.0
 _AT_A_TIME = 16
@@ -33,19 +33,28 @@ class Asker:
         self._silent: dict[str, asyncio.Future[Any]] = {}
 
     async def ask(
-        self, key: str, schedule: TaskScheduleBase, question: Callable[[], Answer]
+        self,
+        key: str,
+        schedule: TaskScheduleBase,
+        question: Callable[[], Answer],
+        *,
+        is_brief: bool = False,
     ) -> Answer:
         """Return what `question` returns, or raise what it raises.
 
         Args:
             key: key of the entry.
             schedule: the schedule that the question is about.
+            is_brief: the question is for a few occurrences only. A cron schedule answers it in
+                microseconds; a thread would take longer to start on it.
 
         Raises:
             ConfigurationError: the schedule does not answer in time, or has not answered an earlier
                 question yet.
         """
-        if type(schedule) is IntervalSecondsSchedule:
+        if type(schedule) is IntervalSecondsSchedule or (
+            is_brief and type(schedule) is CronSchedule
+        ):
             return question()
         if type(schedule) in SCHEDULES.values():  # may take long, but never hangs
             return await asyncio.get_running_loop().run_in_executor(self._of_ours, question)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import heapq
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -43,6 +44,11 @@ _LONGEST_BROKEN = timedelta(seconds=320)
 # A waiting entry pauses for this many times as long as its schedule took to answer.
 _SHARE = 20
 _MOST_PROBLEMS = 20
+# Entries that are fired at the same time. When thousands are due, further entries may become due
+# meanwhile: they are looked for after each batch.
+_BATCH = 100
+# An entry that is less late than this has few occurrences to decide on.
+_LITTLE_LATE = timedelta(minutes=1)
 
 _ANY_LATENESS = timedelta(seconds=1e9)
 
@@ -110,7 +116,7 @@ class PeriodicLoop:
         *,
         may_fire: bool = True,
     ) -> float:
-        """Submit the due occurrences of every entry; a failing entry does not delay the others.
+        """Submit the due occurrences of some entries; a failing entry does not delay the others.
 
         Args:
             goes_on: called before each occurrence; returns False if a stop is requested or the
@@ -119,7 +125,7 @@ class PeriodicLoop:
                 late.
 
         Returns:
-            Seconds until something is due.
+            Seconds until something is due; 0 if more entries are due already.
 
         Raises:
             DeposedError: another scheduler leads.
@@ -130,21 +136,25 @@ class PeriodicLoop:
         await self._plan(term, now)
         if not may_fire:
             return _LONGEST_PAUSE
-        found = self._due_at(now)
+        due = [item for item in self._planned.values() if item.look and item.look <= now]
+        found = _batch(due)
         decisions = await asyncio.gather(
             *(self._decide(planned, now) for planned in found), return_exceptions=True
         )
-        for planned, decision in zip(found, decisions, strict=True):
-            if not goes_on() or self._planned_for != self._plan_for(term):
-                return 0.0
-            await self._look_at(term, planned, decision, _since(now, asked), goes_on)
-        self._looked = now
+        ends = await asyncio.gather(
+            *(
+                self._look_at(term, planned, decision, _since(now, asked), goes_on)
+                for planned, decision in zip(found, decisions, strict=True)
+            ),
+            return_exceptions=True,
+        )
+        if error := next((end for end in ends if isinstance(end, BaseException)), None):
+            raise error
+        if not all(ends):
+            return 0.0
+        if len(found) == len(due):
+            self._looked = now
         return self._pause(_since(now, asked))
-
-    def _due_at(self, now: datetime) -> list[Planned]:
-        """Return the entries to check, the longest waiting first."""
-        found = [item for item in self._planned.values() if item.look and item.look <= now]
-        return sorted(found, key=lambda item: item.look or now)
 
     def _pause(self, now: datetime) -> float:
         looks = [planned.look for planned in self._planned.values() if planned.look]
@@ -164,8 +174,10 @@ class PeriodicLoop:
         self._plan_wait = min(2 * self._plan_wait, _LONGEST_BROKEN) if is_due else _BROKEN_WAIT
         if term != self._term:
             self._term, self._began, self._looked = term, now, None
+        keeps = self._planned_for is not None and self._planned_for[:2] == wanted[:2]
+        self._planned_for = None  # if Redis fails meanwhile, all entries are planned again
         plan = await self._planner.plan(
-            self._entries, Situation(term, now, self._looked, self._planned)
+            self._entries, Situation(term, now, self._looked, self._planned, keeps)
         )
         self._planned = plan.planned
         self._planned_for = wanted  # other entries may have been adopted meanwhile
@@ -182,7 +194,10 @@ class PeriodicLoop:
         decision: tuple[Due, timedelta] | BaseException,
         now: datetime,
         goes_on: Callable[[], bool],
-    ) -> None:
+    ) -> bool:
+        """Fire an entry; return False if it was left to the next tick."""
+        if not goes_on() or self._planned_for != self._plan_for(term):
+            return False
         try:
             if isinstance(decision, BaseException):
                 raise decision
@@ -195,6 +210,7 @@ class PeriodicLoop:
                 raise
             self._note_problem(planned.entry.key, summarize(error))
             planned.look = now + _BROKEN_WAIT
+        return True
 
     def _note_problem(self, key: str, why: ErrorSummary) -> None:
         text = why.brief
@@ -236,7 +252,8 @@ class PeriodicLoop:
         question = partial(
             self._due_of, entry, planned.base or planned.last, now, planned=planned.next
         )
-        decision = await self._asker.ask(entry.key, entry.schedule, question)
+        is_brief = planned.next is not None and now - planned.next < _LITTLE_LATE
+        decision = await self._asker.ask(entry.key, entry.schedule, question, is_brief=is_brief)
         if planned.missed and decision.steps:
             first, *others = decision.steps
             steps = [replace(first, missed=first.missed + planned.missed), *others]
@@ -325,6 +342,19 @@ class PeriodicLoop:
         )
         task = task_class.arguments.build(entry.args)
         return self._client.envelopes.prepare(task, options, trace=trace, schedule=entry.schedule)
+
+
+def _batch(due: list[Planned]) -> list[Planned]:
+    """Return the due entries to fire next, the longest waiting first.
+
+    Half of a full batch are those that fired last: a delay hurts an entry that fires each second
+    more than one that fires each day.
+    """
+    due = sorted(due, key=lambda item: item.look or item.last)
+    if len(due) <= _BATCH:
+        return due
+    half = _BATCH // 2
+    return [*due[:half], *heapq.nlargest(half, due[half:], key=lambda item: item.last)]
 
 
 def _since(now: datetime, asked: float) -> datetime:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from nonet.base import keys
@@ -59,10 +60,15 @@ class Entry:
     jitter: float = 0
     misfire_grace: float | None = None
 
-    @property
+    @cached_property
+    def description(self) -> str:
+        """Its schedule, in a text that is the same after a restart."""
+        return describe(self.schedule)
+
+    @cached_property
     def prints(self) -> tuple[str, str]:
         """Fingerprints of schedule and arguments: when one changes, the entry is replanned."""
-        return _digest(describe(self.schedule)), _digest(stable(self.args))
+        return _digest(self.description), _digest(stable(self.args))
 
 
 def periodic_classes(registry: Registry) -> dict[str, PeriodicClass]:

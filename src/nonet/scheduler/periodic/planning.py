@@ -1,6 +1,7 @@
 """Update the periodic entries in Redis to a plan, and determine where each entry continues.
 
-A plan is made in a new term, in a new epoch of Redis, and when the configuration has changed.
+A plan is made in a new term, in a new epoch of Redis, and when the configuration has changed. In
+the last case, entries that have not changed are not planned again.
 """
 
 from __future__ import annotations
@@ -20,7 +21,6 @@ from nonet.scheduler.periodic.plan import Entry
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.periodic import Change, Fired, Periodic
 from nonet.tasks.schedules import MICROSECOND, next_after, takes_after
-from nonet.tasks.schedules.description import describe
 
 logger = logging.getLogger(__name__)
 
@@ -64,12 +64,21 @@ class Situation:
         now: current time, by the clock of the server.
         looked: when the previous plan last fired due entries; None: another leader made it.
         before: the progress of the entries in the previous plan.
+        keeps: the previous plan was made in this term and epoch, so it holds for unchanged entries.
     """
 
     term: str
     now: datetime
     looked: datetime | None
     before: Mapping[str, Planned]
+    keeps: bool = False
+
+    def kept(self, entry: Entry) -> Planned | None:
+        """Return the progress of an entry that need not be planned again."""
+        before = self.before.get(entry.key) if self.keeps else None
+        # The fingerprints tell 1 from True.
+        is_same = before and before.entry == entry and before.entry.prints == entry.prints
+        return before if is_same else None
 
 
 @dataclass(frozen=True)
@@ -105,23 +114,26 @@ class Planner:
             DeposedError: another scheduler leads.
             ServerUnreachableError: Redis does not answer.
         """
+        kept = {entry.key: last for entry in entries if (last := situation.kept(entry))}
+        todo = [entry for entry in entries if entry.key not in kept]
         fired = await self._store.fired()
         remembered = await self._memory.recall()
         found = await asyncio.gather(
             *(
                 self._attempt(entry, fired.get(entry.key), remembered.get(entry.key), situation)
-                for entry in entries
+                for entry in todo
             )
         )
         changes = [item[0] for item in found if isinstance(item, tuple)]
-        planned = {
+        planned = kept | {
             # The entry need not be checked before its next occurrence. Without a next occurrence,
             # its schedule is exhausted.
             entry.key: Planned(entry, item[1], item[0].next, next=item[0].next)
-            for entry, item in zip(entries, found, strict=True)
+            for entry, item in zip(todo, found, strict=True)
             if entry.enabled and isinstance(item, tuple)
         }
-        known = await self._store.known() - {entry.key for entry in entries}
+        keys = {entry.key for entry in entries}
+        known = await self._store.known() - keys
         gone = [Change("drop", key, key.partition("|")[0]) for key in sorted(known)]
         withdrawn = await self._store.plan(situation.term, [*changes, *gone])
         if withdrawn is None:
@@ -129,11 +141,11 @@ class Planner:
         for change in changes:
             if change.entry in withdrawn and change.again and change.entry in planned:
                 planned[change.entry].last = change.again
-                planned[change.entry].look = situation.now
+                planned[change.entry].look, planned[change.entry].next = situation.now, None
         self._remember(planned, {entry.key for entry in entries if entry.enabled}, remembered)
         problems = {
             entry.key: item
-            for entry, item in zip(entries, found, strict=True)
+            for entry, item in zip(todo, found, strict=True)
             if isinstance(item, ErrorSummary)
         }
         return Plan(planned, problems)
@@ -213,7 +225,7 @@ class Planner:
         stored = await self._store.next_of(entry.key) if is_asked_once and is_known else None
         after = now if is_asked_once else last
         return stored or await self._asker.ask(
-            entry.key, schedule, lambda: next_after(schedule, after)
+            entry.key, schedule, lambda: next_after(schedule, after), is_brief=True
         )
 
 
@@ -230,7 +242,7 @@ def shown(entry: Entry) -> dict[str, object]:
         "task": entry.task_name,
         "vo": entry.vo or "",
         "name": entry.name,
-        "schedule": describe(entry.schedule),
+        "schedule": entry.description,
         "origin": entry.origin,
         "enabled": entry.enabled,
         "overlap": entry.overlap or "",

@@ -63,11 +63,14 @@ class Change:
 
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments for the script."""
-        why = "withdrawn: its periodic entry was changed, disabled or deleted"
-        withdrawn = ResultDocument(self.task, 0, time.time(), error=why, reason="cancelled")
+        withdrawn = b""
+        if self.verb not in ("new", "same"):
+            why = "withdrawn: its periodic entry was changed, disabled or deleted"
+            document = ResultDocument(self.task, 0, time.time(), error=why, reason="cancelled")
+            withdrawn = encode(document)
         return (
             *(self.verb, self.entry, _text(self.last), _text(self.again), ".".join(self.prints)),
-            *(_text(self.next), json.dumps(self.shown, default=str), encode(withdrawn)),
+            *(_text(self.next), json.dumps(self.shown, default=str), withdrawn),
         )
 
 

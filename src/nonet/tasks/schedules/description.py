@@ -53,6 +53,8 @@ def described(text: str) -> TaskScheduleBase | None:
 
 def stable(value: object) -> str:
     """Return a text that is the same in every process: sets and keys sorted, no addresses."""
+    if isinstance(value, str | int | float):
+        return repr(value)
     if isinstance(value, Mapping):
         items = sorted(f"{stable(key)}: {stable(item)}" for key, item in value.items())
         return f"{{{', '.join(items)}}}"
