@@ -565,13 +565,13 @@ async def test_what_is_told_of_a_child_at_once_is_heard(
     isolated: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The fork server answers before who asked it goes on; the child is no less ready."""
-    connect = Channel.of_worker
+    connect = Channel.open
 
-    async def late(connection: socket.socket) -> Channel:
+    async def late(self: Channel, connection: socket.socket) -> None:
         await asyncio.to_thread(time.sleep, 0.2)  # the loop hears meanwhile
-        return await connect(connection)
+        await connect(self, connection)
 
-    monkeypatch.setattr(Channel, "of_worker", late)
+    monkeypatch.setattr(Channel, "open", late)
     async with isolated.app() as app:
         server = ForkServer(app.settings, isolated.settings["NONET_REDIS_URL"], app.middlewares)
         await server.start()

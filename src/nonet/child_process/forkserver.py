@@ -75,8 +75,8 @@ class _Child:
     number: int
     pid: int
     bounds: Bounds = field(default_factory=Bounds)
-    fence: str = ""
     why: str = ""
+    attempt: int = 0  # the one that it was killed for
     process: subprocess.Popen[bytes] | None = None  # None: it was forked
 
 
@@ -171,7 +171,7 @@ class ForkServer:
             if isinstance(message, Kill):
                 self._kill(found, "asked")
             elif isinstance(message, Guard):
-                found.bounds, found.fence = _bounds(message, found.pid), message.fence
+                found.bounds = _bounds(message, found.pid)
             else:
                 found.bounds = Bounds()
 
@@ -191,7 +191,7 @@ class ForkServer:
                 pid = process.pid
         except OSError as error:  # too many processes, or no memory
             logger.error("no child process: %s", error)
-            self._send(Exited(number, 1, "", "", 0.0, 0))
+            self._send(Exited(number, 1, "", 0, 0.0, 0))
             return
         finally:
             os.close(connection)
@@ -213,24 +213,33 @@ class ForkServer:
         return pid
 
     def _next_check(self) -> float:
-        now = time.monotonic()
-        times = (c.bounds.next_look(self._board[c.number], now) for c in self._children.values())
-        return min(times, default=math.inf)
+        now, board = time.monotonic(), self._board
+        return min(
+            (
+                child.bounds.next_look(board.lease(child.number), board.kill_at(child.number), now)
+                for child in self._children.values()
+            ),
+            default=math.inf,
+        )
 
     def _enforce(self) -> None:
         now = time.monotonic()
         for child in self._children.values():
+            # Read before the deadlines, see `Board.open`.
+            attempt = child.bounds.attempt or self._board.attempt(child.number)
+            ends = self._board.lease(child.number), self._board.kill_at(child.number)
             memory, cpu = 0, 0.0
             if child.bounds.is_measured:
                 pids = [child.pid, *descendants(child.pid)]
                 memory, cpu = all_resident(pids), sum(map(cpu_seconds, pids))
-            why = child.bounds.exceeded(self._board[child.number], now, memory, cpu)
+            why = child.bounds.exceeded(*ends, now, memory, cpu)
             if why and not child.why:
-                self._kill(child, why)
+                self._kill(child, why, attempt)
 
-    def _kill(self, child: _Child, why: str) -> None:
+    def _kill(self, child: _Child, why: str, attempt: int = 0) -> None:
         """Kill a child and all its descendants, including those in other process groups."""
-        child.why = child.why or why
+        if not child.why:
+            child.why, child.attempt = why, attempt or self._board.attempt(child.number)
         started = descendants(child.pid)
         _kill_quietly(os.killpg, child.pid)
         for pid in (child.pid, *started):  # those that have left the group
@@ -261,7 +270,7 @@ class ForkServer:
                     process.returncode = code
                     process.stdin.close()
                 cpu, rss = usage.ru_utime + usage.ru_stime, most_resident(usage)
-                self._send(Exited(found.number, code, found.why, found.fence, cpu, rss))
+                self._send(Exited(found.number, code, found.why, found.attempt, cpu, rss))
                 self._remove(self._workdirs / str(found.number))
 
     def _remove(self, directory: Path) -> None:
@@ -349,7 +358,7 @@ def _load(set_up: SetUp) -> Nonet | None:
 
 def _bounds(message: Guard, pid: int) -> Bounds:
     spent = sum(map(cpu_seconds, [pid, *descendants(pid)])) if message.cpu else 0.0
-    return Bounds(message.kill_at, message.memory, message.cpu and message.cpu + spent)
+    return Bounds(message.attempt, message.memory, message.cpu and message.cpu + spent)
 
 
 def _kill_quietly(kill: Callable[[int, int], None], pid: int) -> None:

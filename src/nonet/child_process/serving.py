@@ -32,16 +32,17 @@ from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.execute import Tools, carry_out, identify
 from nonet.worker.children.board import Board
-from nonet.worker.children.processes import begin_peak, peak
+from nonet.worker.children.processes import begin_peak, has_children, peak
 from nonet.worker.children.wire import (
+    FOR_CHILD,
     Admit,
     Admitted,
-    Begun,
     Channel,
     Concluded,
     Cut,
     Hello,
     Judge,
+    Message,
     Progressed,
     Run,
 )
@@ -69,10 +70,8 @@ async def _serve(application: Nonet, connection: socket.socket, board: Board, nu
     )
     async with traces, application, application.injector() as injector:
         application.client.live_config.log_level = logging.DEBUG  # the worker logs it already
-        channel = await Channel.of_child(connection)
-        channel.send(Hello())
         with ThreadPoolExecutor(2, thread_name_prefix="nonet-task") as threads:
-            await _Serving(application, injector, channel, threads, board, number).run()
+            await _Serving(application, injector, threads, board, number).run(connection)
 
 
 class _Serving:
@@ -80,7 +79,6 @@ class _Serving:
         self,
         application: Nonet,
         injector: Injector,
-        channel: Channel,
         threads: ThreadPoolExecutor,
         board: Board,
         number: int,
@@ -93,7 +91,8 @@ class _Serving:
             settings.crash_limit,
             self._client.cipher,
         )
-        self._channel = channel
+        self._channel = Channel(FOR_CHILD, self._process)
+        self._closed = asyncio.Event()
         self._board = board
         self._number = number
         self._attempts: dict[str, Attempt] = {}  # by fence
@@ -112,19 +111,26 @@ class _Serving:
             middlewares=self._client.middlewares,
         )
 
-    async def run(self) -> None:
+    async def run(self, connection: socket.socket) -> None:
         """Process messages until the worker closes the connection."""
-        while (message := await self._channel.receive()) is not None:
-            if isinstance(message, Run):
-                self._begin(self._run(message), message.delivery.id)
-            elif isinstance(message, Judge):
-                self._begin(self._judge(message), message.delivery.id)
-            elif isinstance(message, Cut):
-                self._cut(message)
-            elif (admitted := self._admitted.pop(message.fence, None)) and not admitted.done():
-                admitted.set_result(message)
+        await self._channel.open(connection)
+        self._channel.send(Hello())
+        await self._closed.wait()
         for work in self._work:
             work.cancel()
+
+    def _process(self, message: Message | None) -> None:
+        if isinstance(message, Run):
+            self._begin(self._run(message), message.delivery.id)
+        elif isinstance(message, Judge):
+            self._begin(self._judge(message), message.delivery.id)
+        elif isinstance(message, Cut):
+            self._cut(message)
+        elif isinstance(message, Admitted):
+            if (admitted := self._admitted.pop(message.fence, None)) and not admitted.done():
+                admitted.set_result(message)
+        else:
+            self._closed.set()
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
         # A new context, so that no attempt sees the context variables of another one.
@@ -135,7 +141,7 @@ class _Serving:
 
     async def _run(self, message: Run) -> None:
         delivery = message.delivery
-        self._channel.send(Begun(delivery.fence))
+        self._board.receive(self._number)
         attempt = Attempt(delivery, message.since)
         self._attempts[delivery.fence] = attempt
         continue_trace(message.trace)
@@ -159,7 +165,7 @@ class _Serving:
             conclusion.is_left_over = True
         else:
             attempt.context.remove_workdir()
-        await self._end(attempt, conclusion)
+        self._end(attempt, conclusion)
 
     def _report(self, fence: str, fraction: float | None, text: str) -> None:
         # Sent at once, even if the code of the attempt blocks this event loop.
@@ -180,11 +186,10 @@ class _Serving:
         await self._client.live_config.follow(message.config_version)
         if identify(attempt, self._tools) is None:
             outcome = Failed(message.crash.error(), crashed=not message.is_counted)
-            await self._end(attempt, self._concluder.conclude(attempt, outcome))
+            self._end(attempt, self._concluder.conclude(attempt, outcome))
 
-    async def _end(self, attempt: Attempt, conclusion: Conclusion) -> None:
-        self._channel.send(Concluded(attempt.delivery.fence, conclusion))
-        await self._channel.flush()
+    def _end(self, attempt: Attempt, conclusion: Conclusion) -> None:
+        self._channel.send(Concluded(attempt.delivery.fence, conclusion, has_children()))
 
     def _cut(self, message: Cut) -> None:
         attempt = self._attempts.get(message.fence)
@@ -194,7 +199,7 @@ class _Serving:
             attempt.cut(message.reason)
 
     def _check(self, attempt: Attempt) -> None:
-        if time.monotonic() >= self._board[self._number]:
+        if time.monotonic() >= self._board.lease(self._number):
             attempt.context.lose_lease("the lease could not be renewed in time")
 
     async def _admit(self, attempt: Attempt, lines: str) -> str | None:

@@ -325,9 +325,8 @@ class _Group:
     async def run(self) -> None:
         """Send all attempts to the child and wait until each has ended."""
         await self._isolated.accuse([item.attempt.delivery.id for item in self._running.values()])
-        self._child.server.board.open(
-            self._child.number, min(item.attempt.deadline for item in self._running.values())
-        )
+        first = min(item.attempt.deadline for item in self._running.values())
+        self._child.server.board.open(self._child.number, first, self._child.attempts + 1)
         for fence, item in self._running.items():
             item.attempt.share_deadline(partial(self._extend, fence))
             item.begin(self._isolated, self._child)

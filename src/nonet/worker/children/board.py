@@ -1,7 +1,7 @@
-"""The deadlines of child processes, in memory shared by worker, fork server and children.
+"""What the children run and until when, in memory shared by worker, fork server and children.
 
-The worker's watchdog writes them even while the event loop is blocked. The fork server reads them
-even after the worker has died.
+The worker's watchdog writes deadlines even while the event loop is blocked. The fork server reads
+them even after the worker has died. No message is needed for what is written here.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ import tempfile
 import threading
 
 CELLS = 4096
-_BYTES = 8 * CELLS
+# What the board has of each child: when its lease ends, when to kill it in any case (both by the
+# monotonic clock, which all processes share; 0: never), the number of the attempt that it was sent,
+# and of the attempt that it has received.
+_LEASE, _KILL_AT, _SENT, _RECEIVED = range(4)
+_WIDTH = 4
+_BYTES = 8 * _WIDTH * CELLS
 
 
 class Board:
-    """One deadline for each child, by the monotonic clock, which all processes share.
+    """Deadlines and attempts of children, by the number of the child.
 
     Args:
         fd: file descriptor of a board that another process has created; None creates a board.
@@ -36,25 +41,65 @@ class Board:
         self._lock = threading.Lock()
         self._is_closed = False
 
-    def __getitem__(self, number: int) -> float:
-        return self._cells[number]
+    def lease(self, number: int) -> float:
+        """Return when the lease of a child's attempt ends; 0: it has none."""
+        return self._cells[_WIDTH * number + _LEASE]
 
-    def open(self, number: int, deadline: float) -> None:
-        """Set the first deadline of a child for an attempt."""
+    def kill_at(self, number: int) -> float:
+        """Return when to kill a child in any case; 0: never."""
+        return self._cells[_WIDTH * number + _KILL_AT]
+
+    def attempt(self, number: int) -> int:
+        """Return the number of the attempt that a child was sent."""
+        return int(self._cells[_WIDTH * number + _SENT])
+
+    def reset(self, number: int) -> None:
+        """Prepare for a new child."""
+        start = _WIDTH * number
         with self._lock:
-            self._cells[number] = deadline
+            for cell in range(start, start + _WIDTH):
+                self._cells[cell] = 0.0
+
+    def open(self, number: int, deadline: float, attempt: int, kill_at: float = 0.0) -> None:
+        """Write what a child is about to run."""
+        start = _WIDTH * number
+        with self._lock:
+            # The number first: a deadline never belongs to an earlier attempt than the number.
+            self._cells[start + _SENT] = attempt
+            self._cells[start + _KILL_AT] = kill_at
+            self._cells[start + _LEASE] = deadline
+
+    def receive(self, number: int) -> None:
+        """Record, in the child, that it has received the attempt."""
+        start = _WIDTH * number
+        self._cells[start + _RECEIVED] = self._cells[start + _SENT]
+
+    def has_received(self, number: int) -> bool:
+        """Whether the child has received the attempt that it was sent."""
+        start = _WIDTH * number
+        with self._lock:
+            return not self._is_closed and (
+                0 < self._cells[start + _SENT] == self._cells[start + _RECEIVED]
+            )
+
+    def end(self, number: int) -> None:
+        """Record that the attempt of a child has ended; its lease stays until `clear`."""
+        with self._lock:
+            if not self._is_closed:
+                self._cells[_WIDTH * number + _KILL_AT] = 0.0
 
     def extend(self, number: int, deadline: float) -> None:
         """Extend a deadline unless it was cleared; from any thread."""
         with self._lock:
-            if not self._is_closed and self._cells[number]:
-                self._cells[number] = max(deadline, self._cells[number])
+            cell = _WIDTH * number + _LEASE
+            if not self._is_closed and self._cells[cell]:
+                self._cells[cell] = max(deadline, self._cells[cell])
 
     def clear(self, number: int) -> None:
         """Remove a deadline: the child runs no attempt."""
         with self._lock:
             if not self._is_closed:
-                self._cells[number] = 0.0
+                self._cells[_WIDTH * number + _LEASE] = 0.0
 
     def close(self) -> None:
         """Release the memory in this process."""

@@ -75,14 +75,7 @@ class Children:
         Raises:
             ForkServerError: no child could be started.
         """
-        taking = asyncio.ensure_future(self._take(fresh=fresh))
-        try:
-            child = await asyncio.shield(taking)
-        except asyncio.CancelledError:
-            taking.add_done_callback(self._return_unused)
-            raise
-        except (OSError, RuntimeError) as error:  # too many files, processes or threads
-            raise ForkServerError(f"no child process: {error}") from None
+        child = (None if fresh else self._idle_child()) or await self._spawned(fresh=fresh)
         try:
             yield child
         finally:
@@ -130,11 +123,24 @@ class Children:
 
     # ---- the pool -------------------------------------------------------------------------------
 
-    async def _take(self, *, fresh: bool) -> Child:
-        while self._idle and not fresh:
+    def _idle_child(self) -> Child | None:
+        while self._idle:
             child = self._idle.pop()
-            if not child.exited.done():
+            if child.server.is_alive and not child.exited.done():
                 return child
+        return None
+
+    async def _spawned(self, *, fresh: bool) -> Child:
+        spawning = asyncio.ensure_future(self._spawn(fresh=fresh))
+        try:
+            return await asyncio.shield(spawning)
+        except asyncio.CancelledError:
+            spawning.add_done_callback(self._return_unused)
+            raise
+        except (OSError, RuntimeError) as error:  # too many files, processes or threads
+            raise ForkServerError(f"no child process: {error}") from None
+
+    async def _spawn(self, *, fresh: bool) -> Child:
         return await (await self._living_server()).spawn(is_fresh=fresh)
 
     def _return_unused(self, taking: asyncio.Future[Child]) -> None:
@@ -176,9 +182,12 @@ class Children:
         settings = self._settings
         if 0 < settings.child_max_tasks <= child.attempts:
             return True
-        if len(children_of(child.pid)) > _MOST_LEFT:  # includes zombies
+        # Zombies count, too.
+        if child.has_processes and len(children_of(child.pid)) > _MOST_LEFT:
             return True
-        return 0 < settings.child_max_rss < resident(child.pid)
+        # Reading its memory takes longer than a short task.
+        limit = settings.child_max_rss
+        return 0 < limit < child.peak and limit < resident(child.pid)
 
     def _let_end(self, child: Child) -> None:
         """Let a child exit in the background."""

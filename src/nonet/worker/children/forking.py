@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import shutil
 import signal
@@ -28,6 +29,7 @@ from nonet.tasks.middleware import Middlewares
 from nonet.telemetry.logs import process_description
 from nonet.worker.children.board import CELLS, Board
 from nonet.worker.children.wire import (
+    OF_CHILD,
     OF_FORK_SERVER,
     READ_BYTES,
     Channel,
@@ -75,10 +77,14 @@ class Child:
         server: the fork server that started it.
         exited: how it ended; None if its fork server died, too.
         inbox: its messages; None after it has disconnected.
+        channel: the connection to it.
         attempts: how many attempts it has received.
         is_busy: whether it runs an attempt, or code of the last one still runs.
         cpu: CPU time of its earlier attempts, in seconds.
         pid: its process id; 0 until it is known.
+        had_received: whether it had received its last attempt when it ended.
+        has_processes: whether it had child processes after its last attempt.
+        peak: the most memory in bytes of its last attempt, unless that is unknown.
     """
 
     number: int
@@ -89,8 +95,18 @@ class Child:
     is_busy: bool = False
     cpu: float = 0.0
     pid: int = 0
-    channel: Channel = field(init=False)
-    pump: asyncio.Task[None] | None = field(default=None, repr=False)
+    had_received: bool = False
+    has_processes: bool = True
+    peak: float = math.inf
+    channel: Channel = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.channel = Channel(OF_CHILD, self.inbox.put_nowait)
+
+    @property
+    def has_received(self) -> bool:
+        """Whether it has received its last attempt: then the task may be to blame for its death."""
+        return self.had_received or self.server.board.has_received(self.number)
 
 
 class ForkServer:
@@ -199,7 +215,7 @@ class ForkServer:
             raise ForkServerError(f"the limit of {CELLS} child processes is reached")
         ours, theirs = socket.socketpair()
         number = self._free.pop()
-        self.board.clear(number)
+        self.board.reset(number)
         loop = asyncio.get_running_loop()
         # Registered before the request: reports about the child may arrive before this continues.
         child = self._children[number] = Child(number, self, loop.create_future())
@@ -212,8 +228,7 @@ class ForkServer:
             raise
         finally:
             theirs.close()
-        child.channel = await Channel.of_worker(ours)
-        child.pump = loop.create_task(_pump(child), name=f"messages of child {number}")
+        await child.channel.open(ours)
         await self._wait_until_ready(child)
         return child
 
@@ -274,7 +289,7 @@ class ForkServer:
 
     async def close(self) -> None:
         """End the fork server and all its children."""
-        pumps = [child.pump for child in self._children.values() if child.pump is not None]
+        channels = [child.channel for child in self._children.values()]
         self._disconnect()
         process, self._process = self._process, None
         if process is None:
@@ -285,8 +300,8 @@ class ForkServer:
         except subprocess.TimeoutExpired:
             process.kill()
             await asyncio.to_thread(process.wait)
-        if pumps:
-            await asyncio.wait(pumps, timeout=_END_SECONDS)
+        for channel in channels:
+            channel.close()
         self.board.close()
         await self._remove_workdirs()
 
@@ -327,6 +342,7 @@ class ForkServer:
         else:
             child = self._children.pop(message.number, None)
             if child is not None:
+                child.had_received = self.board.has_received(child.number)
                 self._free.append(child.number)
                 _set(child.exited, message)
 
@@ -344,6 +360,7 @@ class ForkServer:
             self._ready.set_result(Ready("it died while it loaded the task modules", ""))
         for child in self._children.values():
             _kill_group(child.pid)
+            child.had_received = self.board.has_received(child.number)
             _set(child.exited, None)
         self._children.clear()
 
@@ -361,13 +378,6 @@ def _as_data(settings: Settings) -> dict[str, Any]:
             value = value.get_secret_value()
         data[name] = str(value) if isinstance(value, Path) else value
     return data
-
-
-async def _pump(child: Child) -> None:
-    while (message := await child.channel.receive()) is not None:
-        child.inbox.put_nowait(message)
-    child.inbox.put_nowait(None)
-    child.channel.close()
 
 
 def _set(future: asyncio.Future[Any], value: object) -> None:

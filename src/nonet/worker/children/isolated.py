@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
@@ -34,7 +35,6 @@ from nonet.worker.children.forking import Child, ForkServer, ForkServerError
 from nonet.worker.children.wire import (
     Admit,
     Admitted,
-    Begun,
     Concluded,
     Cut,
     Exited,
@@ -137,35 +137,42 @@ class Isolated:
             await self.accuse([attempt.delivery.id])
         trace = current_trace() if attempt.span is not None else ""
         board = child.server.board
-        board.open(child.number, attempt.deadline)  # cleared when the child is given back
+        # The lease is cleared when the child is given back.
+        board.open(child.number, attempt.deadline, child.attempts + 1, self._kill_at(attempt))
         attempt.share_deadline(partial(board.extend, child.number))
+        said = attempt.effective
+        is_measured = bool(said.memory_limit or said.cpu_limit)
         try:
-            child.server.ask(self._guard(attempt, child.number))
+            if is_measured:
+                limits = said.memory_limit or 0, said.cpu_limit or 0.0
+                child.server.ask(Guard(child.number, child.attempts + 1, *limits))
             Children.begin(child, self.run_message(child, attempt, trace))
             ended = await self._ended(child, attempt)
         finally:
-            child.server.ask(Unguard(child.number))
+            attempt.started = attempt.started or child.has_received
+            board.end(child.number)
+            if is_measured:
+                child.server.ask(Unguard(child.number))
             Children.end(child)
-        if isinstance(ended, Conclusion):
-            child.is_busy = ended.is_left_over
-            child.cpu += (ended.usage.cpu if ended.usage else None) or 0.0
-            return ended
+        if isinstance(ended, Concluded):
+            conclusion, usage = ended.conclusion, ended.conclusion.usage or Usage()
+            child.is_busy, child.has_processes = conclusion.is_left_over, ended.has_processes
+            child.cpu += usage.cpu or 0.0
+            child.peak = math.inf if usage.rss is None else usage.rss
+            return conclusion
         child.is_busy = False  # its process is dead
         usage = Usage(wall=time.monotonic() - began)
         if ended is not None:
             usage = Usage(usage.wall, max(0.0, ended.cpu - child.cpu), ended.rss)
         return await self._after_exit(attempt, child, ended, usage)
 
-    def _guard(self, attempt: Attempt, number: int) -> Guard:
-        """Return the limits that the fork server enforces on child `number`."""
-        said = attempt.effective
-        hard = said.time.hard
+    def _kill_at(self, attempt: Attempt) -> float:
+        """Return when the fork server kills the child in any case; 0: never."""
+        hard = attempt.effective.time.hard
         around = 2 * MOST_SECONDS * len(self._client.middlewares.around_attempt)
-        kill_at = time.monotonic() + hard + _KILL_AFTER_SECONDS + around if hard else 0.0
-        limits = said.memory_limit or 0, said.cpu_limit or 0.0
-        return Guard(number, attempt.delivery.fence, kill_at, *limits)
+        return time.monotonic() + hard + _KILL_AFTER_SECONDS + around if hard else 0.0
 
-    async def _ended(self, child: Child, attempt: Attempt) -> Conclusion | Exited | None:
+    async def _ended(self, child: Child, attempt: Attempt) -> Concluded | Exited | None:
         """Wait for the child's conclusion or its death; meanwhile pass on a request to stop."""
         kill: asyncio.TimerHandle | None = None
         try:
@@ -182,14 +189,12 @@ class Isolated:
                     kill = self.stop(child, attempt, kill)
                     continue
                 is_own = getattr(message, "fence", "") == attempt.delivery.fence
-                if isinstance(message, Begun):
-                    attempt.started = attempt.started or is_own
-                elif isinstance(message, Progressed) and is_own:
+                if isinstance(message, Progressed) and is_own:
                     self.report(attempt, message)
                 elif message is None:
                     return await asyncio.shield(self._children.exit_of(child))
                 elif isinstance(message, Concluded) and is_own:
-                    return message.conclusion
+                    return message
         finally:
             if kill is not None:
                 kill.cancel()
@@ -235,7 +240,7 @@ class Isolated:
     ) -> Conclusion:
         """Conclude an attempt whose process died."""
         delivery = attempt.delivery
-        was_killed_for_another = exited and exited.why and exited.fence != delivery.fence
+        was_killed_for_another = exited and exited.why and exited.attempt != child.attempts
         if exited is not None and exited.why == "lease" and attempt.ending.lost is None:
             outcome: Outcome = Lost("the lease could not be renewed in time")
         elif attempt.ending.is_asked:

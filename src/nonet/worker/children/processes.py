@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import resource
 import sys
 from collections.abc import Iterable
@@ -62,6 +61,17 @@ def children_of(pid: int) -> list[int]:
     return found
 
 
+def has_children() -> bool:
+    """Whether this process has children, including zombies; one system call."""
+    if not hasattr(os, "waitid"):
+        return True
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def all_resident(pids: Iterable[int]) -> int:
     """Return the sum of `resident` of several processes."""
     return sum(map(resident, pids))
@@ -78,11 +88,7 @@ def peak() -> int:
 
     If the kernel refused or has no reset, this is the peak since the process started.
     """
-    try:
-        found = re.search(rb"^VmHWM:\s*(\d+) kB", Path("/proc/self/status").read_bytes(), re.M)
-    except OSError:  # not on Linux
-        return most_resident(resource.getrusage(resource.RUSAGE_SELF))
-    return int(found[1]) * 1024 if found else 0
+    return most_resident(resource.getrusage(resource.RUSAGE_SELF))
 
 
 def most_resident(usage: resource.struct_rusage) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 
@@ -68,24 +69,22 @@ class Spawn(Message, frozen=True):
 
 
 class Guard(Message, frozen=True):
-    """Enforce limits on child `number`, which begins an attempt. Its deadline is on the board.
+    """Enforce limits on child `number`, which begins an attempt. Its deadlines are on the board.
 
     Attributes:
-        fence: fence of the delivery.
-        kill_at: when to kill it in any case (monotonic); 0: never.
+        attempt: number of the attempt, as on the board.
         memory: bytes that it may use; 0: no limit.
         cpu: seconds of CPU time that it may use from now on; 0: no limit.
     """
 
     number: int
-    fence: str
-    kill_at: float = 0.0
+    attempt: int
     memory: int = 0
     cpu: float = 0.0
 
 
 class Unguard(Message, frozen=True):
-    """The attempt of child `number` has ended."""
+    """The attempt of child `number`, of which a `Guard` told, has ended."""
 
     number: int
 
@@ -145,14 +144,14 @@ class Exited(Message, frozen=True):
         status: exit code; negative: the signal, see `os.waitstatus_to_exitcode`.
         why: why the fork server killed it: ``lease``, ``time``, ``memory``, ``cpu``, ``asked``, or
             empty if it did not.
-        fence: fence of its last attempt; empty: it had none.
+        attempt: the attempt that it was killed for; 0: it was not killed.
         cpu, rss: CPU time in seconds and peak memory in bytes, over its whole life.
     """
 
     number: int
     status: int
     why: str
-    fence: str
+    attempt: int
     cpu: float
     rss: int
 
@@ -229,12 +228,6 @@ class Hello(Message, frozen=True):
     """The child is ready for an attempt."""
 
 
-class Begun(Message, frozen=True):
-    """The child has received the attempt: from now on the task may be to blame for its death."""
-
-    fence: str
-
-
 class Admit(Message, frozen=True):
     """Request the locks that the task declares, as they differ from the delivery's."""
 
@@ -255,20 +248,22 @@ class Concluded(Message, frozen=True):
 
     Attributes:
         fence: fence of the delivery.
+        has_processes: the child has child processes of its own.
     """
 
     fence: str
     conclusion: Conclusion
+    has_processes: bool = False
 
 
-FromChild = Hello | Begun | Admit | Progressed | Concluded
+FromChild = Hello | Admit | Progressed | Concluded
 
 _ENCODER = msgspec.msgpack.Encoder()
 FOR_FORK_SERVER = msgspec.msgpack.Decoder(ToForkServer)
 OF_FORK_SERVER = msgspec.msgpack.Decoder(FromForkServer)
 FOR_START = msgspec.msgpack.Decoder(Start)
-_FOR_CHILD = msgspec.msgpack.Decoder(ToChild)
-_OF_CHILD = msgspec.msgpack.Decoder(FromChild)
+FOR_CHILD = msgspec.msgpack.Decoder(ToChild)
+OF_CHILD = msgspec.msgpack.Decoder(FromChild)
 
 
 def frame(message: Message) -> bytes:
@@ -288,12 +283,24 @@ class Frames(Generic[_Decoded]):
         self._decoder = decoder
         self._rest = bytearray()
 
+    @property
+    def is_within(self) -> bool:
+        """Whether a message has arrived in part."""
+        return bool(self._rest)
+
     def feed(self, data: bytes) -> list[_Decoded]:
-        """Add what has arrived; return the messages that are complete now."""
+        """Add what has arrived; return the messages that are complete now.
+
+        Raises:
+            msgspec.DecodeError: the data is invalid.
+        """
         self._rest += data
         found = []
         while len(self._rest) >= _LENGTH.size:
-            end = _LENGTH.size + _LENGTH.unpack_from(self._rest)[0]
+            (length,) = _LENGTH.unpack_from(self._rest)
+            if length > _MOST_BYTES:
+                raise msgspec.DecodeError(f"a message of {length} bytes")
+            end = _LENGTH.size + length
             if len(self._rest) < end:
                 break
             found.append(self._decoder.decode(self._rest[_LENGTH.size : end]))
@@ -301,53 +308,72 @@ class Frames(Generic[_Decoded]):
         return found
 
 
-class Channel:
-    """One end of the connection between a worker and a child."""
+class Channel(asyncio.Protocol):
+    """One end of the connection between a worker and a child.
+
+    Args:
+        decoder: decodes what the other side sends.
+        receive: called with each message; with None when the other side has closed, has sent
+            invalid data, or does not complete a message. None is the last.
+    """
 
     def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        decoder: msgspec.msgpack.Decoder[Any],
+        self, decoder: msgspec.msgpack.Decoder[Any], receive: Callable[[Any], None]
     ) -> None:
-        self._reader = reader
-        self._writer = writer
-        self._decoder = decoder
+        self._frames = Frames(decoder)
+        self._receive = receive
+        self._transport: asyncio.Transport | None = None
+        self._rest: asyncio.TimerHandle | None = None
+        self._is_over = False
 
-    @classmethod
-    async def of_worker(cls, connection: socket.socket) -> Channel:
-        """Open the worker's end."""
-        return cls(*await asyncio.open_unix_connection(sock=connection), _OF_CHILD)
-
-    @classmethod
-    async def of_child(cls, connection: socket.socket) -> Channel:
-        """Open the child's end."""
-        return cls(*await asyncio.open_unix_connection(sock=connection), _FOR_CHILD)
-
-    async def receive(self) -> Any:
-        """Return the next message; None: the other side has closed, or sent invalid data."""
-        try:
-            (length,) = _LENGTH.unpack(await self._reader.readexactly(_LENGTH.size))
-            if length > _MOST_BYTES:
-                return None
-            async with asyncio.timeout(_REST_SECONDS):
-                return self._decoder.decode(await self._reader.readexactly(length))
-        except (EOFError, OSError, msgspec.DecodeError, RecursionError, TimeoutError):
-            return None
+    async def open(self, connection: socket.socket) -> None:
+        """Use a connected socket."""
+        await asyncio.get_running_loop().create_unix_connection(lambda: self, sock=connection)
 
     def send(self, message: Message) -> None:
-        """Queue a message; it is dropped if the other side has closed."""
-        self._writer.write(frame(message))
-
-    async def flush(self) -> None:
-        """Wait until the queued messages were sent."""
-        try:
-            await self._writer.drain()
-        except OSError:
-            return  # the next `receive` reports it
+        """Send a message, or queue it; it is dropped if the other side has closed."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(frame(message))
 
     def close(self) -> None:
         """Close this end, even if a process that a task forked has a copy of it."""
+        if self._transport is None or self._transport.is_closing():
+            return
         with suppress(OSError, RuntimeError):  # the other side has closed
-            self._writer.write_eof()
-        self._writer.close()
+            self._transport.write_eof()
+        self._transport.close()
+
+    # ---- called by the event loop ---------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on the messages that are complete."""
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+        try:
+            for message in self._frames.feed(data):
+                self._receive(message)
+        except (msgspec.DecodeError, RecursionError):
+            return self._end()
+        if self._frames.is_within:
+            self._rest = asyncio.get_running_loop().call_later(_REST_SECONDS, self._end)
+
+    def eof_received(self) -> None:
+        """Let the transport close itself."""
+        self._end()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Report the end."""
+        self._end()
+
+    def _end(self) -> None:
+        if self._rest is not None:
+            self._rest.cancel()
+        if not self._is_over:
+            self._is_over = True
+            self._receive(None)
+        self.close()
