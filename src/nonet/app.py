@@ -117,6 +117,8 @@ class Nonet:
         self._is_open = False
         # False in a child process, because its worker has prepared the database.
         self.prepares_sqlite = True
+        # What to use instead of a new one. The fork server makes that of its children.
+        self.made_broker: Broker | None = None
 
     @classmethod
     def from_settings(cls, **options: Any) -> Self:
@@ -156,7 +158,7 @@ class Nonet:
 
     async def _open(self) -> None:
         settings = self.settings
-        stores = await open_stores(settings, self._closing)
+        stores = await open_stores(settings, self._closing, self.made_broker)
         broker = stores.broker
         self.middlewares.extend(registered_middleware())
         self._closing.push_async_callback(close_middleware, self.middlewares)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from acceptance.site import Site
-from daemons import until
+from daemons import lives, until
 
 from nonet.config.settings import load_settings
 from nonet.tasks.middleware import Middlewares
@@ -60,6 +60,42 @@ async def test_a_fork_server_that_does_not_answer_is_replaced(
             async with children.lent(fresh=True):
                 pass
     await until(lambda: not server.is_alive, "it is known to be dead")
+    children._not_before = 0.0  # the first one was started a moment ago
+    async with children.lent(fresh=True) as child:
+        assert child.server is not server
+
+
+async def spare_of(pool: Children) -> int:
+    """The process that the pool forks ahead while it lends another one."""
+    async with pool.lent(fresh=True) as child:
+        await until(lambda: len(pool.pids) == 2, "a spare is there")
+        (spare,) = set(pool.pids) - {child.pid}
+        assert pool._spare is not None
+        await pool._spare
+    assert server_of(pool).in_flight == 0, "it counts for nothing"
+    return spare
+
+
+async def test_the_next_fresh_child_is_forked_meanwhile(children: Children) -> None:
+    """It is lent next, and ends with the pool."""
+    spare = await spare_of(children)
+    async with children.lent(fresh=True) as child:
+        assert child.pid == spare
+    last = await spare_of(children)
+    await children.close()
+    assert not lives(last)
+
+
+async def test_a_spare_that_has_ended_is_not_lent(children: Children) -> None:
+    """Neither one that was killed, nor one whose fork server was replaced."""
+    spare = await spare_of(children)
+    os.kill(spare, signal.SIGKILL)
+    await until(lambda: spare not in children.pids, "its end is known")
+    async with children.lent(fresh=True) as child:
+        assert child.pid != spare
+    spare, server = await spare_of(children), server_of(children)
+    server.kill()
+    await until(lambda: not server.is_alive and not lives(spare), "both are dead")
     children._not_before = 0.0  # the first one was started a moment ago
     async with children.lent(fresh=True) as child:
         assert child.server is not server

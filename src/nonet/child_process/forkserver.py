@@ -35,7 +35,7 @@ from nonet.base.errors import NonetError
 from nonet.child_process.child import STOP_SIGNALS, run_forked, start_child
 from nonet.child_process.guarding import Bounds
 from nonet.child_process.kernel import CAN_FORK, adopt_orphans, ended_child
-from nonet.child_process.loading import load, set_up_process
+from nonet.child_process.loading import load, prepare, set_up_process
 from nonet.worker.children.board import Board
 from nonet.worker.children.processes import (
     all_resident,
@@ -344,6 +344,7 @@ def _load(set_up: SetUp) -> Nonet | None:
         set_up_process(set_up)
         return None
     application = load(set_up)
+    prepare(application)
     if threads := psutil.Process().num_threads() - 1:
         logger.warning(
             "task modules started %d threads on import: child processes are forked without them, "

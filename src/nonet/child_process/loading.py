@@ -7,7 +7,11 @@ from contextlib import suppress
 from importlib import import_module
 
 from nonet.app import Nonet
+from nonet.base.streams import Size
 from nonet.config.settings import plain_settings
+from nonet.stores.stores import make_broker
+from nonet.tasks.secrecy import secret_texts
+from nonet.tasks.task import Isolation
 from nonet.telemetry.logs import describe_process, set_up_logs
 from nonet.telemetry.tracing import are_traces_wanted, load_exporters
 from nonet.worker.children.wire import SetUp
@@ -21,6 +25,18 @@ def load(set_up: SetUp) -> Nonet:
     application.middlewares.extend(recipe.make() for recipe in set_up.middleware)
     _import_for_children(application)
     return application
+
+
+def prepare(application: Nonet) -> None:
+    """Do once, before the forks, what each fresh child would do before its attempt.
+
+    A child that writes to memory copies its pages, which takes longer than the work itself.
+    """
+    settings = application.settings
+    application.made_broker = make_broker(settings, settings.redis_url.get_secret_value())
+    for item in application.registry:
+        if item.cls.isolation is Isolation.FRESH or item.cls.size == Size.LARGE:
+            secret_texts(dict.fromkeys(item.arguments.names), item.cls)  # it remembers the names
 
 
 def set_up_process(set_up: SetUp) -> None:

@@ -49,10 +49,13 @@ logger = logging.getLogger(__name__)
 EMBEDDED = "embedded://"
 
 
-async def open_stores(settings: Settings, closing: AsyncExitStack) -> Stores:
+async def open_stores(
+    settings: Settings, closing: AsyncExitStack, broker: Broker | None = None
+) -> Stores:
     """Open the stores of the namespace in `settings`.
 
     Args:
+        broker: of `make_broker`, if it was made before this process was forked.
         closing: closes them; an embedded server is started first and stopped last.
 
     Raises:
@@ -62,7 +65,10 @@ async def open_stores(settings: Settings, closing: AsyncExitStack) -> Stores:
     if url.startswith(EMBEDDED):
         server = await asyncio.to_thread(start_embedded, settings, closing)
         url, is_new = server.url, server.is_new
-    broker = make_broker(settings, url)
+    if broker is None:
+        broker = make_broker(settings, url)
+    else:
+        broker.wakes.take_name()
     closing.push_async_callback(broker.aclose)
     broker.follow()
     if is_new:

@@ -52,11 +52,16 @@ class Wakes:
     """
 
     def __init__(self, url: str, prefix: str) -> None:
-        self.client: str = new_name()
         self.blocking: AsyncRedis = connect_blocking(url, prefix)
-        self._key = f"{prefix}wake:{self.client}"
+        self._prefix = prefix
+        self.take_name()
         self._waiting: dict[str, set[Wake]] = {}
         self._listener: asyncio.Task[None] | None = None
+
+    def take_name(self) -> None:
+        """Take another name: after a fork, two processes would read the same list."""
+        self.client: str = new_name()
+        self._key = f"{self._prefix}wake:{self.client}"
 
     async def aclose(self) -> None:
         """Stop listening and close the connection."""

@@ -1,4 +1,8 @@
-"""A pool of child processes: lent for an attempt, reused or ended afterwards."""
+"""A pool of child processes: lent for an attempt, reused or ended afterwards.
+
+While an attempt runs in a fresh child, the next one is forked: the spare. It has received nothing,
+so it belongs to no attempt.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from nonet.config.settings import Settings
+from nonet.daemon.service import retrieve
 from nonet.tasks.middleware import Middlewares
 from nonet.worker.children.forking import Child, ForkServer, ForkServerError
 from nonet.worker.children.processes import children_of, resident
@@ -40,6 +45,7 @@ class Children:
         self._starting = asyncio.Lock()
         self._not_before = 0.0
         self._idle: list[Child] = []
+        self._spare: asyncio.Task[Child] | None = None
         self._is_closed = False
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -141,7 +147,25 @@ class Children:
             raise ForkServerError(f"no child process: {error}") from None
 
     async def _spawn(self, *, fresh: bool) -> Child:
-        return await (await self._living_server()).spawn(is_fresh=fresh)
+        server = await self._living_server()
+        if not fresh:
+            return await server.spawn(is_fresh=False)
+        child = await self._take_spare(server) or await server.spawn(is_fresh=True)
+        if self._spare is None and not self._is_closed:
+            self._spare = asyncio.create_task(server.spawn(is_fresh=True), name="spare child")
+            self._spare.add_done_callback(retrieve)
+        return child
+
+    async def _take_spare(self, server: ForkServer) -> Child | None:
+        """Return the spare, unless it has ended, could not be forked or is of an older server."""
+        spare, self._spare = self._spare, None
+        if spare is None:
+            return None
+        try:
+            child = await spare
+        except (ForkServerError, OSError, RuntimeError):
+            return None
+        return child if child.server is server and not child.exited.done() else None
 
     def _return_unused(self, taking: asyncio.Future[Child]) -> None:
         """End a child whose attempt was cancelled before the child was ready."""

@@ -17,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -132,7 +133,8 @@ class ForkServer:
         self._frames = Frames(OF_FORK_SERVER)
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self._children: dict[int, Child] = {}
-        self._free = list(range(CELLS - 1, -1, -1))
+        # Reuse a number as late as possible: it names a directory.
+        self._free = deque(range(CELLS))
         self._workdirs = ""
         self._pong = asyncio.Event()
         self._forks = asyncio.Semaphore(_FORKS_AT_ONCE)
@@ -214,7 +216,7 @@ class ForkServer:
         if not self._free:
             raise ForkServerError(f"the limit of {CELLS} child processes is reached")
         ours, theirs = socket.socketpair()
-        number = self._free.pop()
+        number = self._free.popleft()
         self.board.reset(number)
         loop = asyncio.get_running_loop()
         # Registered before the request: reports about the child may arrive before this continues.
