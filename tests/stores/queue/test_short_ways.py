@@ -32,7 +32,7 @@ async def test_fences_grow_although_the_clock_goes_back(broker: Broker) -> None:
 async def test_one_fetch_gives_a_mutex_to_one_task(broker: Broker) -> None:
     """Although a task before them, which a limiter refuses, has found the mutex free."""
     mutex = MutexLock("job", 1)
-    limiter = RateLimiter("service", "mail", limit=1, window_seconds=60)
+    limiter = RateLimiter("job", "mail", limit=1, window_seconds=60)
     await broker.submit([task("uses the limiter up", limiter), task("refused", mutex, limiter)])
     await broker.submit([task("plain", mutex), task("other", mutex, MutexLock("job", 2))])
     deliveries, _ = await broker.fetch("small-a", "small", 10)
