@@ -46,6 +46,7 @@ from nonet.tasks.task import (
     unbind_sync_submitter,
 )
 from nonet.tasks.workflows import Workflow
+from nonet.telemetry.logs import adopt_structlog
 from nonet.telemetry.masking import keep_secret
 from nonet.telemetry.middleware import close_middleware
 
@@ -109,6 +110,7 @@ class Nonet:
         self.middlewares: Middlewares = Middlewares()
         if load_tasks:
             self.middlewares.extend(installed_middleware(settings.groups))
+            adopt_structlog()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._parts: Parts | None = None
         self._pipelines: Pipelines | None = None

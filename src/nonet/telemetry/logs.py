@@ -1,7 +1,8 @@
 """Log lines of a daemon: text or JSON, labelled with their task, without secrets.
 
 Code logs with `logging` or structlog. The task is looked up when a line is written, so a task that
-logs nothing costs nothing.
+logs nothing costs nothing. structlog brings rich, which takes 6 MB of each process: it is set up
+where the code of tasks has imported it, and Nonet itself does without.
 """
 
 from __future__ import annotations
@@ -15,15 +16,11 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Literal
-
-import structlog
-from structlog.processors import StackInfoRenderer, format_exc_info
-from structlog.stdlib import ExtraAdder, PositionalArgumentsFormatter, ProcessorFormatter
 
 from nonet.tasks.carried import carried_texts
 from nonet.tasks.execution import current_secrets, current_subject
@@ -48,9 +45,10 @@ _ESCAPES |= {ord("\n"): "\n  ", ord("\t"): "\t"}
 _WRITE_SECONDS = 2.0
 _POLL_SECONDS = 0.001
 
-_EXTRA = ExtraAdder()
+# What `logging` itself keeps in a record; everything else is a field that its author gave.
+_STANDARD = logging.makeLogRecord({}).__dict__.keys()
 
-_Fields = MutableMapping[str, Any]
+_Fields = dict[str, Any]
 
 _about_process: dict[str, str] = {}
 
@@ -71,21 +69,7 @@ def set_up_logs(format: Format, level: int) -> None:
         former.close()
     is_json = format == "json" or (format == "auto" and "KUBERNETES_SERVICE_HOST" in os.environ)
     handler = _Lines()
-    handler.setFormatter(
-        ProcessorFormatter(
-            foreign_pre_chain=[_add_extra],
-            processors=[
-                structlog.contextvars.merge_contextvars,
-                _keep_own_names,
-                _add_carried,
-                StackInfoRenderer(),
-                format_exc_info,  # without values of variables
-                _mask,
-                _add_subject,
-                _as_json if is_json else _as_text,
-            ],
-        )
-    )
+    handler.setFormatter(_Formatter(_as_json if is_json else _as_text))
     root.addHandler(handler)
     root.setLevel(level)
     if level > logging.DEBUG:
@@ -94,11 +78,26 @@ def set_up_logs(format: Format, level: int) -> None:
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_error
     sys.excepthook = _log_process_error
+    adopt_structlog()
+
+
+def adopt_structlog() -> None:
+    """Send lines of structlog to `logging`, if this process logs as a daemon and has imported it.
+
+    An application calls it when it has loaded the modules of tasks.
+    """
+    is_set_up = any(isinstance(item, _Lines) for item in logging.getLogger().handlers)
+    if not is_set_up or "structlog" not in sys.modules:
+        return
+    import structlog  # the code of tasks has imported it
+
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
-            PositionalArgumentsFormatter(),
-            ProcessorFormatter.wrap_for_formatter,
+            structlog.stdlib.PositionalArgumentsFormatter(),
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,  # without values of variables
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
@@ -213,46 +212,58 @@ def _log_process_error(
         sys.__excepthook__(kind, error, traceback)
 
 
-# ---- processors of structlog ---------------------------------------------------------------------
+# ---- fields of a line ----------------------------------------------------------------------------
 
 
-def _add_extra(_logger: Any, method: str, fields: _Fields) -> _Fields:
-    """Add the fields given as ``extra``, except one that would replace the message."""
-    record = fields["_record"]
-    extra = _EXTRA(_logger, method, {"_record": record})
-    del extra["_record"]
-    named = {f"extra_{name}" if name in fields else name: extra[name] for name in extra}
-    return {**named, **fields}
+class _Formatter(logging.Formatter):
+    """Make one line of a record of `logging`, or of structlog's, whose message is a mapping."""
+
+    def __init__(self, render: Callable[[logging.LogRecord, _Fields], str]) -> None:
+        super().__init__()
+        self._render = render
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter`."""
+        fields = _of_structlog(record) or self._of_logging(record)
+        fields = {f"extra_{name}" if name in _OWN else name: fields[name] for name in fields}
+        # Mask before rendering: a secret that JSON has escaped would not be recognized.
+        fields = fields_without_secrets({**carried_texts(), **fields}, current_secrets())
+        subject = current_subject()
+        if subject is not None:
+            fields.update(task_id=subject.id, task=subject.name, attempt=subject.attempt)
+        fields.update(current_ids())
+        return self._render(record, fields)
+
+    def _of_logging(self, record: logging.LogRecord) -> _Fields:
+        """Return message, ``extra`` and traceback; an extra does not replace the message."""
+        fields: _Fields = {"event": record.getMessage()}
+        if record.exc_info:
+            fields["exception"] = self.formatException(record.exc_info)  # without variables
+        if record.stack_info:
+            fields["stack"] = record.stack_info
+        given = record.__dict__.items()
+        extra = {name: value for name, value in given if name not in _STANDARD}
+        named = {f"extra_{name}" if name in fields else name: extra[name] for name in extra}
+        return {**_bound_by_structlog(), **named, **fields}
 
 
-def _keep_own_names(_logger: Any, _method: str, fields: _Fields) -> _Fields:
-    """Rename fields of authors that collide with Nonet's, because log queries rely on those."""
-    return {f"extra_{name}" if name in _OWN else name: fields[name] for name in fields}
+def _of_structlog(record: logging.LogRecord) -> _Fields | None:
+    """Return the fields of a record of `adopt_structlog`, None for another."""
+    if not hasattr(record, "_logger") or not isinstance(record.msg, dict):
+        return None
+    return {**_bound_by_structlog(), **record.msg}
 
 
-def _add_carried(_logger: Any, _method: str, fields: _Fields) -> _Fields:
-    """Add the context that travels with tasks."""
-    return {**carried_texts(), **fields}
+def _bound_by_structlog() -> Mapping[str, Any]:
+    """Return what the author has bound to the context with structlog, for lines of both kinds."""
+    if "structlog.contextvars" not in sys.modules:
+        return {}
+    from structlog.contextvars import get_contextvars
+
+    return get_contextvars()
 
 
-def _mask(_logger: Any, _method: str, fields: _Fields) -> _Fields:
-    """Mask secrets before rendering: a secret that JSON has escaped would not be recognized."""
-    own = {name: fields.pop(name) for name in ("_record", "_from_structlog")}
-    return {**fields_without_secrets(fields, current_secrets()), **own}
-
-
-def _add_subject(_logger: Any, _method: str, fields: _Fields) -> _Fields:
-    """Add the attempt and the span that the line is about."""
-    subject = current_subject()
-    if subject is not None:
-        fields.update(task_id=subject.id, task=subject.name, attempt=subject.attempt)
-    fields.update(current_ids())
-    return fields
-
-
-def _as_json(_logger: Any, _method: str, fields: _Fields) -> str:
-    record = fields.pop("_record")
-    del fields["_from_structlog"]
+def _as_json(record: logging.LogRecord, fields: _Fields) -> str:
     line = {
         "timestamp": _utc(record.created),
         "level": record.levelname.lower(),
@@ -264,9 +275,8 @@ def _as_json(_logger: Any, _method: str, fields: _Fields) -> str:
     return json.dumps(line, ensure_ascii=False)
 
 
-def _as_text(_logger: Any, _method: str, fields: _Fields) -> str:
-    record, event = fields.pop("_record"), text_of(fields.pop("event", ""))
-    del fields["_from_structlog"]
+def _as_text(record: logging.LogRecord, fields: _Fields) -> str:
+    event = text_of(fields.pop("event", ""))
     below = [fields.pop(name) for name in ("stack", "exception") if name in fields]
     if str(fields.get("task_id")) in event:  # the line names its task already
         for name in ("task_id", "task", "attempt"):
