@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nonet.client.groups import Policy
+    from nonet.config.environment import Secret
     from nonet.config.models import ScheduleConfig
     from nonet.contrib.fastapi import Lifespan
     from nonet.messages.terms import Delay, StartBy
@@ -72,6 +73,7 @@ __all__ = [
     "ScheduleConfig",
     "Scheduler",
     "Scope",
+    "Secret",
     "StartBy",
     "Stores",
     "SubmitManyOptions",
@@ -108,6 +110,7 @@ _HOME = {
     **dict.fromkeys(("Provider", "ReadsMetadata", "Scope"), "tasks.injection.providers"),
     "ScheduleConfig": "config.models",
     "Scheduler": "scheduler.scheduler",
+    "Secret": "config.environment",
     **dict.fromkeys(("Delay", "StartBy"), "messages.terms"),
     "Stores": "stores.stores",
     "TaskAttributes": "tasks.function",

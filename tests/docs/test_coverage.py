@@ -18,13 +18,14 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 from docs.pages import DOCS, ROOT, Page, all_pages, codes
 from metrics_names import series_names
+from msgspec import structs
 from sqlalchemy import Table
 
 from nonet.base import errors, keys
 from nonet.base.keys import EVENT_KINDS
 from nonet.cli.commands.tasks import LiveState
 from nonet.cli.process import exit_code
-from nonet.config.environment import EnvironmentModel
+from nonet.config.environment import EnvironmentModel, bounded
 from nonet.config.schema import json_schema
 from nonet.config.settings import Settings
 from nonet.config.web_settings import WebSettings
@@ -40,7 +41,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _KEY = re.compile(r"^    ([a-z]\S*) +(STREAM|ZSET|HASH|STRING|LIST|SET) ", re.MULTILINE)
 _MODELS: tuple[type[EnvironmentModel], ...] = (Settings, WebSettings)
 _VARIABLES = {
-    model.variable(name): (model, name) for model in _MODELS for name in model.model_fields
+    model.variable(name): (model, name) for model in _MODELS for name in model.__struct_fields__
 }
 # Variables of Nonet that are no settings, as people write about them.
 _NO_SETTINGS = {"NONET_X"}
@@ -106,19 +107,15 @@ def test_settings_are_those_of_the_code() -> None:
 def test_a_setting_is_told_as_it_is(variable: str) -> None:
     """Its default, its bounds, the words that fit, and whether it may come in a file."""
     model, name = _VARIABLES[variable]
-    field = model.model_fields[name]
+    (field,) = [field for field in structs.fields(model) if field.name == name]
+    kind, limits = bounded(field.type)
     shown = variable.removeprefix("NONET_")
     _, fits, default, readers, meaning = settings()[shown]
-    bounds = [
-        getattr(item, bound)
-        for item in field.metadata
-        for bound in ("ge", "gt", "le")
-        if getattr(item, bound, None) is not None
-    ]
+    bounds = [limits[bound] for bound in ("ge", "gt", "le") if bound in limits]
     if bounds:
         assert [float(number) for number in _NUMBER.findall(fits)] == bounds
-    if get_origin(field.annotation) is Literal:
-        assert codes(fits) == list(get_args(field.annotation))
+    if get_origin(kind) is Literal:
+        assert codes(fits) == list(get_args(kind))
     value = field.default
     if isinstance(value, bool):
         value = int(value)

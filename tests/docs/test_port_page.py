@@ -65,4 +65,4 @@ def test_the_entry_points_are_looked_for() -> None:
 
 
 def _is_setting(name: str) -> bool:
-    return name.removeprefix("NONET_").lower() in Settings.model_fields
+    return name.removeprefix("NONET_").lower() in Settings.__struct_fields__

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from msgspec import structs
 from pipelines.test_host import Note, count, hosted, until
 from row_tables import Fleet, Fleets, Instance, Instances, on
 
@@ -254,7 +255,7 @@ async def test_a_stop_does_not_cut_off_an_apply(
 
     monkeypatch.setattr(Leasing, "apply", slow)
     parts = nonet._opened()
-    hurried = parts.settings.model_copy(update={"grace": 0.0})
+    hurried = structs.replace(parts.settings, grace=0.0)
     monkeypatch.setattr(nonet, "_parts", replace(parts, settings=hurried))
     async with hosted(nonet, on(database, Instances)) as (_, stop, running):
         await applying.wait()

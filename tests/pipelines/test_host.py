@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from msgspec import structs
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -367,7 +368,7 @@ async def test_a_stop_releases_rows_without_using_an_attempt(
             return Changes()
 
     parts = nonet._opened()
-    hurried = parts.settings.model_copy(update={"grace": 0.3})
+    hurried = structs.replace(parts.settings, grace=0.3)
     monkeypatch.setattr(nonet, "_parts", replace(parts, settings=hurried))
     async with hosted(nonet, on(database, Long)) as (_, stop, running):
         await begun.wait()

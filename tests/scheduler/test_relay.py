@@ -10,7 +10,7 @@ import pytest
 from servers import RedisServer
 
 from nonet.base.errors import BrokerFullError, ConfigurationError, ServerUnreachableError
-from nonet.config.settings import Settings
+from nonet.config.settings import Settings, plain_settings
 from nonet.scheduler.relay import Relay
 from nonet.stores.queue.broker import Broker, Presence
 from nonet.stores.queue.submissions import Submission
@@ -115,7 +115,7 @@ async def test_redis_that_is_full_is_no_refusal(
 async def test_missing_tables_fail_the_tick(mariadb_url: str, broker: Broker) -> None:
     """The error names the command that creates them; `every` logs it once."""
     database = Database(mariadb_url)
-    relay = relay_of(Outbox(database, broker, "test"), Settings(db_url=mariadb_url))
+    relay = relay_of(Outbox(database, broker, "test"), plain_settings(db_url=mariadb_url))
     with pytest.raises(ConfigurationError, match="task-run db upgrade"):
         await relay.tick("1")
     await database.close()

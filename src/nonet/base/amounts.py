@@ -22,11 +22,11 @@ def parse_bytes(amount: int | str) -> int:
     >>> parse_bytes("512MiB"), parse_bytes("1.5 GB"), parse_bytes(4096)
     (536870912, 1500000000, 4096)
     """
-    from pydantic import ByteSize, TypeAdapter  # `nonet.base.errors` must not import pydantic
-
     found: object = amount
     # Pydantic ignores text after the part that it understands: it reads "1,5GiB" as 1 byte.
     if isinstance(amount, str) and re.fullmatch(AMOUNT, amount.strip(" ")):
+        from pydantic import ByteSize, TypeAdapter  # slow to import; most amounts are numbers
+
         found = int(TypeAdapter(ByteSize).validate_python(amount))
     if type(found) is not int:  # a bool is an int, too
         raise ValueError(

@@ -8,32 +8,33 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    SecretStr,
-    TypeAdapter,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from msgspec import Meta, field
 
 from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, masked, url_problem
 from nonet.base.machine import cores
 from nonet.base.streams import Size
-from nonet.config.environment import EnvironmentModel, read_variables, refuse_unknown_variables
+from nonet.config.environment import (
+    EnvironmentModel,
+    Secret,
+    read_flag,
+    read_secret,
+    read_variables,
+    refuse_unknown_variables,
+)
 from nonet.config.web_settings import WebSettings
 from nonet.messages.encryption import KEY_BYTES, Cipher
 from nonet.messages.signing import Signer, parse_keys
 from nonet.rules.crashes import CRASH_LIMIT
 
 PREFIX = "NONET_"
+
+_DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 
 # Small tasks share the event loop, medium tasks have a core each, a large task has the machine.
 _DEFAULT_CONCURRENCY = {
@@ -57,7 +58,60 @@ def _state_dir() -> Path:
         ) from None
 
 
-class Settings(EnvironmentModel):
+def _url(value: Any) -> Secret:
+    # Secrets often end with a line break.
+    url = read_secret(value).get_secret_value().strip()
+    if url and (problem := url_problem(url)):
+        raise ValueError(problem)
+    return Secret(url)
+
+
+def _address(value: Any) -> Secret:
+    found = read_secret(value)
+    text = found.get_secret_value()
+    try:
+        parts = urlsplit(text)
+        is_one = parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        is_one = False
+    if text and not is_one:  # it is not quoted: it may hold a token
+        raise ValueError("must be an address such as https://hooks.example.org/TOKEN, or empty")
+    return found
+
+
+def _signing_keys(value: Any) -> Secret:
+    found = read_secret(value)
+    parse_keys(found.get_secret_value())
+    return found
+
+
+def _encryption_keys(value: Any) -> Secret:
+    found = read_secret(value)
+    parse_keys(found.get_secret_value(), exactly=KEY_BYTES)
+    return found
+
+
+def _slots(value: Any) -> dict[str, int]:
+    if isinstance(value, Mapping):
+        value = ",".join(f"{size}:{number}" for size, number in value.items())
+    parts = [part.strip() for part in str(value).split(",")]
+    found = [_SLOTS.fullmatch(part) for part in parts if part]
+    numbers = {match[1]: int(match[2]) for match in found if match}
+    if len(numbers) < len(found):
+        raise ValueError("must be SIZE:NUMBER, each size once, such as small:10,large:4")
+    return numbers
+
+
+def _directory(value: Any) -> Path:
+    try:
+        return Path(value).expanduser()
+    except RuntimeError:  # ~, or ~name
+        raise ValueError(f"there is no home directory for {value}: write a full path") from None
+    except TypeError:
+        raise ValueError("must be a path") from None
+
+
+class Settings(EnvironmentModel, frozen=True, kw_only=True):
     """Settings of one process. Durations are in seconds.
 
     Each field ``x`` is read from the environment variable ``NONET_X``.
@@ -152,134 +206,69 @@ class Settings(EnvironmentModel):
         "namespace": "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'",
         "on_overflow": "MODULE:FUNCTION, such as mypackage.scaling:start, or empty",
     }
+    READERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "redis_url": _url,
+        "db_url": _url,
+        "state_dir": _directory,
+        "slots": _slots,
+        "child_max_rss": parse_bytes,
+        "memory_floor": parse_bytes,
+        "webhook_url": _address,
+        "signing_keys": _signing_keys,
+        "encryption_keys": _encryption_keys,
+    }
+    UNSHOWN: ClassVar[tuple[str, ...]] = ("config",)  # a URL may hold a token
 
-    redis_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
-    db_url: SecretStr = SecretStr("")
-    namespace: str = Field(default="nonet", pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    config: str = Field(default="", repr=False)  # a URL may hold a token
-    config_poll: float = Field(default=60, ge=1, le=1e6)
+    redis_url: Secret = Secret(_DEFAULT_REDIS)
+    db_url: Secret = Secret("")
+    namespace: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "nonet"
+    config: str = ""  # a URL may hold a token
+    config_poll: Annotated[float, Meta(ge=1, le=1e6)] = 60
     tasks: tuple[str, ...] = ()
     entry_points: tuple[str, ...] = ()
     extensions: tuple[str, ...] = ()
-    state_dir: Path = Field(default_factory=_state_dir)
-    concurrency: int | None = Field(default=None, ge=1, le=10_000)
-    slots: Mapping[str, int] = Field(default_factory=dict)
-    child_max_tasks: int = Field(default=1000, ge=0, le=10**9)
-    child_max_rss: Annotated[int, BeforeValidator(parse_bytes)] = 0
-    lease: float = Field(default=45, gt=0)
-    lock_ttl: float = Field(default=30, ge=0.1)
-    lock_aging: float = Field(default=60, gt=0)
-    lock_recheck: float = Field(default=30, ge=0.1)
-    lock_recheck_max: float = Field(default=600, ge=0.1)
-    leader_ttl: float = Field(default=30, ge=0.1)
-    worker_ttl: float = Field(default=30, ge=0.1)
-    grace: float = Field(default=25, ge=0)
-    cancel_grace: float = Field(default=10, ge=0, le=1e6)
-    result_ttl: float = Field(default=3600, ge=0)
-    dedup_ttl: float = Field(default=60, gt=20)
-    workflow_ttl: float = Field(default=7 * 86400, ge=60, le=1e9)
-    history: int = Field(default=10_000, ge=0, le=1_000_000)
+    state_dir: Path = field(default_factory=_state_dir)
+    concurrency: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    slots: Mapping[str, int] = field(default_factory=dict)
+    child_max_tasks: Annotated[int, Meta(ge=0, le=10**9)] = 1000
+    child_max_rss: int = 0
+    lease: Annotated[float, Meta(gt=0)] = 45
+    lock_ttl: Annotated[float, Meta(ge=0.1)] = 30
+    lock_aging: Annotated[float, Meta(gt=0)] = 60
+    lock_recheck: Annotated[float, Meta(ge=0.1)] = 30
+    lock_recheck_max: Annotated[float, Meta(ge=0.1)] = 600
+    leader_ttl: Annotated[float, Meta(ge=0.1)] = 30
+    worker_ttl: Annotated[float, Meta(ge=0.1)] = 30
+    grace: Annotated[float, Meta(ge=0)] = 25
+    cancel_grace: Annotated[float, Meta(ge=0, le=1e6)] = 10
+    result_ttl: Annotated[float, Meta(ge=0)] = 3600
+    dedup_ttl: Annotated[float, Meta(gt=20)] = 60
+    workflow_ttl: Annotated[float, Meta(ge=60, le=1e9)] = 7 * 86400
+    history: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
     # At most half a century, so that subtracting it gives a valid date.
-    dlq_retention: float = Field(default=0, ge=0, le=1.6e9)
-    misfire_grace: float = Field(default=60, ge=0)
-    memory_floor: Annotated[int, BeforeValidator(parse_bytes)] = 0
-    load_ceiling: float = Field(default=0, ge=0, le=1e6)
-    crash_limit: int = Field(default=CRASH_LIMIT, ge=1, le=1000)
-    confirm_replicas: int = Field(default=0, ge=0, le=100)
+    dlq_retention: Annotated[float, Meta(ge=0, le=1.6e9)] = 0
+    misfire_grace: Annotated[float, Meta(ge=0)] = 60
+    memory_floor: int = 0
+    load_ceiling: Annotated[float, Meta(ge=0, le=1e6)] = 0
+    crash_limit: Annotated[int, Meta(ge=1, le=1000)] = CRASH_LIMIT
+    confirm_replicas: Annotated[int, Meta(ge=0, le=100)] = 0
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     uvloop: bool = True
-    message_limit: int = Field(default=256 * 1024, ge=1024, le=4 * 1024 * 1024)
+    message_limit: Annotated[int, Meta(ge=1024, le=4 * 1024 * 1024)] = 256 * 1024
     accept_unsigned: bool = False
     allow_eviction: bool = False
-    on_overflow: str = Field(default="", pattern=r"^([\w.]+:[\w.]+)?$")
-    overflow_cooldown: float = Field(default=60, ge=1)
-    webhook_url: SecretStr = SecretStr("")
-    webhook_secret: SecretStr = SecretStr("")
-    metrics_host: str = Field(default="0.0.0.0", min_length=1)
-    metrics_port: int = Field(default=0, ge=0, le=65535)
-    signing_keys: SecretStr = SecretStr("")
-    encryption_keys: SecretStr = SecretStr("")
+    on_overflow: Annotated[str, Meta(pattern=r"^([\w.]+:[\w.]+)?$")] = ""
+    overflow_cooldown: Annotated[float, Meta(ge=1)] = 60
+    webhook_url: Secret = Secret("")
+    webhook_secret: Secret = Secret("")
+    metrics_host: Annotated[str, Meta(min_length=1)] = "0.0.0.0"
+    metrics_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    signing_keys: Secret = Secret("")
+    encryption_keys: Secret = Secret("")
     encrypt_all: bool = False
 
-    @field_validator("tasks", "entry_points", "extensions", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
-
-    @field_validator("webhook_url")
-    @classmethod
-    def _is_address(cls, value: SecretStr) -> SecretStr:
-        text = value.get_secret_value()
-        try:
-            parts = urlsplit(text)
-            is_one = parts.scheme in ("http", "https") and bool(parts.hostname)
-        except ValueError:
-            is_one = False
-        if text and not is_one:  # it is not quoted: it may hold a token
-            raise ValueError("must be an address such as https://hooks.example.org/TOKEN, or empty")
-        return value
-
-    @field_validator("slots", mode="before")
-    @classmethod
-    def _by_size(cls, value: Any) -> Any:
-        if isinstance(value, Mapping):
-            value = ",".join(f"{size}:{number}" for size, number in value.items())
-        parts = [part.strip() for part in str(value).split(",")]
-        found = [_SLOTS.fullmatch(part) for part in parts if part]
-        numbers = {match[1]: int(match[2]) for match in found if match}
-        if len(numbers) < len(found):
-            raise ValueError("must be SIZE:NUMBER, each size once, such as small:10,large:4")
-        return numbers
-
-    @field_validator("log_format", "log_level", mode="before")
-    @classmethod
-    def _in_any_case(cls, value: Any) -> Any:
-        return value.lower() if isinstance(value, str) else value
-
-    @field_validator("config", mode="before")
-    @classmethod
-    def _as_text(cls, value: Any) -> Any:
-        return str(value) if isinstance(value, Path) else value
-
-    @field_validator("state_dir")
-    @classmethod
-    def _expanded(cls, value: Path) -> Path:
-        try:
-            return value.expanduser()
-        except RuntimeError:  # ~, or ~name
-            raise ValueError(f"there is no home directory for {value}: write a full path") from None
-
-    @field_validator("redis_url", "db_url", mode="before")
-    @classmethod
-    def _stripped(cls, value: Any) -> Any:
-        # Secrets often end with a line break.
-        return value.strip() if isinstance(value, str) else value
-
-    @field_validator("redis_url", "db_url")
-    @classmethod
-    def _unambiguous(cls, value: SecretStr) -> SecretStr:
-        url = value.get_secret_value()
-        if url and (problem := url_problem(url)):
-            raise ValueError(problem)
-        return value
-
-    @field_validator("signing_keys")
-    @classmethod
-    def _usable(cls, value: SecretStr) -> SecretStr:
-        parse_keys(value.get_secret_value())
-        return value
-
-    @field_validator("encryption_keys")
-    @classmethod
-    def _fit_to_encrypt(cls, value: SecretStr) -> SecretStr:
-        parse_keys(value.get_secret_value(), exactly=KEY_BYTES)
-        return value
-
-    @model_validator(mode="after")
-    def _relations(self) -> Settings:
+    def __post_init__(self) -> None:
         if self.encrypt_all and not self.encryption_keys.get_secret_value():
             raise ValueError("encrypt_all needs a key: set NONET_ENCRYPTION_KEYS, too")
         if self.lock_ttl >= self.lease:
@@ -292,7 +281,6 @@ class Settings(EnvironmentModel):
                 f"lock_recheck ({self.lock_recheck:g} s) must not be longer than "
                 f"lock_recheck_max ({self.lock_recheck_max:g} s)"
             )
-        return self
 
     @property
     def renew_interval(self) -> float:
@@ -394,15 +382,14 @@ def uses_uvloop() -> bool:
     """
     text = read_variables().get(f"{PREFIX}UVLOOP")
     try:
-        return TypeAdapter(bool).validate_python(text or True)
-    except ValidationError:
+        return read_flag(text or True)
+    except ValueError:
         raise ConfigurationError(f"settings: {PREFIX}UVLOOP: must be true or false") from None
 
 
 def is_default_redis(url: str) -> bool:
     """Return whether `url` is the default and the environment sets no Redis."""
-    default: SecretStr = Settings.model_fields["redis_url"].default
-    if url != default.get_secret_value():
+    if url != _DEFAULT_REDIS:
         return False
     variables = read_variables()
     return not any(variables.get(f"{PREFIX}{name}") for name in ("REDIS_URL", "REDIS_URL_FILE"))

@@ -2,19 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from msgspec import Meta
 
-from nonet.config.environment import EnvironmentModel
+from nonet.config.environment import EnvironmentModel, Secret
 
-_Seconds = Annotated[float, Field(ge=60, le=1e7)]
+_Seconds = Annotated[float, Meta(ge=60, le=1e7)]
 
 
-class WebSettings(EnvironmentModel):
+def _networks(value: Any) -> tuple[str, ...]:
+    found = value.split(",") if isinstance(value, str) else value
+    parts = tuple(part.strip() for part in found if part.strip())
+    for part in parts:
+        try:
+            ip_network(part, strict=False)
+        except ValueError:
+            raise ValueError(f"{part!r} is not an address or a network") from None
+    return parts
+
+
+def _roles(value: str) -> str:
+    from nonet.rules.permissions import read_roles  # every command imports this module
+
+    read_roles(value)
+    return value
+
+
+class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
     """Settings of the dashboard and the API. Durations are in seconds.
 
     Each field ``x`` is read from the environment variable ``NONET_WEB_X``.
@@ -50,15 +68,15 @@ class WebSettings(EnvironmentModel):
     PREFIX: ClassVar[str] = "NONET_WEB_"
     FROM_FILES: ClassVar[tuple[str, ...]] = ("oidc_secret",)
 
-    host: str = Field(default="127.0.0.1", min_length=1)
-    port: int = Field(default=8800, ge=0, le=65535)
-    url: str = Field(default="", pattern=r"^(https?://[^\s?#]+)?$")
+    host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8800
+    url: Annotated[str, Meta(pattern=r"^(https?://[^\s?#]+)?$")] = ""
     hosts: tuple[str, ...] = ()
     users: Path | None = None
-    oidc_issuer: str = Field(default="", pattern=r"^(https?://[^\s?#]+)?$")
+    oidc_issuer: Annotated[str, Meta(pattern=r"^(https?://[^\s?#]+)?$")] = ""
     oidc_client: str = ""
-    oidc_secret: SecretStr = SecretStr("")
-    oidc_claim: str = Field(default="groups", min_length=1)
+    oidc_secret: Secret = Secret("")
+    oidc_claim: Annotated[str, Meta(min_length=1)] = "groups"
     oidc_roles: str = ""
     proxy_header: str = ""
     proxy_role_header: str = ""
@@ -66,40 +84,19 @@ class WebSettings(EnvironmentModel):
     session: _Seconds = 12 * 3600
     session_idle: _Seconds = 3600
     read_only: bool = False
-    audit_retention: float = Field(default=0, ge=0, le=1.6e9)
+    audit_retention: Annotated[float, Meta(ge=0, le=1.6e9)] = 0
 
     TEXTS: ClassVar[Mapping[str, str]] = {
         "url": "an address such as https://nonet.example.org/jobs, or empty",
         "oidc_issuer": "an address such as https://login.example.org, or empty",
     }
 
-    @field_validator("hosts", "proxy_addresses", mode="before")
-    @classmethod
-    def _split(cls, value: Any) -> Any:
-        if isinstance(value, str):
-            return tuple(part.strip() for part in value.split(",") if part.strip())
-        return value
+    READERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "proxy_addresses": _networks,
+        "oidc_roles": _roles,
+    }
 
-    @field_validator("proxy_addresses")
-    @classmethod
-    def _are_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for part in value:
-            try:
-                ip_network(part, strict=False)
-            except ValueError:
-                raise ValueError(f"{part!r} is not an address or a network") from None
-        return value
-
-    @field_validator("oidc_roles")
-    @classmethod
-    def _are_roles(cls, value: str) -> str:
-        from nonet.rules.permissions import read_roles  # every command imports this module
-
-        read_roles(value)
-        return value
-
-    @model_validator(mode="after")
-    def _complete(self) -> WebSettings:
+    def __post_init__(self) -> None:
         if self.oidc_issuer and not self.oidc_client:
             raise ValueError("NONET_WEB_OIDC_CLIENT is missing: OIDC needs the id of this client")
         if self.proxy_header and not self.proxy_role_header:
@@ -108,7 +105,6 @@ class WebSettings(EnvironmentModel):
             raise ValueError(
                 "NONET_WEB_PROXY_ADDRESSES is missing: headers are believed only from there"
             )
-        return self
 
     @property
     def address(self) -> str:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from pydantic import Field
+from msgspec import Meta
 
 from nonet.config.environment import EnvironmentModel
 
 
-class _WebUrl(EnvironmentModel):
+class _WebUrl(EnvironmentModel, frozen=True, kw_only=True):
     """The field `WebSettings.url` alone: another wrong setting must not stop a command."""
 
     PREFIX: ClassVar[str] = "NONET_WEB_"
     TEXTS: ClassVar[dict[str, str]] = {"url": "an address such as https://nonet.example.org/jobs"}
 
-    url: str = Field(default="", pattern=r"^(https?://[^\s?#]+)?$")
+    url: Annotated[str, Meta(pattern=r"^(https?://[^\s?#]+)?$")] = ""
 
 
 def web_url() -> str:

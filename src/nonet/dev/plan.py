@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -69,15 +69,15 @@ def make_plan(
     Raises:
         ConfigurationError: a file is no module, or a setting is invalid.
     """
-    settings = load_settings(**options)
+    settings, given = load_settings(**options), Settings.given(**options)
     names = modules or ([] if files else settings.tasks)
     code = find_code(files, names, Path.cwd())
     chosen = {name: value for name, value in options.items() if value is not None}
-    has_url = "redis_url" in settings.model_fields_set
+    has_url = "redis_url" in given
     url = settings.redis_url.get_secret_value() if has_url else EMBEDDED
     if masked(url) == url:  # others keep it in their environment
         chosen["redis_url"] = url
-    if "grace" not in settings.model_fields_set:
+    if "grace" not in given:
         chosen["grace"] = GRACE_SECONDS
     if code.modules:
         chosen["tasks"] = ",".join(code.modules)
@@ -91,19 +91,21 @@ def make_plan(
         load_settings(**chosen),
         code,
         _environment(variables, debug=debug),
-        _exports(variables, settings),
+        _exports(variables, settings, given),
         program,
         notes,
         reloads,
     )
 
 
-def _exports(variables: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
+def _exports(
+    variables: Mapping[str, str], settings: Settings, given: Collection[str]
+) -> Mapping[str, str]:
     """Return the variables by which a command in another terminal reaches the same system."""
     found = {name: value for name, value in variables.items() if name not in _NOT_EXPORTED}
-    if "state_dir" in settings.model_fields_set:
+    if "state_dir" in given:
         found["NONET_STATE_DIR"] = str(settings.state_dir.absolute())
-    if "namespace" in settings.model_fields_set:
+    if "namespace" in given:
         found["NONET_NAMESPACE"] = settings.namespace
     return dict(sorted(found.items()))
 
@@ -128,6 +130,6 @@ def _dashboard(port: int | None) -> tuple[Program | None, list[str]]:
     if missing:
         return None, [f"no dashboard ({missing[0]} is missing): pip install 'nonet[web]'"]
     web = WebSettings.load(port=port)
-    if "port" in web.model_fields_set:
+    if "port" in WebSettings.given(port=port):
         return dashboard(web.host, web.port), []
     return dashboard(web.host, free_port(web.host, web.port - 1)), []

@@ -24,8 +24,8 @@ TOO_LATE = f"after the year {LATEST.year - 1}, beyond what scripts in Redis coun
 def check_names(settings: Iterable[str], arguments: Iterable[str]) -> None:
     """Reject an argument of `System` that is neither a parameter nor a setting."""
     for name in settings:
-        if name not in Settings.model_fields:
-            likely = suggestion(name, [*arguments, *Settings.model_fields])
+        if name not in Settings.__struct_fields__:
+            likely = suggestion(name, [*arguments, *Settings.__struct_fields__])
             raise ConfigurationError(
                 f"System has no argument {name!r}, and no setting has that name.{likely} "
                 f"Its arguments are {', '.join(arguments)}; its settings are those of NONET_… in "

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec import structs
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
@@ -214,7 +215,7 @@ class _Installation:
         # Use a private cache. The scheduler's cache belongs to its user, and holds its last valid
         # commit.
         with tempfile.TemporaryDirectory(prefix="nonet-config-") as place:
-            settings = self.settings.model_copy(update={"state_dir": Path(place)})
+            settings = structs.replace(self.settings, state_dir=Path(place))
             source = open_source(text, settings, self._fits)
             config = await source.read()
         if source.problem:

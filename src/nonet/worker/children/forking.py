@@ -23,8 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pydantic import SecretStr
-
+from nonet.config.environment import Secret
 from nonet.config.settings import Settings
 from nonet.tasks.middleware import Middlewares
 from nonet.telemetry.logs import process_description
@@ -374,9 +373,9 @@ class ForkServer:
 
 def _as_data(settings: Settings) -> dict[str, Any]:
     data: dict[str, Any] = {}
-    for name in Settings.model_fields:
+    for name in Settings.__struct_fields__:
         value = getattr(settings, name)
-        if isinstance(value, SecretStr):
+        if isinstance(value, Secret):
             value = value.get_secret_value()
         data[name] = str(value) if isinstance(value, Path) else value
     return data
