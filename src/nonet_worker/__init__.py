@@ -25,6 +25,10 @@ def main() -> None:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     collect_later()
     run_under_init()  # before there is anything that its parent would have, too
+    from nonet.cli.daemons import plain_worker
+
+    if (found := plain_worker.read(sys.argv[1:])) is not None:
+        plain_worker.work(found)
     from nonet.cli.daemons.worker import main as work
 
     work()

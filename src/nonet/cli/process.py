@@ -10,14 +10,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NoReturn
-
-import typer
-from typer.core import TyperCommand, TyperGroup
-from typer.exceptions import TyperException
 
 from nonet.base.errors import (
     ConfigurationError,
@@ -31,7 +27,6 @@ from nonet.base.errors import (
 )
 from nonet.base.loop import loop_factory
 from nonet.base.loop import run as run_in_loop
-from nonet.cli.output import PRINTED, print_json, print_line
 from nonet.daemon.service import ExitCode
 from nonet.telemetry.masking import without_secrets
 
@@ -65,35 +60,6 @@ _TYPES: dict[int, str] = {
 _problems: dict[str, str] = {}
 
 Command = Callable[[], Coroutine[Any, Any, int]]
-
-
-class PlainCommand(TyperCommand):
-    """A command whose usage errors omit pydantic's prefix."""
-
-    def make_context(self, *args: Any, **options: Any) -> Any:
-        """See `typer.core.TyperCommand`."""
-        with _plain_words():
-            return super().make_context(*args, **options)
-
-
-class PlainGroup(TyperGroup):
-    """A group whose commands report usage errors without pydantic's prefix."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """See `typer.core.TyperGroup`."""
-        with _plain_words():
-            return super().invoke(ctx)
-
-
-@contextmanager
-def _plain_words() -> Iterator[None]:
-    """Remove the prefix that pydantic, with which typer checks choices, puts before a message."""
-    try:
-        yield
-    except TyperException as error:
-        error.message = error.message.removeprefix("Value error, ")
-        print_error_as_json(type(error).__name__, error.format_message(), error.exit_code)
-        raise
 
 
 def run(debug: bool, command: Command, *, runs_user_code: bool = False) -> None:
@@ -193,7 +159,7 @@ def exit_with(code: int) -> None:
             thread.join(max(0.0, deadline - time.monotonic()))
             if thread.is_alive():
                 _exit_now(code)
-    raise typer.Exit(code)
+    sys.exit(code)
 
 
 def _exit_late(code: int) -> None:
@@ -228,7 +194,11 @@ def print_error_as_json(kind: str, problem: str, code: int) -> None:
         kind: name of the exception class.
         problem: its text; secrets are masked.
     """
-    if "--json" in sys.argv[1:] and not PRINTED:
+    if "--json" not in sys.argv[1:]:
+        return
+    from nonet.cli.output import PRINTED, print_json  # imports typer
+
+    if not PRINTED:
         message = " ".join(without_secrets(problem).split())
         print_json({"error": {"type": kind, "message": message, "exit_code": int(code)}})
 
@@ -239,6 +209,8 @@ def warn(problem: str) -> None:
 
 
 def _print_line(level: str, text: str) -> None:
+    from nonet.cli.output import print_line  # imports typer
+
     print_line(f"{level}: {' '.join(without_secrets(text).split())}", err=True)
 
 

@@ -16,7 +16,7 @@ from typer.main import get_group
 
 from nonet.cli import completion
 from nonet.cli.options import Version
-from nonet.cli.process import PlainCommand, PlainGroup
+from nonet.cli.plain_words import PlainCommand, PlainGroup
 
 Group = Literal["look", "act", "set up"]
 

@@ -13,7 +13,8 @@ from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.base.streams import Size
 from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows
-from nonet.cli.process import PlainGroup, run
+from nonet.cli.plain_words import PlainGroup
+from nonet.cli.process import run
 from nonet.cli.target import Target, flat, operation
 from nonet.daemon.service import ExitCode, who
 from nonet.rules.refusal import span

@@ -9,7 +9,8 @@ import typer
 
 from nonet.base.errors import ConfigurationError
 from nonet.cli.options import MetricsPort, Version
-from nonet.cli.process import PlainCommand, run, set_up_logging
+from nonet.cli.plain_words import PlainCommand
+from nonet.cli.process import run, set_up_logging
 from nonet.cli.target import CodeTarget, flat
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)

@@ -9,7 +9,8 @@ import typer
 
 from nonet.base.streams import Size
 from nonet.cli.options import MetricsPort, Version
-from nonet.cli.process import PlainCommand, run
+from nonet.cli.plain_words import PlainCommand
+from nonet.cli.process import run
 from nonet.cli.target import CodeTarget, flat
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -175,11 +176,15 @@ def work(
             target.debug,
             lambda: working.supervise(size, bounds, options, target, metrics_port),
         )
-    run(
-        target.debug,
-        lambda: working.work(size, names, options, target, metrics_port),
-        runs_user_code=True,
+    order = working.Order(
+        settings={**target.options(), "grace": options.grace, "metrics_port": metrics_port},
+        concurrency=options.concurrency,
+        idle_exit=options.idle_exit,
+        max_lifetime=options.max_lifetime,
+        fleet_line=options.fleet_line,
+        debug=target.debug,
     )
+    run(target.debug, lambda: working.work(size, names, order), runs_user_code=True)
 
 
 def main() -> None:

@@ -6,13 +6,12 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError, NotFoundError
@@ -59,6 +58,24 @@ _ENDS: dict[int | None, str] = {
 }
 
 
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What the command line of one worker says.
+
+    Attributes:
+        settings: options for `nonet.config.settings.load_settings`.
+        concurrency, idle_exit, max_lifetime, fleet_line, debug: as in
+            `nonet.cli.daemons.worker.WorkerOptions`.
+    """
+
+    settings: Mapping[str, Any]
+    concurrency: int | None = None
+    idle_exit: float | None = None
+    max_lifetime: float | None = None
+    fleet_line: int | None = None
+    debug: bool = False
+
+
 PIPELINES = "pipelines"
 """Stands for the size of a process that runs pipelines only."""
 
@@ -66,13 +83,11 @@ PIPELINES = "pipelines"
 async def work(
     size: Size | None,
     pipelines: Sequence[str],
-    options: WorkerOptions,
-    target: CodeTarget,
-    metrics_port: int | None,
+    order: Order,
 ) -> int:
     """Run one worker, pipelines, or both until they are stopped or the worker ends by itself."""
-    settings = load_settings(**target.options(), grace=options.grace, metrics_port=metrics_port)
-    set_up_logging(target.debug, settings)
+    settings = load_settings(**order.settings)
+    set_up_logging(order.debug, settings)
     describe_process(size=size or PIPELINES)
     application = Nonet(settings)
     signals = stop_on_signals(settings.grace)
@@ -85,11 +100,9 @@ async def work(
         daemons: list[Worker | PipelineHost] = []
         async with AsyncExitStack() as around:
             if size is not None:
-                worker = application.worker(size, injector, concurrency=options.concurrency)
+                worker = application.worker(size, injector, concurrency=order.concurrency)
                 daemons.append(worker)
-                await around.enter_async_context(
-                    _retiring(application, size, worker, options, stop)
-                )
+                await around.enter_async_context(_retiring(application, size, worker, order, stop))
             if pipelines:
                 daemons.append(application.pipelines(pipelines, injector))
             describe_process(worker=daemons[0].name)
@@ -105,20 +118,20 @@ async def work(
 
 @asynccontextmanager
 async def _retiring(
-    application: Nonet, size: Size, worker: Worker, options: WorkerOptions, stop: Stop
+    application: Nonet, size: Size, worker: Worker, order: Order, stop: Stop
 ) -> AsyncIterator[None]:
     """End the worker when it is idle or old, while the block runs."""
     line = None
-    if options.fleet_line is not None:
-        line = Line(options.fleet_line, worker.id)
-        HELD_OPEN.add(options.fleet_line)
+    if order.fleet_line is not None:
+        line = Line(order.fleet_line, worker.id)
+        HELD_OPEN.add(order.fleet_line)
         worker.on_ordered_to_drain(line.leave_place)
     retirement = Retirement(
         lambda: worker.idle_seconds,
         lambda: application.stores.demands.retire(worker.id, size),
         stop,
-        idle_exit=options.idle_exit,
-        max_lifetime=options.max_lifetime,
+        idle_exit=order.idle_exit,
+        max_lifetime=order.max_lifetime,
         line=line,
     )
     polling = asyncio.create_task(every(stop, "retirement", retirement.tick), name="retirement")
@@ -256,7 +269,9 @@ def _request_drain(item: runfiles.Watched) -> None:
 def _print_end(item: runfiles.Watched) -> int:
     """Print how a worker ended, and return the exit code for it."""
     code = item.exit_code()
-    typer.echo(f"{_name(item)}: {_ENDS.get(code, f'exit code {code}')}")
+    from nonet.cli.output import print_line  # imports typer
+
+    print_line(f"{_name(item)}: {_ENDS.get(code, f'exit code {code}')}")
     return ExitCode.FAILED if code is None else code
 
 
