@@ -816,7 +816,7 @@ def test_plain_arguments_travel_as_validated_ones(values: tuple[Any, ...]) -> No
     """Values of plain types travel and are built as if they had been validated; others are."""
     quick, slow = Arguments(OnlyPlain), Arguments(OnlyPlain)
     assert len(quick._plain) == 5
-    slow._plain = ()
+    slow._plain = None
     task = OnlyPlain(*values)
     packed, again = outcome(lambda: quick.pack(task)), outcome(lambda: slow.pack(task))
     assert encode(packed) == encode(again)

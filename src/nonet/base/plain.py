@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import Enum
@@ -51,6 +52,15 @@ def plain(value: Any) -> Any:
     if hasattr(value, "model_fields_set"):  # pydantic's; importing it is slow
         return {name: plain(item) for name, item in value}
     return str(value)
+
+
+def is_model(cls: type) -> bool:
+    """Return whether a class is a pydantic model, without importing pydantic for the answer."""
+    if "pydantic" not in sys.modules:
+        return False  # whoever has defined a model has imported it
+    from pydantic import BaseModel
+
+    return issubclass(cls, BaseModel)
 
 
 def _key(key: Any) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nonet.base.amounts import parse_bytes
@@ -11,7 +12,6 @@ from nonet.base.errors import ConfigurationError, UnknownTaskError
 from nonet.base.streams import Priority, Size
 from nonet.rules.limits import Location
 from nonet.tasks.registry import Registry, TaskClass
-from nonet.tasks.retry import RetryPolicyBase
 from nonet.tasks.task import BaseTask, Isolation
 
 if TYPE_CHECKING:  # the models take 30 ms to import, and only a published configuration needs them
@@ -22,6 +22,7 @@ if TYPE_CHECKING:  # the models take 30 ms to import, and only a published confi
         SizesConfig,
         TaskOverride,
     )
+    from nonet.tasks.retry import RetryPolicyBase
 
 CLASS = "class"
 SIZE = "size"
@@ -60,6 +61,8 @@ class Effective:
     """The effective values for tasks of one class, one VO and one size.
 
     Attributes:
+        policy: returns the retry policy. A method, because the default of a class is imported when
+            it is read, which most tasks do not need.
         time: the timeouts of an attempt. The soft one is never longer than the hard one.
         isolation: where an attempt runs; never LOOP with a limit of memory or CPU time.
         memory_limit: bytes, or None.
@@ -70,13 +73,18 @@ class Effective:
 
     priority: Priority
     size: Size
-    retry_policy: RetryPolicyBase
+    policy: Callable[[], RetryPolicyBase]
     time: TimeLimits
     dlq_eligible: bool
     isolation: Isolation
     memory_limit: int | None
     cpu_limit: float | None
     origins: Mapping[str, str] = field(hash=False)
+
+    @property
+    def retry_policy(self) -> RetryPolicyBase:
+        """When a failed attempt is repeated."""
+        return self.policy()
 
     @property
     def soft_timeout(self) -> float | None:
@@ -168,7 +176,7 @@ class Overrides:
             said |= _said(override.at, override.values, _FIELDS)
             if override.values.retry_policy is not None:
                 policy = self._policy(override, override.values.retry_policy)
-                said["retry_policy"] = _Said(policy, said["retry_policy"].origin)
+                said["retry_policy"] = _Said(lambda: policy, said["retry_policy"].origin)
         if size is not None:
             said["size"] = _Said(size, SIZE)
         return _effective(said, self._of_size(said["size"].value, vo), task_class.cls.__name__)
@@ -282,7 +290,8 @@ def _said(at: Location, values: Section, names: Iterable[str]) -> dict[str, _Sai
 
 
 def _said_by_class(cls: type[BaseTask]) -> dict[str, _Said]:
-    found = {name: getattr(cls, name) for name in _FIELDS}
+    found = {name: getattr(cls, name) for name in _FIELDS if name != "retry_policy"}
+    found["retry_policy"] = partial(getattr, cls, "retry_policy")
     if cls.memory_limit is not None:
         found["memory_limit"] = parse_bytes(cls.memory_limit)
     found["size"] = Size(cls.size)
@@ -303,6 +312,7 @@ def _effective(said: dict[str, _Said], of_size: Mapping[str, _Said], name: str) 
         # One comes from the class, the other from the configuration. The hard limit wins.
         found["soft_timeout"] = hard
     values = {field: item.value for field, item in found.items()}
+    values["policy"] = values.pop("retry_policy")
     origins = {field: found[field].origin for field in _FIELDS}
     time = TimeLimits(
         *(values.pop(limit) for limit in _TIMES),

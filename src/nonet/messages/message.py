@@ -11,24 +11,27 @@ import enum
 import itertools
 import os
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, NotRequired, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, TypeVar, get_type_hints
 
 import msgspec
 from msgspec.msgpack import Ext
-from pydantic import BaseModel, GetCoreSchemaHandler, RootModel, SecretBytes, SecretStr
-from pydantic_core import CoreSchema, core_schema
-from typing_extensions import TypedDict
 
 from nonet.base.errors import MalformedMessageError
+from nonet.base.plain import is_model
 from nonet.base.versions import is_version
 from nonet.messages.encryption import EXTENSION, Encrypted
 from nonet.messages.formats import FORMAT, PLAIN_FORMAT
 from nonet.messages.signing import Signer, unsigned
+
+if TYPE_CHECKING:  # a program whose tasks have plain arguments does without pydantic
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 VERSION = PLAIN_FORMAT  # the first field of most envelopes
 HARD_LIMIT_BYTES = 4 * 1024 * 1024
@@ -118,6 +121,9 @@ class Usage(msgspec.Struct, array_like=True, frozen=True):
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """Describe the fields to pydantic, which does not support msgspec."""
+        from pydantic_core import core_schema  # pydantic asks
+        from typing_extensions import TypedDict
+
         hints = {name: NotRequired[hint] for name, hint in get_type_hints(cls).items()}
         make: Any = TypedDict
         fields = handler.generate_schema(make(cls.__name__, hints))
@@ -446,7 +452,7 @@ def _children(item: Any) -> Iterable[Any]:
 
 def travels(cls: type) -> bool:
     """Return whether instances of a class keep their type through `pack` and `decode`."""
-    return cls in _PACKERS or issubclass(cls, PurePath | dict)
+    return cls in _PACKERS or issubclass(cls, PurePath | dict) or _is_secret(cls)
 
 
 def _pack(value: Any, where: str, depth: int) -> Any:
@@ -464,13 +470,25 @@ def _pack(value: Any, where: str, depth: int) -> Any:
 def _inherited_packer(value: Any) -> Callable[[Any, str, int], Any] | None:
     if isinstance(value, enum.Enum):
         return lambda v, where, depth: _pack(v.value, where, depth)
-    if isinstance(value, RootModel):
-        return lambda v, where, depth: _pack(v.root, where, depth)
-    if isinstance(value, BaseModel):
+    if is_model(type(value)):
+        from pydantic import RootModel
+
+        if isinstance(value, RootModel):
+            return lambda v, where, depth: _pack(v.root, where, depth)
         return lambda v, where, depth: _pack(dict(v), where, depth)
+    if _is_secret(type(value)):
+        return lambda v, where, depth: _pack(v.get_secret_value(), where, depth)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return _pack_dataclass
     return next((_PACKERS[base] for base in type(value).__mro__ if base in _PACKERS), None)
+
+
+def _is_secret(cls: type) -> bool:
+    if "pydantic" not in sys.modules:
+        return False
+    from pydantic import SecretBytes, SecretStr
+
+    return issubclass(cls, SecretStr | SecretBytes)
 
 
 def _pack_dataclass(value: Any, where: str, depth: int) -> Any:
@@ -604,8 +622,6 @@ _PACKERS: dict[type, Callable[[Any, str, int], Any]] = {
     uuid.UUID: _as(_Codes.UUID, str),
     PurePath: _pack_path,
     re.Pattern: _as(_Codes.PATTERN, _pattern),
-    SecretStr: lambda value, where, depth: _pack(value.get_secret_value(), where, depth),
-    SecretBytes: lambda value, where, depth: value.get_secret_value(),
     Reference: _as(_Codes.REFERENCE, lambda value: f"{'*' * value.added}{value.place}"),
     Encrypted: _plain,
 }

@@ -37,11 +37,11 @@ from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import Handle
 from nonet.tasks.registry import Registry, TaskClass
-from nonet.tasks.retry import NoRetry, RetryPolicyBase
 from nonet.tasks.task import BaseTask
 
 if TYPE_CHECKING:
     from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, NewDeadLetter
+    from nonet.tasks.retry import RetryPolicyBase
 
 logger = logging.getLogger(__name__)
 
@@ -356,6 +356,8 @@ def _readable(history: list[bytes]) -> Iterator[ErrorDocument]:
 def _max_retries(policy: RetryPolicyBase | None) -> int | None:
     if policy is None:
         return None
+    from nonet.tasks.retry import NoRetry  # imports pydantic
+
     try:
         retries = getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None)
         return min(retries, _LARGEST_INT) if isinstance(retries, int) else None

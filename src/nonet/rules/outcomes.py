@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -22,7 +22,9 @@ from nonet.base.errors import (
 )
 from nonet.rules.crashes import CRASH_LIMIT
 from nonet.rules.tracebacks import bounded, traceback_text
-from nonet.tasks.retry import RetryPolicyBase
+
+if TYPE_CHECKING:  # it imports pydantic
+    from nonet.tasks.retry import RetryPolicyBase
 
 # settle.lua stores at most this much of a text, so that the record stays in its compact encoding.
 _RECORD_BYTES = 60

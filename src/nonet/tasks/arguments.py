@@ -12,14 +12,17 @@ import inspect
 import typing
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, NotRequired, Self
 
-from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import ErrorDetails
-from typing_extensions import TypedDict
-
 from nonet.base.errors import InvalidArgumentsError, RegistrationError
+from nonet.base.plain import is_model
 from nonet.messages.message import decode, encode, pack, travels
+
+# pydantic takes a tenth of a second and 10 MB: it is imported for the first class that needs it.
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+    from pydantic_core import ErrorDetails
 
 
 class Constructible:
@@ -98,14 +101,19 @@ class Arguments:
         prepare(cls)
         self.cls = cls
         self._name = name or cls.__name__
-        self.is_model: bool = issubclass(cls, BaseModel)
+        self.is_model: bool = is_model(cls)
         self.are_fields: bool = prepare(cls) is not _Form.CALL
         self._signature = _signature(cls)
         self._parameters = _parameters(cls)
-        self._adapter: TypeAdapter[Any] = _adapter(cls, self._signature)
-        _refuse_unserialisable(cls, self._adapter)
         self._by_position = any(p.kind is p.POSITIONAL_ONLY for p in self._parameters.values())
-        self._plain = () if self._by_position else _plain_fields(cls, self._parameters)
+        self._plain = None if self._by_position else _plain_fields(cls, self._parameters)
+        if self._plain is None:
+            _refuse_unserialisable(cls, self._adapter)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[Any]:
+        """The validator; of plain arguments, needed only for a value that does not fit."""
+        return _adapter(self.cls, self._signature)
 
     def pack(self, task: Any) -> dict[str, Any]:
         """Validate the arguments of a task and pack them by name for the message.
@@ -113,7 +121,7 @@ class Arguments:
         Raises:
             InvalidArgumentsError: a value does not fit its annotation or cannot be serialised.
         """
-        if self._plain and (plain := self._plain_values(task)) is not None:
+        if self._plain is not None and (plain := self._plain_values(task)) is not None:
             return plain
         packed: dict[str, Any] = {}
         problems: list[str] = []
@@ -155,6 +163,8 @@ class Arguments:
 
         The constructor itself may still raise.
         """
+        from pydantic import ValidationError
+
         try:
             self._adapter.validate_python(values, by_alias=True, by_name=True)
         except ValidationError as error:
@@ -181,7 +191,7 @@ class Arguments:
     def _plain_values(self, task: Any) -> dict[str, Any] | None:
         """Fast path of `pack`: the arguments if validation would not change them, or None."""
         packed: dict[str, Any] = {}
-        for name, kind in self._plain:
+        for name, kind in self._plain or ():
             value: Any = getattr(task, name)
             packed[name] = value
             # The slow path refuses lone surrogates and packs longer integers differently.
@@ -195,7 +205,7 @@ class Arguments:
 
     def _are_plain(self, values: Mapping[str, Any]) -> bool:
         """Fast path of `build`: whether validation would not change these arguments."""
-        if not self._plain or len(values) != len(self._plain):
+        if self._plain is None or len(values) != len(self._plain):
             return False
         for name, kind in self._plain:
             value: Any = values.get(name)
@@ -220,6 +230,8 @@ class Arguments:
         return dict(zip(self._parameters, values, strict=False))
 
     def _validate(self, values: Mapping[str, Any]) -> Any:
+        from pydantic import ValidationError
+
         try:
             return self._adapter.validate_python(values, by_alias=True, by_name=True)
         except ValidationError as error:
@@ -234,18 +246,18 @@ _PLAIN = (bool, int, float, str, bytes)
 _LEAST_INT, _LARGEST_INT = -(2**63), 2**64 - 1
 
 
-def _plain_fields(cls: Any, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Name and type of each argument of a dataclass that has only plain ones; otherwise empty.
+def _plain_fields(cls: Any, parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...] | None:
+    """Name and type of each argument of a dataclass that has only plain ones; otherwise None.
 
     Most classes are like this. Values of exactly these types need no validation.
     """
     if prepare(cls) is not _Form.DATACLASS or cls.serialize is not Constructible.serialize:
-        return ()
+        return None
     hints = _hints(cls)
     names = [field.name for field in dataclasses.fields(cls) if field.init]
     are_plain = all(any(hints.get(name) is kind for kind in _PLAIN) for name in names)
     if not are_plain or names != list(parameters):
-        return ()
+        return None
     return tuple((name, hints[name]) for name in names)
 
 
@@ -275,7 +287,7 @@ class _Form(Enum):
 
 def _form(cls: type) -> _Form:
     """Which of the four kinds a class is; the nearest base that decides wins."""
-    if issubclass(cls, BaseModel):
+    if is_model(cls):
         return _Form.MODEL
     if any(base.__dict__.get("_body_has_init") for base in cls.__mro__):
         decorated = next((b for b in cls.__mro__ if _is_decorated(b)), None)
@@ -301,9 +313,9 @@ def _is_undecorated(cls: type) -> bool:
     return any("ClassVar" not in str(annotation) for annotation in annotations.values())
 
 
-def _parameters(cls: type) -> dict[str, inspect.Parameter]:
+def _parameters(cls: Any) -> dict[str, inspect.Parameter]:
     """The named parameters in order; for a pydantic model, its fields."""
-    if issubclass(cls, BaseModel):
+    if is_model(cls):
         kind = inspect.Parameter.KEYWORD_ONLY
         return {name: inspect.Parameter(name, kind) for name in cls.model_fields}
     return {
@@ -313,8 +325,8 @@ def _parameters(cls: type) -> dict[str, inspect.Parameter]:
     }
 
 
-def _signature(cls: type) -> inspect.Signature:
-    if issubclass(cls, BaseModel):
+def _signature(cls: Any) -> inspect.Signature:
+    if is_model(cls):
         return inspect.signature(cls)
     if cls.__init__ is object.__init__:
         return inspect.Signature()
@@ -327,7 +339,10 @@ def _adapter(cls: type, signature: inspect.Signature) -> TypeAdapter[Any]:
 
     A typed dict rather than a model, because a model cannot have fields named ``json`` or ``copy``.
     """
-    if issubclass(cls, BaseModel):
+    from pydantic import ConfigDict
+    from typing_extensions import TypedDict
+
+    if is_model(cls):
         return _type_adapter(cls, cls)
     _refuse_nameless(cls, signature)
     hints = _hints(cls)
@@ -352,8 +367,10 @@ def _adapter(cls: type, signature: inspect.Signature) -> TypeAdapter[Any]:
 
 
 def _type_adapter(cls: type, shape: Any) -> TypeAdapter[Any]:
+    from pydantic import PydanticUserError, TypeAdapter
+
     try:
-        adapter = TypeAdapter(shape)
+        adapter: TypeAdapter[Any] = TypeAdapter(shape)
         adapter.rebuild()  # reports a name in a model that cannot be resolved
         return adapter
     except (PydanticUserError, NameError) as error:
@@ -367,6 +384,8 @@ def _type_adapter(cls: type, shape: Any) -> TypeAdapter[Any]:
 
 def _unknown_type(cls: type) -> str | None:
     """The problem, if an argument has a type that pydantic does not know; otherwise None."""
+    from pydantic import PydanticUserError, TypeAdapter
+
     hints = _hints(cls)
     for name, hint in ((name, hints[name]) for name in _parameters(cls) if name in hints):
         try:

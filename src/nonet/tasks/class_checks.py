@@ -11,10 +11,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from pydantic import BaseModel
-
 from nonet.base.amounts import format_bytes, parse_bytes
 from nonet.base.errors import RegistrationError
+from nonet.base.plain import is_model
 from nonet.base.streams import Priority, Size
 from nonet.messages.terms import start_by_problem
 from nonet.tasks.task import (
@@ -23,6 +22,7 @@ from nonet.tasks.task import (
     Isolation,
     PeriodicBaseTask,
     PeriodicVoAwareBaseTask,
+    has_default_policy,
 )
 from nonet.tasks.unique import Unique
 
@@ -64,6 +64,8 @@ def check_class(cls: type[BaseTask]) -> None:
             f"{place_of(cls)}: execute() is a generator: return the result instead of yielding it"
         )
     for name, is_valid, expected in _RULES:
+        if name == "retry_policy" and has_default_policy(cls):
+            continue
         _check_value(cls, name, getattr(cls, name), is_valid, expected)
     if issubclass(cls, PeriodicBaseTask):
         schedule = cls._schedule or cls.default_schedule
@@ -213,10 +215,10 @@ def _check_unique(cls: type[BaseTask]) -> None:
         raise RegistrationError(f"{place_of(cls)}: unique: {problem}")
 
 
-def _declared(cls: type) -> Iterable[str]:
+def _declared(cls: Any) -> Iterable[str]:
     """The names of class attributes, without the arguments of the constructor."""
     annotated = inspect.get_annotations(cls)
-    if issubclass(cls, BaseModel):  # pydantic requires an annotation for each
+    if is_model(cls):  # pydantic requires an annotation for each
         return [name for name in annotated if name not in cls.model_fields]
     return [name for name in vars(cls) if name not in annotated and not name.startswith("__")]
 

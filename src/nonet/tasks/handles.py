@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Generic, NoReturn, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self
 
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
 from typing_extensions import TypeVar
 
 from nonet.base.errors import ConflictError, NotBoundError, NotFoundError
 from nonet.messages.message import Usage
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 # The return type of `execute`. It defaults to Any, so that `Handle` means `Handle[Any]`.
 R = TypeVar("R", default=Any)
@@ -249,6 +251,8 @@ class BoundId(str):
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
         """Validate and serialise as the id; one read from JSON has no client."""
+        from pydantic_core import core_schema  # pydantic asks
+
         return core_schema.no_info_wrap_validator_function(
             lambda value, check: (
                 value if isinstance(value, cls) else cls(check(value), cls._unbound())

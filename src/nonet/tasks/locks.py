@@ -14,14 +14,15 @@ from decimal import Decimal
 from enum import Enum
 from functools import cache
 from pathlib import PurePath
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
-
-from pydantic import GetCoreSchemaHandler
-from pydantic_core import CoreSchema, core_schema
 
 from nonet.base.errors import RegistrationError, suggestion
 from nonet.base.keys import escape
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
 
 DEFAULT_TTL_MS = 30_000
 # Longer than any sensible lease or window, and far below the longest expiry that Redis accepts.
@@ -118,6 +119,8 @@ class LockedObjectType(str, metaclass=_NamesTypes):
     @classmethod
     def __get_pydantic_core_schema__(cls, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
         """Let pydantic accept the name of a registered type."""
+        from pydantic_core import core_schema  # pydantic asks
+
         return core_schema.no_info_after_validator_function(cls, core_schema.str_schema())
 
     @classmethod

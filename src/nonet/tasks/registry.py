@@ -11,9 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType, ModuleType
-from typing import Any
-
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import RegistrationError, UnknownTaskError
 from nonet.base.versions import (
@@ -34,6 +32,9 @@ from nonet.tasks.class_checks import (
 from nonet.tasks.entry_points import IMPORT_ERRORS, entries, import_problem, load
 from nonet.tasks.locks import LockedObjectType
 from nonet.tasks.task import BaseTask
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _IN_MAIN = (
     "workers cannot import the script that you run: move the class into a module, and name that "
@@ -84,6 +85,8 @@ class TaskClass:
 
     @cached_property
     def _result(self) -> TypeAdapter[Any] | None:
+        from pydantic import PydanticUserError, TypeAdapter
+
         try:
             hint = typing.get_type_hints(self.cls.execute).get("return", Any)
             return TypeAdapter(hint)
@@ -94,6 +97,8 @@ class TaskClass:
         """Convert a stored result to the return type of ``execute``, or return it unchanged."""
         if self._result is None:
             return value
+        from pydantic import ValidationError
+
         try:
             return self._result.validate_python(value, by_alias=True, by_name=True)
         except ValidationError:

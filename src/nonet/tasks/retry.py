@@ -145,5 +145,7 @@ class ExponentialBackoff(RetryPolicyBase):
         return datetime.now(UTC) + self.delay(attempt) * spread
 
 
+NO_RETRY = NoRetry()
+
 # The configuration knows their arguments, and workers ask them without a child process.
 BUILT_IN_POLICIES: tuple[type[RetryPolicyBase], ...] = (NoRetry, ExponentialBackoff)

@@ -9,8 +9,6 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from pydantic import PydanticUserError, SecretBytes, SecretStr, TypeAdapter
-
 from nonet.messages.documents import are_encrypted
 from nonet.messages.encryption import NO_KEY
 
@@ -18,6 +16,8 @@ MASK = "**********"
 
 # pydantic describes SecretStr and SecretBytes like this.
 _SECRET_SCHEMA = "'format': 'password'"
+
+_PLAIN = (bool, int, float, str, bytes)
 
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase)|secret|token|credential|(api|private|access)_?key", re.IGNORECASE
@@ -49,6 +49,8 @@ def masked_result(value: Any, cls: type | None) -> Any:
     """
     if cls is None:
         return MASK
+    from pydantic import PydanticUserError, TypeAdapter
+
     try:
         hint = typing.get_type_hints(cls.execute, include_extras=True).get("return", Any)  # type: ignore[attr-defined]
         is_secret = _SECRET_SCHEMA in str(TypeAdapter(hint).json_schema())
@@ -104,12 +106,12 @@ def _leaves(value: Any, *, is_secret: bool) -> Iterator[str]:
         case list() | tuple():
             for item in value:
                 yield from _leaves(item, is_secret=is_secret)
-        case SecretStr() | SecretBytes():
-            yield from _leaves(value.get_secret_value(), is_secret=True)
         case bytes() if is_secret:
             yield value.decode(errors="ignore")
         case str() | int() | float() if is_secret and not isinstance(value, bool):
             yield str(value)
+        case object(get_secret_value=reveal):  # of pydantic's SecretStr, or SecretBytes
+            yield from _leaves(reveal(), is_secret=True)
 
 
 @lru_cache(4096)
@@ -124,6 +126,12 @@ def _is_secret(name: str, cls: type) -> bool:
         ]
         if not hints:
             return not _takes_any_name(cls)
+        if all(hint in _PLAIN for hint in hints):
+            return False  # without pydantic
+        from pydantic import PydanticUserError, TypeAdapter
+    except (NameError, TypeError):
+        return True  # an annotation that cannot be resolved
+    try:
         schemas = [TypeAdapter(hint).json_schema() for hint in hints]
     except (NameError, TypeError, PydanticUserError):
         return True  # an annotation that cannot be resolved

@@ -18,9 +18,8 @@ from typing import (
     overload,
 )
 
-from pydantic import BaseModel
-
 from nonet.base.errors import NotBoundError, suggestion
+from nonet.base.plain import is_model
 from nonet.base.streams import Priority, Size
 from nonet.messages.terms import Delay, StartBy
 from nonet.tasks import sync_handles
@@ -34,11 +33,11 @@ from nonet.tasks.locks import (
     RateLimiter,
     encode_locks,
 )
-from nonet.tasks.retry import NoRetry, RetryPolicyBase
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
 from nonet.tasks.unique import Unique
 
 if TYPE_CHECKING:
+    from nonet.tasks.retry import RetryPolicyBase
     from nonet.tasks.runs import WorkflowRun
     from nonet.tasks.sync_runs import WorkflowRun as SyncWorkflowRun
     from nonet.tasks.workflows import Given, Workflow
@@ -204,6 +203,27 @@ class SyncSubmitter(Protocol):
         ...
 
 
+class _NoRetry:
+    """The default of `BaseTask.retry_policy`: the policy is made, and imported, when it is read.
+
+    Policies are pydantic models. A worker whose tasks need no pydantic reads the default only when
+    one of them fails.
+    """
+
+    def __get__(self, _: object, cls: type) -> RetryPolicyBase:
+        from nonet.tasks.retry import NO_RETRY
+
+        return NO_RETRY
+
+
+_NO_RETRY = _NoRetry()
+
+
+def has_default_policy(cls: type[BaseTask]) -> bool:
+    """Return whether a class sets no retry policy; the answer does not read the default."""
+    return inspect.getattr_static(cls, "retry_policy") is _NO_RETRY
+
+
 class BaseTask(Constructible):
     """Base class of all tasks: subclass it, declare arguments, and define ``execute``.
 
@@ -250,7 +270,10 @@ class BaseTask(Constructible):
 
     priority: ClassVar[Priority] = Priority.NORMAL
     size: ClassVar[Size] = Size.MEDIUM
-    retry_policy: ClassVar[RetryPolicyBase] = NoRetry()
+    if TYPE_CHECKING:
+        retry_policy: ClassVar[RetryPolicyBase]
+    else:
+        retry_policy: ClassVar[Any] = _NO_RETRY
     dlq_eligible: ClassVar[bool] = False
     soft_timeout: ClassVar[float | None] = None
     hard_timeout: ClassVar[float | None] = None
@@ -530,8 +553,11 @@ class PeriodicVoAwareBaseTask(PeriodicBaseTask):
     vo: str
 
     def __init__(self, vo: str, **attributes: Any) -> None:
-        if isinstance(self, BaseModel):
-            BaseModel.__init__(self, vo=vo, **attributes)
+        if is_model(type(self)):
+            from pydantic import BaseModel
+
+            make: Any = BaseModel.__init__
+            make(self, vo=vo, **attributes)
             return
         self.vo = vo
         for name, value in attributes.items():

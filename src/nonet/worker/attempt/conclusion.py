@@ -37,7 +37,6 @@ from nonet.rules.outcomes import (
 )
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.registry import TaskClass
-from nonet.tasks.retry import NoRetry
 from nonet.telemetry.masking import hide, without_secrets
 from nonet.worker.attempt.attempt import Attempt
 
@@ -105,6 +104,8 @@ class Concluder:
         if attempt.task_class is not None and isinstance(outcome, Failed | HandedBack):
             # Only these outcomes need the retry policy.
             effective = effective_now(attempt, attempt.task_class, self.live_config)
+        from nonet.tasks.retry import NoRetry  # imports pydantic, which success does without
+
         settlement = decide(
             outcome,
             effective.retry_policy if effective else NoRetry(),

@@ -22,7 +22,6 @@ from nonet.client.client import Client
 from nonet.config.settings import Settings
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
-from nonet.tasks.retry import BUILT_IN_POLICIES
 from nonet.telemetry.middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
@@ -277,6 +276,8 @@ class Isolated:
         Args:
             is_counted: whether `Delivery.crashes` includes this crash already.
         """
+        from nonet.tasks.retry import BUILT_IN_POLICIES  # imports pydantic
+
         delivery = attempt.delivery
         attempt.crash = crash.error()
         failed = Failed(attempt.crash, crashed=not is_counted)
