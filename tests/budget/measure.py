@@ -1,4 +1,4 @@
-"""What tasks cost, counted and not timed: commands, round trips, bytes, memory, Python calls.
+"""What tasks and a start cost, counted and not timed: commands, bytes, Python calls, modules.
 
     python tests/budget/measure.py              # measured against budget
     python tests/budget/measure.py --write      # make what was measured the budget
@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -108,16 +110,20 @@ class Bench:
         """The application of this process, not yet open."""
         return Nonet.from_settings(redis_url=self._url, tasks=(MODULE,), state_dir=self._home)
 
-    @contextmanager
-    def worker(self, result_ttl: int = 0) -> Iterator[Daemon]:
-        """A worker with 100 slots."""
-        self._workers += 1
-        environment = {
+    def environment(self, result_ttl: int) -> dict[str, str]:
+        """The settings of a worker."""
+        return {
             "NONET_REDIS_URL": self._url,
             "NONET_STATE_DIR": str(self._home),
             "NONET_RESULT_TTL": str(result_ttl),
             "NONET_TASKS": MODULE,
         }
+
+    @contextmanager
+    def worker(self, result_ttl: int = 0) -> Iterator[Daemon]:
+        """A worker with 100 slots."""
+        self._workers += 1
+        environment = self.environment(result_ttl)
         log = self._home / f"worker-{self._workers}.log"
         with Daemon("task-worker", "--size", "small", environment=environment, log=log) as daemon:
             yield daemon
@@ -261,6 +267,42 @@ async def plan_cron_entries(bench: Bench) -> Costs:
     return {"calls": counts[0], "calls if unchanged": counts[1]}
 
 
+# What takes a worker's time and memory, and is imported by who needs it.
+UNWANTED = ("alembic", "better_exceptions", "click", "fastapi", "http.server", "jinja2", "pydantic")
+UNWANTED += ("pydantic_core", "pygments", "prometheus_client", "rich", "sqlalchemy", "starlette")
+UNWANTED += ("structlog", "typer", "uvicorn", "yaml", "croniter", "dateutil", "nonet.scheduler")
+_STARTED = """
+import atexit, json, os, sys
+atexit.register(lambda: open(os.environ["PROBE_MODULES"], "w").write(json.dumps(list(sys.modules))))
+sys.argv = ["task-worker", "--size", "small"]
+from nonet_worker import main
+main()
+"""
+
+
+async def start(bench: Bench) -> Costs:
+    """Modules that a worker has imported when it has run its first task and ends."""
+    found = bench._home / "modules.json"
+    environment = {name: value for name, value in os.environ.items() if name[:6] != "NONET_"}
+    environment |= bench.environment(0) | {"PROBE_MODULES": str(found)}
+    environment["PYTHONPATH"] = str(TESTS)
+    async with bench.app() as app:
+        await app.submit(Noop(0))
+        with subprocess.Popen(  # noqa: ASYNC220  # it is started at once
+            [sys.executable, "-c", _STARTED], env=environment, stderr=subprocess.DEVNULL
+        ) as worker:
+            await until(lambda: not bench.meter.left() or worker.poll(), "its first task has run")
+            worker.terminate()
+            assert await asyncio.to_thread(worker.wait) == 0
+    modules = json.loads(found.read_text())
+    # redis-py imports OpenTelemetry where it is installed, as it is for tests.
+    packages = [name for name in modules if not name.startswith("opentelemetry")]
+    unwanted = [name for name in UNWANTED if name in packages]
+    assert not unwanted, f"a worker imports {unwanted}; see python -X importtime"
+    ours = [name for name in packages if name.startswith("nonet")]
+    return {"modules": float(len(packages)), "of nonet": float(len(ours))}
+
+
 SCENARIOS: dict[str, Callable[[Bench], Awaitable[Costs]]] = {
     "submit one by one": submit_one_by_one,
     "submit by 50 at once": submit_by_fifty,
@@ -272,7 +314,7 @@ SCENARIOS: dict[str, Callable[[Bench], Awaitable[Costs]]] = {
     "promote": promote,
     "idle worker": idle,
     "worker in Python": calls_in_python,
-    "plan of cron entries": plan_cron_entries,
+    "worker start": start,
 }
 
 

@@ -1,6 +1,6 @@
-"""The HTTP server of a daemon: ``/livez``, ``/readyz``, metrics and other pages.
+"""What a daemon answers on its port: ``/livez``, ``/readyz``, metrics and other pages.
 
-It has its own threads, so that it answers while the event loop is blocked.
+The server has its own threads, so that it answers while the event loop is blocked.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import math
 import socket
 import threading
 import time
@@ -23,14 +22,15 @@ from collections.abc import (
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
-from socketserver import TCPServer
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nonet.base.errors import ConfigurationError
 from nonet.telemetry.failures import FailureLog
 from nonet.telemetry.metrics import Sample, Samples
+
+if TYPE_CHECKING:
+    from nonet.daemon.probe_server import ProbeServer
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +41,6 @@ READY_SECONDS = 5.0
 _BEAT_SECONDS = 1.0
 # Do not report a shorter silence: it may be the pause between two beats.
 _SILENT_BEATS = 2
-# A connection is closed after this time, even in the middle of a request.
-_REQUEST_SECONDS = 5.0
-_MOST_CONNECTIONS = 32
 _POLL_SECONDS = 0.1
 _LAST_PORT = 65_535
 
@@ -141,15 +138,18 @@ class Health:
         self._live_seconds = live_seconds
         self._ready_seconds = ready_seconds
         self._beat_at = time.monotonic()
-        self._server: _Server | None = None
+        self._server: ProbeServer | None = None
         self._thread: threading.Thread | None = None
         self._failures: dict[str, FailureLog] = {}
         self._report_failures = FailureLog("the report for /readyz", logger)
         self._beating: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Health:
+        # Most workers serve no port, and do without the server.
+        from nonet.daemon.probe_server import ProbeServer
+
         try:
-            self._server = _Server(self._host, self.port, self._answer)
+            self._server = ProbeServer(self._host, self.port, self._answer)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(
@@ -274,89 +274,11 @@ def free_port(host: str, above: int, taken: Collection[int] = ()) -> int:
     """
     for port in range(above + 1, _LAST_PORT + 1):
         if port not in taken:
-            with suppress(OSError), socket.create_server((host, port), family=_family(host)):
+            with suppress(OSError), socket.create_server((host, port), family=family_of(host)):
                 return port
     return 0
 
 
-def _family(host: str) -> socket.AddressFamily:
+def family_of(host: str) -> socket.AddressFamily:
+    """Return the address family of a host that is an address, IPv6 if it has a colon."""
     return socket.AF_INET6 if ":" in host else socket.AF_INET
-
-
-_Answers = Callable[[str, str], Answer]
-
-
-class _Server(ThreadingHTTPServer):
-    """One thread per connection, with a limit on connections and on their duration.
-
-    When there are too many, the server closes the oldest connection. A new client is therefore
-    always answered, and slow clients cannot keep others out.
-    """
-
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 2 * _MOST_CONNECTIONS
-
-    def __init__(self, host: str, port: int, answer: _Answers) -> None:
-        self.answer = answer
-        # The connections that have a thread, oldest first, and when each is closed.
-        self._open: dict[socket.socket, float] = {}
-        self.address_family = _family(host)
-        super().__init__((host, port), _Handler)
-
-    def server_bind(self) -> None:
-        TCPServer.server_bind(self)  # `HTTPServer` would look up the host name in DNS
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._open) >= _MOST_CONNECTIONS:
-            for oldest in list(self._open)[:1]:
-                self._cut_off(oldest)
-        self._open[request] = time.monotonic() + _REQUEST_SECONDS
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        self._open.pop(request, None)
-        super().shutdown_request(request)
-
-    def service_actions(self) -> None:
-        self._cut_off_late(time.monotonic())
-
-    def server_close(self) -> None:
-        super().server_close()
-        self._cut_off_late(math.inf)
-
-    def _cut_off_late(self, now: float) -> None:
-        for connection, end in list(self._open.items()):
-            if now >= end:
-                self._cut_off(connection)
-
-    def _cut_off(self, connection: socket.socket) -> None:
-        """End the thread of a connection: each read or write of it now fails at once."""
-        self._open.pop(connection, None)
-        with suppress(OSError):  # the client has closed it meanwhile
-            connection.shutdown(socket.SHUT_RDWR)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        logger.debug("probe aborted", exc_info=True)
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-    server_version = "nonet"
-    sys_version = ""
-
-    def do_GET(self) -> None:
-        path, accept = self.path.partition("?")[0], self.headers.get("Accept", "")
-        answer = self.server.answer(path, accept)
-        self.send_response(answer.status)
-        self.send_header("Content-Type", answer.content_type)
-        self.send_header("Content-Length", str(len(answer.content)))
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(answer.content)
-
-    do_HEAD = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        logger.debug("probe: " + format, *args)  # noqa: G003  # the form is the library's

@@ -20,7 +20,6 @@ from nonet.cli.process import print_error, set_up_logging
 from nonet.config.settings import Settings, load_settings
 from nonet.daemon import runfiles
 from nonet.daemon.fleet.retirement import Retirement
-from nonet.daemon.fleet.supervisor import END_SECONDS, FleetPlan, Supervisor
 from nonet.daemon.fleet.worker_process import Line
 from nonet.daemon.health import answering_probes
 from nonet.daemon.service import (
@@ -35,7 +34,6 @@ from nonet.daemon.service import (
     told_of_end,
 )
 from nonet.daemon.together import Together, run_together
-from nonet.stores.namespace.inspection import Inspection
 from nonet.telemetry.logs import describe_process, process_description
 from nonet.telemetry.tracing import exporting_traces
 from nonet.worker.children.forking import HELD_OPEN
@@ -173,6 +171,9 @@ async def supervise(
     metrics_port: int | None,
 ) -> int:
     """Run a fleet until it is stopped. Only its workers load task classes."""
+    from nonet.daemon.fleet.supervisor import END_SECONDS, FleetPlan, Supervisor  # not for workers
+    from nonet.stores.namespace.inspection import Inspection
+
     settings = load_settings(**target.options(), grace=options.grace, metrics_port=metrics_port)
     set_up_logging(target.debug, settings)
     describe_process(size=size)

@@ -1,0 +1,99 @@
+"""The HTTP server that `nonet.daemon.health` starts on the port of a daemon."""
+
+from __future__ import annotations
+
+import logging
+import math
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
+from typing import Any
+
+from nonet.daemon.health import Answer, family_of
+
+logger = logging.getLogger(__name__)
+
+# A connection is closed after this time, even in the middle of a request.
+REQUEST_SECONDS = 5.0
+MOST_CONNECTIONS = 32
+
+_Answers = Callable[[str, str], Answer]
+
+
+class ProbeServer(ThreadingHTTPServer):
+    """One thread per connection, with a limit on connections and on their duration.
+
+    When there are too many, the server closes the oldest connection. A new client is therefore
+    always answered, and slow clients cannot keep others out.
+    """
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 2 * MOST_CONNECTIONS
+
+    def __init__(self, host: str, port: int, answer: _Answers) -> None:
+        self.answer = answer
+        # The connections that have a thread, oldest first, and when each is closed.
+        self._open: dict[socket.socket, float] = {}
+        self.address_family = family_of(host)
+        super().__init__((host, port), _Handler)
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # `HTTPServer` would look up the host name in DNS
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._open) >= MOST_CONNECTIONS:
+            for oldest in list(self._open)[:1]:
+                self._cut_off(oldest)
+        self._open[request] = time.monotonic() + REQUEST_SECONDS
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        self._cut_off_late(time.monotonic())
+
+    def server_close(self) -> None:
+        super().server_close()
+        self._cut_off_late(math.inf)
+
+    def _cut_off_late(self, now: float) -> None:
+        for connection, end in list(self._open.items()):
+            if now >= end:
+                self._cut_off(connection)
+
+    def _cut_off(self, connection: socket.socket) -> None:
+        """End the thread of a connection: each read or write of it now fails at once."""
+        self._open.pop(connection, None)
+        with suppress(OSError):  # the client has closed it meanwhile
+            connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        logger.debug("probe aborted", exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: ProbeServer
+    server_version = "nonet"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        path, accept = self.path.partition("?")[0], self.headers.get("Accept", "")
+        answer = self.server.answer(path, accept)
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.content)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.content)
+
+    do_HEAD = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        logger.debug("probe: " + format, *args)  # noqa: G003  # the form is the library's
