@@ -51,7 +51,8 @@ def set_up_process(set_up: SetUp) -> None:
 
 def _import_for_children(application: Nonet) -> None:
     """Import the modules that each child would otherwise import before its first task."""
-    modules = ["email.parser"]  # redis-py needs it when it connects
+    # redis-py needs the first when it connects, a task that fails the second, which is pydantic.
+    modules = ["email.parser", "nonet.tasks.retry"]
     if application.settings.uvloop:
         modules.append("uvloop.loop")
     if any(item.cls.durable for item in application.registry):
