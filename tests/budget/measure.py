@@ -314,6 +314,7 @@ SCENARIOS: dict[str, Callable[[Bench], Awaitable[Costs]]] = {
     "promote": promote,
     "idle worker": idle,
     "worker in Python": calls_in_python,
+    "plan of cron entries": plan_cron_entries,
     "worker start": start,
 }
 
