@@ -176,7 +176,8 @@ def parts_of(name: str) -> set[str]:
     """Parts that a script includes, now or when it needs them."""
     text = (_SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
     found = re.findall(r"(?m)^-- @(?:include (.+)|defer (.+) \w+)$", text)
-    return {part for lines in found for line in lines for part in line.split()}
+    parts = {part for lines in found for line in lines for part in line.split()}
+    return parts.union(*(parts_of(f"lib/{part}") for part in parts))
 
 
 def with_part(part: str) -> set[str]:

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import pytest
 import redis
 from acceptance.contention import scales
+from calls import ENTRY, STREAM, settle_args
 from servers import RedisServer
 from stores.machines.lock_site import PREFIX, Fault
-from stores.machines.queue_machine import KEEPING, LEASE, WAITS
+from stores.machines.queue_machine import KEEPING, LEASE, LOCK_TTL, WAITS
 from stores.machines.queue_site import QueueSite
 from stores.machines.test_cut_scripts import WORKER, Call, Fleet
 
@@ -64,8 +65,9 @@ def row(place: str, after: str, letters: object = ()) -> tuple[object, ...]:
 
 def adding(fleet: Fleet, settled: list[str], *rows: tuple[object, ...]) -> Call:
     """Settle a step that has added others."""
-    call = fleet.settle_call(settled, "done")
-    return (*call[:-1], len(rows), *(part for each in rows for part in each))
+    steps = (part for each in rows for part in each)
+    args = settle_args(settled[:5], "done", "document", "text", 0, 1, len(rows), *steps)
+    return ("settle", KEEPING, LOCK_TTL // 1000, *args)
 
 
 def started(fleet: Fleet, *graph: str) -> list[str]:
@@ -197,7 +199,7 @@ def a_walk(fleet: Fleet) -> tuple[Call, Expected]:
 def a_reclaim(fleet: Fleet) -> tuple[Call, Expected]:
     first = started(fleet, "", "s0", "f0")
     fleet.run("cancel", KEEPING, 0, "by somebody", "by somebody", "w:0", "")
-    fleet.site.let_idle(PREFIX + first[6], WORKER, first[7])
+    fleet.site.let_idle(PREFIX + first[STREAM], WORKER, first[ENTRY])
     args = (KEEPING, WORKER, "small", LEASE // 1000, 1000, 10, "", *["0-0"] * 12)
     states = {"0": "cancelled", "1": "cancelled", "2": "done", "": "done"}
     return ("reclaim", *args), Expected(states, {"2"})

@@ -17,7 +17,7 @@ from nonet.base.errors import BrokerFullError
 from nonet.stores.namespace.figures import Measures
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker, new_cursors
-from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.deliveries import Delivery, takes_slot
 from nonet.stores.queue.leases import Lease, Leases
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
@@ -294,7 +294,7 @@ class TestFetch:
         await broker.submit([task("a"), task("b")])
         got, more = await broker.fetch("small-a", "small", 1, graves=2)
         assert [item.id for item in got] == ["a", "dying-0", "dying-1"]
-        assert [item.takes_slot for item in got] == [True, False, False]
+        assert [takes_slot(item.stream_key) for item in got] == [True, False, False]
         assert not more
         got, _ = await broker.fetch("small-a", "small", 0, graves=10)
         assert [item.id for item in got] == ["dying-2", "dying-3", "dying-4"]

@@ -44,8 +44,9 @@ _LONGEST_BROKEN = timedelta(seconds=320)
 # A waiting entry pauses for this many times as long as its schedule took to answer.
 _SHARE = 20
 _MOST_PROBLEMS = 20
-# Entries that are fired at the same time. When thousands are due, further entries may become due
-# meanwhile: they are looked for after each batch.
+# Entries that are fired before others are looked for: when thousands are due, further ones may
+# become due meanwhile. A full batch is fired at the same time. Fewer entries are fired one after
+# the other, so that none is fired after the signal to stop.
 _BATCH = 100
 # An entry that is less late than this has few occurrences to decide on.
 _LITTLE_LATE = timedelta(minutes=1)
@@ -141,17 +142,20 @@ class PeriodicLoop:
         decisions = await asyncio.gather(
             *(self._decide(planned, now) for planned in found), return_exceptions=True
         )
-        ends = await asyncio.gather(
-            *(
-                self._look_at(term, planned, decision, _since(now, asked), goes_on)
-                for planned, decision in zip(found, decisions, strict=True)
-            ),
-            return_exceptions=True,
-        )
-        if error := next((end for end in ends if isinstance(end, BaseException)), None):
-            raise error
-        if not all(ends):
-            return 0.0
+        fires = [
+            partial(self._look_at, term, planned, decision, _since(now, asked), goes_on)
+            for planned, decision in zip(found, decisions, strict=True)
+        ]
+        if len(fires) == _BATCH:
+            ends = await asyncio.gather(*(fire() for fire in fires), return_exceptions=True)
+            if error := next((end for end in ends if isinstance(end, BaseException)), None):
+                raise error
+            if not all(ends):
+                return 0.0
+        else:
+            for fire in fires:
+                if not await fire():
+                    return 0.0
         if len(found) == len(due):
             self._looked = now
         return self._pause(_since(now, asked))

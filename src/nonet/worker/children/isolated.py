@@ -301,7 +301,8 @@ class Isolated:
             back = replace(back, started=True, is_suspect=not is_counted)
             return self._concluder.conclude(attempt, back, usage)
         if isinstance(message, Concluded):
-            return replace(message.conclusion, usage=usage)
+            message.conclusion.usage = usage
+            return message.conclusion
         logger.error("task %s: its retry policy did not answer, so no retry", delivery.id)
         return self._concluder.conclude(attempt, replace(failed, reason=Reason.CRASH), usage)
 
