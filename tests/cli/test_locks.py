@@ -17,6 +17,7 @@ NAME = "lock:mutex:job:7"
 
 async def test_locks_show_who_holds_and_who_waits(task_run: TaskRun) -> None:
     """A row for each lock; as JSON a list; `--object-type` chooses, in any spelling."""
+    task_run.environment["NONET_LOCK_TTL"] = "10"  # a busy machine may hold up this process
     async with task_run.app() as app, app.hold(JOB, MutexLock("task", "x")):
         id = await app.submit(Guarded(Path("/nowhere")))
         assert (await app.broker.fetch("medium-a", "medium", 1))[0] == []
@@ -37,7 +38,7 @@ async def test_locks_show_who_holds_and_who_waits(task_run: TaskRun) -> None:
         "is_woken": False,
     }
     (holder,) = row["holders"]
-    assert 0 < holder["ttl_seconds"] <= 0.5 and holder["held_seconds"] >= 0
+    assert 0 < holder["ttl_seconds"] <= 10 and holder["held_seconds"] >= 0
     assert all(":job:" in row["lock"] for row in full.json)
 
 

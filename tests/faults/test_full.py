@@ -7,6 +7,7 @@ import textwrap
 import pytest
 from acceptance.contention import scales
 from acceptance.probe_tasks import Gated
+from daemons import until
 from faults.conftest import MakeRig
 from faults.fault_tasks import Fails, Greedy, Heavy, Timed
 from faults.rig import Rig
@@ -73,6 +74,7 @@ async def test_logs_that_cannot_be_written(rig: Rig, output: str) -> None:
         await rig.settles([*ids, *dead])
         late = await rig.submit(app, [Gated(gate := site.gate())])
         await site.started(late[0])
+        await until(lambda: site.redis.exists(site.key("leader")), "the scheduler leads")
         worker.terminate()
         site.open(gate)
         await rig.settles(late)
