@@ -57,7 +57,7 @@ def plain(value: Any) -> Any:
 def is_model(cls: type) -> bool:
     """Return whether a class is a pydantic model, without importing pydantic for the answer."""
     if "pydantic" not in sys.modules:
-        return False  # whoever has defined a model has imported it
+        return False  # a module that defines a model imports pydantic
     from pydantic import BaseModel
 
     return issubclass(cls, BaseModel)

@@ -85,7 +85,9 @@ class EnvironmentModel(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def given(cls, **options: Any) -> dict[str, Any]:
-        """Return what is given for fields, unchecked: options that are not None, else variables.
+        """Return the unchecked value of each field that has one.
+
+        An option that is not None goes before the variable of its field.
 
         Raises:
             ConfigurationError: a file that a variable names cannot be read.
@@ -180,7 +182,7 @@ class EnvironmentModel(Struct, frozen=True, kw_only=True):
 
 
 def bounded(kind: Any) -> tuple[Any, dict[str, Any]]:
-    """Return a type without what is annotated or optional, and the bounds of its values.
+    """Return the plain type of a field, and the bounds of its values.
 
     >>> from msgspec import Meta
     >>> bounded(Annotated[int, Meta(ge=1, le=9)] | None)
@@ -197,7 +199,7 @@ def bounded(kind: Any) -> tuple[Any, dict[str, Any]]:
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Return the value of a field of what a variable, or a program, gives for it."""
+    """Convert what a variable or a program gives to the type of a field."""
     plain, bounds = bounded(kind)
     if plain is Secret:
         return read_secret(value)

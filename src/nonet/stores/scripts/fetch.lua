@@ -68,8 +68,8 @@ local function read_texts(entries)
   return envelopes, number == 0 and locks or nil
 end
 
--- Hand over a task that waits for its first attempt, with no locks but mutexes that nobody else wants. Returns whether
--- it did so.
+-- Hand over a task that waits for its first attempt. Returns false for a task that needs more, or needs a lock that is
+-- no free mutex.
 local function hand_over_plain(source, item, envelope, lines)
   local entry, fields = item[1], item[2]
   local id, gen = fields[2], fields[4]

@@ -80,8 +80,8 @@ local function settle_plainly(k, id, gen, fence, stream, entry, document, lines)
   if record.gen ~= gen or record.fence ~= fence or record.held or not is_plain(record) then
     return false
   end
-  local mutexes = lines and mutexes_in(lines, lock_ttl) or {}
-  if lines and not mutexes_in(lines, lock_ttl) or not has_mutexes(mutexes, id .. '/' .. gen .. '/' .. fence) then
+  local mutexes = mutexes_in(lines or '', lock_ttl)
+  if not mutexes or not has_mutexes(mutexes, id .. '/' .. gen .. '/' .. fence) then
     return false
   end
   end_plainly(k, id, record, fence, document)

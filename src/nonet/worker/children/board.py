@@ -1,7 +1,7 @@
 """What the children run and until when, in memory shared by worker, fork server and children.
 
 The worker's watchdog writes deadlines even while the event loop is blocked. The fork server reads
-them even after the worker has died. No message is needed for what is written here.
+them even after the worker has died. What is written here needs no message.
 """
 
 from __future__ import annotations

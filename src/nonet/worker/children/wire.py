@@ -289,7 +289,7 @@ class Frames(Generic[_Decoded]):
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[_Decoded]:
-        """Add what has arrived; return the messages that are complete now.
+        """Add received bytes, and return the messages that they complete.
 
         Raises:
             msgspec.DecodeError: the data is invalid.

@@ -1,4 +1,4 @@
--- lib/keeping: needs base. What is kept of tasks that have ended: results, ids, and lines of the history.
+-- lib/keeping: needs base. Keeps results, ids and history lines of tasks that have ended.
 
 -- What this call keeps of the tasks that it ends. ARGV[1] of every script that ends tasks is its keeping:
 -- 'result ttl ms|ttl of an ended id ms|ends in the history'. Most calls of the other scripts end none, so it is
