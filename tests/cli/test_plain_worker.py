@@ -16,6 +16,7 @@ LINES = [
 ]
 OF_TYPER = ["", "--help", "--size tiny", "--size small --drain", "--size small --concurrency 0"]
 OF_TYPER += ["--size small --max 3", "--size small --no-such x", "--size small --tasks --debug"]
+OF_TYPER += ["--size small --size large"]
 
 
 def test_both_read_a_line_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,17 +7,20 @@ from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import pytest
 from msgspec import structs
 
 from nonet import BaseTask, MutexLock, Nonet
+from nonet.daemon.watchdog import Watchdog
 from nonet.rules.outcomes import HandedBack, Lost, Succeeded
+from nonet.stores.queue.leases import Leases
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.execute import Tools, carry_out
-from nonet.worker.attempt.leasing import readmit
+from nonet.worker.attempt.leasing import Leasing, readmit
 
 OLD, NEW = MutexLock("job", "old"), MutexLock("job", "new")
 ran: list[str] = []
@@ -31,6 +34,12 @@ class Deployed(BaseTask):
 
     async def execute(self) -> None:
         ran.append("executed")
+
+
+class OfTenant(BaseTask):
+    vo = "lhcb"
+
+    async def execute(self) -> None: ...
 
 
 @pytest.fixture
@@ -53,10 +62,10 @@ async def tools(app: Nonet) -> AsyncIterator[Tools]:
             )
 
 
-async def fetched(app: Nonet) -> Attempt:
-    """An attempt that was submitted with the old lock."""
-    prepared = app.client.envelopes.prepare(Deployed())
-    sent = structs.replace(prepared, locks=encode_locks([OLD]))
+async def fetched(app: Nonet, task: BaseTask | None = None, *locks: BaseLock) -> Attempt:
+    """An attempt of a task that was submitted with these locks; `Deployed` with the old one."""
+    lines = encode_locks(locks if task else [OLD])
+    sent = structs.replace(app.client.envelopes.prepare(task or Deployed()), locks=lines)
     await app.broker.submit([sent])
     (delivery,), _ = await app.broker.fetch("medium-a", "medium", 1)
     return Attempt(delivery, time.monotonic())
@@ -68,6 +77,24 @@ async def test_it_runs_under_the_new_lock(app: Nonet, tools: Tools) -> None:
     assert (outcome, ran) == (Succeeded(None), ["executed"])
     keys = [f"{{test}}:{lock.redis_key}" for lock in (OLD, NEW)]
     assert [await app.broker.client.exists(key) for key in keys] == [0, 1]
+
+
+async def test_its_limits_are_those_of_its_tenant(app: Nonet, tools: Tools) -> None:
+    """Although the submitter did not know that it has one."""
+    attempt = await fetched(app, OfTenant())
+    assert await carry_out(attempt, tools) == Succeeded(None)
+    assert attempt.locks.startswith("V|lhcb|")
+
+
+async def test_one_lease_is_renewed_for_it(redis_url: str, app: Nonet) -> None:
+    """The lease with the old lock is forgotten: nobody would drop it at the end."""
+    times: Any = {"worker_ttl": 9, "lock_ttl": 30, "timeout_seconds": 1}
+    watchdog = Watchdog(Leases(redis_url, "test", "medium-a", "{}", **times), 15)
+    leasing, attempt = Leasing(app.broker, watchdog, 45, 30), await fetched(app)
+    leasing.hold(attempt)
+    assert await leasing.readmit(attempt, encode_locks([NEW])) is None
+    assert list(watchdog._held) == [attempt.lease]
+    watchdog.stop()
 
 
 async def test_nothing_of_it_runs_when_the_new_lock_is_refused(app: Nonet, tools: Tools) -> None:
