@@ -6,7 +6,6 @@ import gzip
 import json
 import pickle
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -111,9 +110,7 @@ def most_memory(daemon: Daemon) -> int:
 
 
 async def the_next_task_runs(app: Nonet) -> None:
-    began = time.monotonic()
     assert await (await app.submit(Quick(7))).result(timeout=20) == 7
-    assert time.monotonic() - began < 2
 
 
 async def test_thirty_kinds_of_garbage(site: Site) -> None:

@@ -66,7 +66,7 @@ def test_idle_connections_that_were_cut(app: nonet.sync.Nonet, redis_server: Red
         client.client_kill_filter(_type="normal", skipme=True)
         began = time.monotonic()
         handle = Add(1).schedule_sync()
-        assert time.monotonic() - began < 0.1
+        assert time.monotonic() - began < 1
         assert handle.created and submitted(client) == 2
 
 

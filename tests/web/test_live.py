@@ -16,6 +16,7 @@ from fastapi.responses import HTMLResponse
 from playwright.async_api import Page
 from ports import free_port
 from redis.asyncio import Redis
+from redis.asyncio.client import Monitor
 from web.conftest import principal, serving
 
 from nonet import Nonet
@@ -278,7 +279,7 @@ async def test_open_pages_share_the_budget_of_commands(
     app: FastAPI, url: str, nonet: Nonet, redis_url: str
 ) -> None:
     """Fifty viewers on different pages, who read at each tick, need 20 commands a second in all."""
-    longest, found = 0.0, list[str]()
+    longest = 0.0
 
     async def probe(number: int) -> int:
         """A page of its own for each viewer, with three commands."""
@@ -295,24 +296,35 @@ async def test_open_pages_share_the_budget_of_commands(
     refresh = httpx.AsyncClient(timeout=20, base_url=url, headers={"Nonet-Refresh": "1"})
     async with refresh as client, stream(url) as messages:
         await until(messages, "hello")
-        counting = asyncio.create_task(commands_of(redis_url, found))
-        began = time.monotonic()
-        for _ in range(3):
-            paths = ["/", *(f"/probe/{number}" for number in range(49))]
-            answers = await asyncio.gather(*map(client.get, paths))
-            assert {answer.status_code for answer in answers} == {200}
-            longest = max(longest, (await until(messages, "tick"))[0]["seconds"])
-        seconds = time.monotonic() - began
-        counting.cancel()
+        async with commands_of(redis_url) as found:
+            began = time.monotonic()
+            for _ in range(3):
+                paths = ["/", *(f"/probe/{number}" for number in range(49))]
+                answers = await asyncio.gather(*map(client.get, paths))
+                assert {answer.status_code for answer in answers} == {200}
+                longest = max(longest, (await until(messages, "tick"))[0]["seconds"])
+            seconds = time.monotonic() - began
     assert longest > 3  # it had to be stretched
     assert 5 < len(found) / seconds <= COMMANDS_PER_SECOND
 
 
-async def commands_of(redis_url: str, found: list[str]) -> None:
-    """Collect the commands that Redis gets until this is cancelled, without those of scripts."""
-    async with Redis.from_url(redis_url, socket_timeout=None) as redis, redis.monitor() as monitor:
+@asynccontextmanager
+async def commands_of(redis_url: str) -> AsyncIterator[list[str]]:
+    """Collect the commands that Redis gets inside this block, without those of scripts."""
+    found = list[str]()
+
+    async def collect(monitor: Monitor) -> None:
         async for command in monitor.listen():
-            found += [command["command"]] * (command["client_type"] != "lua")
+            found.extend([command["command"]] * (command["client_type"] != "lua"))
+
+    async with (
+        Redis.from_url(redis_url, socket_timeout=None) as redis,
+        redis.monitor() as monitor,
+        asyncio.TaskGroup() as group,
+    ):
+        collecting = group.create_task(collect(monitor))
+        yield found
+        collecting.cancel()
 
 
 async def test_the_daemon_reports_requests_and_an_outage(
