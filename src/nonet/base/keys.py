@@ -100,6 +100,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     fence                   STRING  last fence that was assigned
     epoch                   HASH    identity of the data set: since (µs), seq, calm, lost (µs),
                                     first, pauses (the last epoch in which pauses were restored)
+    duty:SIZE               STRING  the idle worker that looks for tasks unasked, and promotes,
+                                    reclaims and mends for the others; with a TTL
     idle:SIZE               ZSET    worker → since; the most recent is woken first; for tasks that
                                     were handed on, a worker that knows the class
     wake:WHO                LIST    wakes a worker, the promoter or a waiting client; deleted with

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 from nonet.base.streams import Size
@@ -20,22 +21,6 @@ _PAUSES_PER_PAGE = 30
 _LONGEST_PAGE_SECONDS = 1.0
 
 
-def pause_beside(ago: float, pause: float) -> float:
-    """Return how long an idle worker waits before its next poll of Redis for lost data.
-
-    A fetch of the reader notices a loss, too. An idle reader fetches once in two pauses. So one
-    poll halfway between two fetches is enough to check Redis once a pause.
-
-    Args:
-        ago: seconds since the last poll of the reader.
-        pause: seconds between two polls of a busy worker.
-    """
-    if ago > 2.5 * pause:
-        return pause  # the reader does not poll now
-    left = pause - ago
-    return left if left > pause / 2 else left + 2 * pause
-
-
 def pause_after_page(took: float) -> float:
     """Return the seconds before the next page of the walk, if the last page took `took` seconds."""
     return min(_LONGEST_PAGE_SECONDS, max(_PAGE_SECONDS, _PAUSES_PER_PAGE * took))
@@ -47,17 +32,28 @@ class Chores:
     Args:
         worker: incarnation of the worker.
         lease: seconds that a lease lasts.
+        is_relieved: returns whether another worker does them.
     """
 
-    def __init__(self, broker: Broker, worker: str, size: Size, lease: float) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        worker: str,
+        size: Size,
+        lease: float,
+        is_relieved: Callable[[], bool],
+    ) -> None:
         self._broker = broker
         self._worker = worker
         self._size = size
         self._lease = lease
+        self._is_relieved = is_relieved
         self._cursors = new_cursors()
 
     async def sweep(self) -> float:
         """Reclaim tasks of dead workers; return the seconds until the next call."""
+        if self._is_relieved():
+            return self._pause
         taken, self._cursors = await self._broker.reclaim(self._worker, self._size, self._cursors)
         if taken:
             logger.warning("reclaimed %d tasks of lost workers", taken)
@@ -67,6 +63,8 @@ class Chores:
 
     async def mend(self) -> float:
         """Walk a page of all records, unless another worker does, and queue lost tasks again."""
+        if self._is_relieved():
+            return self._pause
         pace, began = timedelta(seconds=_PAGE_SECONDS), time.monotonic()
         # Let Redis allow a page after half the pause: its clock may differ from this worker's.
         mended, more = await self._broker.mend(timedelta(seconds=self._lease) / 4, pace / 2)

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from nonet.base.errors import NonetError
@@ -42,6 +42,7 @@ class Reader:
         redis: records each answer of Redis.
         about: publishes why the worker takes no tasks.
         tally: counts the vetoes.
+        look: called when something has woken the worker that is no task.
 
     Attributes:
         has_fetched: whether a fetch has succeeded, so that the worker has joined its streams.
@@ -61,6 +62,7 @@ class Reader:
         veto: Veto,
         about: About,
         tally: Tally,
+        look: Callable[[], Awaitable[None]],
     ) -> None:
         self._broker = broker
         self._worker = worker
@@ -72,9 +74,13 @@ class Reader:
         self._veto = veto
         self._about = about
         self._tally = tally
+        self._look = look
         self.has_fetched = False
         self.is_unsure = False
         self.polled_at: float = time.monotonic()
+        self._is_asleep = False
+        self._found_some = True
+        self._is_relieved = False
         self._stop = Stop()
         self._reader: asyncio.Task[None] | None = None
         # True while a stop may cancel the reader.
@@ -187,18 +193,38 @@ class Reader:
         since = self.polled_at = time.monotonic()
         was_asleep = self._sleeps
         ask = self._worker, self._size, wanted, room, dying
+        is_woken = False
         if was_asleep:
-            deliveries, more, since = await self._broker.fetch_when_woken(*ask)
+            self._is_asleep = True
+            try:
+                found = await self._broker.fetch_when_woken(*ask)
+            finally:
+                self._is_asleep = False
+            deliveries, more, since = found.deliveries, found.more, found.since
+            is_woken, self._is_relieved = found.is_woken, found.is_relieved
         else:
             deliveries, more = await self._broker.fetch(*ask)
+            self._is_relieved = False
         self._redis.heard()
-        self.has_fetched = True
+        self.has_fetched, self._found_some = True, bool(deliveries)
         ordinary = [item for item in deliveries if takes_slot(item.stream_key)]
         self._sleeps = len(ordinary) < wanted and not more
         if deliveries and was_asleep and (self._is_stopping or self._reason_to_decline()):
             await self._broker.disown(self._worker, self._size, self._runner.deliveries)
             return [], since
+        if is_woken and not deliveries and not self._is_stopping:
+            await self._look()
         return deliveries, since
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it sleeps in Redis after a fetch that found nothing. Orders wake it."""
+        return self._is_asleep and not self._found_some
+
+    @property
+    def is_relieved(self) -> bool:
+        """Whether it is idle, and another idle worker of its size is on duty."""
+        return self.is_idle and self._is_relieved
 
     async def _requeue_unknown(self) -> None:
         """Requeue tasks that Redis handed to this worker in a reply that was lost."""

@@ -36,7 +36,7 @@ from nonet.telemetry.middleware import failure_samples
 from nonet.worker.about import About
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import ForkServerError
-from nonet.worker.chores import Chores, pause_beside
+from nonet.worker.chores import Chores
 from nonet.worker.descriptors import Descriptors
 from nonet.worker.lag import Culprit, LoopLag
 from nonet.worker.parts import WorkerParts
@@ -119,9 +119,11 @@ class Worker:
         veto = Veto(Fitness(settings.memory_floor, settings.load_ceiling))
         self._reader = Reader(
             *(parts.broker, self.id, size, self._concurrency, self._runner, self._redis),
-            *(self._watchdog, veto, self._about, self._tally),
+            *(self._watchdog, veto, self._about, self._tally, self._look),
         )
-        self._chores = Chores(parts.broker, self.id, size, settings.lease)
+        self._chores = Chores(
+            *(parts.broker, self.id, size, settings.lease), lambda: self._reader.is_relieved
+        )
 
     async def run(self, stop: Stop) -> ExitCode:
         """Work until a stop is requested, then drain.
@@ -141,9 +143,9 @@ class Worker:
         check = partial(inspection.check, allow_eviction=settings.allow_eviction)
         if not await reached(stop, check):
             return ExitCode.OK
-        await self._follow_config()
         await self._start_children()
         await in_own_thread(self._watchdog.start)
+        await self._look()  # who is registered is woken for what changes after this
         self._lag.start()
         self._loop_name = name_of(asyncio.get_running_loop())
         logger.info(
@@ -281,16 +283,17 @@ class Worker:
             raise ConfigurationError(problem) from None
 
     async def _help_promote(self) -> float:
-        """Promote due tasks, so that delays do not depend on a scheduler."""
-        # Concurrently, so that both share a round trip.
-        with self._redis.asked():
-            _, promoted = await asyncio.gather(self._follow_config(), self._broker.promote())
+        """Promote due tasks, so that delays do not depend on a scheduler; look what is new."""
         pause = _HELP_PROMOTE_SECONDS
-        if self._runner.is_idle:
-            pause = pause_beside(time.monotonic() - self._reader.polled_at, _HELP_PROMOTE_SECONDS)
+        if self._reader.is_relieved:
+            return pause
+        with self._redis.asked():
+            # Concurrently, so that both share a round trip.
+            looking = () if self._reader.is_idle else (self._look(),)
+            promoted, *_ = await asyncio.gather(self._broker.promote(), *looking)
         return pause if promoted.next_in is None else min(pause, promoted.next_in)
 
-    async def _follow_config(self) -> None:
+    async def _look(self) -> None:
         """Obey orders, load a new configuration, and detect a loss of data."""
         await self._obey_orders()
         await self._parts.client.live_config.follow(self._broker.config_version)

@@ -75,7 +75,9 @@ async def test_concurrent_calls_share_round_trips(scripts: Scripts) -> None:
 async def test_one_wrong_call_of_a_batch_fails_alone(scripts: Scripts) -> None:
     """An error of one call reaches its own caller only."""
     await scripts.client.set(f"{PREFIX}w:bad", "not a hash")
-    renew = [scripts.run("renew", worker, 1000, 1000, "{}", 0) for worker in ("a", "bad", "b")]
+    renew = [
+        scripts.run("renew", worker, 1000, 1000, "{}", 0, "", "") for worker in ("a", "bad", "b")
+    ]
     good, wrong, fine = await asyncio.gather(*renew, return_exceptions=True)
     assert (len(good), len(fine)) == (2, 2)
     assert isinstance(wrong, Exception) and "WRONGTYPE" in str(wrong)

@@ -316,7 +316,7 @@ class LockMachine:
         mine = [d for d in self.live if d.worker == name]
         leases = [(d.job.id, d.gen, d.fence, d.stream_key, d.entry) for d in mine]
         flat = [part for lease in leases for part in lease]
-        lost = set(self._run("renew", name, 3_600_000, LOCK_TTL_MS, "{}", 0, *flat)[2:])
+        lost = set(self._run("renew", name, 3_600_000, LOCK_TTL_MS, "{}", 0, "", "", *flat)[2:])
         for delivery in mine:
             kept = self._is_current(delivery, self.before)
             if kept:
@@ -432,7 +432,7 @@ class LockMachine:
         job = self.holds[id]
         if not job.fence:
             return
-        lost = self._run("renew", "", 0, LOCK_TTL_MS, "", 0, id, "0", job.fence, "", "")[2:]
+        lost = self._run("renew", "", 0, LOCK_TTL_MS, "", 0, "", "", id, "0", job.fence, "", "")[2:]
         kept = id in self.before.records and self._renewed(job.held, job)
         must(lost == ([] if kept else [f"{id}/0"]), "hold", id, "kept:", kept, "but told", lost)
         self._judge()

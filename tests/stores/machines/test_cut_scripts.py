@@ -86,7 +86,7 @@ class Fleet:
     def sweep(self) -> None:
         """A lease later: everything that a worker does by itself."""
         self.now += LEASE
-        self.run("renew", WORKER, 3_600_000, LOCK_TTL // 1000, "{}", 0)
+        self.run("renew", WORKER, 3_600_000, LOCK_TTL // 1000, "{}", 0, "", "")
         for key, rows in self.site.look().streams.items():
             for entry, _, _, consumer in rows:
                 if consumer:

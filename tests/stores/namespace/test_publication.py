@@ -119,3 +119,20 @@ async def test_an_ended_lease_publishes_nothing(
     assert not await publish(publication, term, "v1")
     assert not await publication.report(term, "is wrong", WHO)
     assert await publication.read() is None
+
+
+async def test_a_new_version_wakes_idle_workers(
+    broker: Broker, publication: Publication, term: str
+) -> None:
+    """Once each: they do not ask by themselves. The same version again wakes nobody."""
+    now = round((await broker.now()).timestamp() * 1e6)
+    workers = {"small-a": now + 60_000_000, "small-busy": now + 60_000_000, "small-dead": 1}
+    await broker.client.zadd("{test}:workers", workers)
+    await broker.client.lpush("{test}:wake:small-busy", "1")
+
+    async def wake_ups() -> list[int]:
+        return [await broker.client.llen(f"{{test}}:wake:{worker}") for worker in workers]
+
+    assert await publish(publication, term, "v1") and await wake_ups() == [1, 1, 0]
+    await broker.client.delete("{test}:wake:small-a")
+    assert await publish(publication, term, "v1") and await wake_ups() == [0, 1, 0]

@@ -502,6 +502,7 @@ class TestDelayed:
 
     async def test_a_leaders_promotion_keeps_workers_out(self, broker: Broker) -> None:
         """Workers promote only while no leader does, and a deposed leader never."""
+        await broker.submit([task("a", due_us=4 * 10**15)])
         assert (await broker.promote()).allowed
         assert not (await broker.promote(term="7")).allowed
         term = await Leadership(broker, "test").lead("me", 10, "{}")

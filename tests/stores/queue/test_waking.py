@@ -11,12 +11,10 @@ from daemons import until
 from servers import RedisServer
 
 from nonet.base.errors import NonetError
-from nonet.stores.queue.broker import Broker
-from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.broker import Awoken, Broker
 from nonet.stores.queue.leases import Leases
 from nonet.stores.queue.submissions import Submission
-
-Woken = tuple[list[Delivery], bool, float]
+from nonet.stores.queue.workers import drain
 
 
 @pytest.fixture
@@ -32,7 +30,7 @@ class Site:
     def __init__(self, broker: Broker, server: RedisServer) -> None:
         self.broker, self.server = broker, server
 
-    async def falls_asleep(self, worker: str) -> asyncio.Task[Woken]:
+    async def falls_asleep(self, worker: str) -> asyncio.Task[Awoken]:
         beat = Leases(
             *(self.broker.url, "test", worker, "{}"),
             worker_ttl=30,
@@ -44,7 +42,7 @@ class Site:
         assert await self.broker.fetch(worker, "small", 10) == ([], False)
         return await self.waits(worker)
 
-    async def waits(self, worker: str) -> asyncio.Task[Woken]:
+    async def waits(self, worker: str) -> asyncio.Task[Awoken]:
         asleep = self.number_asleep()
         waiting = asyncio.create_task(self.broker.fetch_when_woken(worker, "small", 10))
         await until(lambda: self.number_asleep() > asleep, "Redis lets it wait")
@@ -69,9 +67,10 @@ async def test_who_is_woken_has_the_task(site: Site, broker: Broker) -> None:
     waiting = await site.falls_asleep("small-a")
     before = time.monotonic()
     await broker.submit([task("a")])
-    (delivery,), more, handed = await waiting
-    assert (delivery.id, delivery.state, more) == ("a", "running", False)
-    assert before - 1 < handed <= time.monotonic()
+    found = await waiting
+    (delivery,) = found.deliveries
+    assert (delivery.id, delivery.state, found.more) == ("a", "running", False)
+    assert found.is_woken and before - 1 < found.since <= time.monotonic()
     assert await broker.settle(delivery, "done") == "OK"
 
 
@@ -86,25 +85,25 @@ async def test_a_wait_in_vain_takes_nothing_of_the_next_lease(site: Site, broker
     await asyncio.sleep(0.3)  # the wait that a lease must not begin with
     submitted = time.monotonic()
     await broker.submit([task("a")])
-    handed = (await waiting)[2]
-    assert handed > submitted - unknown - 0.001
+    assert (await waiting).since > submitted - unknown - 0.001
 
 
 async def test_the_last_to_fall_asleep_is_woken_alone(site: Site, broker: Broker) -> None:
     """Workers of one process wait beside each other."""
     first, last = [await site.falls_asleep(f"small-{name}") for name in "ab"]
     await broker.submit([task("a")])
-    (delivery,), _, _ = await last
+    (delivery,) = (await last).deliveries
     assert delivery.id == "a" and not first.done()
     await broker.rouse("small-a")
-    assert (await first)[0] == []
+    assert (await first).deliveries == []
 
 
 async def test_a_wait_is_over_when_it_is_asked_for(site: Site, broker: Broker) -> None:
     """Nothing is handed over then, and the next one waits again."""
     waiting = await site.falls_asleep("small-a")
     await broker.rouse("small-a")
-    assert (await waiting)[:2] == ([], False)
+    found = await waiting
+    assert (found.deliveries, found.more) == ([], False)
     again = await site.falls_asleep("small-a")
     again.cancel()
 
@@ -125,3 +124,61 @@ async def test_a_wake_up_list_that_is_none_fails_the_wait(site: Site, broker: Br
     await broker.client.set(f"{broker.prefix}wake:small-a", "not a list")
     with pytest.raises(NonetError, match="WRONGTYPE"):
         await broker.fetch_when_woken("small-a", "small", 10)
+
+
+async def lose_wake_ups(broker: Broker, *workers: str) -> None:
+    """As after a loss of data: tasks are queued, and nobody is told."""
+    client, prefix = broker.client, broker.prefix
+    idle = await client.zrange(f"{prefix}idle:small", 0, -1, withscores=True)
+    await client.delete(f"{prefix}idle:small")
+    await broker.submit([task(f"for {worker}") for worker in workers])
+    await client.zadd(f"{prefix}idle:small", dict(idle))
+
+
+async def poll(broker: Broker, worker: str) -> Awoken:
+    """Let a worker sleep in vain. (A client in its name ends the wait sooner than its limit.)"""
+    asleep = asyncio.create_task(broker.fetch_when_woken(worker, "small", 1))
+    await asyncio.sleep(0)
+    await broker.rouse(worker)
+    return await asleep
+
+
+async def test_one_of_the_idle_workers_looks_for_all(site: Site, broker: Broker) -> None:
+    """Nobody else reads streams unasked, and the next one does as soon as it is busy."""
+    for name in "ab":
+        (await site.falls_asleep(f"small-{name}")).cancel()
+    assert not (await poll(broker, "small-a")).is_relieved
+    await lose_wake_ups(broker, "a", "b")
+    found = await poll(broker, "small-b")
+    assert found.is_relieved and not found.deliveries
+    assert [item.id for item in (await poll(broker, "small-a")).deliveries] == ["for a"]
+    found = await poll(broker, "small-b")
+    assert not found.is_relieved and [item.id for item in found.deliveries] == ["for b"]
+
+
+async def test_a_worker_on_duty_that_is_gone_is_replaced(site: Site, broker: Broker) -> None:
+    """Its turn ends by itself within three seconds."""
+    for name in "ab":
+        (await site.falls_asleep(f"small-{name}")).cancel()
+    await poll(broker, "small-a")
+    assert 0 < await broker.client.pttl(f"{broker.prefix}duty:small") <= 3000
+    assert (await poll(broker, "small-b")).is_relieved
+    await broker.client.delete(f"{broker.prefix}duty:small")  # as when it expires
+    assert not (await poll(broker, "small-b")).is_relieved
+
+
+async def test_who_is_woken_reads_whoever_is_on_duty(site: Site, broker: Broker) -> None:
+    """A wake-up is for a worker, not for the one on duty."""
+    (await site.falls_asleep("small-a")).cancel()
+    await poll(broker, "small-a")
+    woken = await site.falls_asleep("small-b")
+    await broker.submit([task("a")])
+    found = await woken
+    assert [item.id for item in found.deliveries] == ["a"] and not found.is_relieved
+
+
+async def test_an_order_to_drain_wakes_a_worker(site: Site, broker: Broker) -> None:
+    """So an idle worker need not ask for orders."""
+    waiting = await site.falls_asleep("small-a")
+    assert await drain(broker.scripts, ["small-a"], "bob") == 1
+    assert (await waiting).is_woken

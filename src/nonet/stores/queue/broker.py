@@ -106,6 +106,25 @@ class Promoted:
     allowed: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Awoken:
+    """Result of a fetch by a worker that has slept.
+
+    Attributes:
+        deliveries, more: the result of `Broker.fetch`.
+        since: a time (monotonic) that is not after the delivery.
+        is_woken: whether something has woken the worker: tasks, or an order.
+        is_relieved: whether another idle worker of its size is on duty: it looks for tasks and does
+            the chores. This one has only waited.
+    """
+
+    deliveries: list[Delivery]
+    more: bool
+    since: float
+    is_woken: bool
+    is_relieved: bool
+
+
 @dataclass(slots=True)
 class _Asking:
     """The connection of one worker that fetches, and its last fetch.
@@ -268,25 +287,23 @@ class Broker:
         sent = time.monotonic()
         deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves)
         asking.last = sent, now
-        return deliveries, more
+        return deliveries, more > 0
 
     async def fetch_when_woken(
         self, worker: str, size: str, free: int, room: int = 0, graves: int = 0
-    ) -> tuple[list[Delivery], bool, float]:
+    ) -> Awoken:
         """Fetch as soon as something wakes `worker`, at the latest after `BLOCK_SECONDS`.
 
         Both commands are sent at once, so a wake-up causes no extra round trip. `rouse` ends the
-        wait.
-
-        Returns:
-            The result of `fetch`, and a time (monotonic) that is not after the delivery.
+        wait. If nothing has woken the worker, it fetches only if no other idle worker of its size
+        is on duty.
         """
         asking = self._asking_for(worker)
         lane, sent = asking.scripts.lane, time.monotonic()
         woken = lane.call("BLPOP", f"{self.prefix}wake:{worker}", BLOCK_SECONDS)
         woken.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves)
+            deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves, 1)
         except asyncio.CancelledError:
             lane.reset()  # disconnects, so that Redis delivers nothing more to this worker
             raise
@@ -296,8 +313,8 @@ class Broker:
         handed = min(max(sent, before + (now - was) / 1e6), time.monotonic())
         asking.last = handed, now
         async with server_errors(self._blocking):
-            woken.result()  # raises if the key has a wrong type
-        return deliveries, more, handed
+            is_woken = woken.result() is not None  # raises if the key has a wrong type
+        return Awoken(deliveries, more > 0, handed, is_woken, more < 0)
 
     async def rouse(self, worker: str) -> None:
         """End the `fetch_when_woken` of a worker now."""
@@ -312,9 +329,16 @@ class Broker:
         return self._asking[worker]
 
     async def _fetch(
-        self, asking: _Asking, worker: str, size: str, free: int, room: int, graves: int
-    ) -> tuple[list[Delivery], bool, int]:
-        """Fetch; also return the logical time of the delivery in µs."""
+        self,
+        asking: _Asking,
+        worker: str,
+        size: str,
+        free: int,
+        room: int,
+        graves: int,
+        slept: int = 0,
+    ) -> tuple[list[Delivery], int, int]:
+        """Fetch; also return what the script says of more tasks, and its logical time in µs."""
         (more, *answer), is_safe = await asking.scripts.run_confirmed(
             "fetch",
             self.keeping,
@@ -329,6 +353,7 @@ class Broker:
             self.clock.latest(steady()) or "",
             room,
             graves,
+            slept,
         )
         self.epoch.see(answer)
         deliveries = []
@@ -347,7 +372,7 @@ class Broker:
             await self._end_damaged(id, gen, fence, stream_key, entry, reason)
         if not is_safe:
             deliveries = await self._give_unconfirmed_back(deliveries)
-        return deliveries, more == 1 or bool(damaged), int(answer[2])
+        return deliveries, 1 if damaged else more, int(answer[2])
 
     async def _give_unconfirmed_back(self, deliveries: Sequence[Delivery]) -> list[Delivery]:
         """Requeue the deliveries with structural locks; return the others."""

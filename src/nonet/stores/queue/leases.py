@@ -121,7 +121,8 @@ class Leases:
         ]
         self._said = self._say()
         self._counts.update(self._said.counts)
-        head = (*self._head, self._said.info, self._epoch.seen)
+        said = self._said
+        head = (*self._head, said.info, self._epoch.seen, said.knows, said.off)
         answer = run_sync(self._client, self._prefix, "renew", *head, *args)
         self._epoch.see(answer)
         return {key.decode() for key in answer[2:]}

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- advertise: store what a worker reports beside its heartbeat: the classes it knows, why it takes no tasks, and its
--- counters. If the worker is idle and handed-on tasks of these classes wait, wake it: its fetch takes them.
+-- advertise: store what a worker reports after its heartbeat: the classes it knows, and its counters. If the worker is
+-- idle and handed-on tasks of these classes wait, wake it: its fetch takes them.
 -- KEYS  prefix
 -- ARGV  worker, worker ttl ms, what it knows (its key is names:…), why it takes nothing or '', number
 --       of counters, n × (counter, number), n × (class, version of its distribution or '')
@@ -10,9 +10,6 @@ local worker, ttl, knows, off = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4]
 local counters, MOST = tonumber(ARGV[5]), 1000
 local names, first = P .. 'names:' .. knows, 6 + 2 * counters
 
-if redis.call('EXISTS', P .. 'w:' .. worker) == 1 then
-  redis.call('HSET', P .. 'w:' .. worker, 'knows', knows, 'off', off, 'takes', 1)
-end
 for i = 6, first - 1, 2 do
   -- Limit the number of counters: releases rename classes, and the counters of the old names stay.
   local name = ARGV[i]

@@ -1,6 +1,6 @@
 #!lua flags=allow-oom
--- drain: ask registered workers to finish their tasks and end. Each reads the order within a second (`presence`); the
--- order goes with its registration.
+-- drain: ask registered workers to finish their tasks and end. Each reads the order (`presence`) within a second, or
+-- when this wakes it; the order goes with its registration.
 -- KEYS  prefix
 -- ARGV  who, n × worker
 -- returns n × (1 asked | 0 it was asked before | -1 it is not registered)
@@ -15,6 +15,7 @@ for i = 2, #ARGV do
     found = redis.call('HSETNX', key, 'drain', who)
   end
   if found == 1 then
+    redis.call('LPUSH', P .. 'wake:' .. worker, '1')
     asked = asked + 1
     if asked <= NAMED then
       names[asked] = shown(worker)

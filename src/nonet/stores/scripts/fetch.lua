@@ -1,12 +1,14 @@
 #!lua flags=allow-oom
 -- fetch: hand tasks to a worker in strict priority order, within a priority woken tasks first. Take the locks of
--- each task, or park it. A worker that gets fewer tasks than it asked for goes on the stack of idle workers.
+-- each task, or park it. A worker that gets fewer tasks than it asked for goes on the stack of idle workers. Of the
+-- idle workers of a size one is on duty: it looks for tasks although nothing has woken it.
 -- KEYS  prefix
 -- ARGV  keeping, worker, size, free slots, looks (entries to examine at most), lock ttl ms,
 --       first and longest pause µs before a parked task is checked without being woken, lock aging µs,
 --       'epoch|sequence' seen, longest envelope in bytes, latest possible time µs or
---       '', how many suspects it can take beside its slots, how many burials
--- returns {1 if there may be more (looks ran out) else 0, epoch, its sequence, now µs, n × row}; a row is
+--       '', how many suspects it can take beside its slots, how many burials, 1 if it has slept until now
+-- returns {1 if there may be more (looks ran out), -1 if another idle worker is on duty, else 0; epoch, its sequence,
+--       now µs, n × row}; a row is
 --       (id, gen, fence, stream key, entry, envelope, locks); of a task that lib/fetching hands over also (state,
 --       attempts used, worker deaths, marks for held_locks() or ''); of one that was parked also (for how many µs);
 --       of a suspect, a dying task or one with a checkpoint also (µs, error document, reason, generation in which it
@@ -21,6 +23,20 @@ local seen, longest, latest = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
 local room_for_suspects, room_for_burials = tonumber(ARGV[13] or '0'), tonumber(ARGV[14] or '0')
 local taken = {0, current_epoch(seen, lock_ttl)}
 taken[4] = digits(now)
+local HEAD, DUTY_MS = #taken, 3000  -- an idle worker asks every two seconds
+
+-- A wake-up takes the worker off the stack. If it is still there, nothing has woken it.
+local is_unasked, duty = ARGV[15] == '1' and redis.call('ZSCORE', P .. 'idle:' .. size, worker), P .. 'duty:' .. size
+if is_unasked then
+  local on_duty = redis.call('SET', duty, worker, 'NX', 'GET', 'PX', DUTY_MS)
+  if on_duty and on_duty ~= worker then
+    taken[1] = -1
+    return taken
+  elseif on_duty then
+    redis.call('PEXPIRE', duty, DUTY_MS)
+  end
+end
+
 local last_fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)
 local fence = last_fence
 -- Nothing is paused or limited, and no suspects, dying or handed-on tasks wait.
@@ -160,16 +176,22 @@ if others then
   others.read_burials()
   are_more = others.offer_rest() or are_more
 end
+if is_unasked and #taken > HEAD then
+  redis.call('DEL', duty)  -- a wake-up was lost: the next idle worker looks, too
+end
 if fence > last_fence then
   redis.call('SET', P .. 'fence', digits(fence))
 end
 if free > 0 and are_more then
   taken[1] = 1
+elseif free > 0 and #taken > HEAD then
+  redis.call('ZADD', P .. 'idle:' .. size, digits(now), worker)
 elseif free > 0 then
-  -- Keep the position of a worker whose poll found nothing. If polling moved it to the top of the stack, a
-  -- trickle of tasks would rotate through all workers instead of keeping one busy.
-  local got_some = #taken > 4
-  redis.call('ZADD', P .. 'idle:' .. size, unpack(got_some and {digits(now), worker} or {'NX', digits(now), worker}))
+  -- Keep the position of a worker that found nothing. If that moved it to the top of the stack, a trickle of tasks
+  -- would rotate through all workers instead of keeping one busy.
+  if not is_unasked then
+    redis.call('ZADD', P .. 'idle:' .. size, 'NX', digits(now), worker)
+  end
 else
   redis.call('ZREM', P .. 'idle:' .. size, worker)
 end

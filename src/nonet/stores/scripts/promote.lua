@@ -22,6 +22,8 @@ if term ~= '' then
     return {0, -1, 0}
   end
   redis.call('SET', P .. 'promoted', digits(now))
+elseif redis.call('EXISTS', P .. 'tasks:delayed', P .. 'watch', P .. 'deadlines', P .. 'edges') == 0 then
+  return {0, -1, 1}
 else
   -- Ignore a time in the future: the clock was set back since.
   local ago = now - (tonumber(redis.call('GET', P .. 'promoted') or '') or 0)

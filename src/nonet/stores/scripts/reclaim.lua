@@ -18,6 +18,27 @@ local function take(id, gen)
   return take_back(id, gen, limit)
 end
 
+-- A worker that died before its first beat after a loss of data is registered nowhere. Register it as one whose
+-- registration ends now, so that it is forgotten.
+local function register(names)
+  local members = {}
+  for _, name in ipairs(names) do
+    members[#members + 1] = digits(now)
+    members[#members + 1] = name
+  end
+  if #members > 0 then
+    redis.call('ZADD', P .. 'workers', 'NX', unpack(members))
+  end
+end
+
+local function consumers_of(key)
+  local found, names = redis.pcall('XINFO', 'CONSUMERS', key, 'workers'), {}
+  for _, consumer in ipairs(found.err and {} or found) do
+    names[#names + 1] = consumer[2] ~= worker and consumer[2] or nil
+  end
+  return names
+end
+
 local RARELY_READ = {suspects = true, burials = true}
 
 local function sweep(stream, cursor)
@@ -31,6 +52,7 @@ local function sweep(stream, cursor)
     end
     return '0-0'
   end
+  register(consumers_of(key))
   for _, entry in ipairs(reply[2]) do
     reclaimed = reclaimed + (see_to(key, entry, take) and 1 or 0)
   end
@@ -66,27 +88,6 @@ local function begin_leases(key, step)
   redis.call('HSET', P .. 'clock:stepped', stream, step .. '|' .. last)
 end
 
--- A worker that died before its first beat after a loss of data is registered nowhere. Register it as one whose
--- registration ends now, so that it is forgotten.
-local function register(names)
-  local members = {}
-  for _, name in ipairs(names) do
-    members[#members + 1] = digits(now)
-    members[#members + 1] = name
-  end
-  if #members > 0 then
-    redis.call('ZADD', P .. 'workers', 'NX', unpack(members))
-  end
-end
-
-local function consumers_of(key)
-  local found, names = redis.pcall('XINFO', 'CONSUMERS', key, 'workers'), {}
-  for _, consumer in ipairs(found.err and {} or found) do
-    names[#names + 1] = consumer[2] ~= worker and consumer[2] or nil
-  end
-  return names
-end
-
 local step, is_back, is_recent
 if stepped then
   step, is_back, is_recent = last_step()
@@ -102,7 +103,6 @@ for i, stream in ipairs(streams_of(size)) do
     begin_leases(stream.key, step)
   end
   answer[#answer + 1] = is_recent and '0-0' or sweep(stream, ARGV[FIRST_CURSOR + i - 1])
-  register(consumers_of(stream.key))
 end
 register(redis.call('ZRANGE', P .. 'idle:' .. size, 0, 999))
 forget_gone(lease)

@@ -3,13 +3,14 @@
 -- and all their locks.
 -- KEYS  prefix
 -- ARGV  worker or '', worker ttl ms, lock ttl ms, what the worker reports of itself, epoch and sequence seen,
+--       what it knows (see advertise), why it takes no tasks or '',
 --       n × (id, gen, fence, stream key or '' for a hold, entry)
 -- returns {epoch, its sequence, id/gen of each that is lost …}
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch limits mutexes locks
 local worker, worker_ttl, lock_ttl = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local info, seen = ARGV[4], ARGV[5]
+local info, seen, knows, off, FIRST = ARGV[4], ARGV[5], ARGV[6], ARGV[7], 8
 local lost = {current_epoch(seen, lock_ttl)}
 
 -- Count a running task at a limiter whose limit was set after its start. Skip a limiter with a shorter lease: the
@@ -70,10 +71,11 @@ end
 
 if worker ~= '' then
   redis.call('ZADD', P .. 'workers', 'GT', digits(now + worker_ttl * 1000), worker)
-  redis.call('HSET', P .. 'w:' .. worker, 'info', info, 'beat', digits(now))
+  redis.call('HSET', P .. 'w:' .. worker, 'info', info, 'beat', digits(now), 'knows', knows, 'off', off,
+    'takes', 1)
   redis.call('PEXPIRE', P .. 'w:' .. worker, worker_ttl * 10)
 end
-for i = 6, #ARGV, 5 do
+for i = FIRST, #ARGV, 5 do
   local id, gen, fence, stream_key, entry = unpack(ARGV, i, i + 4)
   -- Caught, so that a key of the wrong type costs its own lease, and not the whole beat.
   local fine, kept = pcall(renew, id, gen, fence, stream_key, entry)
