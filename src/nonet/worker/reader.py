@@ -148,8 +148,6 @@ class Reader:
             await self._stand_aside(why)
             return
         self._come_back()
-        if self._sleeps:
-            await asyncio.sleep(0)  # short tasks end in one step of the loop
         if self._is_stopping:
             return
         if self._sleeps and (self._waking is not None or not runner.is_quiet):
@@ -168,6 +166,8 @@ class Reader:
             except Exception as error:  # the other deliveries must start nevertheless
                 logger.exception("task %s cannot be started", delivery.id)
                 damaged.append((delivery, f"it cannot be started: {error}"))
+        if self._sleeps:
+            await asyncio.sleep(0)  # first let them begin; short ones end in one step of the loop
         for delivery, why in damaged:
             await self._broker.end_damaged(delivery, why)
 

@@ -105,7 +105,7 @@ SHORT_WAYS = (
     ),
     Fault(
         "plain tasks are not counted",
-        "redis.call('HINCRBY', P .. 'active', stream .. '|' .. run.name, run.count)",
+        "redis.call('HINCRBY', P .. 'active', stream .. '|' .. name, count)",
         "",
     ),
     Fault(

@@ -312,9 +312,10 @@ class Broker:
         # that has passed since then by the clock of Redis.
         handed = min(max(sent, before + (now - was) / 1e6), time.monotonic())
         asking.last = handed, now
-        async with server_errors(self._blocking):
-            is_woken = woken.result() is not None  # raises if the key has a wrong type
-        return Awoken(deliveries, more > 0, handed, is_woken, more < 0)
+        if problem := woken.exception():  # the key has a wrong type
+            async with server_errors(self._blocking):
+                raise problem
+        return Awoken(deliveries, more > 0, handed, woken.result() is not None, more < 0)
 
     async def rouse(self, worker: str) -> None:
         """End the `fetch_when_woken` of a worker now."""

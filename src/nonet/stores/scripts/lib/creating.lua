@@ -1,4 +1,19 @@
--- lib/creating: needs base, wake, record, counting, submitting. Creates tasks of all kinds, for submit.
+-- lib/creating: needs now, records, wake, record, counting, submitting. Creates tasks of all kinds, for submit.
+
+-- ARGV as a list of runs; first and past: where its pairs of id and envelope begin and end.
+local function read_runs()
+  local runs, at = {}, FIRST_RUN
+  while at <= #ARGV do
+    local count, name, stream, due, group, locks, terms = unpack(ARGV, at, at + HEAD - 1)
+    local first = at + HEAD
+    at = first + 2 * count
+    runs[#runs + 1] = {count = tonumber(count), name = name, stream = stream, wall = due, group = group,
+      locks = locks, terms = terms, first = first, past = at}
+  end
+  return runs
+end
+
+local runs = read_runs()
 
 -- @defer limits mutexes locks impossible_lines
 -- @defer limits mutexes locks index group keeping finish fitting pauses queues refusal waiting cancel ending replacing replace_older

@@ -1,4 +1,4 @@
--- lib/wake: needs base. Wakes idle workers, each through its own list: the most recently idle one first.
+-- lib/wake: needs now. Wakes idle workers, each through its own list: the most recently idle one first.
 
 -- Wake up to `count` idle workers of a size, and drop dead ones from the stack. Returns whether a worker was
 -- woken.
