@@ -57,8 +57,11 @@ class Installation:
 
 
 @pytest.fixture
-def place(site: Site) -> Installation:
-    return Installation(site)
+async def place(site: Site) -> Installation:
+    """It has published its first configuration, so the next version is what a test writes."""
+    made = Installation(site)
+    await made.published("")
+    return made
 
 
 # Two seconds, as is printed, on a machine that does nothing else.

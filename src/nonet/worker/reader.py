@@ -271,7 +271,8 @@ async def _next(event: asyncio.Event, seconds: float | None = None) -> None:
     """Wait until the event is set anew, for at most `seconds`."""
     event.clear()
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _kind_of_veto(why: str) -> str:

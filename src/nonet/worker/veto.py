@@ -61,13 +61,14 @@ class Veto:
         load: Callable[[], float] = load_per_core,
     ) -> None:
         self._fitness = fitness
+        self._is_needed = fitness != Fitness()
         self._free, self._load = free, load
         self._next_check = 0.0
         self._reason = ""
 
     def reason(self) -> str:
         """Return why this worker must take nothing now, or an empty text."""
-        if self._fitness == Fitness() or time.monotonic() < self._next_check:
+        if not self._is_needed or time.monotonic() < self._next_check:
             return self._reason
         self._reason = self._fitness.veto(
             self._free() if self._fitness.memory_floor else None,
