@@ -219,6 +219,16 @@ async def test_arguments_are_revealed_without_secrets(
     assert f"arguments of dead letter {row}" in caplog.text
 
 
+async def test_the_answer_with_arguments_names_the_page_to_read_again(
+    nonet: Nonet, client: httpx.AsyncClient
+) -> None:
+    """It has no address of its own, and the page goes on reading its changes."""
+    (row,) = await fill(nonet, 1)
+    shown = (await client.post(f"/dead-letters/{row}/reveal")).text
+    assert f'data-read="/dead-letters/{row}"' in shown
+    assert "data-read" not in (await client.get(f"/dead-letters/{row}")).text
+
+
 async def test_encrypted_arguments_are_not_revealed_without_the_key(
     nonet: Nonet, client: httpx.AsyncClient
 ) -> None:
