@@ -23,11 +23,6 @@ FAULTS = (
         "keys[#keys + 1] = mutex.key",
     ),
     Fault(
-        "a mutex that another has is settled the short way",
-        "if stepped or same ~= owner or",
-        "if stepped or",
-    ),
-    Fault(
         "a mutex that has expired is settled the short way",
         "or tonumber(expiry) <= now then\n      return false",
         "then\n      return false",

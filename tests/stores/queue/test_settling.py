@@ -78,6 +78,15 @@ async def test_each_has_his_own_answer(broker: Broker) -> None:
     assert await asyncio.gather(*answers) == ["OK", "LOST", "OK", "OK", "STALE"]
 
 
+async def test_a_lock_that_another_has_by_now_is_lost(broker: Broker) -> None:
+    """As after it had expired: the new holder keeps it."""
+    delivery, *_ = await fetched(broker, 1, locked=True)
+    keys = [key async for key in broker.client.scan_iter(f"{broker.prefix}lock:mutex:*")]
+    await broker.client.set(keys[0], f"other/1/1|{4 * 10**15}")
+    assert await broker.settle(delivery, "done") == "LOST"
+    assert await broker.client.get(keys[0]) == f"other/1/1|{4 * 10**15}".encode()
+
+
 async def test_a_settlement_that_is_asked_for_twice_is_settled_once(broker: Broker) -> None:
     """In one call, too, a repetition is answered as the first one was."""
     delivery, *_ = await fetched(broker, 3)
