@@ -113,8 +113,6 @@ class Suspects(Lane):
     @property
     def room(self) -> int:
         """How many more suspects to fetch; a SMALL worker fetches a whole group or none."""
-        if not self.attempts:
-            return min(_GROUP, self._most)
         left = self._most - len(self.attempts)
         least = _GROUP if self._size is Size.SMALL else 1
         if self.is_exclusive or self._singles.locked() or left < least:

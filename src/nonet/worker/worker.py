@@ -91,6 +91,7 @@ class Worker:
         self._loop_name = ""
         self._redis = Contact(time.monotonic())
         self._stop = Stop()
+        self._may_have_missed = False
         self._on_ordered: Callable[[], None] = lambda: None
         self._described_last: dict[str, Any] = {}
         self._children = Children(settings, parts.broker.url, parts.client.middlewares)
@@ -145,7 +146,7 @@ class Worker:
             return ExitCode.OK
         await self._start_children()
         await in_own_thread(self._watchdog.start)
-        await self._look()  # who is registered is woken for what changes after this
+        await self._look()  # a later change wakes this worker, because it is registered now
         self._lag.start()
         self._loop_name = name_of(asyncio.get_running_loop())
         logger.info(
@@ -271,6 +272,7 @@ class Worker:
         """Renew all leases at once after a new epoch was seen; from any thread."""
         logger.warning("Redis has lost its data, or came back with older ones")
         self._watchdog.beat_soon()  # the renewal voids the attempts that Redis has lost
+        self._may_have_missed = True  # until it was registered again, no change could wake it
 
     async def _start_children(self) -> None:
         """Start the fork server now, if most tasks of this worker will need it."""
@@ -283,18 +285,23 @@ class Worker:
             raise ConfigurationError(problem) from None
 
     async def _help_promote(self) -> float:
-        """Promote due tasks, so that delays do not depend on a scheduler; look what is new."""
+        """Promote due tasks, so that delays do not depend on a scheduler.
+
+        Also look for orders and a new configuration, unless these would wake this worker.
+        """
         pause = _HELP_PROMOTE_SECONDS
-        if self._reader.is_relieved:
+        if self._reader.is_relieved and not self._may_have_missed:
             return pause
+        must_look = self._may_have_missed or not self._reader.is_idle
         with self._redis.asked():
             # Concurrently, so that both share a round trip.
-            looking = () if self._reader.is_idle else (self._look(),)
+            looking = (self._look(),) if must_look else ()
             promoted, *_ = await asyncio.gather(self._broker.promote(), *looking)
         return pause if promoted.next_in is None else min(pause, promoted.next_in)
 
     async def _look(self) -> None:
         """Obey orders, load a new configuration, and detect a loss of data."""
+        self._may_have_missed = False
         await self._obey_orders()
         await self._parts.client.live_config.follow(self._broker.config_version)
         if (described := self._described()) != self._described_last:

@@ -184,14 +184,11 @@ if fence > last_fence then
 end
 if free > 0 and are_more then
   taken[1] = 1
-elseif free > 0 and #taken > HEAD then
-  redis.call('ZADD', P .. 'idle:' .. size, digits(now), worker)
 elseif free > 0 then
   -- Keep the position of a worker that found nothing. If that moved it to the top of the stack, a trickle of tasks
   -- would rotate through all workers instead of keeping one busy.
-  if not is_unasked then
-    redis.call('ZADD', P .. 'idle:' .. size, 'NX', digits(now), worker)
-  end
+  local got_some = #taken > HEAD
+  redis.call('ZADD', P .. 'idle:' .. size, unpack(got_some and {digits(now), worker} or {'NX', digits(now), worker}))
 else
   redis.call('ZREM', P .. 'idle:' .. size, worker)
 end

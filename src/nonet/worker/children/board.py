@@ -1,7 +1,7 @@
 """What the children run and until when, in memory shared by worker, fork server and children.
 
 The worker's watchdog writes deadlines even while the event loop is blocked. The fork server reads
-them even after the worker has died. What is written here needs no message.
+them even after the worker has died. So none of them has to send the others a message.
 """
 
 from __future__ import annotations
