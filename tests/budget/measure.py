@@ -1,10 +1,9 @@
-"""What tasks and a start cost, counted: commands, bytes, Python calls, modules.
+"""What tasks and a start cost, counted: commands, bytes, calls, modules.
 
     python tests/budget/measure.py              # measured against budget
     python tests/budget/measure.py --write      # make what was measured the budget
 
-A guard, not a benchmark: the same on a slow machine and on a fast one. Only the time of scripts is
-measured, next to that of another script.
+A guard, not a benchmark: the same on a slow machine and on a fast one.
 """
 
 from __future__ import annotations
@@ -21,12 +20,14 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest import mock
 
 TESTS = Path(__file__).parent.parent
 sys.path[:0] = [str(TESTS)]
 
 import redis  # noqa: E402
 from budget.budget_tasks import Contended, Locked, Noop  # noqa: E402
+from budget.lua import LuaMeter  # noqa: E402
 from daemons import Daemon, until  # noqa: E402
 from servers import RedisServer  # noqa: E402
 
@@ -35,6 +36,7 @@ from nonet.daemon.service import Stop  # noqa: E402
 from nonet.scheduler.periodic.memory import Memory  # noqa: E402
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop  # noqa: E402
 from nonet.scheduler.periodic.plan import Entry  # noqa: E402
+from nonet.stores.connection.lane import Lane  # noqa: E402
 from nonet.stores.namespace.leadership import Leadership  # noqa: E402
 from nonet.stores.namespace.periodic import Periodic  # noqa: E402
 from nonet.tasks.schedules import CronSchedule  # noqa: E402
@@ -47,7 +49,6 @@ NUMBER = 2000
 GROWTH, SLACK = 1.1, {"commands": 0.2, "scripts": 0.05, "trips": 0.05, "bytes": 15.0, "memory": 5.0}
 SLACK |= {"commands per second": 6.0, "trips per second": 2.0, "calls if unchanged": 10.0}
 IDLE_SECONDS = 10.0  # a beat of each
-ROUNDS = 7
 KINDS = {"plain": Noop, "with a mutex": Locked}
 # Below this share of the budget, the budget is no guard any more.
 SHRUNK = 0.75
@@ -104,6 +105,7 @@ class Bench:
 
     def __init__(self, server: RedisServer, home: Path) -> None:
         self.meter = Meter(server.client())
+        self.resp2 = server.client(protocol=2)  # as scripts speak
         self._url = server.url
         self._home = home
         self._workers = 0
@@ -222,32 +224,25 @@ async def idle(bench: Bench) -> Costs:
     return {f"{name} per second": round(cost / IDLE_SECONDS, 1) for name, cost in costs.items()}
 
 
-async def time_of_scripts(bench: Bench) -> Costs:
-    """Time of Redis for a task, in units of a script with ten ``SET``; the best of some rounds."""
-    raw, best = bench.meter.raw, dict[str, float]()
-    unit = raw.script_load("for i = 1, 10 do redis.call('SET', KEYS[1] .. i, i) end")
+async def work_of_scripts(bench: Bench) -> Costs:
+    """What the scripts do in Lua for a task: instructions, and bytes that they allocate."""
+    costs, meter, number = dict[str, float](), LuaMeter(bench.resp2), 200
 
-    def note(name: str, number: int) -> None:
-        each = raw.info("commandstats")["cmdstat_evalsha"]["usec"] / number
-        best[name] = min(each, best.get(name, each))
-        raw.config_resetstat()
+    def note(what: str) -> None:
+        costs.update({f"{n} to {what}": round(c / number) for n, c in meter.costs.items()})
+        meter.costs.clear()
 
-    async with bench.app() as app:
-        for _ in range(ROUNDS):
-            raw.config_resetstat()
-            for _ in range(200):
-                raw.evalsha(unit, 1, "{nonet}:unit:")
-            note("unit", 200)
+    with mock.patch.object(Lane, "call", meter.call):
+        async with bench.app() as app:
             for kind, make in KINDS.items():
-                for number in range(200):
-                    await app.submit(make(number))
-                note(f"submit {kind}", 200)
+                for one in range(number):
+                    await app.submit(make(one))
+                note(f"submit {kind}")
                 for _ in range(4):
-                    deliveries, _ = await app.broker.fetch("small-a", "small", 50)
+                    deliveries, _ = await app.broker.fetch("small-a", "small", number // 4)
                     await asyncio.gather(*(app.broker.settle(each, "done") for each in deliveries))
-                note(f"fetch and settle {kind}", 200)
-    reference = best.pop("unit")
-    return {name: round(each / reference, 2) for name, each in best.items()}
+                note(f"fetch and settle {kind}")
+    return costs
 
 
 @contextmanager
@@ -345,7 +340,7 @@ SCENARIOS: dict[str, Callable[[Bench], Awaitable[Costs]]] = {
     "drain with a contended mutex": lambda bench: drain(bench, Contended, 500),
     "promote": promote,
     "ten idle workers": idle,
-    "time of scripts": time_of_scripts,
+    "work of scripts": work_of_scripts,
     "worker in Python": calls_in_python,
     "plan of cron entries": plan_cron_entries,
     "worker start": start,
@@ -367,12 +362,9 @@ async def _awaited(costs: Awaitable[Costs]) -> Costs:
     return await costs
 
 
-TIMES = [f"{verb} {kind}" for verb in ("submit", "fetch and settle") for kind in KINDS]
 SLACKS = {
     # How many tasks are woken, fetched and settled at a time depends on how busy the machine is.
     "drain with a contended mutex": {"scripts": 0.2, "trips": 0.2, "commands": 6.0},
-    # They vary by a fifth, so this notices only what takes half as long again.
-    "time of scripts": dict.fromkeys(TIMES, 0.8),
 }
 
 
