@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -113,5 +113,5 @@ async def test_nothing_of_it_runs_when_the_new_lock_came_too_late(app: Nonet, to
         attempt.lose("overdue")
         return refused
 
-    outcome = await carry_out(await fetched(app), replace(tools, admit=admit_late))
+    outcome = await carry_out(await fetched(app), structs.replace(tools, admit=admit_late))
     assert (outcome, ran) == (Lost("overdue"), [])

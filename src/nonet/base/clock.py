@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from datetime import timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 # Clocks differ by up to this much without a step, because NTP slews them.
 TOLERANCE = timedelta(seconds=5)
@@ -14,8 +16,7 @@ _SLOW_SECONDS = 1.0
 _GIVE_UP_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True):
     """One reading of the Redis server's clock.
 
     Attributes:

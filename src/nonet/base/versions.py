@@ -5,17 +5,17 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 # A top-level folder or file in a RECORD.
 _TOP = re.compile(r"^[^/,\n]+[/,]", re.MULTILINE)
 _LONGEST = 60  # messages do not carry longer versions
 
 
-@dataclass(frozen=True, slots=True)
-class Distribution:
+class Distribution(Struct, frozen=True):
     """An installed distribution and its version."""
 
     name: str

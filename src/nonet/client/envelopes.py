@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
 
-import msgspec
+from msgspec.structs import replace
 
 from nonet.base.errors import (
     ConfigurationError,
@@ -280,7 +279,7 @@ class Envelopes:
         if not are_encrypted(envelope.args):
             return envelope
         args = decrypted_arguments(envelope.args, envelope.id, self._cipher or NO_KEYS)
-        return msgspec.structs.replace(envelope, args=args)
+        return replace(envelope, args=args)
 
     def read_again(self, id: str, data: bytes) -> Envelope:
         """Decode a message that will be created anew with `prepare_again`.
@@ -367,9 +366,7 @@ def _encrypted(content: Envelope, cipher: Cipher) -> Envelope:
             "a KEY of 'openssl rand -base64 32'"
         )
     args = encrypted_arguments(content.args, content.id, cipher)
-    return msgspec.structs.replace(
-        content, version=max(content.version, ENCRYPTED_FORMAT), args=args
-    )
+    return replace(content, version=max(content.version, ENCRYPTED_FORMAT), args=args)
 
 
 def _lines(first: str, second: str) -> str:

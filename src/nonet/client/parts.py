@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nonet.client.client import Client
 from nonet.config.settings import Settings
@@ -10,8 +10,7 @@ from nonet.stores.stores import Stores
 from nonet.tasks.registry import Registry
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """The parts of an open application."""
 
     settings: Settings

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, UnknownTaskError
 from nonet.base.streams import Priority, Size
@@ -36,8 +38,7 @@ _BY_SIZE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class TimeLimits:
+class TimeLimits(Struct, frozen=True):
     """The limits of one attempt.
 
     Attributes:
@@ -97,14 +98,12 @@ class Effective:
         return self.time.hard
 
 
-@dataclass(frozen=True, slots=True)
-class _Said:
+class _Said(Struct, frozen=True):
     value: Any
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Override:
+class _Override(Struct, frozen=True):
     at: Location
     values: TaskOverride
 

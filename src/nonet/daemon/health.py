@@ -20,10 +20,11 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from http import HTTPStatus
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
+
+from msgspec import Struct, field
 
 from nonet.base.errors import ConfigurationError
 from nonet.telemetry.failures import FailureLog
@@ -45,8 +46,7 @@ _POLL_SECONDS = 0.1
 _LAST_PORT = 65_535
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """Whether a daemon can do its work now.
 
     Attributes:
@@ -59,8 +59,7 @@ class Report:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The response to a request."""
 
     content: bytes

@@ -7,15 +7,16 @@ is stale: its process id may belong to another process by now, which is never si
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import secrets
 import signal
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
+from msgspec import Struct
 
 from nonet.base.errors import ConfigurationError
 
@@ -32,8 +33,7 @@ def place() -> str:
     return " ".join(parts)
 
 
-@dataclass(frozen=True)
-class RunningWorker:
+class RunningWorker(Struct, frozen=True):
     """The content of a run file.
 
     Attributes:
@@ -86,7 +86,7 @@ def _make(directory: Path, worker: RunningWorker) -> RunFile:
     unfinished = directory / f"{name}.new"
     fd = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     try:
-        os.write(fd, json.dumps(asdict(worker)).encode() + b"\n")
+        os.write(fd, msgspec.json.encode(worker) + b"\n")
         fcntl.flock(fd, fcntl.LOCK_EX)
         # Rename it only now: other processes must see a complete and locked file, not a stale one.
         return RunFile(unfinished.rename(directory / f"{name}.run"), fd)
@@ -191,11 +191,11 @@ def _read(fd: int) -> tuple[RunningWorker | None, int | None]:
     """Return the worker and, if it has ended, its exit code."""
     lines = os.pread(fd, _MOST_BYTES, 0).splitlines()
     try:
-        worker = RunningWorker(**json.loads(lines[0]))
+        worker = msgspec.json.decode(lines[0], type=RunningWorker)
         if not worker.pid > 0:  # a signal to 0 or less reaches many processes
             raise ValueError(worker.pid)
         return worker, int(lines[1]) if len(lines) > 1 else None
-    except (ValueError, TypeError, IndexError):
+    except (ValueError, IndexError):
         return None, None
 
 

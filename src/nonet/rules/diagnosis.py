@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
+
 from nonet.rules import remedies
 
 _FOREIGN = "another program wrote it: delete it, or use another NONET_NAMESPACE"
@@ -49,8 +51,7 @@ def examine(row: Row, *, lease: float) -> Finding | None:
     return _RULES[row[0]](row[1:], lease)
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
+class _Record(Struct, frozen=True):
     """A row ``record`` of the script, by its names."""
 
     id: str

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import Struct
 
 from nonet.base.errors import (
     AdmissionRejected,
@@ -83,8 +84,7 @@ class Succeeded(msgspec.Struct):
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """The attempt raised `error`.
 
     Attributes:
@@ -97,8 +97,7 @@ class Failed:
     crashed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class HandedBack:
+class HandedBack(Struct, frozen=True):
     """The attempt did not start, or a stop interrupted it. It does not count as an attempt.
 
     Attributes:
@@ -116,15 +115,13 @@ class HandedBack:
     is_foreign: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The lease is lost, so nothing may be settled."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(Struct, frozen=True):
     """The task was cancelled; `reason` says by whom and why."""
 
     reason: str
@@ -157,8 +154,7 @@ class ErrorSummary:
         return f"{self.type}: {self.text.partition(_STATEMENT)[0]}".removesuffix(": ")
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(Struct, frozen=True):
     """Arguments of the settle script.
 
     Attributes:

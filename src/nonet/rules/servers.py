@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nonet.rules.details import HIDDEN, error_type
 from nonet.rules.diagnosis import Finding
@@ -31,8 +33,7 @@ _TABLES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Replication:
+class Replication(Struct, frozen=True):
     """Settings that decide how soon a replica replaces a dead master. Times in seconds.
 
     Attributes:
@@ -48,8 +49,7 @@ class Replication:
     failover_timeout: Sequence[float] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
+class Server(Struct, frozen=True):
     """What Redis and the daemons report.
 
     Attributes:

@@ -6,9 +6,10 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType, FunctionType, TracebackType
+
+from msgspec import Struct
 
 TRACEBACK_BYTES = 4096
 _MOST_FRAMES = 50  # of each exception
@@ -25,8 +26,7 @@ _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)\n(?:    .*\n)?')
 _LINK = re.compile(rf"(?:{re.escape(_HEAD)})?(?:{_CUT})?((?:{_FRAME.pattern})*)(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
+class _Link(Struct, frozen=True):
     """One exception of a chain.
 
     Attributes:

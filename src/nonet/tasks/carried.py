@@ -10,8 +10,9 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, TypeVar, overload
+
+from msgspec import Struct
 
 from nonet.base.errors import RegistrationError
 
@@ -28,8 +29,7 @@ _RESERVED |= {"timestamp", "level", "logger", "event", "exception", "stack", "na
 _RESERVED |= {"task_id", "task", "attempt", "trace_id", "span_id"}
 
 
-@dataclass(frozen=True, slots=True)
-class _Carried:
+class _Carried(Struct, frozen=True):
     """A declared variable.
 
     Attributes:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -16,6 +15,8 @@ from functools import cache
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, ClassVar
 from uuid import UUID
+
+from msgspec import Struct
 
 from nonet.base.errors import RegistrationError, suggestion
 from nonet.base.keys import escape
@@ -35,8 +36,7 @@ MOST_WINDOW_SECONDS = 366 * 24 * 3600
 _NAMING = (str, int, float, UUID, Enum, PurePath, Decimal, date)
 
 
-@dataclass(frozen=True, slots=True)
-class LockKind:
+class LockKind(Struct, frozen=True):
     """The properties of one kind of lock. `lib/locks.lua` has the same table for the scripts.
 
     Attributes:

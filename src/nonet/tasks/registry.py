@@ -8,10 +8,11 @@ import inspect
 import re
 import typing
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from nonet.base.errors import RegistrationError, UnknownTaskError
 from nonet.base.versions import (
@@ -42,8 +43,7 @@ _IN_MAIN = (
 )
 
 
-@dataclass(frozen=True)
-class TaskClass:
+class TaskClass(Struct, frozen=True, dict=True):
     """A registered task class.
 
     Attributes:

@@ -18,6 +18,8 @@ from typing import (
     overload,
 )
 
+from msgspec import Struct
+
 from nonet.base.errors import NotBoundError, suggestion
 from nonet.base.plain import is_model
 from nonet.base.streams import Priority, Size
@@ -101,8 +103,7 @@ class SubmitOptions(TaskOptions, SubmitManyOptions, total=False):
     """Options for one submission."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class Options(Struct, frozen=True, kw_only=True):
     """The options of `BaseTask.schedule`, as passed inside Nonet.
 
     Priority and size of one submission are labels.

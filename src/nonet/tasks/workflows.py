@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, Generic
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nonet.messages.message import Reference
 from nonet.messages.terms import StartBy, step_term
@@ -140,15 +142,13 @@ class Step(Generic[R_co]):
         return f"<step {self.place}: {kind.__name__}>"
 
 
-@dataclass(frozen=True)
-class Added:
+class Added(Struct, frozen=True):
     """Stands for the results of the steps that a step adds; see `Step`."""
 
     step: Step[Any]
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """A predecessor of a step, and when the step may follow it.
 
     Attributes:
@@ -159,8 +159,7 @@ class Edge:
     on: str = SUCCESS
 
 
-@dataclass(frozen=True, kw_only=True)
-class StepOptions:
+class StepOptions(Struct, frozen=True, kw_only=True):
     """Options of a step; see `Workflow.step`."""
 
     delay: float | timedelta = 0

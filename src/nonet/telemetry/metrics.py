@@ -9,8 +9,9 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct
 
 from nonet.rules.figures import DURATIONS
 
@@ -23,8 +24,7 @@ ROUND_TRIPS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0
 Kind = Literal["counter", "gauge", "histogram"]
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """Name and meaning of a metric.
 
     Attributes:
@@ -219,8 +219,7 @@ class Histogram:
         return any(self.counts)
 
 
-@dataclass(slots=True)
-class Peak:
+class Peak(Struct):
     """The largest value of the last `seconds`, or of at least half that time.
 
     Example:
@@ -231,8 +230,8 @@ class Peak:
     """
 
     seconds: float = 30.0
-    _half: int = field(default=0, repr=False)
-    _values: tuple[float, float] = field(default=(0.0, 0.0), repr=False)
+    _half: int = 0
+    _values: tuple[float, float] = (0.0, 0.0)
 
     def note(self, value: float, at: float | None = None) -> None:
         """Record a value; `at`: monotonic seconds, by default now."""

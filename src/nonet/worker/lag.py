@@ -12,8 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nonet.telemetry.metrics import Peak
 
@@ -32,8 +33,7 @@ _ADVICE = "write it as 'def', await, or isolate it"
 _NO_TASK = "not a Nonet task: Nonet itself, the program around it, or code that a task has started"
 
 
-@dataclass(frozen=True, slots=True)
-class Culprit:
+class Culprit(Struct, frozen=True):
     """The code that a sample found executing in the loop.
 
     Attributes:
@@ -50,8 +50,7 @@ class Culprit:
         return f"asyncio task {self.id}" if self.id else "a callback"
 
 
-@dataclass(slots=True)
-class _Stretch:
+class _Stretch(Struct):
     """A period in which the loop did not respond and all samples found the same asyncio task.
 
     Attributes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nonet.client.client import Client
 from nonet.config.settings import Settings
@@ -15,8 +15,7 @@ from nonet.worker.attempt.conclusion import Concluder
 from nonet.worker.attempt.settle import Settler
 
 
-@dataclass(frozen=True)
-class WorkerParts:
+class WorkerParts(Struct, frozen=True):
     """The objects that an open application passes to a worker.
 
     Attributes:

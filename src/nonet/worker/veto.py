@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nonet.base.amounts import format_bytes
 from nonet.worker.machine import free_memory, load_per_core
@@ -12,8 +13,7 @@ from nonet.worker.machine import free_memory, load_per_core
 _CHECK_SECONDS = 0.5
 
 
-@dataclass(frozen=True, slots=True)
-class Fitness:
+class Fitness(Struct, frozen=True):
     """What a worker requires of its machine before it takes a task.
 
     Attributes:

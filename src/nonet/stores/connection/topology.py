@@ -17,12 +17,12 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
 import redis.asyncio as aioredis
+from msgspec import Struct
 from redis import exceptions
 from redis.backoff import NoBackoff
 from redis.connection import parse_url
@@ -86,8 +86,7 @@ class Finder(Protocol):
         """The fields that each Sentinel reports of the service; empty without Sentinels."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerUrl:
+class ServerUrl(Struct, frozen=True):
     """A parsed Redis URL.
 
     Attributes:
@@ -233,8 +232,7 @@ class _Sentinels:
         return _Answer(services.keys(), master, int(said.get("config-epoch", 0)), said)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """The answer of one Sentinel.
 
     Attributes:

@@ -9,9 +9,10 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.messages.message import is_id
@@ -28,8 +29,7 @@ _RECORDS_PER_PAGE = 700
 _NAMED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class CancelledTasks:
+class CancelledTasks(Struct, frozen=True):
     """The result of a mass cancellation.
 
     Attributes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from nonet.base.keys import prefix
 from nonet.base.streams import Priority, Size
@@ -14,8 +15,7 @@ from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 NAMESPACE = "namespace"
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """The number of tasks of a scope that have not ended.
 
     Attributes:

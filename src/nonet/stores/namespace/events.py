@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
+
 from nonet.base.keys import prefix
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
@@ -37,8 +39,7 @@ class Event:
 _Entry = tuple[str, Event]
 
 
-@dataclass(frozen=True, slots=True)
-class EventPage:
+class EventPage(Struct, frozen=True):
     """Some events, the newest first.
 
     Attributes:

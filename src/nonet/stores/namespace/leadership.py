@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from msgspec import Struct
+
 from nonet.base.errors import NonetError
 from nonet.base.keys import prefix
 from nonet.stores.connection.clock import instant
@@ -36,8 +38,7 @@ class Leader:
     info: str
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(Struct, frozen=True):
     """The clock of Redis during a script, in microseconds.
 
     Attributes:

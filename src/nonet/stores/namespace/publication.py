@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from nonet.base.keys import prefix
 from nonet.stores.connection.clock import instant
@@ -12,8 +13,7 @@ from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 _LONGEST_PROBLEM = 4000
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True):
     """The configuration that a leader published last, and the problem of its source.
 
     Attributes:

@@ -9,10 +9,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import IntEnum
 from typing import Any
+
+from msgspec import Struct
 
 from nonet.base.clock import ClockWatch, Reading, steady
 from nonet.base.errors import NotConfirmedError
@@ -61,8 +62,7 @@ class Presence(IntEnum):
     LIVE = 2  #: it has a record
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
+class Order(Struct, frozen=True):
     """A delivery that its worker must cancel; `why` names the caller and the reason.
 
     Without an `id` the worker itself must drain.
@@ -73,8 +73,7 @@ class Order:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Waits:
+class Waits(Struct, frozen=True):
     """How often a parked task is checked without a wake-up, in seconds.
 
     Attributes:
@@ -91,8 +90,7 @@ class Waits:
         return round(self.first * 1e6), round(self.longest * 1e6), round(self.aging * 1e6)
 
 
-@dataclass(frozen=True, slots=True)
-class Promoted:
+class Promoted(Struct, frozen=True):
     """Result of one promotion.
 
     Attributes:
@@ -106,8 +104,7 @@ class Promoted:
     allowed: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Awoken:
+class Awoken(Struct, frozen=True):
     """Result of a fetch by a worker that has slept.
 
     Attributes:
@@ -125,8 +122,7 @@ class Awoken:
     is_relieved: bool
 
 
-@dataclass(slots=True)
-class _Asking:
+class _Asking(Struct):
     """The connection of one worker that fetches, and its last fetch.
 
     Attributes:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 import msgspec
-from msgspec import msgpack
+from msgspec import Struct, field, msgpack
 
 from nonet.base.keys import prefix
 from nonet.stores.connection.epoch import EpochSeen
@@ -35,8 +34,7 @@ class Lease(msgspec.Struct, eq=False):
         return f"{self.id}/{self.gen}"
 
 
-@dataclass(frozen=True, slots=True)
-class Said:
+class Said(Struct, frozen=True):
     """The report that a worker sends with a beat.
 
     Attributes:

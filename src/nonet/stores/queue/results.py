@@ -7,9 +7,11 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from nonet.base.errors import DeadlockError, MalformedMessageError, NonetError
 from nonet.base.keys import prefix
@@ -59,8 +61,7 @@ _NO_RECORD = "its record is not a hash: a worker will quarantine it"
 _LONGEST_STATE = 15
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """A terminal state. `document` is None when results are not kept or are unreadable."""
 
     state: str

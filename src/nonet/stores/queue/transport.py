@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from nonet.stores.connection.redis import AsyncRedis, Scripts, connect, connect_blocking
 from nonet.stores.queue.submissions import MergedSubmissions, Submissions
 from nonet.stores.queue.wakes import Wakes
 
 
-@dataclass(frozen=True, slots=True)
-class Transport:
+class Transport(Struct, frozen=True):
     """How a process talks to Redis.
 
     Attributes:

@@ -6,8 +6,9 @@ import functools
 import inspect
 import typing
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from nonet.base.errors import DependencyError, RegistrationError
 from nonet.tasks.entry_points import entries
@@ -50,8 +51,7 @@ def Depends(
     return Dependency(dependency, use_cache, scope)
 
 
-@dataclass(frozen=True, slots=True)
-class Dependency:
+class Dependency(Struct, frozen=True):
     """The marker that `Depends` returns."""
 
     dependency: Provider | None = None
@@ -73,8 +73,7 @@ class ReadsMetadata(Protocol):
     def __call__(self, cls: Any, /, *, metadata: tuple[Any, ...]) -> Provider: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _ByClass:
+class _ByClass(Struct, frozen=True):
     """A registered provider, and whether it has a parameter ``metadata``."""
 
     provide: Callable[..., Provider]

@@ -10,8 +10,9 @@ import sys
 import types
 import typing
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Annotated, Any
+
+from msgspec import Struct, field
 
 from nonet.base.errors import DependencyError
 from nonet.tasks.injection.providers import Dependency, DependencyRegistry, Provider, Scope, name_of
@@ -30,8 +31,7 @@ class Kind(enum.Enum):
     YIELD = enum.auto()  # a generator, or a context manager made from one
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """A parameter, and the step that provides its value.
 
     Attributes:
@@ -49,16 +49,14 @@ class Argument:
     accepts: tuple[type, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
+class Made(Struct, frozen=True):
     call: Any  # a Provider, or the type of a VALUE
     kind: Kind
     scope: Scope
     arguments: tuple[Argument, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
+class Recipe(Struct, frozen=True):
     steps: tuple[Made, ...]
     arguments: tuple[Argument, ...]
     problems: tuple[str, ...]
@@ -108,8 +106,7 @@ def compile_recipe(
     return _Compiler(overrides, registry, values).compile(function)
 
 
-@dataclass(slots=True)
-class _Compiler:
+class _Compiler(Struct):
     """Turns the signatures that one function reaches into a `Recipe`."""
 
     overrides: Mapping[Provider, Provider]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
+from msgspec import Struct
 from msgspec.structs import replace as replaced
 
 from nonet.client.live import LiveConfig
@@ -65,8 +65,7 @@ class Conclusion(msgspec.Struct):
     middleware_failures: dict[str, int] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Concluder:
+class Concluder(Struct, frozen=True):
     """Draws conclusions from outcomes.
 
     Attributes:

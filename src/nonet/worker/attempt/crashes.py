@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from nonet.base.errors import CpuLimitExceeded, MemoryLimitExceeded, TaskCrashed, TaskTimeoutError
 
 _CLASSES = {"memory": MemoryLimitExceeded, "cpu": CpuLimitExceeded, "": TaskCrashed}
 
 
-@dataclass(frozen=True, slots=True)
-class Crash:
+class Crash(Struct, frozen=True):
     """The death of a process before its attempt ended.
 
     Attributes:

@@ -11,10 +11,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from nonet.base.errors import (
     InvalidArgumentsError,
@@ -50,8 +51,7 @@ _REFUSED_DELAY = timedelta(seconds=1)
 _GIVEN = (TaskContext, CallbackSpawner)
 
 
-@dataclass(frozen=True)
-class Tools:
+class Tools(Struct, frozen=True):
     """What executing needs besides the delivery.
 
     Attributes:

@@ -8,8 +8,10 @@ import re
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
 from typing import TypeVar
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.messages.documents import concealed
@@ -35,8 +37,7 @@ _HANDED_BACK = (End.BACK, End.SUSPECT, End.ON)
 _Document = TypeVar("_Document", ResultDocument, ErrorDocument)
 
 
-@dataclass(frozen=True)
-class Settler:
+class Settler(Struct, frozen=True):
     """Settles deliveries.
 
     Attributes:
@@ -48,7 +49,7 @@ class Settler:
     broker: Broker
     rows: RowCloser
     cipher: Cipher = NO_KEYS
-    counts: Counter[str] = field(default_factory=Counter, init=False)
+    counts: Counter[str] = field(default_factory=Counter)
 
     async def settle(self, attempt: Attempt, conclusion: Conclusion) -> End:
         """Settle an attempt. A task that becomes a dead letter is only marked as dying.

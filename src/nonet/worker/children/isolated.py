@@ -13,9 +13,10 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+
+from msgspec.structs import replace
 
 from nonet.base.errors import NonetError
 from nonet.client.client import Client
