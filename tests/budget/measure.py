@@ -302,10 +302,10 @@ _STARTED = """
 import atexit, json, os, sys
 def tell():
     modules = dict(sys.modules)
-    made = {one.__module__ + one.__name__ for module in modules.values() for one in vars(module).values()
-            if isinstance(one, type) and "__dataclass_fields__" in vars(one)}
-    ours = {name for name in made if name.startswith("nonet")}
-    found = {"modules": list(modules), "dataclasses": len(ours)}
+    ours = (vars(module) for name, module in modules.items() if name.startswith("nonet"))
+    made = {one for names in ours for one in names.values() if isinstance(one, type)
+            and one.__module__.startswith("nonet") and "__dataclass_fields__" in vars(one)}
+    found = {"modules": list(modules), "dataclasses": len(made)}
     open(os.environ["PROBE_MODULES"], "w").write(json.dumps(found))
 atexit.register(tell)
 sys.argv = ["task-worker", "--size", "small"]
