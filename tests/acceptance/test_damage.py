@@ -49,7 +49,7 @@ async def test_each_deliberate_fault_is_caught(
     environment = {"PROBE_FAULT": json.dumps(astuple(fault)[1:4])}
     if fault.is_ours:
         environment = {}
-        monkeypatch.setattr(nonet.stores.redis, "script", script)  # put back at the end
+        monkeypatch.setattr(nonet.stores.connection.redis, "script", script)  # put back at the end
         break_scripts(fault.script, fault.old, fault.new)
     with pytest.raises(Violation) as caught:
         async with damaged(site, **environment) as app:
