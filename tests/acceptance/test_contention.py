@@ -39,11 +39,11 @@ class OneMutex:
     seconds: float = 0.01
 
 
-@scales(OneMutex(150, within=20, commands=90), OneMutex(5000, within=1.5, commands=80))
+@scales(OneMutex(150, within=20, commands=90), OneMutex(5000, within=1.5, commands=85))
 async def test_one_mutex_is_handed_on_without_a_pause(contended: Site, scale: OneMutex) -> None:
     """Tasks on one mutex take at most 1.5 times their own time, in the order of their tickets.
 
-    From submit to settle each costs at most 80 commands, those inside scripts included, and 6
+    From submit to settle each costs at most 85 commands, those inside scripts included, and 6
     calls. At its turn it takes 60; the rest are looks at those who wait a minute, and the walk over
     all keys.
     """

@@ -95,6 +95,7 @@ _OTHER: dict[str, Any] = {
     "workerDefaults.settings": {"LEASE": 99},
     "tasks": ["a.b"],
     "workerDefaults.autoscaling.type": "hpa",
+    "workerDefaults.pipelines": ["volumes"],
     "scheduler.strategy.type": "Recreate",
     "workerDefaults.strategy.type": "Recreate",
     "workers.small.size": "large",
