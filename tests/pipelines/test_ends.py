@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -256,7 +255,7 @@ async def test_a_stop_does_not_cut_off_an_apply(
     monkeypatch.setattr(Leasing, "apply", slow)
     parts = nonet._opened()
     hurried = structs.replace(parts.settings, grace=0.0)
-    monkeypatch.setattr(nonet, "_parts", replace(parts, settings=hurried))
+    monkeypatch.setattr(nonet, "_parts", structs.replace(parts, settings=hurried))
     async with hosted(nonet, on(database, Instances)) as (_, stop, running):
         await applying.wait()
         stop.request()

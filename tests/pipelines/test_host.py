@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -369,7 +368,7 @@ async def test_a_stop_releases_rows_without_using_an_attempt(
 
     parts = nonet._opened()
     hurried = structs.replace(parts.settings, grace=0.3)
-    monkeypatch.setattr(nonet, "_parts", replace(parts, settings=hurried))
+    monkeypatch.setattr(nonet, "_parts", structs.replace(parts, settings=hurried))
     async with hosted(nonet, on(database, Long)) as (_, stop, running):
         await begun.wait()
         stop.request()

@@ -89,9 +89,8 @@ def spawns(
         alive: workers of this fleet, including starting ones; one round at most doubles them.
         room: how many more workers the fleet may have.
     """
-    slots = demand.slots(default_slots)
-    left = demand.runnable - demand.free - starting * slots
-    return max(0, min(math.ceil(left / slots), max(1, alive), room))
+    needed = math.ceil((demand.runnable - demand.free) / demand.slots(default_slots))
+    return max(0, min(needed - starting, max(1, alive), room))
 
 
 class Need:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
-
-from msgspec import Struct
 
 from nonet.messages.message import encode, pack
 from nonet.tasks.locks import MutexLock
@@ -35,7 +34,8 @@ class UniqueMode(StrEnum):
     KEEP_LATEST = "latest"
 
 
-class Unique(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Unique:
     """Submit a task only if no other task holds the same key.
 
     Create one with the class methods. While a task holds the key, submitting again submits nothing
