@@ -91,7 +91,8 @@ class Worker:
         self._loop_name = ""
         self._redis = Contact(time.monotonic())
         self._stop = Stop()
-        self._may_have_missed = False
+        # When data were lost last (monotonic), and for which of these times it has looked again.
+        self._lost_at = self._looked_for = time.monotonic()
         self._on_ordered: Callable[[], None] = lambda: None
         self._described_last: dict[str, Any] = {}
         self._children = Children(settings, parts.broker.url, parts.client.middlewares)
@@ -272,7 +273,7 @@ class Worker:
         """Renew all leases at once after a new epoch was seen; from any thread."""
         logger.warning("Redis has lost its data, or came back with older ones")
         self._watchdog.beat_soon()  # the renewal voids the attempts that Redis has lost
-        self._may_have_missed = True  # until it was registered again, no change could wake it
+        self._lost_at = time.monotonic()  # until it is registered again, no change wakes it
 
     async def _start_children(self) -> None:
         """Start the fork server now, if most tasks of this worker will need it."""
@@ -290,9 +291,10 @@ class Worker:
         Also look for orders and a new configuration, unless these would wake this worker.
         """
         pause = _HELP_PROMOTE_SECONDS
-        if self._reader.is_relieved and not self._may_have_missed:
+        may_have_missed = self._lost_at != self._looked_for
+        if self._reader.is_relieved and not may_have_missed:
             return pause
-        must_look = self._may_have_missed or not self._reader.is_idle
+        must_look = may_have_missed or not self._reader.is_idle
         with self._redis.asked():
             # Concurrently, so that both share a round trip.
             looking = (self._look(),) if must_look else ()
@@ -301,9 +303,12 @@ class Worker:
 
     async def _look(self) -> None:
         """Obey orders, load a new configuration, and detect a loss of data."""
-        self._may_have_missed = False
+        lost_at = self._lost_at
+        is_registered = self._watchdog.renewed_at > lost_at
         await self._obey_orders()
         await self._parts.client.live_config.follow(self._broker.config_version)
+        if is_registered:
+            self._looked_for = lost_at
         if (described := self._described()) != self._described_last:
             self._described_last = described
             self._watchdog.beat_soon()
