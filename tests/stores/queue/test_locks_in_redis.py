@@ -242,13 +242,13 @@ async def test_rate_is_never_exceeded_in_any_window(broker: Broker) -> None:
     rate = RateLimiter("task", "x", limit=3, window_seconds=0.2)
     grants: list[float] = []
     count = 0
-    while len(grants) < 12:
-        count += 1
-        if await hold(broker, f"r{count}", rate) is not None:
-            scores = await broker.client.zrange(
-                "{test}:limiter:rate:task:x", -1, -1, withscores=True
-            )
-            grants.append(scores[0][1] / 1e6)
+    async with asyncio.timeout(60):
+        while len(grants) < 12:
+            count += 1
+            if await hold(broker, f"r{count}", rate) is not None:
+                key = "{test}:limiter:rate:task:x"
+                scores = await broker.client.zrange(key, -1, -1, withscores=True)
+                grants.append(scores[0][1] / 1e6)
     for first, fourth in zip(grants, grants[3:], strict=False):
         assert fourth - first >= 0.2
 
