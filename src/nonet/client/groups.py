@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 Policy = Literal["all_success", "all_done"]
 
 _LONGEST_TTL = 10 * 365 * 86400
+# How often a group is opened that Redis loses before it is sealed.
+_SPAWNS = 3
 
 
 def check_group(
@@ -73,29 +75,31 @@ async def open_group(
         follow = partial(prepare, callback_of=group)
         if trace:
             describe_sent(prepared)
-        state = await client.groups.open(
-            group,
-            parent,
-            policy=policy,
-            ttl_seconds=ttl_seconds,
-            total=len(prepared),
-            callback=follow(callback, Options(id=callback_id(group))),
-            on_failure=(
-                follow(on_failure, Options(id=failure_id(group)))
-                if on_failure is not None
-                else None
-            ),
-        )
-        if state == "building":
+        then = follow(callback, Options(id=callback_id(group)))
+        otherwise = None
+        if on_failure is not None:
+            otherwise = follow(on_failure, Options(id=failure_id(group)))
+        for _ in range(_SPAWNS):
+            state = await client.groups.open(
+                group,
+                parent,
+                policy=policy,
+                ttl_seconds=ttl_seconds,
+                total=len(prepared),
+                callback=then,
+                on_failure=otherwise,
+            )
+            if state != "building":
+                return group
             await client.broker.submit(prepared)
             if running:  # An attempt that lost its lease while submitting must not seal the group.
                 running.ensure_lease()
-            if not await client.groups.seal(group, parent):
-                raise NonetError(
-                    f"group {group} is gone: Redis lost it, or submitting {len(prepared)} "
-                    "children took longer than a day"
-                )
-    return group
+            if await client.groups.seal(group, parent):
+                return group
+    raise NonetError(
+        f"group {group} is gone: Redis lost it {_SPAWNS} times while {len(prepared)} children were "
+        "submitted, or that took longer than a day"
+    )
 
 
 def _group_id(running: TaskContext | None) -> str:

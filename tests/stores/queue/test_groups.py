@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -174,6 +175,32 @@ async def test_a_parent_that_is_run_again_finds_its_group(broker: Broker) -> Non
     await open_group(broker, 2, parent="parent")
     assert await groups.seal("g", "parent") == "fired"
     assert list(await fetch(broker)) == []
+
+
+@pytest.mark.parametrize("seen", range(4), ids=lambda seen: f"{seen} have ended")
+async def test_a_group_that_redis_lost_is_opened_again(broker: Broker, seen: int) -> None:
+    """Children that came to a Redis without their group belong to it once it is opened again.
+
+    An attempt of the parent was submitting them when Redis lost its data, or another server took
+    over. The walk over all records, which meets them, does not take their group for a damaged one.
+    """
+    ends = ("done", "dead", "done")
+    children = [task(child_id("g", i), "g") for i in range(3)]
+    await broker.submit(children)
+    deliveries = list((await fetch(broker)).values())
+    for delivery, end in zip(deliveries[:seen], ends, strict=False):
+        await broker.settle(delivery, end, b"")
+    await broker.mend(timedelta(0))
+    groups = await open_group(broker, 3)
+    await groups.seal("g", "")
+    for delivery, end in zip(deliveries[seen:], ends[seen:], strict=False):
+        assert await fired(broker) == []
+        await broker.settle(delivery, end, b"")
+    assert await fired(broker) == ["g.failure"]
+    status = await groups.status("g")
+    assert (status.outcome, status.failed, status.error) == ("failed", 1, "")
+    found = [ended and ended.state for _, ended in await groups.results("g")]
+    assert found == list(ends)
 
 
 async def test_a_parent_that_ends_before_sealing_fails_the_group(broker: Broker) -> None:

@@ -48,7 +48,7 @@ end
 local function end_child(gid, id, state, value)
   local key = P .. 'g:' .. gid
   if redis.call('EXISTS', key) == 0 then
-    redis.call('DEL', key .. ':pending')
+    redis.call('SREM', key .. ':pending', id)
     return
   end
   redis.call('HSET', key .. ':results', id, value)

@@ -86,6 +86,11 @@ local function mend_group(name, wait)
     return
   elseif not is_lasting and redis.pcall('HEXISTS', key, 'fired') == 1 then
     return
+  elseif left == -2 and redis.call('EXISTS', key .. ':callback', key .. ':on_failure') == 0 then
+    -- Redis lost the group while its children were submitted. The next attempt of the parent opens it again.
+    local ONE_DAY = 86400000
+    redis.call('PEXPIRE', P .. 'g:' .. name, ONE_DAY, 'NX')
+    return
   end
   local problem = damage_of_group(key)
   if problem then

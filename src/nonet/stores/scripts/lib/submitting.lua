@@ -22,11 +22,31 @@ end
 -- Scripts in which a task may meet the holder of its unique key set this to claim_key, see lib/unique.
 local claim
 
+-- Let a known child belong to its group. It may have come, and ended, before Redis lost the group that is built now.
+local function rejoin(group, id)
+  local key = P .. 'g:' .. group
+  if redis.call('HGET', key, 'state') ~= 'building' or redis.call('HEXISTS', key .. ':results', id) == 1 then
+    return
+  end
+  local ended = redis.call('GET', P .. 'r:' .. id)
+  if not ended then
+    redis.call('SADD', key .. ':pending', id)
+    return
+  end
+  redis.call('HSET', key .. ':results', id, ended)
+  if not string.find(ended, '^done|') then
+    redis.call('HINCRBY', key, 'failed', 1)
+  end
+end
+
 -- Create a task unless its id is known: as a record, as a stored result, or as an ended child of its group. due
 -- is the result of due_of(); terms is '' or lines 'name|value|…'; is_counted: the caller counts the task.
 -- Returns 1 if created, 0 if known, or the id of the task that holds its unique key.
 local function submit_one(id, name, stream, due, group, envelope, locks, terms, is_counted)
   if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then
+    if group ~= '' then
+      rejoin(group, id)
+    end
     return 0
   end
   if group ~= '' and redis.call('HEXISTS', P .. 'g:' .. group .. ':results', id) == 1 then
