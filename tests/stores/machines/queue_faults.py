@@ -5,7 +5,7 @@ from __future__ import annotations
 from stores.machines.lock_site import Fault
 
 FINISHED = "P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,"
-KNOWN = "if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then\n    return 0"
+KNOWN = "if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then\n    if group"
 
 SUBMITTING = (
     Fault("a live id is submitted again", KNOWN, KNOWN.replace("P .. 't:' .. id, ", "")),
