@@ -178,7 +178,7 @@ async def goes_on_for_long() -> None:
 
 
 class ThreadHangs(BaseTask):
-    hard_timeout = 0.05
+    hard_timeout = 0.5  # enough for its thread to begin
 
     def execute(self, opened: Opened) -> None:
         goes_on.wait(NEVER)
