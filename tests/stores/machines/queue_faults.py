@@ -179,7 +179,7 @@ SETTLING = (
     ),
     Fault(
         "children of a commit are lost",
-        "submit_followers(delivery, record)\n",
+        "      submit_followers(delivery, record)\n",
         "\n",
     ),
     Fault(

@@ -27,6 +27,7 @@ _ERRORS = {
     404: "Unknown.",
     409: "The current state does not allow this.",
     413: "The body is too long.",
+    421: "The `Host` is none of this server's names; see `NONET_WEB_HOSTS`.",
     422: "A parameter, the body or an argument of a task is invalid; see `detail`.",
     429: "A ceiling is reached, or there are too many requests; see `Retry-After`.",
     503: "Redis or SQL does not answer, or is full; see `Retry-After`.",
@@ -75,7 +76,7 @@ def described() -> dict[str, Any]:
 
 def _errors(path: str, method: str, operation: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield the errors that an operation can answer."""
-    wanted = {401, 403, 422, 429, 503}
+    wanted = {401, 403, 421, 422, 429, 503}
     wanted |= {404} if "{" in path or method in _CHANGES else set()
     wanted |= {409} if method in _CHANGES else set()
     wanted |= {400, 413} if "requestBody" in operation else set()
