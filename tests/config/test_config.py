@@ -27,7 +27,8 @@ def refusal(text: str) -> list[str]:
     [
         (
             "vo: []",
-            "vo: unknown key 'vo', known are vos, common, vo-overrides, ceilings, pipelines. Did",
+            "vo: unknown key 'vo', known are vos, common, vo-overrides, ceilings, fairness, "
+            "pipelines. Did",
         ),
         ("vos: lhcb", "vos: must be a list: write [lhcb]"),
         ("vos: 5", "vos: must be a list, such as [lhcb, gridpp]; write [] for an empty one"),
@@ -63,7 +64,7 @@ def refusal(text: str) -> list[str]:
         (
             "limits: {}",
             "limits: unknown key 'limits', known are vos, common, vo-overrides, ceilings, "
-            "pipelines. Write it under common, or under a VO of vo-overrides",
+            "fairness, pipelines. Write it under common, or under a VO of vo-overrides",
         ),
         ("ceilings: ", "ceilings: must be a mapping; write {} for an empty one"),
         (
@@ -85,10 +86,21 @@ def refusal(text: str) -> list[str]:
         ),
         ("ceilings: {tasks: {Sweep: x}}", "ceilings.tasks.Sweep: must be a whole number"),
         ("ceilings: {tasks: {'': 5}}", "ceilings.tasks.: as a key: must not be empty"),
+        ("fairness: {weights: {a: 2}}", "fairness.by: is missing"),
+        ("fairness: {by: team}", "fairness.by: must be vo, class or label:NAME"),
+        ("fairness: {by: 'label:'}", "fairness.by: must be vo, class or label:NAME"),
+        (
+            "fairness: {by: vo, weights: {a: 0}}",
+            "fairness.weights.a: must be greater than or equal to 0.01",
+        ),
+        (
+            "fairness: {by: vo, streams: [normal]}",
+            "fairness.streams[0]: unknown stream, known are realtime:small,",
+        ),
         (
             "tasks: {}",
-            "tasks: unknown key 'tasks', known are vos, common, vo-overrides, ceilings, pipelines."
-            " Write it under common, or under a VO of vo-overrides",
+            "tasks: unknown key 'tasks', known are vos, common, vo-overrides, ceilings, fairness, "
+            "pipelines. Write it under common, or under a VO of vo-overrides",
         ),
         (
             "vo-overrides: {lhcb: {ceilings: {}}}",

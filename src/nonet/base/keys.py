@@ -10,6 +10,15 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     burials:PRIORITY:SIZE   STREAM  same, read last: dying tasks whose dead letters must be written
     suspected:SIZE          STRING  exists while suspects or burials may be unread
     accused:WORKER          SET     suspects that the worker runs
+    share:KIND:STREAM:TENANT  LIST  ``ID GEN``: tasks of a tenant that wait for their turn, see
+                                    lib/shares; KIND is woken or tasks, STREAM PRIORITY:SIZE
+    shares:STREAM           ZSET    tenant with such a list → its virtual time
+    rested:STREAM           ZSET    same for tenants without one that are ahead of the others
+    pace                    HASH    STREAM → virtual time of the last task that was handed over
+    weights                 HASH    tenant, or ``default`` → weight
+    fair                    STRING  the streams whose new tasks go to lists, between blanks; exists
+                                    until all lists are empty
+    fairness                HASH    what the leader published: version, streams
     tasks:delayed           ZSET    id → time (µs). Delayed and dying tasks: when they are due;
                                     waiting tasks: the next check; woken tasks: the end of their
                                     reservation, or when they age; steps that wait for others: the
@@ -165,7 +174,7 @@ STRUCTURE = (
         "periodic*",
     ),
     *("startup", "quarantine*", "workers", "idle:*", "groups", "watch", "config", "limits*"),
-    *("workflows:[!w]*",),
+    *("workflows:[!w]*", "shares:*", "rested:*", "pace", "weights", "fair", "fairness"),
     *(
         "paus*",
         "counters",
@@ -183,6 +192,7 @@ STRUCTURE = (
 # Kinds of entries in the event stream, and their meaning.
 EVENT_KINDS = {
     "ceilings-published": "the configuration changed a ceiling on the number of tasks",
+    "fairness-published": "the configuration changed which streams tenants share",
     "child-lost": "a child process died while it ran tasks (one event in 10 s from each worker)",
     "clock": "the clock of Redis was set",
     "config-published": "a changed configuration was published",

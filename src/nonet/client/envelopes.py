@@ -36,6 +36,7 @@ from nonet.messages.terms import (
     start_by_term,
     unix_microseconds,
 )
+from nonet.rules.fairness import tenant_of
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.carried import carried_problem, carried_texts
 from nonet.tasks.execution import running_context
@@ -128,6 +129,8 @@ class Envelopes:
         if repeat is not None:
             terms = _lines(terms, repeat.term)
         stream = self._stream(task_class, vo, labels)
+        if by := self._live_config.tenants_by:
+            terms = _lines(terms, f"tenant|{tenant_of(by, task_class.name, vo, labels)}")
         return Submission(
             content.id, task_class.name, stream, envelope, locks, due, child_of, terms
         )

@@ -38,6 +38,7 @@ class LiveConfig:
     Attributes:
         overrides: configured values that replace attributes of task classes.
         pipelines: configured values by pipeline.
+        tenants_by: what tells tenants apart, see `nonet.rules.fairness`; empty: nothing.
         version: version of the applied document; empty: none.
         problem: why the published document is not applied; empty if it is.
         log_level: level of the log line about a new version.
@@ -46,6 +47,7 @@ class LiveConfig:
     def __init__(self, publication: Publication, registry: Registry) -> None:
         self.overrides: Overrides = NONE
         self.pipelines: Mapping[str, PipelineConfig] = {}
+        self.tenants_by: str = ""
         self.version: str = ""
         self.problem: str = ""
         self.log_level: int = logging.INFO
@@ -115,6 +117,7 @@ class LiveConfig:
             return
         self.overrides, self.version = overrides, version
         self.pipelines = read.pipelines
+        self.tenants_by = read.fairness.by if read.fairness else ""
         self.problem = self._refused = ""
         logger.log(self.log_level, "configuration applied version=%s", version)
 

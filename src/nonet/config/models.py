@@ -31,6 +31,7 @@ from nonet.base.amounts import AMOUNT, format_bytes, parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, unknown_argument
 from nonet.base.streams import Priority, Size
 from nonet.config.wording import value_reason
+from nonet.rules.fairness import by_problem
 from nonet.rules.limits import LimitRule, Location, read_limits, written_limits
 from nonet.rules.outcomes import summarize
 from nonet.tasks.locks import MOST_ITEMS
@@ -343,6 +344,34 @@ class CeilingsConfig(Section):
     tasks: dict[Name, _Ceiling] = Field(default_factory=dict)
 
 
+def _by(name: str) -> str:
+    if problem := by_problem(name):
+        raise ValueError(problem)
+    return name
+
+
+_Weight: TypeAlias = Annotated[StrictFloat, Field(ge=0.01, le=1000, allow_inf_nan=False)]
+
+
+class FairnessConfig(Section):
+    """``fairness: {by: vo, weights: {lhcb: 3}}``: tenants share the slots of a priority.
+
+    Attributes:
+        by: what tells tenants apart: ``vo``, ``class`` or ``label:NAME``.
+        weights: shares of tenants, relative to each other; ``default`` for all others.
+        streams: those that are shared, by ``priority:size``; none: all.
+    """
+
+    by: Annotated[StrictStr, AfterValidator(_by)]
+    weights: dict[Name, _Weight] = Field(default_factory=dict)
+    streams: list[_Stream] = Field(default_factory=list)
+
+    @property
+    def shared(self) -> Sequence[str]:
+        """The streams that are shared."""
+        return self.streams or STREAMS
+
+
 class PipelineConfig(Section):
     """``pipelines: {volumes: {workers: 40}}``: values that replace attributes of a pipeline.
 
@@ -419,6 +448,8 @@ class Config(Section):
         common: values for the installation and for every VO.
         vo_overrides: by VO; the entries of a class replace its common entries for this VO.
         ceilings: the most tasks at a time; further submissions are rejected.
+        fairness: how tenants share the slots of a priority; None: tasks run in the order of
+            their submission.
         pipelines: by pipeline; a name that no process knows has no effect.
     """
 
@@ -426,6 +457,7 @@ class Config(Section):
     common: SectionConfig = SectionConfig()
     vo_overrides: dict[Name, SectionConfig] = Field(default_factory=dict, alias="vo-overrides")
     ceilings: CeilingsConfig = CeilingsConfig()
+    fairness: Annotated[FairnessConfig | None, _Given] = None
     pipelines: dict[Name, PipelineConfig] = Field(default_factory=dict)
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)

@@ -16,6 +16,7 @@ from nonet.config.models import (
     WRITTEN,
     CeilingsConfig,
     Config,
+    FairnessConfig,
     PipelineConfig,
     RetryPolicyConfig,
     ScheduleConfig,
@@ -269,6 +270,8 @@ def _model_at(location: Location) -> type[Section]:
             return Config
         case ("ceilings", *_):
             return CeilingsConfig
+        case ("fairness", *_):
+            return FairnessConfig
         case ("pipelines", *_):
             return PipelineConfig
         case ("common", *inside) | ("vo-overrides", _, *inside):

@@ -38,6 +38,7 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "common": "Values for the installation and for every VO.",
         "vo-overrides": "Per VO; the entries of a class replace its common entries for this VO.",
         "ceilings": "The most tasks at a time; further submissions are rejected.",
+        "fairness": "How tenants share the slots of a priority. Default: tasks run in order.",
         "pipelines": "Per pipeline: values that override its attributes.",
     },
     "PipelineConfig": {
@@ -45,6 +46,11 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "interval": "Seconds until a processed row is due again.",
         "queue": "How many rows one process leases in advance at most.",
         "pause": "true: no row is fetched.",
+    },
+    "FairnessConfig": {
+        "by": "What tells tenants apart: vo, class or label:NAME.",
+        "weights": "Shares of tenants, relative to each other; 'default' for all others, else 1.",
+        "streams": "The streams that are shared, such as normal:small. Default: all.",
     },
     "CeilingsConfig": {
         "namespace": "For all tasks together.",

@@ -284,6 +284,11 @@ def _garbage(row: Row, _: float) -> Finding | None:
     return Finding("key", row[0], f"holds {row[1]!r}, which Nonet never writes", _FOREIGN)
 
 
+def _lost_list(row: Row, _: float) -> Finding | None:
+    problem = f"has {row[1]} tasks of a tenant that takes no part in the shares of its stream"
+    return Finding("queue", row[0], problem, _REPAIRED)
+
+
 def _unknown(row: Row, _: float) -> Finding | None:
     return Finding("key", row[0], "is not a key of Nonet", "use another NONET_NAMESPACE for it")
 
@@ -309,6 +314,7 @@ _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "member": _member,
     "idle": _idle,
     "entry": _entry,
+    "lost": _lost_list,
     "orphan": _orphan,
     "count": _count,
 }

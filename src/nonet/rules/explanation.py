@@ -54,6 +54,22 @@ Cause = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """When it is a tenant's turn.
+
+    Attributes:
+        tenant: the tenant; empty: tasks without one.
+        others: how many other tenants go first, with `tasks` tasks together.
+        seconds: about how long the task waits; None: nothing has begun yet.
+    """
+
+    tenant: str
+    others: int
+    tasks: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """The facts about a task in Redis at one instant.
 
@@ -69,8 +85,9 @@ class Facts:
         running_seconds: time since its delivery.
         is_parked: it is in the queues of locks; `refusal` is None if nothing refuses it now.
         place: stream of a queued task, with `ahead` tasks before it: ``tasks``, ``woken``,
-            ``suspects`` or ``burials``; ``beyond``: more than `ahead` are before it; ``none``: it
-            is in no stream.
+            ``suspects`` or ``burials``; ``beyond``: more than `ahead` are before it; ``list``: it
+            is in the list of its tenant, see `turn`; ``none``: it is in no stream.
+        turn: who goes first because of fair shares, for a task in a list.
         workers, idle: live workers of its size, and how many of them wait for work.
         peers: those workers, or the first hundred.
         name, needs: its class, and what it requires of a worker.
@@ -101,6 +118,7 @@ class Facts:
     refusal: Refusal | None = None
     place: str = ""
     ahead: int = 0
+    turn: Turn | None = None
     workers: int = 0
     idle: int = 0
     promoters: int = 0
@@ -385,7 +403,9 @@ def _unknown(facts: Facts, text: str) -> Explanation:
 
 def _in_line(facts: Facts, what: str) -> Explanation:
     text = f"{what}, first in its stream"
-    if facts.ahead:
+    if facts.turn is not None:
+        text = f"{what}, {_in_turn(facts, facts.turn)}"
+    elif facts.ahead:
         text = f"{what}, {'more than ' * (facts.place == 'beyond')}{facts.ahead} ahead of it"
     if declined := declining(facts.peers, facts.workers, facts.size):
         takers = any(not peer.off for peer in facts.peers)
@@ -402,6 +422,18 @@ def _in_line(facts: Facts, what: str) -> Explanation:
         text += f". {busy(facts.peers, facts.workers, facts.size)}{starts}"
         next = remedies.of_worker(facts.size)
     return _made(facts, "queue", text, ahead=facts.ahead, next=next)
+
+
+def _in_turn(facts: Facts, turn: Turn) -> str:
+    """Say why a task waits in the list of its tenant."""
+    tenant = f"tenant {turn.tenant}" if turn.tenant else "tasks without a tenant"
+    about = f", about {span(turn.seconds)}" if turn.seconds is not None else ""
+    ahead = f"behind {facts.ahead} other{'s' * (facts.ahead != 1)}" if facts.ahead else "first"
+    text = f"{ahead} of {tenant}"
+    if not turn.others:
+        return f"{text}{about}"
+    others = "1 other goes" if turn.others == 1 else f"{turn.others} others go"
+    return f"{text}, which has used its share: {others} first, with {turn.tasks} tasks{about}"
 
 
 def _unfit(facts: Facts) -> str:

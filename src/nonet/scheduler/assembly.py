@@ -66,6 +66,7 @@ def _configuration(parts: Parts, periodic: PeriodicLoop) -> ConfigurationLoop:
         fits,
         stores.limits,
         stores.ceilings,
+        stores.fairness,
         stores.publication,
         periodic.adopt,
     )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.controls import Controls
     from nonet.stores.namespace.demand import Demands
     from nonet.stores.namespace.events import Events
+    from nonet.stores.namespace.fairness import Fairness
     from nonet.stores.namespace.figures import Measures
     from nonet.stores.namespace.history import History
     from nonet.stores.namespace.leadership import Leader, Leadership
@@ -194,6 +195,13 @@ class Stores:
         from nonet.stores.namespace.ceilings import Ceilings
 
         return Ceilings(self.broker.client, self._namespace)
+
+    @cached_property
+    def fairness(self) -> Fairness:
+        """Fair shares of tenants."""
+        from nonet.stores.namespace.fairness import Fairness
+
+        return Fairness(self.broker.client, self._namespace)
 
     @cached_property
     def demands(self) -> Demands:

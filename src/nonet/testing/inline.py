@@ -221,6 +221,7 @@ class _NoConfig(LiveConfig):
 
     def __init__(self) -> None:
         self.overrides = NONE
+        self.tenants_by = ""
 
 
 class _Inline:

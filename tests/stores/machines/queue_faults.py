@@ -482,7 +482,40 @@ CANCELLING = (
     ),
 )
 
+SHARING = (
+    Fault(
+        "what had its turn stays in its list",
+        "redis.call('LPOP', list_of(kind, stream, tenant), tenant[kind])",
+        "redis.call('LLEN', list_of(kind, stream, tenant))",
+    ),
+    Fault(
+        "a fetch leaves the lists alone",
+        "if marks[6] then\n    read_shares(priority)",
+        "if false then\n    read_shares(priority)",
+    ),
+    Fault(
+        "a tenant leaves with a list",
+        "tenant.is_empty = #tenant.found < tenant.turns\n        or",
+        "tenant.is_empty = true or",
+    ),
+    Fault(
+        "a fetch names no entry for what came from a list",
+        "if record.pointer == IN_LIST then\n    redis.call('HSET', pointer.record,",
+        "if false then\n    redis.call('HSET', pointer.record,",
+    ),
+    Fault(
+        "the walk does not look into lists",
+        "if record.pointer == IN_LIST then\n    return is_in_list(id, record)",
+        "if record.pointer == IN_LIST then\n    return false",
+    ),
+    Fault(
+        "what was woken goes behind the other tasks of its tenant",
+        "for _, kind in ipairs({'woken', 'tasks'}) do\n        local left",
+        "for _, kind in ipairs({'tasks', 'woken'}) do\n        local left",
+    ),
+)
+
 FAULTS = (
-    *(*SUBMITTING, *FETCHING, *SHORT_WAYS, *CANCELLING, *SETTLING, *ENDING, *GROUPS),
+    *(*SUBMITTING, *FETCHING, *SHARING, *SHORT_WAYS, *CANCELLING, *SETTLING, *ENDING, *GROUPS),
     *(*SWEEPING, *LEADING),
 )

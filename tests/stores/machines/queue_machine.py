@@ -80,6 +80,7 @@ SLACK = 3 * SECOND  # by which the server's clock, which ends TTLs, may be off t
 LONGEST = 4096  # bytes of an envelope that a worker is handed
 WAITS = (30 * SECOND, 300 * SECOND, 60 * SECOND)
 MUTEXES = (MutexLock("job", 1), MutexLock("job", 2))
+TENANTS = ("", "a", "b")
 ENTRIES = ("Clean", "Sync")
 GRID = 10 * SECOND
 MOST_LATE = 12
@@ -97,6 +98,8 @@ STRUCTURE = {
         "mend",
         "groups",
         "events",
+        *("fair", "fairness", "weights", "pace"),
+        *(f"rested:{priority}:small" for priority in ("realtime", "normal", "background")),
         *STREAMS,
     ),
 }
@@ -269,17 +272,19 @@ class QueueMachine:
             self._made += 1
             id = f"t{self._made}"
         lines = encode_locks([MUTEXES[lock - 1]]) if lock else ""
-        return Task(id, "m:Task", f"{priority}:small", f"envelope {id}", lines)
+        tenant = TENANTS[int(id[1:]) % len(TENANTS)] if id[1:].isdigit() else ""
+        about = (id, "m:Task", f"{priority}:small", f"envelope {id}", lines)
+        return Task(*about, tenant=tenant)
 
     def _in(self, delay: int) -> int:
         return self.now + STEP + delay if delay else 0
 
     def _arguments(self, task: Task, due: int) -> tuple[Any, ...]:
         head = (task.id, task.name, task.stream, due, task.group)
-        return (*head, task.envelope, task.lines, "")
+        return (*head, task.envelope, task.lines, task.terms)
 
     def _run_of(self, task: Task, due: int, times: int = 1) -> tuple[Any, ...]:
-        head = (times, task.name, task.stream, due, task.group, task.lines, "")
+        head = (times, task.name, task.stream, due, task.group, task.lines, task.terms)
         return (*head, *((task.id, task.envelope) * times))
 
     def foreign_entry(self, priority: str, id: str) -> None:
@@ -697,6 +702,14 @@ class QueueMachine:
             self.model.periodic[entry] = last, ""
         self._judge()
 
+    def share(self, scheduler: Process, streams: Sequence[str]) -> None:
+        """A scheduler lets the tenants of these streams take turns, or ends that."""
+        about = (scheduler.term or "0", "v" if streams else "", "somebody", " ".join(streams))
+        answer = self._run("publish_fairness", *about, "a", "2")
+        leads = self.model.leads(scheduler.term, self.now)
+        must((answer >= 0) == leads, "shares were published:", answer, "leads:", leads)
+        self._judge()
+
     # Others ----------------------------------------------------------------------------------
 
     def ask_presence(self, ids: Sequence[str]) -> None:
@@ -902,22 +915,77 @@ class QueueMachine:
                     continue
                 looks -= 1
                 budget.read += 1
-                self.model.quarantined += not id
-                record, task = self.before.records.get(id, {}), self.model.tasks.get(id)
-                is_void = record.get("gen") != gen or record["state"] not in ("queued", "dying")
-                is_void = is_void or (record["state"] == "dying" and record.get("owner", "") != "")
-                if task is None or is_void:
-                    continue
-                if task.is_cancelled and task.state == "ready":
-                    self._ended_cancelled(task, "0")
-                    continue
-                if task.mutex and task.state != "dying" and not (rows and rows[0][ID] == id):
-                    self._judge_refusal(task)  # that it is parked is judged with its place
-                    continue
-                must(rows and rows[0][ID] == id, id, "was not handed over in its turn")
-                budget.take(record)
-                yield self._handed(worker, task, rows.popleft())
+                yield from self._met(worker, id, gen, rows, budget)
+            if key.startswith("tasks:"):
+                stream = key.removeprefix("tasks:")
+                for id, gen in self._turns(stream, rows):
+                    must(looks > 0, id, "had its turn, but the looks were used up")
+                    looks -= 1
+                    yield from self._met(worker, id, gen, rows, budget)
+                is_waiting = any(self._lists(self.facts, stream).values())
+                must(not is_waiting or budget.free <= 0 or looks <= 0, "lists were left:", stream)
+                budget.unread[stream.split(":")[0]] += bool(self.facts.ranks.get(stream))
         must(not rows, "handed over out of order:", [row[ID] for row in rows])
+
+    def _met(
+        self, worker: Process, id: str, gen: str, rows: deque[list[str]], budget: Budget
+    ) -> Iterator[Delivery]:
+        """What a pointer that a fetch met must have come to."""
+        self.model.quarantined += not id
+        task = self.model.tasks.get(id)
+        if task is None or self._is_void(id, gen):
+            return
+        if task.is_cancelled and task.state == "ready":
+            self._ended_cancelled(task, "0")
+            return
+        if task.mutex and task.state != "dying" and not (rows and rows[0][ID] == id):
+            self._judge_refusal(task)  # that it is parked is judged with its place
+            return
+        must(rows and rows[0][ID] == id, id, "was not handed over in its turn")
+        budget.take(self.before.records[id])
+        yield self._handed(worker, task, rows.popleft())
+
+    def _is_void(self, id: str, gen: str) -> bool:
+        record = self.before.records.get(id, {})
+        if record.get("gen") != gen or record["state"] not in ("queued", "dying"):
+            return True
+        return record["state"] == "dying" and record.get("owner", "") != ""
+
+    def _turns(self, stream: str, rows: deque[list[str]]) -> Iterator[tuple[str, str]]:
+        """The pointers that a fetch has taken from lists, in an order that `rows` allow.
+
+        Whose turn it was is not judged here: `tests.stores.queue.test_shares` has an exact model.
+        """
+        before, after = self._lists(self.before, stream), self._lists(self.facts, stream)
+        taken = []
+        for tenant, pointers in before.items():
+            left = set(after.get(tenant, ()))
+            gone = [pointer for pointer in pointers if pointer not in left]
+            must(gone == pointers[: len(gone)], "a turn of", tenant, "was that of a later task")
+            taken.append(deque(gone))
+
+        def rank(queue: deque[tuple[str, str]]) -> int:
+            """First what was handed over, then what is void, then what is in the way."""
+            following = rows[0][ID] if rows else ""
+            if self._is_void(*queue[0]):
+                return 1
+            if queue[0][0] == following:
+                return 0
+            return 2 if following in {id for id, _ in queue} else 3
+
+        while any(taken):
+            yield min(filter(None, taken), key=rank).popleft()
+
+    @staticmethod
+    def _lists(facts: Facts, stream: str) -> dict[str, list[tuple[str, str]]]:
+        """The pointers (id, gen) that wait in lists, by tenant, in their order."""
+        found: dict[str, list[tuple[str, str]]] = {}
+        for kind in ("woken", "tasks"):
+            for key, rows in facts.streams.items():
+                head, _, tenant = key.partition(f"{kind}:{stream}:")
+                if head == "share:":
+                    found.setdefault(tenant, []).extend((id, gen) for _, id, gen, _ in rows)
+        return found
 
     def _handed(self, worker: Process, task: Task, row: list[str]) -> Delivery:
         id, is_dying = task.id, task.state == "dying"
@@ -1015,7 +1083,9 @@ class QueueMachine:
             kinds = ("burials",) if state == "dying" else kinds
             own = [f"{kind}:{task.stream}" for kind in kinds]
             aged = ("woken:realtime:small",) if task.mutex else ()
-            must(len(unread) == 1 and unread[0] in (*own, *aged), where, "not in its stream")
+            lists = [f"share:{place}:{task.tenant}" for place in (*own, *aged)]
+            is_there = len(unread) == 1 and unread[0] in (*own, *aged, *lists)
+            must(is_there, where, "not in its stream, nor in the list of its tenant")
             must(due is None or task.mutex, where, "queued and due")
 
     def _judge_ends(self) -> None:

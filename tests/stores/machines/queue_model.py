@@ -22,6 +22,7 @@ class Task:
         state: ``ready`` (in a stream, or parked at a lock), ``delayed`` until `due`, ``running``,
             or ``dying``: until `due`, in a stream, or with a worker.
         is_back: it waits until `due` because it was handed back: no attempt was used.
+        tenant: whose it is, for fair shares.
         is_cancelled: somebody wants it to end, which its worker is told.
         worker, gen, fence: of the delivery, where a worker has it; `gen` stays that of the last.
     """
@@ -32,6 +33,7 @@ class Task:
     envelope: str
     lines: str = ""
     group: str = ""
+    tenant: str = ""
     state: str = "ready"
     due: int = 0
     is_back: bool = False
@@ -51,6 +53,11 @@ class Task:
     gen: str = "0"
     fence: str = ""
     settled: str = ""
+
+    @property
+    def terms(self) -> str:
+        """As the submit script takes them."""
+        return f"tenant|{self.tenant}" if self.tenant else ""
 
     @property
     def has_begun(self) -> bool:

@@ -14,13 +14,13 @@ SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "reclaim", "disown", "leave", "mend"),
     *("group_open", "group_seal", "lead", "plan", "fire", "presence", "checkpoint"),
     *("break_lock", "inspect", "cancel", "pause", "resume", "hasten", "accuse"),
-    *("workflow_stage", "workflow_resume", "workflow_cancel"),
+    *("workflow_stage", "workflow_resume", "workflow_cancel", "publish_fairness"),
 )
 
 SNAPSHOT = r"""
 local P = KEYS[1]
 local out = {records = {}, streams = {}, results = {}, groups = {}, parts = {}, opens = {},
-  grouped = {}}
+  grouped = {}, ranks = {}}
 -- Documents that scripts make are bytes.
 local function text_of(value)
   return (string.gsub(value, '[%z\1-\31\127-\255]', function(byte)
@@ -58,6 +58,14 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
   elseif (head == 'tasks' and rest ~= 'delayed') or head == 'woken' or head == 'suspects'
     or head == 'burials' then
     out.streams[name] = entries_of(key, name)
+  elseif head == 'share' then
+    out.streams[name] = {}
+    for i, pointer in ipairs(redis.call('LRANGE', key, 0, -1)) do
+      local id, gen = string.match(pointer, '^(.*) (%d+)$')
+      out.streams[name][i] = {tostring(i), id, gen, ''}
+    end
+  elseif head == 'shares' then
+    out.ranks[rest] = redis.call('ZRANGE', key, 0, -1)
   elseif head == 'r' then
     out.results[rest] = text_of(redis.call('GET', key))
   elseif head == 'g' and not string.find(rest, ':') then
@@ -126,7 +134,9 @@ class Facts:
     """What Redis contains of the queue."""
 
     records: dict[str, dict[str, str]]
-    streams: dict[str, list[tuple[str, str, str, str]]]  # entry, id or '', gen, consumer or ''
+    # Entry, id or '', gen, consumer or ''. The lists of tenants are among them.
+    streams: dict[str, list[tuple[str, str, str, str]]]
+    ranks: dict[str, frozenset[str]]  # by stream: the tenants that take part
     grouped: frozenset[str]  # streams that have their consumer group
     results: dict[str, str]
     groups: dict[str, GroupFacts]
@@ -150,6 +160,7 @@ class Facts:
                 name: [(row[0], row[1], row[2], row[3]) for row in rows]
                 for name, rows in dict(raw["streams"]).items()
             },
+            ranks={stream: frozenset(names) for stream, names in dict(raw["ranks"]).items()},
             grouped=frozenset(dict(raw["grouped"])),
             results=dict(raw["results"]),
             groups={

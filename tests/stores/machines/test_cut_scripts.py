@@ -33,9 +33,14 @@ Call = tuple[Any, ...]
 
 @dataclass
 class Fleet:
-    """One worker on an emptied database, under a clock of its own."""
+    """One worker on an emptied database, under a clock of its own.
+
+    Attributes:
+        is_shared: each task has a tenant of its own, and tenants take turns.
+    """
 
     site: QueueSite
+    is_shared: bool = False
     now: int = START
     executed: list[str] = field(default_factory=list)
     afterwards: list[Call] = field(default_factory=list)  # after the cut and its repetition
@@ -43,6 +48,8 @@ class Fleet:
     def __post_init__(self) -> None:
         self.site.client.flushdb()
         self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "calm": 0})
+        if self.is_shared:
+            self.site.client.set(f"{PREFIX}fair", " normal:small ")
 
     def run(self, name: str, *args: Any) -> Any:
         self.now += 2_000
@@ -52,6 +59,8 @@ class Fleet:
         self, id: str, lines: str = "", due: int = 0, group: str = "", terms: str = ""
     ) -> Call:
         due = self.now + due if due else 0
+        if self.is_shared:
+            terms = "\n".join(filter(None, (f"tenant|{id}", terms)))
         args = (1, "m:Task", "normal:small", due, group, lines, terms, id, "e")
         return ("submit", KEEPING, *args)
 
@@ -278,11 +287,13 @@ HISTORIES: tuple[Callable[[Fleet], tuple[Call, set[str]]], ...] = (
 )
 
 
-def problems(client: redis.Redis, history: Any, *faults: Fault) -> Iterator[str]:
+def problems(
+    client: redis.Redis, history: Any, *faults: Fault, is_shared: bool = False
+) -> Iterator[str]:
     """Cut a script after each of its calls, repeat it, sweep; what is wrong afterwards."""
     site = QueueSite(client, faults)
     for calls in range(MOST_CALLS):
-        fleet = Fleet(site)
+        fleet = Fleet(site, is_shared)
         call, ids = history(fleet)
         is_whole = site.run_cut(call[0], fleet.now + 1_000, calls, *call[1:])
         if call[0] in REPEATED:
@@ -312,11 +323,14 @@ def problems(client: redis.Redis, history: Any, *faults: Fault) -> Iterator[str]
     yield "the script never came to its end"
 
 
+@pytest.mark.parametrize("is_shared", [False, True], ids=["", "of tenants"])
 @pytest.mark.parametrize("history", HISTORIES, ids=[each.__name__ for each in HISTORIES])
-def test_a_cut_script_loses_nothing(redis_server: RedisServer, history: Any) -> None:
+def test_a_cut_script_loses_nothing(
+    redis_server: RedisServer, history: Any, is_shared: bool
+) -> None:
     """After a cut at any call, a repetition and a sweep each task ends, and nothing is left."""
     with redis_server.client() as client:
-        assert list(problems(client, history)) == []
+        assert list(problems(client, history, is_shared=is_shared)) == []
 
 
 def test_removing_first_would_lose_a_task(redis_server: RedisServer) -> None:

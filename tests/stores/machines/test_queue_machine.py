@@ -44,12 +44,15 @@ QUICK = [
         "all_done is all_success",
         "whoever led fires",
         "a requeue keeps the generation",
+        "what had its turn stays in its list",
+        "a fetch leaves the lists alone",
     )
 ]
 MOST_TASKS = 14
 WORKER = st.integers(0, 2)
 WHICH = st.integers(0, 15)
 PRIORITY = st.sampled_from(PRIORITIES)
+SHARED = tuple(f"{priority}:small" for priority in PRIORITIES)
 OUTCOMES = ("done", "retry", "back", "dead", "dying", "crash", "suspect")
 OUTCOME = st.sampled_from([*OUTCOMES, "done", "retry", "saved"])
 PAUSES = tuple(SECOND * n // 10 for n in (1, 10, 51, 101, 200, 310, 610, 910))
@@ -360,6 +363,16 @@ class QueueRules(Rules):
             self.play(self.machine.lead, process)
         else:
             self.play(self.machine.fire, process, entry, back)
+
+    @rule(
+        scheduler=st.integers(0, 1),
+        streams=st.sampled_from([("normal:small",), SHARED, SHARED, ()]),
+    )
+    def share(self, scheduler: int, streams: tuple[str, ...]) -> None:
+        """Tenants take turns from now on, or do so no longer."""
+        process = self.machine.schedulers[scheduler]
+        self.play(self.machine.lead, process)
+        self.play(self.machine.share, process, streams)
 
     @rule(pause=st.sampled_from(PAUSES))
     def advance(self, pause: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from nonet.base.errors import ConfigurationError
-from nonet.config.models import CeilingsConfig, Config
+from nonet.config.models import CeilingsConfig, Config, FairnessConfig
 from nonet.config.overrides import override_problems
 from nonet.config.reading import problems_error
 from nonet.config.sources import Source
@@ -38,6 +38,7 @@ from nonet.scheduler.periodic.plan import (
     periodic_classes,
 )
 from nonet.stores.namespace.ceilings import Ceilings, ceilings_version
+from nonet.stores.namespace.fairness import Fairness, fairness_version
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.limits import Limits, limits_version
 from nonet.stores.namespace.publication import Publication
@@ -216,6 +217,7 @@ class ConfigurationLoop:
         fits: Callable[[Config], Checked],
         limits: Limits,
         ceilings: Ceilings,
+        fairness: Fairness,
         publication: Publication,
         adopt: Callable[[list[Entry]], None],
     ) -> None:
@@ -225,11 +227,13 @@ class ConfigurationLoop:
         self._fits = fits
         self._limits = limits
         self._ceilings = ceilings
+        self._fairness = fairness
         self._publication = publication
         self._on_adopt = adopt
         self._read_at = 0.0
         self._known_in = ""
         self._revision = ""
+        self._too_old = 0  # workers for which fair shares wait
         self._reported: tuple[str, str] | None = None
 
     async def start(self) -> None:
@@ -339,10 +343,26 @@ class ConfigurationLoop:
             if not await self._ceilings.publish(term, ceilings, who()):
                 raise DeposedError
             logger.info("ceilings published: number=%d", len(ceilings))
+        await self._publish_fairness(term, current.config.fairness)
         if self._reported != (term, self.problem):
             if not await self._publication.report(term, self.problem, who()):
                 raise DeposedError
             self._reported = (term, self.problem)
+
+    async def _publish_fairness(self, term: str, wanted: FairnessConfig | None) -> None:
+        streams, weights = (wanted.shared, wanted.weights) if wanted else ((), {})
+        if await self._fairness.published() == fairness_version(streams, weights):
+            return
+        left = await self._fairness.publish(term, streams, weights, who())
+        if left is None:
+            raise DeposedError
+        if left == 0:
+            logger.info("fair shares published: streams=%d weights=%d", len(streams), len(weights))
+        elif streams and left != self._too_old:
+            logger.warning(
+                "no fair shares yet: %d live workers are too old to know them; upgrade them", left
+            )
+        self._too_old = left
 
 
 @contextmanager

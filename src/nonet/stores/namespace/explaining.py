@@ -14,7 +14,7 @@ from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
 from nonet.rules.crashes import CRASH_LIMIT
 from nonet.rules.demand import reported_slots
-from nonet.rules.explanation import Facts
+from nonet.rules.explanation import Facts, Turn
 from nonet.rules.pauses import Pause
 from nonet.rules.peers import Needs, Peer
 from nonet.rules.refusal import Refusal
@@ -131,6 +131,7 @@ def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int, ciphe
         refusal=_refusal(found, text, now, lock_ttl_ms) if "lock" in found else None,
         place=text.get("place", ""),
         ahead=int(text.get("ahead", 0)),
+        turn=_turn(text) if "turns" in text else None,
         workers=int(text.get("workers", 0)),
         idle=int(text.get("idle", 0)),
         promoters=int(text.get("promoters", 0)),
@@ -142,6 +143,13 @@ def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int, ciphe
         blocked=_blocked(found, text) if "workflow" in text else None,
         damage=text.get("damage", ""),
     )
+
+
+def _turn(text: dict[str, str]) -> Turn:
+    turns = int(text["turns"])
+    each = int(text["each"]) / 1e6 if "each" in text else None
+    seconds = (turns + int(text.get("ahead", 0))) * each if each is not None else None
+    return Turn(text.get("tenant", ""), int(text.get("others", 0)), turns, seconds)
 
 
 def _blocked(found: dict[str, Any], text: dict[str, str]) -> Blocked:

@@ -8,7 +8,8 @@ then those that are merely in line:
 * **waiting** tasks are members of the delayed set, the longest waiting first;
 * **dying** tasks are in the delayed set and in the streams of burials, the oldest first;
 * **queued** tasks are unread entries of the streams. Each stream is in order, so the streams are
-  merged by the time at which their tasks were queued;
+  merged by the time at which their tasks were queued. Those that wait in the lists of tenants are
+  among them by the time of their submission, as far as the budget allows;
 * **delayed** tasks are members of the delayed set, the soonest first: what starts next.
 
 The delayed set is in the order of its times, and the time of a waiting task is only its next check.
@@ -137,6 +138,7 @@ class Listing:
         await self._search_delayed_set()
         sizes = await self._places.sizes()
         await self._search_unread(sizes)
+        await self._search_listed()
         await self._search_delivered(sizes)
         ids, after, left = list[str](), list[Key | None](), self._limit
         for part in (self._held, self._queued, self._delayed):
@@ -211,6 +213,23 @@ class Listing:
         else:  # all of them match, so there is no need to examine them
             self._searched += max(unread, merged)
             self._unseen += max(0, unread - merged) if streams else 0
+
+    async def _search_listed(self) -> None:
+        """Search the lists of tenants, each from its first task."""
+        after = self._queued.after
+        if after is None or not self._wants("queued"):
+            return
+        for name, length in (await self._places.listed()).items():
+            index, examined = STREAMS.index(name), 0
+            async for page in self._places.walk(f"listed {name}", self._selection):
+                examined += page.examined
+                rows = [item for item in page.found if _queued_key(item.entry, index) > after]
+                self._keep(rows, index)
+                if examined >= self._budget:
+                    break
+            self._searched, self._total = self._searched + examined, self._total + length
+            if not self._selection.is_narrow:
+                self._unseen += max(0, length - examined)
 
     async def _read_unread(self, stream: _Unread, count: int) -> int:
         if not self._selection.is_narrow:

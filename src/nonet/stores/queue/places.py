@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -115,7 +116,8 @@ class Found:
         id: its id.
         state: its state when it was examined; `DAMAGED` if its record is unreadable.
         at: since when it is in this state (µs); for a delayed task when it is due; 0: unknown.
-        entry: its entry in a stream as two numbers; (0, 0) in other places.
+        entry: its entry in a stream as two numbers; in the list of a tenant the time of its
+            submission (ms, µs); (0, 0) in other places.
         name: its class.
     """
 
@@ -155,7 +157,8 @@ class Places:
     A place is ``records`` (all records, in no order: finds each task that lives during the whole
     walk, however often it moves), ``delayed`` (the delayed set, in the order of its times),
     ``unread NAME`` or ``delivered NAME`` (the entries of a stream that no worker has, or that one
-    has), ``named`` (the tasks whose ids `start` has, between blanks).
+    has), ``listed NAME`` (the lists of the tenants that share a stream), ``named`` (the tasks whose
+    ids `start` has, between blanks).
     """
 
     def __init__(self, scripts: Scripts) -> None:
@@ -224,6 +227,27 @@ class Places:
             sizes.delivered[name] = min(delivered, length or 0)
             sizes.unread[name] = (length or 0) - sizes.delivered[name]
         return sizes
+
+    async def listed(self) -> dict[str, int]:
+        """Count the tasks that wait for the turns of their tenants, by stream; empty: none do."""
+        client, prefix = self._scripts.client, self._scripts.prefix
+        async with server_errors(client):
+            if not await client.exists(f"{prefix}fair"):
+                return {}
+        shared = [name for name in STREAMS if name.startswith(("tasks:", "woken:"))]
+        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+            for name in shared:
+                pipe.zrange(f"{prefix}shares:{name.partition(':')[2]}", 0, -1)
+            tenants = dict(zip(shared, await readable(pipe), strict=True))
+        lists = [(name, tenant) for name in shared for tenant in tenants[name] or ()]
+        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+            for name, tenant in lists:
+                pipe.llen(f"{prefix}share:{name}:".encode() + tenant)
+            lengths = await readable(pipe) if lists else ()
+        found: Counter[str] = Counter()
+        for (name, _), length in zip(lists, lengths, strict=True):
+            found[name] += length or 0
+        return {name: length for name, length in found.items() if length}
 
     async def labelled(self, found: list[Found], selection: TaskFilter) -> list[Found]:
         """Return the tasks whose labels match: only their envelopes know them."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nonet.stores.connection.redis import Scripts, server_errors
@@ -53,9 +55,9 @@ async def stream_tasks(scripts: Scripts, name: str, limit: int) -> StreamTasks:
     """
     places = Places(scripts)
 
-    async def some(place: str, state: str) -> tuple[Found, ...]:
+    async def some(wanted: Sequence[str], state: str) -> tuple[Found, ...]:
         found: list[Found] = []
-        for kind in _KINDS:
+        for kind, place in itertools.product(_KINDS, wanted):
             if len(found) < limit:
                 selection = TaskFilter(states=(state,))
                 page = await places.page(f"{place} {kind}:{name}", selection, count=limit)
@@ -63,8 +65,8 @@ async def stream_tasks(scripts: Scripts, name: str, limit: int) -> StreamTasks:
         return tuple(found[:limit])
 
     return StreamTasks(
-        await some("unread", "queued"),
-        await some("delivered", "running"),
+        await some(("unread", "listed"), "queued"),
+        await some(("delivered",), "running"),
         await _consumers(scripts, name),
     )
 

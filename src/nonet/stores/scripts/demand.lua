@@ -5,7 +5,7 @@
 -- ARGV  size, lock ttl ms, how many queued tasks to read
 -- returns {runnable, running, slots of one worker as remembered or '', n × (worker, deliveries that it holds, what it
 --       reports of itself, why it takes no tasks or '')}
--- @include base wake streams unread record limits mutexes locks pauses queues refusal
+-- @include base wake streams unread listed record limits mutexes locks pauses queues refusal
 local size, lock_ttl, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local busy, running, runnable = {}, 0, 0
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
@@ -39,8 +39,7 @@ local FIELDS = {'state', 'gen', 'ticket', 'refusals', 'stream', 'places', 'aged'
 
 -- Whether a worker that reads this entry now would take the task. A task whose locks can never be granted counts,
 -- too: a worker takes it to end it.
-local function is_runnable(entry)
-  local id, gen = entry[2][2], entry[2][4]
+local function is_runnable(id, gen)
   local record = read_fields(P .. 't:' .. id, FIELDS)
   if record.gen ~= gen or record.state ~= 'queued' and record.state ~= 'dying' then
     return false
@@ -59,17 +58,17 @@ local function is_runnable(entry)
   return refusal and refusal.impossible or not refusal and claim(me)
 end
 
--- Estimate how many tasks of a stream are runnable: assume the same proportion among the unread tasks as among
--- those that were read. Count at least one unread task, because they stay unknown until a worker parks the blocked
--- tasks before them.
-local function count_runnable(key, count, start)
+-- Estimate how many of `count` unread tasks are runnable: assume the same proportion among all as among those that were
+-- read here. Count at least one, because they stay unknown until a worker parks the blocked tasks before them.
+-- read(n) returns the pointers, {id, gen}, of the first n.
+local function count_runnable(count, read)
   local wanted = math.min(count, looks)
   looks = looks - wanted
   local seen, able = 0, 0
-  for _, entry in ipairs(wanted > 0 and redis.call('XRANGE', key, start, '+', 'COUNT', wanted) or {}) do
+  for _, pointer in ipairs(wanted > 0 and read(wanted) or {}) do
     seen = seen + 1
     -- A damaged task counts: a worker must read it to put it aside.
-    local fine, answer = pcall(is_runnable, entry)
+    local fine, answer = pcall(is_runnable, pointer[1], pointer[2])
     able = able + ((not fine or answer) and 1 or 0)
   end
   local behind = count - seen
@@ -107,8 +106,28 @@ for _, stream in ipairs(streams_of(size)) do
     elseif not takes_slots then
       has_others = has_others or count > 0
     elseif count > 0 then
-      runnable = runnable + count_runnable(stream.key, count, start)
+      runnable = runnable + count_runnable(count, function(number)
+        local found = {}
+        for i, entry in ipairs(redis.call('XRANGE', stream.key, start, '+', 'COUNT', number)) do
+          found[i] = {entry[2][2], entry[2][4]}
+        end
+        return found
+      end)
     end
+  end
+  local name = stream.priority .. ':' .. size
+  if not pauses.all and stream.kind == 'woken' then
+    runnable = runnable + listed('woken', name)
+  elseif not pauses.all and stream.kind == 'tasks' and not pauses['stream:' .. name] then
+    each_list('tasks', name, function(list, count)
+      runnable = runnable + count_runnable(count, function(number)
+        local found = {}
+        for i, pointer in ipairs(redis.call('LRANGE', list, 0, number - 1)) do
+          found[i] = {string.match(pointer, '^(.*) (%d+)$')}
+        end
+        return found
+      end)
+    end)
   end
 end
 

@@ -68,9 +68,49 @@ local function place_in(key, start, gen)
   return nil
 end
 
+-- The place of a task in the list of its tenant: how many of its tenant go before it, how many other tenants have tasks
+-- whose turn comes before its own, and with how many tasks. False if it is not among the first of the list.
+local function add_turn(me, stream)
+  local name, shares = me.tenant or '', P .. 'shares:' .. stream
+  local time, before = tonumber(redis.call('ZSCORE', shares, name) or ''), 0
+  local pointer = id .. ' ' .. me.gen
+  for _, kind in ipairs({'woken', 'tasks'}) do
+    local list = P .. 'share:' .. kind .. ':' .. stream .. ':' .. name
+    local place = time and redis.call('LPOS', list, pointer, 'MAXLEN', looks)
+    if place then
+      before = before + place
+      local flat, others, turns = redis.call('ZRANGE', shares, 0, 99, 'WITHSCORES'), 0, 0
+      local weights = redis.call('HMGET', P .. 'weights', 'default', name)
+      local own = time + before / (tonumber(weights[2] or '') or tonumber(weights[1] or '1'))
+      for i = 1, #flat, 2 do
+        local weight = tonumber(redis.call('HGET', P .. 'weights', flat[i]) or '') or tonumber(weights[1] or '1')
+        local first = flat[i] ~= name and math.ceil((own - tonumber(flat[i + 1])) * weight) or 0
+        if first > 0 then
+          local tasks = P .. 'share:tasks:' .. stream .. ':' .. flat[i]
+          local woken = P .. 'share:woken:' .. stream .. ':' .. flat[i]
+          others = others + 1
+          turns = turns + math.min(first, redis.call('LLEN', tasks) + redis.call('LLEN', woken))
+        end
+      end
+      add('ahead', before)
+      add('tenant', name)
+      add('others', others)
+      add('turns', turns)
+      add('each', tonumber(redis.call('HGET', P .. 'pace', stream .. ' each') or ''))
+      add('place', 'list')
+      return true
+    end
+    before = before + redis.call('LLEN', list)
+  end
+  return false
+end
+
 -- How many tasks the workers of its size read before it. For a dying task count only the burials, which are read
 -- separately.
 local function add_place(me)
+  if me.pointer == IN_LIST and (add_turn(me, me.stream) or add_turn(me, PRIORITIES[1] .. ':' .. size_of(me.stream))) then
+    return
+  end
   local own, size = string.match(me.stream, '^%a*'), size_of(me.stream)
   local ahead, is_dying = 0, me.state == 'dying'
   for _, stream in ipairs(streams_of(size)) do

@@ -62,7 +62,7 @@ end
 
 -- The fields that most records have in the stream of ordinary tasks. lib/fetching examines all others.
 local PLAIN = {name = true, stream = true, group = true, ticket = true, due = true, put = true, pointer = true,
-  workflow = true, waited = true}
+  workflow = true, waited = true, tenant = true}
 
 -- The envelopes of these entries and their locks; false for a task without. (MGET treats a key of a wrong type as
 -- missing; the second list is nil then.)
@@ -114,7 +114,12 @@ local function hand_over_plain(source, item, envelope, lines)
     return false
   end
   fence, free, looks = fence + 1, free - 1, looks - 1
-  redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started)
+  if marks[6] then  -- it may have come from a list
+    redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started,
+      'pointer', source.stream .. ' ' .. entry)
+  else
+    redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started)
+  end
   taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or ''}
   return true
 end
@@ -163,10 +168,34 @@ end
 if not is_quiet then
   general()
 end
+
+-- @defer sharing hand_out
+-- Let the tenants of a priority take turns, until the worker has enough.
+local function read_shares(priority)
+  local stream = priority .. ':' .. size
+  local function read()
+    read_stream('woken', priority)
+    read_stream('tasks', priority)
+  end
+  repeat
+    local before, wanted = #taken, math.min(free, looks)
+    local function number_of(ids)
+      local number = 0
+      for i = before + 1, #taken do
+        number = number + (ids[taken[i][1]] and 1 or 0)
+      end
+      return number
+    end
+  until wanted <= 0 or others and others.is_skipped('tasks', priority) or not hand_out(stream, wanted, read, number_of)
+end
+
 for _, priority in ipairs(PRIORITIES) do
   local read_woken = others and others.read_with_handed or read_stream
   read_woken('woken', priority)
   read_stream('tasks', priority)
+  if marks[6] then
+    read_shares(priority)
+  end
   if others then
     others.read_suspects(priority)
   end

@@ -31,9 +31,10 @@
 --       member  stream, consumer, 1 if it is registered, deliveries that it has
 --       idle    size, worker, 1 if it is registered
 --       entry   stream, entry, id, 1 if it is the current pointer of a record, 1 if there is a record
+--       lost    list of a tenant that takes no part, its length
 --       orphan  id: due, or with a deadline, without a record
 --       more    name, cursor: of a key with more members than were read
--- @include base wake record damage naming
+-- @include base wake record listed damage naming
 local what, cursor, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local FEW = 100
 local rows = {}
@@ -51,6 +52,9 @@ local function is_registered(worker)
 end
 
 local function entry_of(id, record)
+  if record.pointer == IN_LIST then
+    return is_in_list(id, record) and record.gen or '', ''
+  end
   local name, entry = pointer_of(record)
   local found = name and redis.pcall('XRANGE', P .. name, entry, entry)
   -- The entry id derived from a generation may belong to another task.
@@ -111,7 +115,8 @@ local function report_blocked(id, workflow)
 end
 
 local function report_record(key, _, id)
-  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'stream', 'since', 'kept', 'blocked', 'workflow'})
+  local record = read_fields(key, {'state', 'gen', 'owner', 'pointer', 'tenant', 'stream', 'since', 'kept', 'blocked',
+    'workflow'})
   if record.stream == 'hold' then
     return report_left(key)
   end
@@ -339,6 +344,14 @@ end
 
 local function nothing() end
 
+-- A list whose tenant takes no part is never read.
+local function report_share(key, name)
+  local stream, tenant = string.match(name, '^share:%l+:(%l+:%l+):(.*)$')
+  if not stream or not redis.call('ZSCORE', P .. 'shares:' .. stream, tenant) then
+    report('lost', name, redis.call('LLEN', key))
+  end
+end
+
 -- The type of a key, and what to report of it, by its name up to the first colon. false: any type.
 local KINDS = {t = {'hash', report_record}, b = {'string', report_part}, l = {'string', report_part},
   e = {'string', report_part}, h = {'list', report_part}, c = {'string', report_part},
@@ -354,6 +367,8 @@ local KINDS = {t = {'hash', report_record}, b = {'string', report_part}, l = {'s
   periodic = {'hash', nothing}, startup = {'hash', values_like('^%d+|%a+|')}, quarantine = {false, nothing},
   config = {'hash', nothing}, limits = {false, nothing}, paused = {'hash', values_like('^%d+|[^|]*|')},
   probe = {false, nothing}, u = {'string', report_unique}, active = {'hash', nothing},
+  share = {'list', report_share}, shares = {'zset', nothing}, rested = {'zset', nothing}, pace = {'hash', nothing},
+  weights = {'hash', nothing}, fair = {'string', nothing}, fairness = {'hash', nothing},
   ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, duty = {'string', report_lasting}, watched = {'string', nothing}, ends = {'hash', report_lasting}, ended = {'list', nothing}, figures = {false, report_lasting},
   names = {'hash', report_lasting}, handed = {'set', report_lasting}, unfit = {'zset', report_lasting}, desired = {'hash', report_lasting}, mark = {'string', report_lasting},
   alerts = {'string', nothing}, web = {'string', report_lasting}, hints = {'zset', report_lasting},
@@ -416,7 +431,7 @@ local function report_entry(item)
   local fine, record = pcall(read_fields, P .. 't:' .. id, {'gen', 'pointer', 'stream'})
   record = fine and record or {}
   local name, entry = pointer_of(record)
-  local is_meant = record.gen == gen and name == what and entry == item[1]
+  local is_meant = record.gen == gen and (record.pointer == IN_LIST or name == what and entry == item[1])
   report('entry', what, item[1], id, flag(is_meant), flag(record.gen))
 end
 

@@ -2,14 +2,16 @@
 -- list: find the live tasks in one page of a place. It changes nothing.
 -- KEYS  prefix
 -- ARGV  place: records (all records, in no order) | delayed (the delayed set, by time) | unread, delivered (the
---       entries of a stream that no worker has read, or that one has) | named (the tasks whose ids are in the place
---       of where to begin, between blanks); name of the stream or ''; where to begin, '' at first; how many to examine; full or bare class name, or ''; workers that have it, between blanks, or '';
+--       entries of a stream that no worker has read, or that one has) | listed (the lists of the tenants that share a
+--       stream) | named (the tasks whose ids are in the place of where to begin, between blanks); name of the stream
+--       or ''; where to begin, '' at first; how many to examine; full or bare class name, or ''; workers that have it,
+--       between blanks, or '';
 --       text of its last error in lower case, or ''; first and last time of its submission (µs), or ''; n × wanted
 --       state, none: any
 -- returns {where the next page begins, '' at the end; how many were examined; n × (id, state, class, since when it is
 --       in this state or for a delayed task when it is due (µs; not in records), its entry or '')}; a record that is
 --       no hash has the state 'damaged'
--- @include base
+-- @include base listed
 local place, stream, start, count, class = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local workers, text, earliest, latest = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
 local FIRST_STATE = 10
@@ -55,7 +57,7 @@ local function since(record)
     or ticket_of(record) or '0'
 end
 
--- Examine one task. gen and entry: of the stream entry that points to it; due: its time in the delayed set.
+-- Examine one task. gen and entry: of the pointer to it, in a list the time of its gen; due: its time in the delayed set.
 local function examine(id, gen, entry, due)
   answer[2] = answer[2] + 1
   local fine, record = pcall(read_fields, P .. 't:' .. id, FIELDS)
@@ -118,6 +120,28 @@ local function last_delivered(key)
   return '0-0'
 end
 
+-- The lists of tenants, one after the other by their names. Where to begin: 'TENANT\nPOINTER', behind that pointer; at
+-- the first of that list if a worker has it by now.
+local function read_lists()
+  local from, pointer = string.match(start, '^([^\n]*)\n(.*)$')
+  local left, position = count, ''
+  local kind, of = string.match(stream, '^(%l+):(.*)$')
+  each_list(kind, of, function(key, _, tenant)
+    if left <= 0 or from and tenant < from then
+      return
+    end
+    local first = from == tenant and (redis.call('LPOS', key, pointer) or -1) + 1 or 0
+    for _, found in ipairs(redis.call('LRANGE', key, first, first + left - 1)) do
+      local id, gen = string.match(found, '^(.*) (%d+)$')
+      if id then
+        examine(id, gen, string.sub(gen, 1, -4) .. '-' .. string.sub(gen, -3))
+      end
+      left, position = left - 1, tenant .. '\n' .. found
+    end
+  end)
+  return left <= 0 and position or ''
+end
+
 local function read_stream()
   local key = P .. stream
   local border = (place == 'delivered' or start == '') and last_delivered(key)
@@ -134,7 +158,7 @@ local function read_stream()
   return #page == count and '(' .. page[count][1] or ''
 end
 
-local READ = {records = read_records, named = read_named, delayed = read_delayed, unread = read_stream, delivered = read_stream}
+local READ = {records = read_records, named = read_named, delayed = read_delayed, unread = read_stream, delivered = read_stream, listed = read_lists}
 local fine, position = pcall(READ[place])
 if fine then
   answer[1] = position

@@ -8,7 +8,7 @@
 --       before are estimates, steps of workflows that wait for others}, {n × field, value} of epoch, leader, config,
 --       counters, active and desired, {registered workers …}, last term or '', number of pauses, entries of the
 --       quarantine, {n × (state of workflows that are kept until they are resumed, or have not ended; their number)}}
--- @include base unread
+-- @include base unread listed
 local ahead, looks = tonumber(ARGV[1]), tonumber(ARGV[2])
 local OVERDUE, WATCHED_MS = 1000000, 86400000
 if ARGV[3] == '1' then
@@ -46,6 +46,10 @@ for _, priority in ipairs(PRIORITIES) do
         local at = first and tonumber(string.match(first[1], '^%d+')) * 1000
         oldest = math.max(oldest, at and wall - at or 0)
       end
+      each_list(kind, priority .. ':' .. size, function(list, count)
+        depth, unread_ones = depth + count, unread_ones + count
+        oldest = math.max(oldest, now - since_in(list))
+      end)
     end
     streams[#streams + 1] = {priority .. ':' .. size, depth, depth - unread_ones, digits(oldest)}
   end

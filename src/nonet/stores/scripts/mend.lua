@@ -6,7 +6,7 @@
 -- ARGV  keeping, keys per page, crash limit, pause between two walks µs, lease µs, least pause between two
 --       pages µs
 -- returns {records that were put back, 1 if the caller should continue the walk else 0}
--- @include base wake record counting submitting rescue streams index group keeping finish ending workflow damage condemning lost remnants
+-- @include base wake record counting submitting rescue streams listed index group keeping finish ending workflow damage condemning lost remnants
 local function replace() end
 -- @include unique
 local keys_per_page, limit, rest, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -20,6 +20,9 @@ end
 
 -- Whether the entry that the record names is in its stream and points to it.
 local function is_pointed_at(id, record)
+  if record.pointer == IN_LIST then
+    return is_in_list(id, record)
+  end
   local key, entry = pointer_of(record)
   local found = key and redis.pcall('XRANGE', P .. key, entry, entry)
   return found and not found.err and found[1] and found[1][2][2] == id
@@ -79,7 +82,7 @@ end
 
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
-local FIELDS_CHECKED = {'owner', 'pointer', 'places', 'workflow', 'blocked', 'ends_as', unpack(JUDGED)}
+local FIELDS_CHECKED = {'owner', 'pointer', 'tenant', 'places', 'workflow', 'blocked', 'ends_as', unpack(JUDGED)}
 local met = {}  -- number of tasks on this page, by field of HASH active
 
 local function check_record(key, id)
@@ -147,6 +150,7 @@ local function state_of(stream)
         parts[#parts + 1] = tostring(info[i + 1])
       end
     end
+    parts[#parts + 1] = tostring(listed(kind, stream))
   end
   return table.concat(parts, ',')
 end

@@ -72,7 +72,7 @@ end
 if worker ~= '' then
   redis.call('ZADD', P .. 'workers', 'GT', digits(now + worker_ttl * 1000), worker)
   redis.call('HSET', P .. 'w:' .. worker, 'info', info, 'beat', digits(now), 'knows', knows, 'off', off,
-    'takes', 1)
+    'takes', 'shares')
   redis.call('PEXPIRE', P .. 'w:' .. worker, worker_ttl * 10)
 end
 for i = FIRST, #ARGV, 5 do

@@ -37,10 +37,12 @@ end
 local function move_forward(me)
   local size, name, entry = size_of(me.stream), pointer_of(me)
   local first = PRIORITIES[1] .. ':' .. size
-  if name ~= 'woken:' .. first and not me.suspect then
+  if name ~= 'woken:' .. first and me.stream ~= first and not me.suspect then
     local gen = digits(tonumber(me.gen) + 1)
     redis.call('HSET', P .. 't:' .. me.id, 'gen', gen, 'pointer', enqueue('woken', me.id, first, gen))
-    redis.call('XDEL', P .. name, entry)
+    if name then  -- else its pointer is in a list, and void now
+      redis.call('XDEL', P .. name, entry)
+    end
     wake(size, 1)
   end
   stand(me, me.rank - WOKEN)

@@ -44,6 +44,9 @@ local function hand_over(pointer, record, state, held, lines, document)
     redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
       started)
   end
+  if record.pointer == IN_LIST then
+    redis.call('HSET', pointer.record, 'pointer', pointer.stream .. ' ' .. pointer.entry)
+  end
   if record.unique and string.sub(record.unique, 1, 1) == 's' then  -- until_start
     give_key_up(pointer.id, record.unique)
   end
@@ -259,7 +262,8 @@ local function read_suspects(priority)
   if not has_suspects and not take_handed then
     return
   end
-  if free <= 0 and (is_unread('woken', priority)
+  local shares = P .. 'shares:' .. priority .. ':' .. size
+  if free <= 0 and (is_unread('woken', priority) or marks[6] and redis.call('EXISTS', shares) == 1
     or not is_skipped('tasks', priority) and is_unread('tasks', priority)) then
     room_for_suspects = 0
   end

@@ -46,12 +46,12 @@ local function new_waiter(id, record, locks)
     state = record.state, gen = record.gen, name = record.name,
     refusals = tonumber(record.refusals or '0'),
     since = tonumber(record.since or '') or now + met, seen = tonumber(record.seen or ''), unfit = record.unfit,
-    reserved = tonumber(record.reserved or ''), pointer = record.pointer,
+    reserved = tonumber(record.reserved or ''), pointer = record.pointer, tenant = record.tenant,
     suspect = record.suspect}
 end
 
 local WAITER = {'state', 'gen', 'stream', 'ticket', 'aged', 'places', 'name', 'refusals', 'since',
-  'seen', 'unfit', 'reserved', 'pointer', 'suspect'}
+  'seen', 'unfit', 'reserved', 'pointer', 'tenant', 'suspect'}
 
 -- A parked or woken task by its record, without its locks; nil if it has no record.
 local function read_waiter(id)

@@ -36,12 +36,25 @@ local function is_stream(name)
   return contains(PRIORITIES, priority) and contains(SIZES, size)
 end
 
+-- @defer shares share
+-- The field pointer of a record whose pointer is in the list of a tenant.
+local IN_LIST = '-'
+
+-- Whether new pointers to the tasks of a stream go to the lists of tenants.
+local function is_shared(stream)
+  return marks[6] and string.find(marks[6], ' ' .. stream .. ' ', 1, true)
+end
+
 -- Append a pointer to a record to a stream. kind: 'tasks', 'woken' (read before tasks), 'suspects' (read after
 -- tasks, beside the slots) or 'burials' (dying tasks: read last, beside the slots). Returns the value of the
--- record's field pointer: the stream and the entry.
+-- record's field pointer: the stream and the entry, or IN_LIST.
 local function enqueue(kind, id, stream, gen)
   if not is_stream(stream) then
     error('there is no such stream')
+  end
+  if (kind == 'tasks' or kind == 'woken') and is_shared(stream) then
+    share(kind, stream, redis.call('HGET', P .. 't:' .. id, 'tenant') or '', {id .. ' ' .. gen})
+    return IN_LIST
   end
   local name = kind .. ':' .. stream
   if kind == 'suspects' or kind == 'burials' then
@@ -58,15 +71,21 @@ local function first_entry(gen)
 end
 
 -- As enqueue(), for a task that is created now. Returns '' if its entry is first_entry(gen).
-local function enqueue_first(id, stream, gen)
+local function enqueue_first(id, stream, gen, tenant)
+  if is_shared(stream) then
+    share('tasks', stream, tenant, {id .. ' ' .. gen})
+    return IN_LIST
+  end
   local reply = redis.pcall('XADD', P .. 'tasks:' .. stream, first_entry(gen), 'id', id, 'gen', gen)
   return type(reply) == 'table' and reply.err and enqueue('tasks', id, stream, gen) or ''
 end
 
--- The stream and the entry of the last pointer to a record, or nil. record has the fields pointer, gen and
--- stream.
+-- The stream and the entry of the last pointer to a record; nil if it has none, or has it in a list. record has the
+-- fields pointer, gen and stream.
 local function pointer_of(record)
-  if record.pointer then
+  if record.pointer == IN_LIST then
+    return nil
+  elseif record.pointer then
     return string.match(record.pointer, '^(%S+) (%S+)$')
   elseif record.gen and record.stream then
     return 'tasks:' .. record.stream, first_entry(record.gen)

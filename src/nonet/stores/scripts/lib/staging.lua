@@ -45,7 +45,7 @@ local function write_edges(workflow, edges)
   end
 end
 
-local STAGED = {'edges', 'any', 'hit', 'unneeded', 'delay', 'at', 'terms'}
+local STAGED = {'tenant', 'edges', 'any', 'hit', 'unneeded', 'delay', 'at', 'terms'}
 
 -- Remove what an earlier workflow of the same id may have left of these steps.
 local function forget_steps(workflow, places)
@@ -123,7 +123,7 @@ local function stage(workflow, steps, rows, longest, is_used)
     submitted = submitted + 1
     local fields = {'state', 'waiting', 'gen', gen, 'ticket', gen, 'name', name, 'stream', stream, 'v', FORMAT,
       'workflow', workflow, 'blocked', 1, 'blocker', string.sub('after ' .. step.after, 1, 60)}
-    step.at = wall ~= '0' and wall or ''
+    step.at, step.tenant = wall ~= '0' and wall or '', step.tenant or tenant_in(step.terms or '')
     for _, field in ipairs(STAGED) do
       if step[field] and step[field] ~= '' then
         fields[#fields + 1], fields[#fields + 2] = field, step[field]

@@ -19,6 +19,10 @@ local function keep_start_by(id, terms)
   end
 end
 
+local function tenant_in(terms)
+  return terms ~= '' and string.match('\n' .. terms, '\ntenant|([^\n]*)') or ''
+end
+
 -- Scripts in which a task may meet the holder of its unique key set this to claim_key, see lib/unique.
 local claim
 
@@ -74,6 +78,7 @@ local function submit_one(id, name, stream, due, group, envelope, locks, terms, 
   if group ~= '' then
     redis.call('SADD', P .. 'g:' .. group .. ':pending', id)
   end
+  local tenant = tenant_in(terms)
   local fields = {'state', later and 'delayed' or 'queued', 'gen', gen, 'name', name, 'stream', stream}
   local function add(name, value)
     fields[#fields + 1], fields[#fields + 2] = name, value
@@ -83,10 +88,13 @@ local function submit_one(id, name, stream, due, group, envelope, locks, terms, 
     add('ticket', gen)
     add('due', digits(due))
   else
-    local pointer = enqueue_first(id, stream, gen)
+    local pointer = enqueue_first(id, stream, gen, tenant)
     if pointer ~= '' then
       add('pointer', pointer)
     end
+  end
+  if tenant ~= '' then
+    add('tenant', tenant)
   end
   local format = terms ~= '' and string.match('\n' .. terms, '\nformat|(%d+)')
   if format then

@@ -72,7 +72,7 @@ local function release(id, record)
       'blocker', '', 'blocked', '')
     delay(id, due)
   else
-    local pointer = enqueue_first(id, record.stream, gen)
+    local pointer = enqueue_first(id, record.stream, gen, record.tenant or '')
     redis.call('HSET', key, 'state', 'queued', 'gen', gen, 'ticket', gen, 'pointer', pointer, 'blocker', '',
       'blocked', '')
     released[#released + 1], released[id] = id, size_of(record.stream)
@@ -84,9 +84,9 @@ end
 
 local ends = {}  -- steps that cannot run and have yet to be ended: {id, how, id of the step because of which}
 
-local STEP = {'blocked', 'stream', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded'}
+local STEP = {'blocked', 'stream', 'tenant', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded'}
 -- What is kept of a failed step, beside its envelope b and its locks l.
-local KEPT = {'name', 'stream', 'edges', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded', 'cause'}
+local KEPT = {'name', 'stream', 'tenant', 'edges', 'delay', 'at', 'terms', 'any', 'hit', 'unneeded', 'cause'}
 
 -- What an edge means for its successor, by the end of the step and the letter of the edge: go; no (an edge on failure
 -- whose step did not fail); or how the successor ends, because it cannot run.

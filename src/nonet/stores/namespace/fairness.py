@@ -1,0 +1,54 @@
+"""The fair shares of tenants: what the leader publishes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from nonet.base.keys import prefix
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+
+
+class Fairness:
+    """The fair shares of one namespace, over a broker's connection."""
+
+    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+        self._client = client
+        self._prefix = prefix(namespace)
+        self._scripts = Scripts(client, self._prefix)
+
+    async def published(self) -> str:
+        """Return the `fairness_version` that is in force; empty: streams have no lists."""
+        async with server_errors(self._client):
+            found = await self._client.hget(f"{self._prefix}fairness", "version")
+        return found.decode() if found else ""
+
+    async def publish(
+        self, term: str, streams: Iterable[str], weights: Mapping[str, float], who: str
+    ) -> int | None:
+        """Let tenants share these streams from now on; call it again until it is done.
+
+        Args:
+            streams: as ``normal:small``; none: new tasks go to the streams again.
+            weights: by tenant; ``default`` for those that are not listed.
+            who: the publisher, for the event stream.
+
+        Returns:
+            What is left to do: how many live workers are too old to read lists, or how many streams
+            still have some. None, without a change, if another term leads.
+        """
+        names = sorted(streams)
+        pairs = [part for item in weights.items() for part in item]
+        version = fairness_version(names, weights)
+        about = (term, version, who, " ".join(names))
+        answer = int(await self._scripts.run("publish_fairness", *about, *pairs))
+        return None if answer < 0 else answer
+
+
+def fairness_version(streams: Iterable[str], weights: Mapping[str, float]) -> str:
+    """Identify fair shares; empty without streams."""
+    names = sorted(streams)
+    if not names:
+        return ""
+    lines = [*names, *sorted(f"{tenant} {weight:g}" for tenant, weight in weights.items())]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,128 @@
+-- lib/sharing: needs base, shares. Moves pointers from the lists of tenants into the streams, for fetch: always one of the
+-- tenant whose virtual time is the least. Each task that is handed over adds 1 / weight to that time; pointers without
+-- a task, and tasks that must wait for a lock, cost nothing (start-time fair queueing, Goyal et al. 1996).
+local hand_out
+do
+  local MOST_TENANTS = 64
+
+  -- The tenants with the least virtual times.
+  local function first_tenants(stream, most)
+    local flat = redis.call('ZRANGE', P .. 'shares:' .. stream, 0, math.min(most, MOST_TENANTS) - 1, 'WITHSCORES')
+    local tenants, names = {}, {}
+    for i = 1, #flat, 2 do
+      names[#names + 1] = flat[i]
+    end
+    local weights = redis.call('HMGET', P .. 'weights', 'default', unpack(names))
+    for i, name in ipairs(names) do
+      local time = tonumber(flat[2 * i])
+      tenants[i] = {name = name, time = time, next = time, turns = 0, ids = {},
+        step = 1 / (tonumber(weights[i + 1] or '') or tonumber(weights[1] or '1'))}
+    end
+    return tenants
+  end
+
+  -- Whose turns the next ones are.
+  local function turns_of(tenants, most)
+    local turns = {}
+    for i = 1, #tenants > 0 and most or 0 do
+      local first = tenants[1]
+      for _, one in ipairs(tenants) do
+        if one.next < first.next or one.next == first.next and one.name < first.name then
+          first = one
+        end
+      end
+      first.turns, first.next = first.turns + 1, first.next + first.step
+      turns[i] = first
+    end
+    return turns
+  end
+
+  local function list_of(kind, stream, tenant)
+    return P .. 'share:' .. kind .. ':' .. stream .. ':' .. tenant.name
+  end
+
+  -- Move one pointer for each turn. Remove them from the lists last: a pointer that is in two places, because Redis
+  -- stopped the script, is void the second time.
+  local function move(stream, tenants, turns)
+    for _, tenant in ipairs(tenants) do
+      tenant.found = {}
+      for _, kind in ipairs({'woken', 'tasks'}) do
+        local left = tenant.turns - #tenant.found
+        local pointers = left > 0 and redis.call('LRANGE', list_of(kind, stream, tenant), 0, left - 1) or {}
+        tenant[kind] = #pointers
+        for _, pointer in ipairs(pointers) do
+          tenant.found[#tenant.found + 1] = {kind, string.match(pointer, '^(.*) (%d+)$')}
+        end
+      end
+    end
+    local at = {}
+    for _, tenant in ipairs(turns) do
+      at[tenant] = (at[tenant] or 0) + 1
+      local kind, id, gen = unpack(tenant.found[at[tenant]] or {})
+      if id then
+        redis.call('XADD', P .. kind .. ':' .. stream, '*', 'id', id, 'gen', gen)
+        tenant.ids[id] = true
+      end
+    end
+    for _, tenant in ipairs(tenants) do
+      for _, kind in ipairs({'woken', 'tasks'}) do
+        if tenant[kind] > 0 then
+          redis.call('LPOP', list_of(kind, stream, tenant), tenant[kind])
+        end
+      end
+      tenant.is_empty = #tenant.found < tenant.turns
+        or redis.call('EXISTS', list_of('woken', stream, tenant), list_of('tasks', stream, tenant)) == 0
+    end
+  end
+
+  local function exact(number)
+    return string.format('%.17g', number)
+  end
+
+  -- How long a task waits for the next one to begin (µs): smoothed, over the time in which tasks waited.
+  local NEW = 0.1
+  local function smoothed(each, at, number)
+    local measured = at and number > 0 and (now - at) / number
+    return measured and (each and each + (measured - each) * math.min(1, NEW * number) or measured) or each
+  end
+
+  -- Add what each tenant has used to its virtual time. One that waits for nothing any more takes no part; its time is
+  -- kept while it is ahead.
+  local function charge(stream, tenants, number_of)
+    local was = redis.call('HMGET', P .. 'pace', stream, stream .. ' each', stream .. ' at')
+    local pace, total, is_over = tonumber(was[1] or '0'), 0, true
+    for _, tenant in ipairs(tenants) do
+      local number = number_of(tenant.ids)
+      tenant.time, total = tenant.time + number * tenant.step, total + number
+      pace = number > 0 and math.max(pace, tenant.time - tenant.step) or pace
+      is_over = is_over and tenant.is_empty
+    end
+    local each = smoothed(tonumber(was[2] or ''), tonumber(was[3] or ''), total)
+    redis.call('HSET', P .. 'pace', stream, exact(pace), stream .. ' each', each and digits(each) or '',
+      stream .. ' at', is_over and '' or digits(now))
+    redis.call('ZREMRANGEBYSCORE', P .. 'rested:' .. stream, '-inf', exact(pace))
+    for _, tenant in ipairs(tenants) do
+      if not tenant.is_empty then
+        redis.call('ZADD', P .. 'shares:' .. stream, exact(tenant.time), tenant.name)
+      else
+        redis.call('ZREM', P .. 'shares:' .. stream, tenant.name)
+        if tenant.time > pace then
+          redis.call('ZADD', P .. 'rested:' .. stream, exact(tenant.time), tenant.name)
+        end
+      end
+    end
+  end
+
+  -- Move up to `most` pointers of a stream, let read() hand them over, and charge the tenants for what it took:
+  -- number_of(ids) says how many of these. Returns whether there were any tenants.
+  function hand_out(stream, most, read, number_of)
+    local tenants = first_tenants(stream, most)
+    if #tenants == 0 then
+      return false
+    end
+    move(stream, tenants, turns_of(tenants, most))
+    read()
+    charge(stream, tenants, number_of)
+    return true
+  end
+end

@@ -1,0 +1,351 @@
+"""Fair shares of tenants in Redis: whose turn it is, what counts, and what comes into lists."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import timedelta
+from fractions import Fraction
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from nonet.base.streams import Priority, Size
+from nonet.operate.doctor import diagnose
+from nonet.rules.explanation import explain
+from nonet.stores.namespace.demand import Demands
+from nonet.stores.namespace.explaining import TaskFacts
+from nonet.stores.namespace.fairness import Fairness, fairness_version
+from nonet.stores.namespace.figures import Measures
+from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.queue.broker import Broker
+from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.places import TaskFilter
+from nonet.stores.queue.results import Results
+from nonet.stores.queue.stream_tasks import stream_tasks
+from nonet.stores.queue.submissions import Submission
+from nonet.tasks.locks import MutexLock, encode_locks
+
+NOW = timedelta(0)
+STREAM = "normal:small"
+MUTEX = encode_locks([MutexLock("job", 7)])
+WAITING = ("a.1", "a.3", "b.6")
+
+
+class Site:
+    """A namespace whose tenants share a stream."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.fairness = Fairness(broker.client, "test")
+        self.term = ""
+        self._made = 0
+
+    async def shares(self, weights: Mapping[str, float], streams: Iterable[str] = (STREAM,)) -> int:
+        if not self.term:
+            leadership = Leadership(self.broker, "test")
+            self.term = await leadership.lead("leader", 3600, "{}") or ""
+        left = await self.fairness.publish(self.term, streams, weights, "a test")
+        assert left is not None
+        return left
+
+    async def submit(self, tenant: str, number: int = 1, locks: str = "") -> list[str]:
+        """Ids tell the tenant."""
+        first, self._made = self._made, self._made + number
+        ids = [f"{tenant}.{first + n}" for n in range(number)]
+        await self.broker.submit(
+            [Submission(id, "p:T", STREAM, b"e", locks, terms=f"tenant|{tenant}") for id in ids]
+        )
+        return ids
+
+    async def fetch(self, number: int, worker: str = "small-a") -> list[Delivery]:
+        return (await self.broker.fetch(worker, "small", number))[0]
+
+    async def run(self, number: int) -> list[str]:
+        """Fetch and settle; the tenants of what began, in that order."""
+        fetched = await self.fetch(number)
+        await asyncio.gather(*(self.broker.settle(item, "done") for item in fetched))
+        return tenants(fetched)
+
+
+async def beat(broker: Broker, worker: str) -> None:
+    """A worker lives."""
+    about = (broker.url, "test", worker, '{"size": "small", "concurrency": 4}')
+    leases = Leases(*about, worker_ttl=30, lock_ttl=30, timeout_seconds=5)
+    await asyncio.to_thread(leases.renew, [])
+    leases.close()
+
+
+def tenants(fetched: Sequence[Delivery]) -> list[str]:
+    return [item.id.partition(".")[0] for item in fetched]
+
+
+@pytest.fixture
+async def site(broker: Broker) -> AsyncIterator[Site]:
+    yield Site(broker)
+    assert [key async for key in broker.client.scan_iter("{test}:share*")] == [], "lists are left"
+
+
+async def test_weights_divide_the_starts(site: Site) -> None:
+    """3:1 holds for each 40 of 10,000 starts, whatever the lengths of the backlogs."""
+    await site.shares({"a": 3})
+    await site.submit("a", 8000)
+    await site.submit("b", 4000)
+    begun: Counter[str] = Counter()
+    for _ in range(250):
+        begun.update(await site.run(40))
+        assert abs(begun["a"] - 3 * begun["b"]) <= 4
+    assert begun.total() == 10_000
+    while await site.run(500):
+        pass
+
+
+class Model:
+    """Start-time fair queueing with exact numbers: one list for each tenant."""
+
+    def __init__(self) -> None:
+        self.weights: dict[str, Fraction] = {}
+        self.waiting: dict[str, deque[str]] = {}
+        self.times: dict[str, Fraction] = {}
+        self.pace = Fraction(0)
+
+    def submit(self, tenant: str, ids: Iterable[str]) -> None:
+        if not self.waiting.get(tenant):
+            self.waiting[tenant] = deque()
+            self.times[tenant] = max(self.pace, self.times.get(tenant, self.pace))
+        self.waiting[tenant] += ids
+
+    def next(self) -> str | None:
+        backlog = [(self.times[name], name) for name, ids in self.waiting.items() if ids]
+        if not backlog:
+            return None
+        self.pace, name = min(backlog)
+        self.times[name] += 1 / self.weights.get(name, Fraction(1))
+        return self.waiting[name].popleft()
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.sampled_from("abcd"), st.integers(1, 6)),
+        st.tuples(st.just("run"), st.integers(1, 5)),
+        st.tuples(st.just("weigh"), st.sampled_from("abcd"), st.sampled_from([1, 2, 4])),
+    ),
+    max_size=30,
+)
+
+
+@given(steps=STEPS)
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+async def test_starts_are_those_of_exact_fair_queueing(site: Site, steps: list[tuple]) -> None:
+    """Whatever is submitted, run and weighed: what begins, and when, is what the model says."""
+    await site.broker.client.flushdb()
+    site.term, model = "", Model()
+    await site.shares({})
+    for step in [*steps, ("run", 200)]:
+        match step:
+            case ("submit", tenant, number):
+                model.submit(tenant, await site.submit(tenant, number))
+            case ("weigh", tenant, weight):
+                model.weights[tenant] = Fraction(weight)
+                await site.shares({name: float(value) for name, value in model.weights.items()})
+            case ("run", number):
+                expected = [id for id in (model.next() for _ in range(number)) if id]
+                fetched = await site.fetch(number)
+                assert [item.id for item in fetched] == expected
+                await asyncio.gather(*(site.broker.settle(item, "done") for item in fetched))
+
+
+async def test_who_was_idle_has_saved_up_nothing(site: Site) -> None:
+    """A tenant that comes late gets its share from then on, and no more."""
+    await site.shares({})
+    await site.submit("a", 200)
+    assert await site.run(100) == ["a"] * 100
+    await site.submit("b", 100)
+    assert Counter(await site.run(41)) == {"a": 20, "b": 21}
+    while await site.run(200):
+        pass
+
+
+async def test_who_comes_back_at_once_has_not_paid_off(site: Site) -> None:
+    """A tenant that submits a task at a time, each when the last has begun, gets its share."""
+    await site.shares({"a": 3})
+    await site.submit("a", 90)
+    begun: Counter[str] = Counter()
+    for _ in range(80):
+        if not await site.broker.client.exists(f"{{test}}:share:tasks:{STREAM}:b"):
+            await site.submit("b")
+        begun.update(await site.run(1))
+    assert begun["b"] == pytest.approx(20, abs=1)
+    while await site.run(200):
+        pass
+
+
+async def test_pointers_without_a_task_cost_nothing(site: Site) -> None:
+    """The tasks that a tenant has cancelled count as no starts."""
+    await site.shares({})
+    ids = await site.submit("a", 50)
+    await site.submit("b", 10)
+    await site.submit("a", 10)
+    await site.broker.cancel(ids, "by a test")
+    assert Counter(await site.run(10)) == {"a": 5, "b": 5}
+    while await site.run(200):
+        pass
+
+
+async def test_a_task_that_waits_for_a_lock_costs_nothing_and_is_next_when_woken(
+    site: Site,
+) -> None:
+    """Otherwise the chain of a mutex would starve its tenant."""
+    await site.shares({})
+    await site.submit("a", 4, MUTEX)
+    await site.submit("b", 4)
+    first = await site.fetch(2)
+    assert tenants(first) == ["a", "b"]
+    assert tenants(await site.fetch(1)) == ["b"], "the others of a wait"
+    await site.submit("a", 4)
+    await asyncio.gather(*(site.broker.settle(item, "done") for item in first))
+    (woken,) = await site.fetch(1)
+    assert woken.id == "a.1", "it goes before the tasks of a that came later"
+    await site.broker.settle(woken, "done")
+    while await site.run(200):
+        pass
+
+
+@pytest.mark.parametrize("outcome", ["retry", "back", "delayed"])
+async def test_what_is_queued_again_waits_for_its_turn(site: Site, outcome: str) -> None:
+    """A retry, a hand-back and a promoted task go to the list of their tenant."""
+    await site.shares({})
+    await site.submit("a", 3)
+    fetched = await site.fetch(3)
+    delay = timedelta(hours=1) if outcome == "delayed" else timedelta(0)
+    for item in fetched:
+        await site.broker.settle(item, outcome.replace("delayed", "retry"), b"", delay=delay)
+    if outcome == "delayed":
+        await site.broker.client.zunionstore("{test}:tasks:delayed", {"{test}:tasks:delayed": 0})
+        await site.broker.promote()
+    await site.submit("b", 3)
+    assert [tenant for _ in range(6) for tenant in await site.run(1)] == [*"bababa"]
+
+
+async def test_what_a_worker_has_lost_waits_for_its_turn(site: Site) -> None:
+    """Tasks that are taken back go to the list of their tenant, and run once."""
+    await site.shares({})
+    await site.submit("a", 3)
+    assert len(await site.fetch(3)) == 3
+    assert await site.broker.disown("small-a", "small", []) == 3
+    await site.submit("b", 3)
+    assert [tenant for _ in range(6) for tenant in await site.run(1)] == [*"bababa"]
+
+
+async def test_switching_changes_only_where_new_pointers_go(site: Site) -> None:
+    """Tasks from before are fetched as well, and the keys are gone when all lists are empty."""
+    await site.submit("a", 5)
+    assert await site.shares({}) == 0
+    await site.submit("b", 5)
+    assert await site.run(6) == [*"aaaaa", "b"]
+    assert await site.shares({}, ()) == 1, "a stream has lists"
+    await site.submit("c", 2)
+    assert await site.run(6) == [*"cc", *"bbbb"]
+    assert await site.shares({}, ()) == 0
+    assert await site.fairness.published() == ""
+    keys = [key async for key in site.broker.client.scan_iter("*")]
+    assert not [key for key in keys if b"share" in key or b"fair" in key or b"pace" in key]
+
+
+async def test_it_begins_when_all_live_workers_read_lists(site: Site) -> None:
+    """A worker of an older release would never see what is in a list."""
+    await beat(site.broker, "small-old")
+    await site.broker.client.hset("{test}:w:small-old", "takes", "1")
+    assert await site.shares({}) == 1
+    assert await site.fairness.published() == ""
+    await site.broker.client.hset("{test}:w:small-old", "takes", "shares")
+    assert await site.shares({}) == 0
+    assert await site.fairness.published() == fairness_version([STREAM], {})
+
+
+async def test_the_walk_puts_back_only_what_has_lost_its_list(site: Site) -> None:
+    """A queued task whose list was deleted is queued again; a listed one is left alone."""
+    await site.shares({})
+    await site.submit("a", 3)
+    assert await site.broker.mend(NOW) == (0, False)
+    await site.broker.client.delete(f"{{test}}:share:tasks:{STREAM}:a")
+    assert await site.broker.mend(NOW) == (3, False)
+    assert await site.run(3) == [*"aaa"]
+
+
+async def test_a_tenant_that_was_forgotten_takes_part_again(site: Site) -> None:
+    """Whoever deletes the ranks of tenants delays their tasks until the next walk."""
+    await site.shares({})
+    await site.submit("a", 3)
+    await site.broker.client.delete(f"{{test}}:shares:{STREAM}")
+    assert await site.run(3) == []
+    assert await site.broker.mend(NOW) == (1, False), "then the tenant takes part again"
+    assert await site.run(4) == [*"aaa"]
+
+
+class TestSeen:
+    """Operators see tasks in lists as they see those in streams."""
+
+    @pytest.fixture
+    async def site(self, site: Site) -> AsyncIterator[Site]:
+        """Five tasks of a and two of b wait; one of a runs."""
+        await site.shares({"b": 2})
+        await site.submit("a", 6)
+        await site.fetch(1)
+        await site.submit("b", 2)
+        await beat(site.broker, "small-a")
+        yield site
+        while await site.run(100):
+            pass
+
+    async def test_why_they_wait(self, site: Site) -> None:
+        """The tenant whose turn it is, and how many tasks that means."""
+        told = [explain(await TaskFacts(site.broker.client, "test").read(id)) for id in WAITING]
+        used = "of tenant a, which has used its share: 1 other goes first, with 2 tasks"
+        assert [one.text.partition(". ")[0] for one in told] == [
+            f"queued, first {used}",
+            f"queued, behind 2 others {used}",
+            "queued, first of tenant b",
+        ]
+
+    async def test_in_lists_of_tasks(self, site: Site) -> None:
+        """They come by the time of their submission, and are counted."""
+        results = Results(site.broker.client, site.broker.scripts, site.broker.url, "test")
+        page = await results.page(TaskFilter(states=("queued",)))
+        assert [row.id for row in page.rows] == [*(f"a.{n}" for n in range(1, 6)), "b.6", "b.7"]
+        assert page.total == 7
+        found = await stream_tasks(site.broker.scripts, STREAM, 10)
+        assert {item.id for item in found.queued} == {row.id for row in page.rows}
+        await results.aclose()
+
+    async def test_in_figures_and_demand(self, site: Site) -> None:
+        """Depths and ages count them, and so do fleets that grow with the demand."""
+        measured = await Measures(site.broker.client, "test", 60).figures()
+        figures = measured.streams[Priority.NORMAL, Size.SMALL]
+        assert (figures.depth, figures.in_flight) == (8, 1)
+        assert figures.oldest > 0
+        demand = await Demands(site.broker.client, "test", 30_000).look("small")
+        assert demand.runnable == 7
+
+    async def test_by_the_doctor(self, site: Site) -> None:
+        """Nothing is wrong with them, until their tenant takes no part."""
+        assert await problems(site.broker) == []
+        await site.broker.client.zrem(f"{{test}}:shares:{STREAM}", "a")
+        assert {
+            "queue": "has 5 tasks of a tenant that takes no part in the shares of its stream"
+        }.items() <= dict(await problems(site.broker)).items()
+        await site.broker.mend(NOW)
+
+
+async def problems(broker: Broker) -> list[tuple[str, str]]:
+    """What the doctor says, each with the kind of thing."""
+    found = await diagnose(Inspection(broker, "test"), lease=45, wait_seconds=0)
+    return [(item.kind, item.problem) for item in found.problems]
