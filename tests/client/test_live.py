@@ -13,14 +13,17 @@ import pytest
 
 from nonet import BaseTask, Priority, RetryPolicyBase, Size
 from nonet.client.client import Client
+from nonet.client.envelopes import Envelopes
 from nonet.client.live import LiveConfig
 from nonet.config.overrides import Overrides
 from nonet.config.reading import parse_config
+from nonet.messages.signing import Signer
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
 from nonet.tasks.execution import TaskContext, current_subject, enter_subject
 from nonet.tasks.registry import Registry
+from nonet.tasks.task import Options
 
 
 @dataclass
@@ -67,6 +70,30 @@ def priority(live: LiveConfig, registry: Registry, vo: str = "") -> Priority:
 
 URGENT = "common: {tasks: {Remove: {priority: realtime}}}"
 LATER = "common: {tasks: {Remove: {priority: background}}}"
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("{}", ""),
+        ("ceilings: {tenants: {lhcb: 5}}", "tenant|lhcb"),
+        ("fairness: {by: class}", "tenant|files:Remove"),
+        ("{fairness: {by: 'label:team'}, ceilings: {tenants: {a: 5}}}", "tenant|blue"),
+    ],
+)
+async def test_a_submission_names_its_tenant_where_that_matters(
+    live: LiveConfig,
+    publication: Publication,
+    registry: Registry,
+    term: str,
+    text: str,
+    terms: str,
+) -> None:
+    """Fair shares say who is one; for ceilings alone it is the VO."""
+    await live.follow(await publish(publication, term, text))
+    envelopes = Envelopes(registry, live, Signer(), message_limit=10_000)
+    prepared = envelopes.prepare(Remove("lhcb"), Options(labels={"team": "blue"}))
+    assert prepared.terms == terms
 
 
 async def test_a_process_follows_what_is_published(

@@ -268,7 +268,8 @@ class AdmissionRejected(NonetError):
     If ``execute`` raises it, the task is requeued after `retry_after`, without using an attempt.
 
     Attributes:
-        scope: ``namespace``, ``stream:PRIORITY:SIZE`` or ``task:CATEGORY:CLASS``.
+        scope: ``namespace``, ``stream:PRIORITY:SIZE``, ``task:CATEGORY:CLASS`` or
+            ``tenant:NAME``.
         active: tasks of the scope that have not ended.
         ceiling: the most tasks that the scope may have.
         retry_after: seconds to wait before submitting again, at least 1. It is estimated from how

@@ -82,10 +82,12 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
                                     handed on because they could not run them; TTL
     unfit:SIZE:GROUP        ZSET    the tasks of such a group: id → ticket; TTL
     active                  HASH    PRIORITY:SIZE|NAME → number of tasks that have not ended
+    active:tenants          HASH    tenant → number of its tasks that have not ended
     active:walk             HASH    same, as counted by the walk of `mend`; with a TTL
     active:missed           HASH    same → ``missed by the last walk|counted|state of the
                                     stream|equal walks in a row``; with a TTL
-    ceilings                HASH    namespace, stream:PRIORITY:SIZE or task:NAME → most tasks
+    ceilings                HASH    namespace, stream:PRIORITY:SIZE, task:NAME or tenant:NAME → most
+                                    tasks
     capped                  STRING  exists while `ceilings` does: its version
     watched                 STRING  exists while metrics are scraped, so that accepted tasks are
                                     counted; with a TTL

@@ -117,7 +117,7 @@ class LiveConfig:
             return
         self.overrides, self.version = overrides, version
         self.pipelines = read.pipelines
-        self.tenants_by = read.fairness.by if read.fairness else ""
+        self.tenants_by = read.tenants_by
         self.problem = self._refused = ""
         logger.log(self.log_level, "configuration applied version=%s", version)
 

@@ -337,11 +337,13 @@ class CeilingsConfig(Section):
         namespace: for all tasks together.
         streams: by ``priority:size``.
         tasks: by class.
+        tenants: by tenant, ``default`` for all that are not listed; see `FairnessConfig.by`.
     """
 
     namespace: Annotated[_Ceiling | None, _Given] = None
     streams: dict[_Stream, _Ceiling] = Field(default_factory=dict)
     tasks: dict[Name, _Ceiling] = Field(default_factory=dict)
+    tenants: dict[Name, _Ceiling] = Field(default_factory=dict)
 
 
 def _by(name: str) -> str:
@@ -459,6 +461,12 @@ class Config(Section):
     ceilings: CeilingsConfig = CeilingsConfig()
     fairness: Annotated[FairnessConfig | None, _Given] = None
     pipelines: dict[Name, PipelineConfig] = Field(default_factory=dict)
+
+    @property
+    def tenants_by(self) -> str:
+        """What tells tenants apart, see `nonet.rules.fairness`; empty: nothing needs to."""
+        return self.fairness.by if self.fairness else "vo" if self.ceilings.tenants else ""
+
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)
     _unplaced: Unplaced = PrivateAttr(Unplaced())

@@ -55,6 +55,7 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
     "CeilingsConfig": {
         "namespace": "For all tasks together.",
         "streams": "Per stream, such as background:small.",
+        "tenants": "Per tenant, see fairness.by (default: vo); 'default' for all others.",
         "tasks": "Per class (Class, or category:Class).",
     },
     "SectionConfig": {

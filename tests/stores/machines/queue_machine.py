@@ -1158,6 +1158,8 @@ class QueueMachine:
         must(counted == meant, "stale and lost settles are", counted, "not", meant)
         active = Counter(f"{task.stream}|{task.name}" for task in self.model.tasks.values())
         must(active == self.facts.active, "counted are", self.facts.active, "not", dict(active))
+        tenants = Counter(task.tenant for task in self.model.tasks.values() if task.tenant)
+        must(tenants == self.facts.tenants, "tenants have", self.facts.tenants, "not", tenants)
         must(self.facts.quarantined == self.model.quarantined, "the quarantine is not as it was")
 
     def _keep_up(self) -> None:

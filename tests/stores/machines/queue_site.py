@@ -85,6 +85,7 @@ out.epoch = redis.call('HGETALL', P .. 'epoch')
 out.periodic = redis.call('HGETALL', P .. 'periodic')
 out.counters = redis.call('HGETALL', P .. 'counters')
 out.active = redis.call('HGETALL', P .. 'active')
+out.tenants = redis.call('HGETALL', P .. 'active:tenants')
 out.quarantined = redis.call('XLEN', P .. 'quarantine')
 return cjson.encode(out)
 """
@@ -148,6 +149,7 @@ class Facts:
     periodic: dict[str, str]
     counters: dict[str, str]
     active: dict[str, int]
+    tenants: dict[str, int]
     quarantined: int
 
     @classmethod
@@ -175,6 +177,7 @@ class Facts:
             periodic=_pairs(raw["periodic"]),
             counters=_pairs(raw["counters"]),
             active={field: int(number) for field, number in _pairs(raw["active"]).items()},
+            tenants={name: int(number) for name, number in _pairs(raw["tenants"]).items()},
             quarantined=int(raw["quarantined"]),
         )
 

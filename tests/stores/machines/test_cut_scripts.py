@@ -308,8 +308,8 @@ def problems(
         for _ in range(2):  # a count that was cut off is put right by two walks
             fleet.walk()
         facts = site.look()
-        if facts.active:
-            yield f"after {calls} calls: {facts.active} are counted"
+        if facts.active or facts.tenants:
+            yield f"after {calls} calls: {facts.active} {facts.tenants} are counted"
         if set(facts.results) != ids:
             yield f"after {calls} calls: ended are {sorted(facts.results)}, not {sorted(ids)}"
         if any(facts.streams.values()) or facts.delayed:

@@ -26,9 +26,11 @@ from nonet.stores.queue.submissions import Accepted, Submission
 from nonet.stores.sql import outbox as outbox_module
 from nonet.stores.sql.database import Database
 from nonet.stores.sql.outbox import Outbox
+from nonet.tasks.locks import MutexLock, encode_locks
 from nonet.tasks.unique import Unique
 
 WHO = "ann@host 7"
+MUTEX = encode_locks([MutexLock("job", 7)])
 CEILING = {"namespace": 3}
 
 
@@ -537,3 +539,53 @@ class TestDurable:
         page = await outbox.due(epoch, again=True, skip=0)
         assert await outbox.hand_over(page, epoch, admitted=True) == [True, True]
         assert await active(ceilings) == 2
+
+
+class TestTenants:
+    """Each tenant has a ceiling of its own, or that of all which are not named."""
+
+    @staticmethod
+    def of(tenant: str, count: int, first: int = 0, **fields: object) -> list[Submission]:
+        ids = [f"{tenant}.{first + n}" for n in range(count)]
+        return [task(id, terms=f"tenant|{tenant}", **fields) for id in ids]
+
+    async def test_one_is_refused_by_itself(self, broker: Broker, ceilings: Ceilings) -> None:
+        """The others go on; tasks without a tenant have no such ceiling."""
+        await publish(broker, {"tenant:a": 3, "tenant:default": 2})
+        await broker.submit([*self.of("a", 3), *self.of("b", 2), *tasks(9)])
+        for tenant, most in (("a", 3), ("b", 2)):
+            error = await refused(broker, *self.of(tenant, 1, most))
+            assert (error.scope, error.active, error.ceiling) == (f"tenant:{tenant}", most, most)
+            assert error.brief == f"tenant {tenant} has {most} of at most {most} tasks"
+        await broker.submit([*self.of("c", 2), *self.of("a", 3)])
+        found = {load.scope: load for load in await ceilings.loads()}
+        assert found["tenant:a"] == Load("tenant:a", 3, 3)
+        assert found["tenant:c"] == Load("tenant:c", 2, 2)
+
+    @pytest.mark.parametrize("fields", [{}, {"locks": MUTEX}, {"group": "g"}], ids=str)
+    @pytest.mark.parametrize("end", ["done", "dead", "cancelled"])
+    async def test_tasks_count_until_their_end(
+        self, broker: Broker, ceilings: Ceilings, end: str, fields: dict[str, str]
+    ) -> None:
+        """However they end; two walks over all records change nothing."""
+        await publish(broker, {"tenant:default": 1})
+        (one,) = self.of("a", 1, **fields)
+        await broker.submit([one])
+        if end == "cancelled":
+            await broker.cancel([one.id], "by a test")
+        else:
+            (delivery,) = await fetch(broker)
+            await refused(broker, *self.of("a", 1, 1))
+            await broker.settle(delivery, end, b"")
+        assert await active(ceilings, "tenant:a") == 0
+        await broker.submit(self.of("a", 1, 1))
+        for _ in range(2):
+            await broker.mend(timedelta(0))
+        assert await active(ceilings, "tenant:a") == 1
+
+    async def test_a_walk_puts_the_count_right(self, broker: Broker, ceilings: Ceilings) -> None:
+        """As it does that of classes."""
+        await broker.submit(self.of("a", 5))
+        await broker.client.hset("{test}:active:tenants", "a", 2)
+        await broker.mend(timedelta(0))
+        assert await active(ceilings, "tenant:a") == 5

@@ -74,8 +74,7 @@ class Checked:
     @property
     def number_of_ceilings(self) -> int:
         """Number of ceilings."""
-        found = self.ceilings
-        return (found.namespace is not None) + len(found.streams) + len(found.tasks)
+        return len(ceilings_by_scope(self.ceilings))
 
     @property
     def version(self) -> str:

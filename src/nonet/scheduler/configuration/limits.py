@@ -58,11 +58,12 @@ def configured_ceilings(config: Config, registry: Registry) -> CeilingsConfig:
 
 
 def ceilings_by_scope(ceilings: CeilingsConfig) -> dict[str, int]:
-    """Return the ceilings in their published form: ``namespace``, ``stream:…`` and ``task:…``."""
+    """Return the ceilings by scope, see `nonet.stores.namespace.ceilings.Load`."""
     of_streams = {f"stream:{name}": ceiling for name, ceiling in ceilings.streams.items()}
     of_tasks = {f"task:{name}": ceiling for name, ceiling in ceilings.tasks.items()}
+    of_tenants = {f"tenant:{name}": ceiling for name, ceiling in ceilings.tenants.items()}
     of_all = {"namespace": ceilings.namespace} if ceilings.namespace is not None else {}
-    return {**of_all, **of_streams, **of_tasks}
+    return {**of_all, **of_streams, **of_tasks, **of_tenants}
 
 
 def _of_empty(config: Config, task_classes: Collection[str]) -> Iterator[tuple[Location, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import heapq
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
@@ -13,13 +14,18 @@ from nonet.base.streams import Priority, Size
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 NAMESPACE = "namespace"
+TENANT = "tenant:"
+_DEFAULT = f"{TENANT}default"
+# Of the tenants without a ceiling of their own so many are shown: those with the most tasks.
+_MOST_TENANTS = 100
 
 
 class Load(Struct, frozen=True):
     """The number of tasks of a scope that have not ended.
 
     Attributes:
-        scope: ``namespace``, ``stream:PRIORITY:SIZE`` or ``task:CATEGORY:CLASS``.
+        scope: ``namespace``, ``stream:PRIORITY:SIZE``, ``task:CATEGORY:CLASS`` or
+            ``tenant:NAME``.
         active: queued, delayed, waiting, running and dying ones.
         ceiling: the number above which submissions are refused; None: unlimited.
     """
@@ -64,15 +70,25 @@ class Ceilings:
         return sum(int(number) for number in found if number)
 
     async def loads(self) -> list[Load]:
-        """Return the load of the namespace, and of all streams and classes in use or capped."""
+        """Return the load of the namespace, and of all that is in use or capped.
+
+        Of the tenants without a ceiling of their own only the largest are returned.
+        """
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}active").hgetall(f"{self._prefix}ceilings")
-            active, ceilings = await pipe.execute()
+            pipe.hgetall(f"{self._prefix}active:tenants")
+            active, ceilings, tenants = await pipe.execute()
         counts: Counter[str] = Counter({NAMESPACE: 0})
         for field, number in active.items():
             for scope in _scopes_of(field.decode()):
                 counts[scope] += int(number)
         most = {scope.decode(): int(number) for scope, number in ceilings.items()}
+        others = most.pop(_DEFAULT, None)
+        of_tenants = {f"{TENANT}{name.decode()}": int(number) for name, number in tenants.items()}
+        largest = heapq.nlargest(_MOST_TENANTS, of_tenants, key=of_tenants.__getitem__)
+        for scope in (*largest, *(most.keys() & of_tenants)):
+            counts[scope] = of_tenants[scope]
+        most |= {scope: others for scope in largest if others is not None and scope not in most}
         scopes = sorted({*counts, *most}, key=lambda scope: (scope != NAMESPACE, scope))
         return [Load(scope, counts[scope], most.get(scope)) for scope in scopes]
 

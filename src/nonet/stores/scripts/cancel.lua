@@ -43,7 +43,8 @@ local function end_plainly(id, record, document)
   keys[n + 1], keys[n + 2], keys[n + 3] = P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id
   local of_stream = counts[record.stream] or {}
   counts[record.stream] = of_stream
-  of_stream[record.name or ''] = (of_stream[record.name or ''] or 0) + 1
+  local counted = counted_as(record)
+  of_stream[counted] = (of_stream[counted] or 0) + 1
   local stream, entry = pointer_of(record)
   if record.state == 'delayed' then
     later[#later + 1] = id
@@ -64,9 +65,9 @@ local function remove_plain()
     keep_lines('done', lines, most_ends)
   end
   redis.call('DEL', unpack(keys))
-  for stream, names in pairs(counts) do
-    for name, number in pairs(names) do
-      count_active(stream, name, -number)
+  for stream, those in pairs(counts) do
+    for counted, number in pairs(those) do
+      count_active(stream, counted, -number)
     end
   end
   for key, those in pairs(entries) do

@@ -83,7 +83,12 @@ end
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
 local FIELDS_CHECKED = {'owner', 'pointer', 'tenant', 'places', 'workflow', 'blocked', 'ends_as', unpack(JUDGED)}
-local met = {}  -- number of tasks on this page, by field of HASH active
+-- Number of tasks on this page, by hash and field.
+local met = {active = {}, ['active:tenants'] = {}}
+
+local function count_met(hash, field)
+  met[hash][field] = (met[hash][field] or 0) + 1
+end
 
 local function check_record(key, id)
   local record = read_fields(key, FIELDS_CHECKED)
@@ -95,8 +100,10 @@ local function check_record(key, id)
   keep_deadline(id, record)
   local is_task = STATES[record.state] and record.stream ~= 'hold'
   if is_task then
-    local field = record.stream .. '|' .. (record.name or '')
-    met[field] = (met[field] or 0) + 1
+    count_met('active', record.stream .. '|' .. (record.name or ''))
+    if record.tenant and record.tenant ~= '' then
+      count_met('active:tenants', record.tenant)
+    end
   end
   local is_mended = is_task and not is_in_place(id, record) and put_back(id, record)
   if is_task and record.blocked then
@@ -160,21 +167,21 @@ local ALIKE = 6
 -- Whether the difference between a count and what a walk has met is real, and what to remember about it. Tasks
 -- come and go during a walk of several pages: it may have met one that has ended since, and missed one that
 -- came behind it. So two walks must find the same difference while nothing happened in the stream, or ALIKE
--- walks in any case.
-local function is_missing(field, miss, count)
+-- walks in any case. The tasks of a tenant are in many streams.
+local function is_missing(hash, field, miss, count)
   local now_seen = digits(miss) .. '|' .. digits(count)
-  local state = state_of(string.match(field, '^[^|]*'))
-  local seen, was, times = string.match(redis.call('HGET', P .. 'active:missed', field) or '',
+  local state = hash == 'active' and state_of(string.match(field, '^[^|]*')) or ''
+  local seen, was, times = string.match(redis.call('HGET', P .. hash .. ':missed', field) or '',
     '^([^|]*|[^|]*)|([^|]*)|(%d+)$')
   times = seen == now_seen and tonumber(times) + 1 or 1
-  local is_sure = times > 1 and (was == state or times >= ALIKE)
+  local is_sure = times > 1 and (state ~= '' and was == state or times >= ALIKE)
   return is_sure, now_seen .. '|' .. state .. '|' .. times
 end
 
--- Correct the counts in HASH active by what the walk has met.
-local function correct_counts(is_exact)
+-- Correct the counts in a hash by what the walk has met.
+local function correct_counts(hash, is_exact)
   local counts, missed = {}, {}
-  for which, key in ipairs({'active', 'active:walk'}) do
+  for which, key in ipairs({hash, hash .. ':walk'}) do
     local flat = redis.call('HGETALL', P .. key)
     for i = 1, #flat, 2 do
       counts[flat[i]] = counts[flat[i]] or {0, 0}
@@ -184,30 +191,34 @@ local function correct_counts(is_exact)
   for field, count in pairs(counts) do
     local miss, is_sure, note = count[2] - count[1], false, ''
     if miss ~= 0 then
-      is_sure, note = is_missing(field, miss, count[1])
+      is_sure, note = is_missing(hash, field, miss, count[1])
     end
     if miss ~= 0 and (is_exact or is_sure) then
-      if redis.call('HINCRBY', P .. 'active', field, digits(miss)) <= 0 then
-        redis.call('HDEL', P .. 'active', field)
+      if redis.call('HINCRBY', P .. hash, field, digits(miss)) <= 0 then
+        redis.call('HDEL', P .. hash, field)
       end
     elseif miss == 0 and count[1] == 0 then
-      redis.call('HDEL', P .. 'active', field)
+      redis.call('HDEL', P .. hash, field)
     elseif miss ~= 0 then
       missed[#missed + 1], missed[#missed + 2] = field, note
     end
   end
-  redis.call('DEL', P .. 'active:walk', P .. 'active:missed')
+  redis.call('DEL', P .. hash .. ':walk', P .. hash .. ':missed')
   if #missed > 0 then
-    redis.call('HSET', P .. 'active:missed', unpack(missed, 1, math.min(#missed, 200)))
-    redis.call('PEXPIRE', P .. 'active:missed', ONE_DAY)
+    redis.call('HSET', P .. hash .. ':missed', unpack(missed, 1, math.min(#missed, 200)))
+    redis.call('PEXPIRE', P .. hash .. ':missed', ONE_DAY)
   end
 end
 
 local function keep_met()
-  for field, number in pairs(met) do
-    redis.call('HINCRBY', P .. 'active:walk', field, number)
+  for hash, numbers in pairs(met) do
+    for field, number in pairs(numbers) do
+      redis.call('HINCRBY', P .. hash .. ':walk', field, number)
+    end
+    if next(numbers) then
+      redis.call('PEXPIRE', P .. hash .. ':walk', ONE_DAY)
+    end
   end
-  redis.call('PEXPIRE', P .. 'active:walk', ONE_DAY)
 end
 
 local function check_group(key, id)
@@ -239,11 +250,13 @@ for i = 1, #due[2], 2 do
 end
 local is_at_end = page[1] == '0'
 if not walk.cursor then
-  redis.call('DEL', P .. 'active:walk')
+  redis.call('DEL', P .. 'active:walk', P .. 'active:tenants:walk')
 end
 keep_met()
 if is_at_end then
-  correct_counts(not walk.cursor and mended == 0)
+  for hash in pairs(met) do
+    correct_counts(hash, not walk.cursor and mended == 0)
+  end
   if string.find(ARGV[1], '|0$') then  -- the history was turned off
     redis.call('DEL', P .. 'ended:done', P .. 'ended:failed')
   end

@@ -68,8 +68,8 @@ local function end_plainly(k, id, record, fence, document)
   gone[at + 1], gone[at + 2], gone[at + 3] = P .. 't:' .. id, P .. 'l:' .. id, P .. 'b:' .. id
   if record.stream then
     local of_stream = counts[record.stream] or {}
-    local name = record.name or ''
-    of_stream[name] = (of_stream[name] or 0) + 1
+    local counted = counted_as(record)
+    of_stream[counted] = (of_stream[counted] or 0) + 1
     counts[record.stream] = of_stream
   end
 end
@@ -112,9 +112,9 @@ local function remove_all(keys, numbers, those)
     list_ended(those)
   end
   redis.call('DEL', unpack(keys))
-  for stream, names in pairs(numbers) do
-    for name, number in pairs(names) do
-      count_active(stream, name, -number)
+  for stream, those_in in pairs(numbers) do
+    for counted, number in pairs(those_in) do
+      count_active(stream, counted, -number)
     end
   end
 end

@@ -62,6 +62,9 @@ while at <= #ARGV do
     end
     if i == at + HEAD then
       redis.call('HINCRBY', P .. 'active', stream .. '|' .. name, count)
+      if tenant ~= '' then
+        redis.call('HINCRBY', P .. 'active:tenants', tenant, count)
+      end
     end
     if terms == '' and not is_shared then
       redis.call('HSET', P .. 't:' .. id, 'state', 'queued', 'gen', gen, 'name', name, 'stream', stream)

@@ -56,7 +56,9 @@ class LimitList(BaseModel):
 class CeilingItem(BaseModel):
     """How many tasks there are in a scope, and how many there may be."""
 
-    scope: str = Field(description="`namespace`, `stream:PRIORITY:SIZE` or `task:CATEGORY:CLASS`.")
+    scope: str = Field(
+        description="`namespace`, `stream:PRIORITY:SIZE`, `task:CATEGORY:CLASS` or `tenant:NAME`."
+    )
     active: int = Field(description="How many tasks have not ended.")
     ceiling: int | None = Field(
         description="Submissions beyond it are refused; null: there is no ceiling."

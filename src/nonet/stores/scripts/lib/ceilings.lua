@@ -1,6 +1,6 @@
 -- lib/ceilings: needs base, record, counting, submitting, unique. Refuses submissions while there are too many tasks. HASH
--- ceilings: scope → most tasks at a time; a scope is namespace, stream:PRIORITY:SIZE or task:NAME. STRING capped
--- exists while the hash does.
+-- ceilings: scope → most tasks at a time; a scope is namespace, stream:PRIORITY:SIZE, task:NAME, or tenant:NAME with
+-- tenant:default for those that are not named. STRING capped exists while the hash does.
 
 -- A refusal says when to try again, by the rate at which tasks ended: over the last MOST_LOOKS periods, or fewer if
 -- ENOUGH_ENDS tasks ended in them. LONGEST is the longest answer in s, UNKNOWN the answer if no task ended.
@@ -18,19 +18,35 @@ local function pairs_of(key)
   return found
 end
 
-local function scopes_of(stream, name)
-  return {'namespace', 'stream:' .. stream, 'task:' .. name}
+local TENANT = 'tenant:'
+
+local function scopes_of(stream, name, tenant)
+  return {'namespace', 'stream:' .. stream, 'task:' .. name, tenant ~= '' and TENANT .. tenant or nil}
 end
 
--- Add up a hash of PRIORITY:SIZE|NAME → number, by scopes.
+-- Add up a hash of PRIORITY:SIZE|NAME, or tenant:NAME → number, by scopes.
 local function add_up(key, sums)
   for field, number in pairs(pairs_of(key)) do
-    local stream, name = string.match(field, '^([^|]*)|(.*)$')
-    for _, scope in ipairs(stream and scopes_of(stream, name) or {}) do
+    local stream, name = string.match(field, '^(%l+:%l+)|(.*)$')
+    for _, scope in ipairs(stream and scopes_of(stream, name, '') or {field}) do
       sums[scope] = (sums[scope] or 0) + number
     end
   end
   return sums
+end
+
+-- How many tasks of a scope have not ended. sums: of all scopes but those of tenants.
+local function active_in(scope, sums)
+  if string.sub(scope, 1, #TENANT) == TENANT then
+    return tonumber(redis.call('HGET', P .. 'active:tenants', string.sub(scope, #TENANT + 1)) or '0')
+  end
+  return sums[scope] or 0
+end
+
+-- The ceiling of a scope, or nil.
+local function ceiling_of(scope, ceilings)
+  local is_tenant = string.sub(scope, 1, #TENANT) == TENANT
+  return ceilings[scope] or is_tenant and ceilings[TENANT .. 'default'] or nil
 end
 
 -- Estimate in how many seconds this many places of a scope will be free.
@@ -121,8 +137,9 @@ local function find_excess(asked, first)
   local wanted, ceilings = {}, pairs_of(P .. 'ceilings')
   for i = first, #asked, 8 do
     local places = places_of(asked[i], asked[i + 4], asked[i + 7])
-    for _, scope in ipairs(places > 0 and scopes_of(asked[i + 2], asked[i + 1]) or {}) do
-      wanted[scope] = ceilings[scope] and (wanted[scope] or 0) + places
+    local scopes = places > 0 and scopes_of(asked[i + 2], asked[i + 1], tenant_in(asked[i + 7])) or {}
+    for _, scope in ipairs(scopes) do
+      wanted[scope] = ceiling_of(scope, ceilings) and (wanted[scope] or 0) + places
     end
   end
   if not next(wanted) then
@@ -130,7 +147,7 @@ local function find_excess(asked, first)
   end
   local active, longest, excess, since = add_up(P .. 'active', {}), 0, nil, nil
   for scope, places in pairs(wanted) do
-    local has, ceiling = active[scope] or 0, ceilings[scope]
+    local has, ceiling = active_in(scope, active), ceiling_of(scope, ceilings)
     local lacking = has + places - ceiling
     if lacking > 0 then
       if since == nil then

@@ -61,7 +61,8 @@ local function create()
 
   for _, run in ipairs(runs) do
     local stream, due, uncreated, i = run.stream, due_of(run.wall), 0, run.first
-    count_active(stream, run.name, run.count)
+    local counted = counted_as({name = run.name, tenant = tenant_in(run.terms)})
+    count_active(stream, counted, run.count)
     local function create_rest()
       while i < run.past do
         local created = submit_one(ARGV[i], run.name, stream, due, run.group, ARGV[i + 1], run.locks, run.terms, true)
@@ -82,7 +83,7 @@ local function create()
     end
     local created = run.count - uncreated
     if uncreated > 0 then
-      count_active(stream, run.name, -uncreated, true)
+      count_active(stream, counted, -uncreated, true)
     end
     if created > 0 then
       count_submitted(stream, created)

@@ -93,7 +93,7 @@ local function finish(id, record, state, fence, document)
   redis.call('DEL', P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,
     P .. 'h:' .. id, P .. 'c:' .. id)
   if record.stream then
-    count_active(record.stream, record.name or '', -1)
+    count_active(record.stream, counted_as(record), -1)
   end
 end
 

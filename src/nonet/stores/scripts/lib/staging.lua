@@ -79,7 +79,8 @@ local function stage(workflow, steps, rows, longest, is_used)
     elseif not there[1] then
       local of_stream = numbers[stream] or {}
       numbers[stream] = of_stream
-      of_stream[name] = (of_stream[name] or 0) + 1
+      local counted = counted_as({name = name, tenant = steps[i].tenant or tenant_in(steps[i].terms or '')})
+      of_stream[counted] = (of_stream[counted] or 0) + 1
       submits[stream] = (submits[stream] or 0) + 1
       added[#added + 1], live[#live + 1] = i, place
       graph[#graph + 1], graph[#graph + 2] = place, name .. ' ' .. steps[i].after
@@ -107,9 +108,9 @@ local function stage(workflow, steps, rows, longest, is_used)
   redis.call('SADD', key .. ':live', unpack(live))
   redis.call('HSET', key .. ':graph', unpack(graph))
   redis.call('ZADD', P .. 'tasks:delayed', unpack(blocked))
-  for stream, names in pairs(numbers) do
-    for name, number in pairs(names) do
-      count_active(stream, name, number)
+  for stream, those in pairs(numbers) do
+    for counted, number in pairs(those) do
+      count_active(stream, counted, number)
     end
     count_submitted(stream, submits[stream])
   end
