@@ -86,6 +86,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     active:walk             HASH    same, as counted by the walk of `mend`; with a TTL
     active:missed           HASH    same → ``missed by the last walk|counted|state of the
                                     stream|equal walks in a row``; with a TTL
+    active:tenants:walk     HASH    same as active:walk, for active:tenants; with a TTL
+    active:tenants:missed   HASH    same as active:missed, for active:tenants; with a TTL
     ceilings                HASH    namespace, stream:PRIORITY:SIZE, task:NAME or tenant:NAME → most
                                     tasks
     capped                  STRING  exists while `ceilings` does: its version

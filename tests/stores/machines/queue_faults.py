@@ -197,14 +197,14 @@ SETTLING = (
 ENDING = (
     Fault(
         "an end does not count",
-        "count_active(record.stream, record.name or '', -1)",
+        "count_active(record.stream, counted_as(record), -1)",
         "",
     ),
-    Fault("a plain end does not count", "count_active(stream, name, -number)", ""),
+    Fault("a plain end does not count", "count_active(stream, counted, -number)", ""),
     Fault(
         "what ended plainly stays",
-        "redis.call('DEL', unpack(keys))\n  for stream, names",
-        "for stream, names",
+        "redis.call('DEL', unpack(keys))\n  for stream, those",
+        "for stream, those",
     ),
     Fault(
         "the locks of what ended plainly stay",

@@ -83,11 +83,13 @@ end
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
 local FIELDS_CHECKED = {'owner', 'pointer', 'tenant', 'places', 'workflow', 'blocked', 'ends_as', unpack(JUDGED)}
--- Number of tasks on this page, by hash and field.
-local met = {active = {}, ['active:tenants'] = {}}
+-- The counts that a walk checks; met: the number of tasks on this page, by field.
+local ACTIVE = {key = P .. 'active', walk = P .. 'active:walk', missed = P .. 'active:missed', met = {}}
+local OF_TENANTS = {key = P .. 'active:tenants', walk = P .. 'active:tenants:walk',
+  missed = P .. 'active:tenants:missed', met = {}}
 
-local function count_met(hash, field)
-  met[hash][field] = (met[hash][field] or 0) + 1
+local function count_met(count, field)
+  count.met[field] = (count.met[field] or 0) + 1
 end
 
 local function check_record(key, id)
@@ -100,9 +102,9 @@ local function check_record(key, id)
   keep_deadline(id, record)
   local is_task = STATES[record.state] and record.stream ~= 'hold'
   if is_task then
-    count_met('active', record.stream .. '|' .. (record.name or ''))
+    count_met(ACTIVE, record.stream .. '|' .. (record.name or ''))
     if record.tenant and record.tenant ~= '' then
-      count_met('active:tenants', record.tenant)
+      count_met(OF_TENANTS, record.tenant)
     end
   end
   local is_mended = is_task and not is_in_place(id, record) and put_back(id, record)
@@ -168,21 +170,21 @@ local ALIKE = 6
 -- come and go during a walk of several pages: it may have met one that has ended since, and missed one that
 -- came behind it. So two walks must find the same difference while nothing happened in the stream, or ALIKE
 -- walks in any case. The tasks of a tenant are in many streams.
-local function is_missing(hash, field, miss, count)
+local function is_missing(kind, field, miss, count)
   local now_seen = digits(miss) .. '|' .. digits(count)
-  local state = hash == 'active' and state_of(string.match(field, '^[^|]*')) or ''
-  local seen, was, times = string.match(redis.call('HGET', P .. hash .. ':missed', field) or '',
+  local state = kind == ACTIVE and state_of(string.match(field, '^[^|]*')) or ''
+  local seen, was, times = string.match(redis.call('HGET', kind.missed, field) or '',
     '^([^|]*|[^|]*)|([^|]*)|(%d+)$')
   times = seen == now_seen and tonumber(times) + 1 or 1
   local is_sure = times > 1 and (state ~= '' and was == state or times >= ALIKE)
   return is_sure, now_seen .. '|' .. state .. '|' .. times
 end
 
--- Correct the counts in a hash by what the walk has met.
-local function correct_counts(hash, is_exact)
+-- Correct counts by what the walk has met.
+local function correct_counts(kind, is_exact)
   local counts, missed = {}, {}
-  for which, key in ipairs({hash, hash .. ':walk'}) do
-    local flat = redis.call('HGETALL', P .. key)
+  for which, key in ipairs({kind.key, kind.walk}) do
+    local flat = redis.call('HGETALL', key)
     for i = 1, #flat, 2 do
       counts[flat[i]] = counts[flat[i]] or {0, 0}
       counts[flat[i]][which] = tonumber(flat[i + 1]) or 0
@@ -191,32 +193,32 @@ local function correct_counts(hash, is_exact)
   for field, count in pairs(counts) do
     local miss, is_sure, note = count[2] - count[1], false, ''
     if miss ~= 0 then
-      is_sure, note = is_missing(hash, field, miss, count[1])
+      is_sure, note = is_missing(kind, field, miss, count[1])
     end
     if miss ~= 0 and (is_exact or is_sure) then
-      if redis.call('HINCRBY', P .. hash, field, digits(miss)) <= 0 then
-        redis.call('HDEL', P .. hash, field)
+      if redis.call('HINCRBY', kind.key, field, digits(miss)) <= 0 then
+        redis.call('HDEL', kind.key, field)
       end
     elseif miss == 0 and count[1] == 0 then
-      redis.call('HDEL', P .. hash, field)
+      redis.call('HDEL', kind.key, field)
     elseif miss ~= 0 then
       missed[#missed + 1], missed[#missed + 2] = field, note
     end
   end
-  redis.call('DEL', P .. hash .. ':walk', P .. hash .. ':missed')
+  redis.call('DEL', kind.walk, kind.missed)
   if #missed > 0 then
-    redis.call('HSET', P .. hash .. ':missed', unpack(missed, 1, math.min(#missed, 200)))
-    redis.call('PEXPIRE', P .. hash .. ':missed', ONE_DAY)
+    redis.call('HSET', kind.missed, unpack(missed, 1, math.min(#missed, 200)))
+    redis.call('PEXPIRE', kind.missed, ONE_DAY)
   end
 end
 
 local function keep_met()
-  for hash, numbers in pairs(met) do
-    for field, number in pairs(numbers) do
-      redis.call('HINCRBY', P .. hash .. ':walk', field, number)
+  for _, kind in ipairs({ACTIVE, OF_TENANTS}) do
+    for field, number in pairs(kind.met) do
+      redis.call('HINCRBY', kind.walk, field, number)
     end
-    if next(numbers) then
-      redis.call('PEXPIRE', P .. hash .. ':walk', ONE_DAY)
+    if next(kind.met) then
+      redis.call('PEXPIRE', kind.walk, ONE_DAY)
     end
   end
 end
@@ -250,12 +252,12 @@ for i = 1, #due[2], 2 do
 end
 local is_at_end = page[1] == '0'
 if not walk.cursor then
-  redis.call('DEL', P .. 'active:walk', P .. 'active:tenants:walk')
+  redis.call('DEL', ACTIVE.walk, OF_TENANTS.walk)
 end
 keep_met()
 if is_at_end then
-  for hash in pairs(met) do
-    correct_counts(hash, not walk.cursor and mended == 0)
+  for _, kind in ipairs({ACTIVE, OF_TENANTS}) do
+    correct_counts(kind, not walk.cursor and mended == 0)
   end
   if string.find(ARGV[1], '|0$') then  -- the history was turned off
     redis.call('DEL', P .. 'ended:done', P .. 'ended:failed')
