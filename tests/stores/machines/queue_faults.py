@@ -485,7 +485,7 @@ CANCELLING = (
 SHARING = (
     Fault(
         "what had its turn stays in its list",
-        "redis.call('LPOP', list_of(kind, stream, tenant), tenant[kind])",
+        "redis.call('LPOP', list_of(kind, stream, tenant), number)",
         "redis.call('LLEN', list_of(kind, stream, tenant))",
     ),
     Fault(
@@ -495,8 +495,8 @@ SHARING = (
     ),
     Fault(
         "a tenant leaves with a list",
-        "tenant.is_empty = #tenant.found < tenant.turns\n        or",
-        "tenant.is_empty = true or",
+        "tenant.is_empty = tenant.is_empty and #pointers <= left",
+        "",
     ),
     Fault(
         "a fetch names no entry for what came from a list",
@@ -510,8 +510,8 @@ SHARING = (
     ),
     Fault(
         "what was woken goes behind the other tasks of its tenant",
-        "for _, kind in ipairs({'woken', 'tasks'}) do\n        local left",
-        "for _, kind in ipairs({'tasks', 'woken'}) do\n        local left",
+        "> 0 and {'woken', 'tasks'} or {'tasks'}",
+        "> 0 and {'tasks', 'woken'} or {'tasks'}",
     ),
 )
 

@@ -41,20 +41,31 @@ do
     return P .. 'share:' .. kind .. ':' .. stream .. ':' .. tenant.name
   end
 
-  -- Move one pointer for each turn. Remove them from the lists last: a pointer that is in two places, because Redis
-  -- stopped the script, is void the second time.
-  local function move(stream, tenants, turns)
+  -- Read the pointers of the turns of each tenant, those of woken tasks first, and whether these are all that it has.
+  local function read_lists(stream, tenants)
+    local woken = {}
+    for i, tenant in ipairs(tenants) do
+      woken[i] = list_of('woken', stream, tenant)
+    end
+    local kinds = redis.call('EXISTS', unpack(woken)) > 0 and {'woken', 'tasks'} or {'tasks'}
     for _, tenant in ipairs(tenants) do
-      tenant.found = {}
-      for _, kind in ipairs({'woken', 'tasks'}) do
+      tenant.found, tenant.taken, tenant.is_empty = {}, {}, tenant.turns > 0
+      for _, kind in ipairs(tenant.turns > 0 and kinds or {}) do
         local left = tenant.turns - #tenant.found
-        local pointers = left > 0 and redis.call('LRANGE', list_of(kind, stream, tenant), 0, left - 1) or {}
-        tenant[kind] = #pointers
-        for _, pointer in ipairs(pointers) do
-          tenant.found[#tenant.found + 1] = {kind, string.match(pointer, '^(.*) (%d+)$')}
+        local pointers = redis.call('LRANGE', list_of(kind, stream, tenant), 0, left)  -- one more than the turns
+        tenant.is_empty = tenant.is_empty and #pointers <= left
+        tenant.taken[kind] = math.min(#pointers, left)
+        for i = 1, tenant.taken[kind] do
+          tenant.found[#tenant.found + 1] = {kind, string.match(pointers[i], '^(.*) (%d+)$')}
         end
       end
     end
+  end
+
+  -- Move one pointer for each turn. Remove them from the lists last: a pointer that is in two places, because Redis
+  -- stopped the script, is void the second time.
+  local function move(stream, tenants, turns)
+    read_lists(stream, tenants)
     local at = {}
     for _, tenant in ipairs(turns) do
       at[tenant] = (at[tenant] or 0) + 1
@@ -65,13 +76,11 @@ do
       end
     end
     for _, tenant in ipairs(tenants) do
-      for _, kind in ipairs({'woken', 'tasks'}) do
-        if tenant[kind] > 0 then
-          redis.call('LPOP', list_of(kind, stream, tenant), tenant[kind])
+      for kind, number in pairs(tenant.taken) do
+        if number > 0 then
+          redis.call('LPOP', list_of(kind, stream, tenant), number)
         end
       end
-      tenant.is_empty = #tenant.found < tenant.turns
-        or redis.call('EXISTS', list_of('woken', stream, tenant), list_of('tasks', stream, tenant)) == 0
     end
   end
 
@@ -100,16 +109,27 @@ do
     local each = smoothed(tonumber(was[2] or ''), tonumber(was[3] or ''), total)
     redis.call('HSET', P .. 'pace', stream, exact(pace), stream .. ' each', each and digits(each) or '',
       stream .. ' at', is_over and '' or digits(now))
-    redis.call('ZREMRANGEBYSCORE', P .. 'rested:' .. stream, '-inf', exact(pace))
+    local waiting, gone, ahead = {}, {}, {}
     for _, tenant in ipairs(tenants) do
       if not tenant.is_empty then
-        redis.call('ZADD', P .. 'shares:' .. stream, exact(tenant.time), tenant.name)
+        waiting[#waiting + 1], waiting[#waiting + 2] = exact(tenant.time), tenant.name
       else
-        redis.call('ZREM', P .. 'shares:' .. stream, tenant.name)
+        gone[#gone + 1] = tenant.name
         if tenant.time > pace then
-          redis.call('ZADD', P .. 'rested:' .. stream, exact(tenant.time), tenant.name)
+          ahead[#ahead + 1], ahead[#ahead + 2] = exact(tenant.time), tenant.name
         end
       end
+    end
+    local shares, rested = P .. 'shares:' .. stream, P .. 'rested:' .. stream
+    redis.call('ZREMRANGEBYSCORE', rested, '-inf', exact(pace))
+    if #waiting > 0 then
+      redis.call('ZADD', shares, unpack(waiting))
+    end
+    if #ahead > 0 then
+      redis.call('ZADD', rested, unpack(ahead))
+    end
+    if #gone > 0 then
+      redis.call('ZREM', shares, unpack(gone))
     end
   end
 
