@@ -34,8 +34,8 @@ class Fairness:
             who: the publisher, for the event stream.
 
         Returns:
-            What is left to do: how many live workers are too old to read lists, or how many streams
-            still have some. None, without a change, if another term leads.
+            0 when it is done. Otherwise so many live workers do not know lists yet or, when shares
+            end, so many streams still have lists. None, without a change, if another term leads.
         """
         names = sorted(streams)
         pairs = [part for item in weights.items() for part in item]
