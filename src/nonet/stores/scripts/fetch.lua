@@ -174,19 +174,14 @@ end
 local function read_shares(priority)
   local stream = priority .. ':' .. size
   local function read()
+    local before = #taken
     read_stream('woken', priority)
     read_stream('tasks', priority)
+    return taken, before + 1
   end
   repeat
-    local before, wanted = #taken, math.min(free, looks)
-    local function number_of(ids)
-      local number = 0
-      for i = before + 1, #taken do
-        number = number + (ids[taken[i][1]] and 1 or 0)
-      end
-      return number
-    end
-  until wanted <= 0 or others and others.is_skipped('tasks', priority) or not hand_out(stream, wanted, read, number_of)
+    local wanted = math.min(free, looks)
+  until wanted <= 0 or others and others.is_skipped('tasks', priority) or not hand_out(stream, wanted, read)
 end
 
 for _, priority in ipairs(PRIORITIES) do

@@ -3,11 +3,13 @@
 -- a task, and tasks that must wait for a lock, cost nothing (start-time fair queueing, Goyal et al. 1996).
 local hand_out
 do
-  local MOST_TENANTS = 64
+  -- A fetch gives at most so many turns: with many free slots a turn is several starts, because each turn costs Redis
+  -- the same whatever it moves.
+  local MOST_TURNS = 8
 
   -- The tenants with the least virtual times.
   local function first_tenants(stream, most)
-    local flat = redis.call('ZRANGE', P .. 'shares:' .. stream, 0, math.min(most, MOST_TENANTS) - 1, 'WITHSCORES')
+    local flat = redis.call('ZRANGE', P .. 'shares:' .. stream, 0, math.min(most, MOST_TURNS) - 1, 'WITHSCORES')
     local tenants, names = {}, {}
     for i = 1, #flat, 2 do
       names[#names + 1] = flat[i]
@@ -15,24 +17,25 @@ do
     local weights = redis.call('HMGET', P .. 'weights', 'default', unpack(names))
     for i, name in ipairs(names) do
       local time = tonumber(flat[2 * i])
-      tenants[i] = {name = name, time = time, next = time, turns = 0, ids = {},
+      tenants[i] = {name = name, time = time, next = time, wanted = 0, found = {}, moved = 0, number = 0, taken = {},
         step = 1 / (tonumber(weights[i + 1] or '') or tonumber(weights[1] or '1'))}
     end
     return tenants
   end
 
-  -- Whose turns the next ones are.
+  -- Whose turns the next ones are, and how many starts each of them is.
   local function turns_of(tenants, most)
-    local turns = {}
-    for i = 1, #tenants > 0 and most or 0 do
+    local turns, each = {}, math.ceil(most / MOST_TURNS)
+    while most > 0 do
       local first = tenants[1]
       for _, one in ipairs(tenants) do
         if one.next < first.next or one.next == first.next and one.name < first.name then
           first = one
         end
       end
-      first.turns, first.next = first.turns + 1, first.next + first.step
-      turns[i] = first
+      local number = math.min(each, most)
+      first.wanted, first.next, most = first.wanted + number, first.next + number * first.step, most - number
+      turns[#turns + 1] = {first, number}
     end
     return turns
   end
@@ -49,31 +52,34 @@ do
     end
     local kinds = redis.call('EXISTS', unpack(woken)) > 0 and {'woken', 'tasks'} or {'tasks'}
     for _, tenant in ipairs(tenants) do
-      tenant.found, tenant.taken, tenant.is_empty = {}, {}, tenant.turns > 0
-      for _, kind in ipairs(tenant.turns > 0 and kinds or {}) do
-        local left = tenant.turns - #tenant.found
+      tenant.is_empty = tenant.wanted > 0
+      for _, kind in ipairs(tenant.wanted > 0 and kinds or {}) do
+        local left = tenant.wanted - #tenant.found
         local pointers = redis.call('LRANGE', list_of(kind, stream, tenant), 0, left)  -- one more than the turns
         tenant.is_empty = tenant.is_empty and #pointers <= left
         tenant.taken[kind] = math.min(#pointers, left)
         for i = 1, tenant.taken[kind] do
-          tenant.found[#tenant.found + 1] = {kind, string.match(pointers[i], '^(.*) (%d+)$')}
+          tenant.found[#tenant.found + 1] = pointers[i]
         end
       end
     end
   end
 
-  -- Move one pointer for each turn. Remove them from the lists last: a pointer that is in two places, because Redis
-  -- stopped the script, is void the second time.
+  -- Move the pointers of each turn. Remove them from the lists last: a pointer that is in two places, because Redis
+  -- stopped the script, is void the second time. Returns whose tasks these are, by id.
   local function move(stream, tenants, turns)
     read_lists(stream, tenants)
-    local at = {}
-    for _, tenant in ipairs(turns) do
-      at[tenant] = (at[tenant] or 0) + 1
-      local kind, id, gen = unpack(tenant.found[at[tenant]] or {})
-      if id then
-        redis.call('XADD', P .. kind .. ':' .. stream, '*', 'id', id, 'gen', gen)
-        tenant.ids[id] = true
+    local tenant_of = {}
+    for _, turn in ipairs(turns) do
+      local tenant = turn[1]
+      local last = math.min(tenant.moved + turn[2], #tenant.found)
+      for i = tenant.moved + 1, last do
+        local kind = i <= (tenant.taken.woken or 0) and 'woken:' or 'tasks:'
+        local id, gen = string.match(tenant.found[i], '^(.*) (%d+)$')
+        redis.call('XADD', P .. kind .. stream, '*', 'id', id, 'gen', gen)
+        tenant_of[id] = tenant
       end
+      tenant.moved = last
     end
     for _, tenant in ipairs(tenants) do
       for kind, number in pairs(tenant.taken) do
@@ -82,6 +88,7 @@ do
         end
       end
     end
+    return tenant_of
   end
 
   local function exact(number)
@@ -97,11 +104,11 @@ do
 
   -- Add what each tenant has used to its virtual time. One that waits for nothing any more takes no part; its time is
   -- kept while it is ahead.
-  local function charge(stream, tenants, number_of)
+  local function charge(stream, tenants)
     local was = redis.call('HMGET', P .. 'pace', stream, stream .. ' each', stream .. ' at')
     local pace, total, is_over = tonumber(was[1] or '0'), 0, true
     for _, tenant in ipairs(tenants) do
-      local number = number_of(tenant.ids)
+      local number = tenant.number
       tenant.time, total = tenant.time + number * tenant.step, total + number
       pace = number > 0 and math.max(pace, tenant.time - tenant.step) or pace
       is_over = is_over and tenant.is_empty
@@ -133,16 +140,22 @@ do
     end
   end
 
-  -- Move up to `most` pointers of a stream, let read() hand them over, and charge the tenants for what it took:
-  -- number_of(ids) says how many of these. Returns whether there were any tenants.
-  function hand_out(stream, most, read, number_of)
+  -- Move up to `most` pointers of a stream, let read() hand them over, and charge the tenants for those that it returns:
+  -- a list of rows that begin with an id, from `first` on. Returns whether there were any tenants.
+  function hand_out(stream, most, read)
     local tenants = first_tenants(stream, most)
     if #tenants == 0 then
       return false
     end
-    move(stream, tenants, turns_of(tenants, most))
-    read()
-    charge(stream, tenants, number_of)
+    local tenant_of = move(stream, tenants, turns_of(tenants, most))
+    local rows, first = read()
+    for i = first, #rows do
+      local tenant = tenant_of[rows[i][1]]
+      if tenant then
+        tenant.number = tenant.number + 1
+      end
+    end
+    charge(stream, tenants)
     return true
   end
 end
