@@ -75,13 +75,13 @@ LATER = "common: {tasks: {Remove: {priority: background}}}"
 @pytest.mark.parametrize(
     ("text", "terms"),
     [
-        ("{}", ""),
-        ("ceilings: {tenants: {lhcb: 5}}", "tenant|lhcb"),
+        ("{}", "tenant|lhcb"),
+        ("{fairness: {by: 'label:other'}}", ""),
         ("fairness: {by: class}", "tenant|files:Remove"),
         ("{fairness: {by: 'label:team'}, ceilings: {tenants: {a: 5}}}", "tenant|blue"),
     ],
 )
-async def test_a_submission_names_its_tenant_where_that_matters(
+async def test_a_submission_names_its_tenant(
     live: LiveConfig,
     publication: Publication,
     registry: Registry,
@@ -89,7 +89,7 @@ async def test_a_submission_names_its_tenant_where_that_matters(
     text: str,
     terms: str,
 ) -> None:
-    """Fair shares say who is one; for ceilings alone it is the VO."""
+    """Fair shares say who is one; without them it is the VO."""
     await live.follow(await publish(publication, term, text))
     envelopes = Envelopes(registry, live, Signer(), message_limit=10_000)
     prepared = envelopes.prepare(Remove("lhcb"), Options(labels={"team": "blue"}))

@@ -259,22 +259,32 @@ class BrokerFullError(NonetError):
     """Redis has no memory for another task. Nothing was submitted; running tasks continue."""
 
 
-_SCOPES = {"namespace": "the namespace", "stream": "stream", "task": "class"}
+# What people call a scope, and what it has of its ceiling.
+_SCOPES = {
+    "namespace": ("the namespace", "{} of at most {} tasks"),
+    "stream": ("stream", "{} of at most {} tasks"),
+    "task": ("class", "{} of at most {} tasks"),
+    "tenant": ("tenant", "{} of at most {} tasks"),
+    "tenant-bytes": ("tenant", "{} of at most {} bytes in its tasks"),
+    "tenant-rate": ("tenant", "{} new tasks within a second, of at most {}"),
+}
 
 
 class AdmissionRejected(NonetError):
-    """A ceiling of the configuration (``ceilings``) on the number of tasks is reached.
+    """A ceiling of the configuration (``ceilings``) is reached.
 
     If ``execute`` raises it, the task is requeued after `retry_after`, without using an attempt.
 
     Attributes:
-        scope: ``namespace``, ``stream:PRIORITY:SIZE``, ``task:CATEGORY:CLASS`` or
-            ``tenant:NAME``.
-        active: tasks of the scope that have not ended.
-        ceiling: the most tasks that the scope may have.
+        scope: ``namespace``, ``stream:PRIORITY:SIZE``, ``task:CATEGORY:CLASS``, ``tenant:NAME``,
+            ``tenant-bytes:NAME`` or ``tenant-rate:NAME``.
+        active: tasks of the scope that have not ended; for ``tenant-bytes`` the bytes of their
+            messages, for ``tenant-rate`` the tasks submitted within the last second.
+        ceiling: the most that the scope may have.
         retry_after: seconds to wait before submitting again, at least 1. It is estimated from how
             fast tasks of the scope ended in the last minutes.
         wanted: number of tasks of this scope in the rejected submission.
+        is_too_large: no retry helps: the submission alone is above the ceiling.
         accepted: number of tasks that the same call had submitted before (``submit_many``).
 
     Example:
@@ -293,40 +303,41 @@ class AdmissionRejected(NonetError):
         scope: str = "namespace",
         wanted: int = 1,
         accepted: int = 0,
+        is_too_large: bool = False,
     ) -> None:
         kind, _, of = scope.partition(":")
-        subject = f"{_SCOPES.get(kind, kind)} {of}".strip()
+        subject, use = _SCOPES[kind]
+        self.brief: str = f"{f'{subject} {of}'.strip()} has {use.format(active, ceiling)}"
         what = "the task was" if wanted == 1 else f"{wanted} tasks were"
-        why = f"{what} not submitted: {subject} has {active} of at most {ceiling} tasks"
+        why = f"{what} not submitted: {self.brief}"
         after = f"; try again in {retry_after:g} s, or raise the ceiling (ceilings in NONET_CONFIG)"
-        if wanted > ceiling:
+        if is_too_large:
             after = "; submit fewer at a time, or raise the ceiling (ceilings in NONET_CONFIG)"
         before = f"; {accepted} tasks of the same call were submitted before" if accepted else ""
         super().__init__(why + before + after)
-        self.brief: str = f"{subject} has {active} of at most {ceiling} tasks"
         self.scope = scope
         self.active = active
         self.ceiling = ceiling
         self.retry_after = retry_after
         self.wanted = wanted
         self.accepted = accepted
+        self.is_too_large = is_too_large
 
     def after(self, others: int) -> AdmissionRejected:
         """Return this error with `others` more accepted tasks, for the framework."""
-        rest: dict[str, Any] = {"scope": self.scope, "wanted": self.wanted}
-        accepted = self.accepted + others
         return AdmissionRejected(
-            self.active, self.ceiling, self.retry_after, accepted=accepted, **rest
+            *(self.active, self.ceiling, self.retry_after),
+            **self._rest | {"accepted": self.accepted + others},
         )
 
+    @property
+    def _rest(self) -> dict[str, Any]:
+        names = ("scope", "wanted", "accepted", "is_too_large")
+        return {name: getattr(self, name) for name in names}
+
     def __reduce__(self) -> tuple[Any, ...]:
-        rest: dict[str, Any] = {
-            "scope": self.scope,
-            "wanted": self.wanted,
-            "accepted": self.accepted,
-        }
-        make = partial(AdmissionRejected, self.active, self.ceiling, self.retry_after, **rest)
-        return make, ()
+        made = partial(AdmissionRejected, self.active, self.ceiling, self.retry_after, **self._rest)
+        return made, ()
 
 
 class NotFoundError(NonetError):

@@ -83,13 +83,13 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     unfit:SIZE:GROUP        ZSET    the tasks of such a group: id → ticket; TTL
     active                  HASH    PRIORITY:SIZE|NAME → number of tasks that have not ended
     active:tenants          HASH    tenant → number of its tasks that have not ended
-    active:walk             HASH    same, as counted by the walk of `mend`; with a TTL
-    active:missed           HASH    same → ``missed by the last walk|counted|state of the
+    active:bytes            HASH    tenant → bytes of the messages of these tasks
+    active…:walk            HASH    each of these, as counted by the walk of `mend`; with a TTL
+    active…:missed          HASH    its fields → ``missed by the last walk|counted|state of the
                                     stream|equal walks in a row``; with a TTL
-    active:tenants:walk     HASH    same as active:walk, for active:tenants; with a TTL
-    active:tenants:missed   HASH    same as active:missed, for active:tenants; with a TTL
-    ceilings                HASH    namespace, stream:PRIORITY:SIZE, task:NAME or tenant:NAME → most
-                                    tasks
+    paid:TENANT             STRING  until when (µs) it pays off what it has submitted; with a TTL
+    ceilings                HASH    namespace, stream:PRIORITY:SIZE, task:NAME, tenant:NAME,
+                                    tenant-bytes:NAME or tenant-rate:NAME → the most of it
     capped                  STRING  exists while `ceilings` does: its version
     watched                 STRING  exists while metrics are scraped, so that accepted tasks are
                                     counted; with a TTL

@@ -129,8 +129,8 @@ class Envelopes:
         if repeat is not None:
             terms = _lines(terms, repeat.term)
         stream = self._stream(task_class, vo, labels)
-        if by := self._live_config.tenants_by:
-            terms = _lines(terms, f"tenant|{tenant_of(by, task_class.name, vo, labels)}")
+        if tenant := tenant_of(self._live_config.tenants_by, task_class.name, vo, labels):
+            terms = _lines(terms, f"tenant|{tenant}")
         return Submission(
             content.id, task_class.name, stream, envelope, locks, due, child_of, terms
         )

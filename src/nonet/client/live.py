@@ -12,6 +12,7 @@ from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread
 from nonet.base.synchronous import Gate, timeout
 from nonet.config.overrides import NONE, Overrides
+from nonet.rules.fairness import BY_VO
 from nonet.rules.outcomes import summarize
 from nonet.stores.namespace.publication import Publication
 from nonet.tasks.registry import Registry
@@ -38,7 +39,7 @@ class LiveConfig:
     Attributes:
         overrides: configured values that replace attributes of task classes.
         pipelines: configured values by pipeline.
-        tenants_by: what tells tenants apart, see `nonet.rules.fairness`; empty: nothing.
+        tenants_by: what tells tenants apart, see `nonet.rules.fairness`.
         version: version of the applied document; empty: none.
         problem: why the published document is not applied; empty if it is.
         log_level: level of the log line about a new version.
@@ -47,7 +48,7 @@ class LiveConfig:
     def __init__(self, publication: Publication, registry: Registry) -> None:
         self.overrides: Overrides = NONE
         self.pipelines: Mapping[str, PipelineConfig] = {}
-        self.tenants_by: str = ""
+        self.tenants_by: str = BY_VO
         self.version: str = ""
         self.problem: str = ""
         self.log_level: int = logging.INFO

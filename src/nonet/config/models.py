@@ -31,7 +31,7 @@ from nonet.base.amounts import AMOUNT, format_bytes, parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, unknown_argument
 from nonet.base.streams import Priority, Size
 from nonet.config.wording import value_reason
-from nonet.rules.fairness import by_problem
+from nonet.rules.fairness import BY_VO, by_problem
 from nonet.rules.limits import LimitRule, Location, read_limits, written_limits
 from nonet.rules.outcomes import summarize
 from nonet.tasks.locks import MOST_ITEMS
@@ -325,6 +325,12 @@ def _stream(name: str) -> str:
 
 
 _Ceiling: TypeAlias = Annotated[StrictInt, Field(ge=1, le=MOST_ITEMS)]
+_Bytes: TypeAlias = Annotated[
+    int,
+    BeforeValidator(parse_bytes),
+    Field(ge=1),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "pattern": rf"^ *{AMOUNT} *$"}),
+]
 _Stream: TypeAlias = Annotated[
     StrictStr, AfterValidator(_stream), WithJsonSchema({"type": "string", "enum": list(STREAMS)})
 ]
@@ -338,12 +344,16 @@ class CeilingsConfig(Section):
         streams: by ``priority:size``.
         tasks: by class.
         tenants: by tenant, ``default`` for all that are not listed; see `FairnessConfig.by`.
+        tenant_bytes: the most bytes of the messages of these tasks.
+        tenant_rates: the most new tasks a second.
     """
 
     namespace: Annotated[_Ceiling | None, _Given] = None
     streams: dict[_Stream, _Ceiling] = Field(default_factory=dict)
     tasks: dict[Name, _Ceiling] = Field(default_factory=dict)
     tenants: dict[Name, _Ceiling] = Field(default_factory=dict)
+    tenant_bytes: dict[Name, _Bytes] = Field(default_factory=dict, alias="tenant-bytes")
+    tenant_rates: dict[Name, _Ceiling] = Field(default_factory=dict, alias="tenant-rates")
 
 
 def _by(name: str) -> str:
@@ -464,8 +474,8 @@ class Config(Section):
 
     @property
     def tenants_by(self) -> str:
-        """What tells tenants apart, see `nonet.rules.fairness`; empty: nothing needs to."""
-        return self.fairness.by if self.fairness else "vo" if self.ceilings.tenants else ""
+        """What tells tenants apart, see `nonet.rules.fairness`."""
+        return self.fairness.by if self.fairness else BY_VO
 
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)

@@ -56,6 +56,8 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "namespace": "For all tasks together.",
         "streams": "Per stream, such as background:small.",
         "tenants": "Per tenant, see fairness.by (default: vo); 'default' for all others.",
+        "tenant-bytes": "Per tenant: most bytes of the messages of its tasks, such as 512MiB.",
+        "tenant-rates": "Per tenant: most new tasks a second.",
         "tasks": "Per class (Class, or category:Class).",
     },
     "SectionConfig": {

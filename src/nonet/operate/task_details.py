@@ -22,7 +22,7 @@ from nonet.stores.queue.results import error_line
 from nonet.stores.queue.workers import worker_names
 from nonet.stores.stores import Stores
 from nonet.tasks.handles import EndedTask, Handle, TaskStatus
-from nonet.tasks.locks import class_limiters
+from nonet.tasks.locks import added_limiters
 from nonet.tasks.registry import Registry
 
 if TYPE_CHECKING:
@@ -261,12 +261,12 @@ def _no_envelope(details: TaskDetails, kept: Kept | None) -> str:
 
 
 async def _locks(status: TaskStatus, details: TaskDetails, stores: Stores) -> list[LockUse]:
-    own = class_limiters(status.name.rpartition(":")[2])
+    own = added_limiters(status.name.rpartition(":")[2], details.record.get("tenant", ""))
     names = list(dict.fromkeys((*details.locks, *own)))
     uses = []
     for found in await stores.locks.named(names, show=_NAMED):
         use = _use(status, found)
-        # The limiters of a class are usually off.
+        # The limiters of a class and a tenant are usually off.
         if found.lock in details.locks or use.role == "waits" or found.limit is not None:
             uses.append(use)
     return uses

@@ -1,4 +1,4 @@
-"""Whose task it is, for fair shares. Pure."""
+"""Whose task it is: its tenant. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 _LONGEST = 64  # characters of a tenant
 _LABEL = "label:"
+BY_VO = "vo"  # what tells tenants apart unless the configuration says otherwise
 
 
 def by_problem(by: str) -> str:
@@ -15,7 +16,7 @@ def by_problem(by: str) -> str:
     >>> by_problem("label:group"), by_problem("label:")
     ('', 'must be vo, class or label:NAME')
     """
-    is_known = by in ("vo", "class") or by.removeprefix(_LABEL) not in ("", by)
+    is_known = by in (BY_VO, "class") or by.removeprefix(_LABEL) not in ("", by)
     return "" if is_known else "must be vo, class or label:NAME"
 
 
@@ -33,7 +34,7 @@ def tenant_of(by: str, name: str, vo: str, labels: Mapping[str, Any]) -> str:
     >>> tenant_of("class", "demo:Hash", "lhcb", {}), tenant_of("vo", "demo:Hash", "", {})
     ('demo:Hash', '')
     """
-    if by == "vo":
+    if by == BY_VO:
         found = vo
     elif by == "class":
         found = name

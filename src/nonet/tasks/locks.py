@@ -92,8 +92,8 @@ class _NamesTypes(type):
 class LockedObjectType(str, metaclass=_NamesTypes):
     """The kind of thing that a lock protects, e.g. ``job`` or ``lfn``.
 
-    Built in are ``TASK``, ``JOB`` and ``TRANSFORMATION``; `register_locked_object_type` adds
-    more, which are then attributes of this class.
+    Built in are ``TASK``, ``TENANT``, ``JOB`` and ``TRANSFORMATION``;
+    `register_locked_object_type` adds more, which are then attributes of this class.
 
     Example:
         >>> LockedObjectType.TASK
@@ -162,6 +162,7 @@ def register_locked_object_type(name: str) -> LockedObjectType:
 
 
 TASK = register_locked_object_type("task")
+TENANT = register_locked_object_type("tenant")
 JOB = register_locked_object_type("job")
 TRANSFORMATION = register_locked_object_type("transformation")
 
@@ -455,9 +456,17 @@ def _merged(one: str, other: str) -> str:
     )
 
 
-def class_limiters(task: str) -> list[str]:
-    """Return the names of the two limiters that the scripts add for a class, by its bare name."""
-    return sorted(line.split("|")[1] for line in _class_lines(task))
+def added_limiters(task: str, tenant: str) -> list[str]:
+    """Return the names of the limiters that the scripts add for a class and a tenant.
+
+    Args:
+        task: the bare name of the class.
+        tenant: see `nonet.rules.fairness.tenant_of`; empty: the task has none.
+    """
+    lines = _class_lines(task)
+    if tenant:
+        lines |= {RateLimiter(TENANT, tenant).line(), ConcurrencyLimiter(TENANT, tenant).line()}
+    return sorted(line.split("|")[1] for line in lines)
 
 
 @cache
@@ -471,7 +480,7 @@ def leased_ttl_ms(lines: str, held: str, default_ttl_ms: int) -> int | None:
 
     Args:
         lines: of `encode_locks`.
-        held: one mark for each line, then one for each limiter of the class: ``-`` for a limiter
+        held: one mark for each line, then one for each of `added_limiters`: ``-`` for a limiter
             that is off. Empty if no limiter was taken.
 
     Example:

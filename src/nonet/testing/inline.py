@@ -22,6 +22,7 @@ from nonet.config.overrides import NONE
 from nonet.config.settings import plain_settings
 from nonet.messages.message import Envelope, ResultDocument, decode, encode, pack
 from nonet.messages.signing import Signer
+from nonet.rules.fairness import BY_VO
 from nonet.rules.outcomes import End, Failed, decide
 from nonet.stores.queue.groups import callback_id, child_id, failure_id
 from nonet.tasks import sync_handles
@@ -221,7 +222,7 @@ class _NoConfig(LiveConfig):
 
     def __init__(self) -> None:
         self.overrides = NONE
-        self.tenants_by = ""
+        self.tenants_by = BY_VO
 
 
 class _Inline:

@@ -197,14 +197,14 @@ SETTLING = (
 ENDING = (
     Fault(
         "an end does not count",
-        "count_active(record.stream, counted_as(record), -1)",
+        "count_one(record.stream, record, -1, bytes)",
         "",
     ),
-    Fault("a plain end does not count", "count_active(stream, counted, -number)", ""),
+    Fault("a plain end does not count", "count_active(numbers)\nend", "end"),
     Fault(
         "what ended plainly stays",
-        "redis.call('DEL', unpack(keys))\n  for stream, those",
-        "for stream, those",
+        "redis.call('DEL', unpack(keys))\n  count_active(numbers)",
+        "count_active(numbers)",
     ),
     Fault(
         "the locks of what ended plainly stay",
@@ -216,7 +216,11 @@ ENDING = (
         "return not record.settled and record.state == 'running'",
         "return record.state == 'running'",
     ),
-    Fault("a repeated submission counts", KNOWN, f"count_active(stream, name, 1)\n  {KNOWN}"),
+    Fault(
+        "a repeated submission counts",
+        KNOWN,
+        f"count_one(stream, {{name = name, tenant = tenant_in(terms)}}, 1, 0)\n  {KNOWN}",
+    ),
     Fault("the error of what died stays", FINISHED, FINISHED.replace(" P .. 'e:' .. id,", "")),
     Fault(
         "the history of what ended stays",

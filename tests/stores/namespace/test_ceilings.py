@@ -589,3 +589,75 @@ class TestTenants:
         await broker.client.hset("{test}:active:tenants", "a", 2)
         await broker.mend(timedelta(0))
         assert await active(ceilings, "tenant:a") == 5
+
+    async def test_messages_are_limited_in_bytes(self, broker: Broker, ceilings: Ceilings) -> None:
+        """Their envelopes count from submission to the end; the error says what is in use."""
+        await publish(broker, {"tenant-bytes:a": 100, "tenant-bytes:default": 20})
+        await broker.submit([*self.of("a", 3), *self.of("b", 2), *self.of("a", 3)])
+        found = {load.scope: load for load in await ceilings.loads()}
+        assert found["tenant-bytes:a"] == Load("tenant-bytes:a", 24, 100)
+        assert found["tenant-bytes:b"] == Load("tenant-bytes:b", 16, 20)
+        error = await refused(broker, *self.of("b", 1, 2))
+        assert error.brief == "tenant b has 16 of at most 20 bytes in its tasks"
+        assert not error.is_too_large
+        too_large = await refused(broker, *self.of("a", 13, 3))
+        assert "submit fewer at a time" in str(too_large)
+        for delivery in await fetch(broker):
+            await broker.settle(delivery, "done", b"")
+        assert await active(ceilings, "tenant-bytes:a") == 0
+        assert await broker.submit(self.of("b", 2, 2)) == [True, True]
+
+    @pytest.mark.parametrize("end", ["dead", "cancelled", "done"])
+    async def test_bytes_are_free_at_any_end(
+        self, broker: Broker, ceilings: Ceilings, end: str
+    ) -> None:
+        """Walks over all records find the count right, and put a wrong one right."""
+        await publish(broker, {"tenant-bytes:default": 100})
+        await broker.submit(self.of("a", 3))
+        if end == "cancelled":
+            await broker.cancel(["a.0"], "by a test")
+        else:
+            (delivery,) = await fetch(broker, 1)
+            await broker.settle(delivery, end, b"")
+        await broker.mend(timedelta(0))
+        assert await active(ceilings, "tenant-bytes:a") == 16
+        await broker.client.hset("{test}:active:bytes", "a", 5)
+        await broker.mend(timedelta(0))
+        assert await active(ceilings, "tenant-bytes:a") == 16
+
+    async def test_bytes_are_counted_only_for_a_ceiling(self, broker: Broker) -> None:
+        """Without one nothing is, and nothing stays."""
+        await publish(broker, {"tenant-bytes:a": 100})
+        await broker.submit(self.of("a", 1))
+        assert await broker.client.exists("{test}:active:bytes")
+        await publish(broker, {"tenant:a": 100})
+        await broker.submit(self.of("a", 1, 1))
+        assert not await broker.client.exists("{test}:active:bytes")
+
+    async def test_a_rate_limits_new_tasks(self, broker: Broker, ceilings: Ceilings) -> None:
+        """A second's worth is accepted at once; then a refusal says when to come back."""
+        await publish(broker, {"tenant-rate:a": 3, "tenant-rate:default": 1})
+        await broker.submit(self.of("a", 1))
+        assert await active(ceilings, "tenant-rate:a") == 1
+        await broker.submit([*self.of("a", 30, 1), *self.of("b", 1), *tasks(5)])
+        error = await refused(broker, *self.of("a", 1, 31))
+        assert (error.scope, error.ceiling) == ("tenant-rate:a", 3)
+        assert 20 < error.active <= 31
+        assert 7 < error.retry_after <= 10
+        assert await broker.submit(self.of("a", 31)) == [False] * 31, "known ids are free"
+        assert (await refused(broker, *self.of("b", 1, 1))).retry_after == 1
+
+    async def test_a_rate_holds_over_time(self, broker: Broker) -> None:
+        """Who submits as fast as it may gets that rate, whatever the size of its batches."""
+        await publish(broker, {"tenant-rate:a": 100})
+        accepted, tries = 0, 0
+        until = await broker.logical_now() + timedelta(seconds=1)
+        while await broker.logical_now() < until:
+            try:
+                await broker.submit(self.of("a", 20, 20 * tries))
+                accepted += 20
+            except AdmissionRejected:
+                await asyncio.sleep(0.01)
+            tries += 1
+        # A second's worth at once, what is paid off in a second, and one batch beyond.
+        assert 200 <= accepted <= 220

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from nonet.rules.limits import Limit, LimitAddress
@@ -355,3 +357,61 @@ async def test_events_do_not_grow_without_bound(broker: Broker, limits: Limits) 
     assert await broker.client.xlen("{test}:events") < 10_200
     (last,) = await Events(broker.client, "test").last(1)
     assert last.text.endswith("; and 2980 more") and len(last.text) < 1000
+
+
+class TestTenants:
+    """Each task counts at the limiters of its tenant, whatever its class declares."""
+
+    AT_MOST_2 = LimitAddress("tenant", "lhcb:x")  # the key has a character of names of locks
+
+    @staticmethod
+    async def submit(broker: Broker, tenant: str, *ids: str, locks: str = "") -> None:
+        about = {"locks": locks, "terms": f"tenant|{tenant}" if tenant else ""}
+        await broker.submit(
+            [Submission(id, f"p:{id}", "normal:small", b"e", **about) for id in ids]
+        )
+
+    @pytest.mark.parametrize("locks", ["", encode_locks([ConcurrencyLimiter("job", 7)])])
+    async def test_so_many_run_at_a_time(
+        self, broker: Broker, limits: Limits, term: str, locks: str
+    ) -> None:
+        """The others wait for that limiter, until one ends or the limit is raised."""
+        await limits.publish(term, {self.AT_MOST_2: Limit(2)}, WHO)
+        await self.submit(broker, "lhcb:x", *"abcde", locks=locks)
+        await self.submit(broker, "cms", *"pqr")
+        await self.submit(broker, "", "z")
+        first, *others = await fetch(broker)
+        assert [first.id, *(item.id for item in others)] == ["a", "b", "p", "q", "r", "z"]
+        (used,) = [item for item in await limits.all() if item.address == self.AT_MOST_2]
+        assert (used.used, used.limit) == (2, Limit(2))
+        assert await broker.settle(first, "done", b"") == "OK"
+        assert await fetch_ids(broker) == ["c"]
+        await limits.override(self.AT_MOST_2, Limit(3), WHO)
+        await broker.promote(term)
+        assert await fetch_ids(broker) == ["d"]
+
+    async def test_default_is_each_tenant_by_itself(
+        self, broker: Broker, limits: Limits, term: str
+    ) -> None:
+        """As for keys of other objects; a rate limits starts."""
+        at = LimitAddress("tenant", "default", limiter="rate")
+        await limits.publish(term, {at: Limit(1, 60)}, WHO)
+        await self.submit(broker, "a", "a1", "a2")
+        await self.submit(broker, "b", "b1", "b2")
+        assert await fetch_ids(broker) == ["a1", "b1"]
+
+    async def test_running_tasks_join_a_new_limit(
+        self, broker: Broker, limits: Limits, term: str
+    ) -> None:
+        """With the next beat of their worker, as they do for a limit of their class."""
+        await self.submit(broker, "lhcb:x", "a", "b")
+        (running,) = (await broker.fetch("small-a", "small", 1))[0]
+        await limits.publish(term, {self.AT_MOST_2: Limit(1)}, WHO)
+        about = (broker.url, "test", "small-a", "{}")
+        leases = Leases(*about, worker_ttl=30, lock_ttl=30, timeout_seconds=5)
+        held = (running.id, running.gen, running.fence, 30, running.stream_key, running.entry)
+        await asyncio.to_thread(leases.renew, [Lease(*held)])
+        leases.close()
+        assert await fetch_ids(broker) == []
+        await broker.settle(running, "done", b"")
+        assert await fetch_ids(broker) == ["b"]

@@ -61,8 +61,16 @@ def ceilings_by_scope(ceilings: CeilingsConfig) -> dict[str, int]:
     """Return the ceilings by scope, see `nonet.stores.namespace.ceilings.Load`."""
     of_streams = {f"stream:{name}": ceiling for name, ceiling in ceilings.streams.items()}
     of_tasks = {f"task:{name}": ceiling for name, ceiling in ceilings.tasks.items()}
-    of_tenants = {f"tenant:{name}": ceiling for name, ceiling in ceilings.tenants.items()}
     of_all = {"namespace": ceilings.namespace} if ceilings.namespace is not None else {}
+    of_tenants = {
+        f"{kind}:{name}": ceiling
+        for kind, those in (
+            ("tenant", ceilings.tenants),
+            ("tenant-bytes", ceilings.tenant_bytes),
+            ("tenant-rate", ceilings.tenant_rates),
+        )
+        for name, ceiling in those.items()
+    }
     return {**of_all, **of_streams, **of_tasks, **of_tenants}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
@@ -15,7 +14,8 @@ from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 
 NAMESPACE = "namespace"
 TENANT = "tenant:"
-_DEFAULT = f"{TENANT}default"
+_BYTES, _RATE = "tenant-bytes:", "tenant-rate:"
+_DEFAULT = "default"
 # Of the tenants without a ceiling of their own so many are shown: those with the most tasks.
 _MOST_TENANTS = 100
 
@@ -24,9 +24,9 @@ class Load(Struct, frozen=True):
     """The number of tasks of a scope that have not ended.
 
     Attributes:
-        scope: ``namespace``, ``stream:PRIORITY:SIZE``, ``task:CATEGORY:CLASS`` or
-            ``tenant:NAME``.
-        active: queued, delayed, waiting, running and dying ones.
+        scope: as in `nonet.AdmissionRejected`.
+        active: queued, delayed, waiting, running and dying ones; of ``tenant-bytes`` the bytes of
+            their messages, of ``tenant-rate`` those submitted within the last second.
         ceiling: the number above which submissions are refused; None: unlimited.
     """
 
@@ -75,32 +75,53 @@ class Ceilings:
         Of the tenants without a ceiling of their own only the largest are returned.
         """
         async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
-            pipe.hgetall(f"{self._prefix}active").hgetall(f"{self._prefix}ceilings")
-            pipe.hgetall(f"{self._prefix}active:tenants")
-            active, ceilings, tenants = await pipe.execute()
-        counts: Counter[str] = Counter({NAMESPACE: 0})
+            for key in ("active", "ceilings", "active:tenants", "active:bytes"):
+                pipe.hgetall(f"{self._prefix}{key}")
+            active, ceilings, tenants, sizes = map(_numbers, await pipe.execute())
+        counts = {NAMESPACE: 0}
         for field, number in active.items():
-            for scope in _scopes_of(field.decode()):
-                counts[scope] += int(number)
-        most = {scope.decode(): int(number) for scope, number in ceilings.items()}
-        others = most.pop(_DEFAULT, None)
-        of_tenants = {f"{TENANT}{name.decode()}": int(number) for name, number in tenants.items()}
-        largest = heapq.nlargest(_MOST_TENANTS, of_tenants, key=of_tenants.__getitem__)
-        for scope in (*largest, *(most.keys() & of_tenants)):
-            counts[scope] = of_tenants[scope]
-        most |= {scope: others for scope in largest if others is not None and scope not in most}
-        scopes = sorted({*counts, *most}, key=lambda scope: (scope != NAMESPACE, scope))
-        return [Load(scope, counts[scope], most.get(scope)) for scope in scopes]
+            for scope in _scopes_of(field):
+                counts[scope] = counts.get(scope, 0) + number
+        largest = heapq.nlargest(_MOST_TENANTS, tenants, key=tenants.__getitem__)
+        counts |= {f"{TENANT}{name}": tenants[name] for name in largest}
+        for kind in (TENANT, _BYTES, _RATE):
+            others = ceilings.pop(f"{kind}{_DEFAULT}", None)
+            if others is not None:
+                ceilings = {f"{kind}{name}": others for name in largest} | ceilings
+        rates = {scope: rate for scope, rate in ceilings.items() if scope.startswith(_RATE)}
+        counts |= await self._unpaid(rates)
+        for kind, use in ((TENANT, tenants), (_BYTES, sizes)):
+            named = (scope for scope in ceilings if scope.startswith(kind))
+            counts |= {scope: use.get(scope.removeprefix(kind), 0) for scope in named}
+        scopes = sorted({*counts, *ceilings}, key=lambda scope: (scope != NAMESPACE, scope))
+        return [Load(scope, counts.get(scope, 0), ceilings.get(scope)) for scope in scopes]
+
+    async def _unpaid(self, rates: Mapping[str, int]) -> dict[str, int]:
+        """Return how many tasks of each tenant with a rate are not paid off, see lib/submits."""
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            for scope in rates:
+                pipe.pttl(f"{self._prefix}paid:{scope.removeprefix(_RATE)}")
+            left = await pipe.execute()
+        pairs = zip(rates.items(), left, strict=True)
+        return {scope: round(max(0, ms) * rate / 1000) for (scope, rate), ms in pairs}
 
 
 def ceilings_version(ceilings: Mapping[str, int]) -> str:
-    """Identify a set of ceilings; empty for an empty set."""
+    """Identify a set of ceilings; empty for an empty set.
+
+    It ends with " bytes" if scripts must count bytes.
+    """
     if not ceilings:
         return ""
     lines = sorted(f"{scope} {number}" for scope, number in ceilings.items())
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    version = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    return f"{version} bytes" if any(scope.startswith(_BYTES) for scope in ceilings) else version
 
 
 def _scopes_of(field: str) -> Iterator[str]:
     stream, _, name = field.partition("|")
     yield from (NAMESPACE, f"stream:{stream}", f"task:{name}")
+
+
+def _numbers(found: Mapping[bytes, bytes]) -> dict[str, int]:
+    return {name.decode(): int(number) for name, number in found.items()}

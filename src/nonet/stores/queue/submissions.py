@@ -336,7 +336,7 @@ def _raise_refusal(answer: Any, accepted: int) -> None:
     if answer[0] == b"IMPOSSIBLE":
         id, why = answer[1].decode(), answer[2].decode()
         raise LimitImpossible(f"task {id} was not submitted: {why}; {NEXT_STEP_IMPOSSIBLE}")
-    _, scope, active, ceiling, seconds, wanted = answer
+    _, scope, active, ceiling, seconds, wanted, is_too_large = answer
     raise AdmissionRejected(
         active,
         ceiling,
@@ -344,4 +344,5 @@ def _raise_refusal(answer: Any, accepted: int) -> None:
         scope=scope.decode(),
         wanted=wanted,
         accepted=accepted,
+        is_too_large=bool(is_too_large),
     )

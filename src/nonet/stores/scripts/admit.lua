@@ -10,20 +10,19 @@
 local id, gen, fence, lines, lock_ttl, seen = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local key, owner = P .. 't:' .. id, id .. '/' .. gen .. '/' .. fence
 current_epoch(seen, lock_ttl)
-local record = read_fields(key, {'gen', 'state', 'fence', 'stream', 'ticket', 'name', 'held'})
+local record = read_fields(key, {'gen', 'state', 'fence', 'stream', 'ticket', 'name', 'tenant', 'held'})
 if record.gen ~= gen or record.fence ~= fence then
   return {'STALE'}
 end
 local before = redis.call('GET', P .. 'l:' .. id) or ''
-local held_before = held_locks(before, lock_ttl, record.name, record.held or '')
+local held_before = held_locks(before, lock_ttl, record)
 give_back(release_locks(held_before, owner, false))
 if lines ~= '' then
   redis.call('SET', P .. 'l:' .. id, lines)
 else
   redis.call('DEL', P .. 'l:' .. id)
 end
-local task = are_limits_set() and record.name or ''
-local me = new_waiter(id, record, parse_locks(lines, lock_ttl, task))
+local me = new_waiter(id, record, parse_locks(lines, lock_ttl, are_limits_set() and record or nil))
 local refusal = refusal_of(me)
 local held = refusal and '' or take_locks(me, owner)
 redis.call('HSET', key, 'held', held)

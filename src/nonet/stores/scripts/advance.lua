@@ -13,7 +13,7 @@ local function each_record(act)
   repeat
     local page = redis.call('SCAN', cursor, 'MATCH', P .. 't:*', 'COUNT', 1000)
     for _, key in ipairs(page[2]) do
-      act(string.sub(key, #P + 3), read_fields(key, {'state', 'gen', 'fence', 'owner', 'name', 'held'}))
+      act(string.sub(key, #P + 3), read_fields(key, {'state', 'gen', 'fence', 'owner', 'name', 'tenant', 'held'}))
     end
     cursor = page[1]
   until cursor == '0'
@@ -24,8 +24,7 @@ each_record(function(id, record)
   local is_hold = record.state == 'held'
   if record.fence and (is_hold or record.state == 'running' and is_alive(record.owner)) then
     local lines = redis.call('GET', P .. 'l:' .. id) or ''
-    local name = is_hold and '' or record.name or ''
-    local locks = held_locks(lines, lock_ttl, name, record.held or '')
+    local locks = held_locks(lines, lock_ttl, record)
     local owner = id .. '/' .. record.gen .. '/' .. record.fence
     if not lost_lock(locks, owner) then
       kept[#kept + 1] = {locks, owner}

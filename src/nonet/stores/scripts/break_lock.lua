@@ -148,12 +148,12 @@ end
 -- Remove the slot from the record of its holder. Otherwise the next renewal would miss the slot and end the
 -- attempt.
 local function forget_slot(id)
-  local record = read_fields(P .. 't:' .. id, {'held', 'name', 'stream'})
+  local record = read_fields(P .. 't:' .. id, {'held', 'name', 'tenant', 'stream'})
   if not record.held then
     return
   end
-  local task, marks = record.stream ~= 'hold' and record.name or '', record.held
-  for i, asked in ipairs(parse_locks(redis.call('GET', P .. 'l:' .. id) or '', 0, task)) do
+  local of, marks = record.stream ~= 'hold' and record or nil, record.held
+  for i, asked in ipairs(parse_locks(redis.call('GET', P .. 'l:' .. id) or '', 0, of)) do
     local mark = string.sub(marks, i, i)
     if asked.counted and (mark == 'x' or mark == 'v') and counter_of(asked, mark) == name then
       marks = string.sub(marks, 1, i - 1) .. '-' .. string.sub(marks, i + 1)

@@ -41,10 +41,7 @@ local function end_plainly(id, record, document)
   end
   local n = #keys
   keys[n + 1], keys[n + 2], keys[n + 3] = P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id
-  local of_stream = counts[record.stream] or {}
-  counts[record.stream] = of_stream
-  local counted = counted_as(record)
-  of_stream[counted] = (of_stream[counted] or 0) + 1
+  add_to(counts, record.stream, record, -1, -counted_bytes(id))
   local stream, entry = pointer_of(record)
   if record.state == 'delayed' then
     later[#later + 1] = id
@@ -65,11 +62,7 @@ local function remove_plain()
     keep_lines('done', lines, most_ends)
   end
   redis.call('DEL', unpack(keys))
-  for stream, those in pairs(counts) do
-    for counted, number in pairs(those) do
-      count_active(stream, counted, -number)
-    end
-  end
+  count_active(counts)
   for key, those in pairs(entries) do
     redis.pcall('XDEL', key, unpack(those))  -- the key may have another type
     redis.pcall('XACK', key, 'workers', unpack(those))

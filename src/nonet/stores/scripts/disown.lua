@@ -21,8 +21,7 @@ local function hand_back(id, gen)
     return false
   end
   if record.state ~= 'queued' then  -- otherwise Redis stopped the fetch before it took the locks
-    local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record.name or '',
-      record.held or '')
+    local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record)
     give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false))
   end
   if record.cancel and record.state == 'running' then

@@ -17,8 +17,7 @@ local since, seq = current_epoch(seen, lock_ttl)
 local record = read_fields(key, {'state', 'gen', 'stream', 'ticket', 'places', 'fence', 'refusals',
   'since', 'aged', 'held'})
 if record.state == 'held' then
-  local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or lines, lock_ttl, '',
-    record.held or '')
+  local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or lines, lock_ttl, record)
   local owner = id .. '/0/' .. record.fence
   -- An earlier call may have taken the locks although its reply was lost. They must not refuse their own holder.
   if not lost_lock(locks, owner) then
@@ -38,7 +37,7 @@ local function answer_of(refusal)
   return {'REFUSED', lock.counter, since, seq}
 end
 record.stream, record.ticket, record.gen = 'hold', record.ticket or digits(now), record.gen or '0'
-local me = new_waiter(id, record, parse_locks(lines, lock_ttl, ''))
+local me = new_waiter(id, record, parse_locks(lines, lock_ttl))
 local refusal = refusal_of(me)
 if refusal and refusal.impossible then
   leave_as_admitted(me)

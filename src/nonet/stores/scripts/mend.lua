@@ -8,7 +8,7 @@
 -- returns {records that were put back, 1 if the caller should continue the walk else 0}
 -- @include base wake record counting submitting rescue streams listed index group keeping finish ending workflow damage condemning lost remnants
 local function replace() end
--- @include unique
+-- @include unique recounting
 local keys_per_page, limit, rest, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local pace, ONE_DAY = tonumber(ARGV[6]), 86400000
 local walk = read_fields(P .. 'mend', {'cursor', 'done', 'due'})
@@ -83,14 +83,7 @@ end
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
 local FIELDS_CHECKED = {'owner', 'pointer', 'tenant', 'places', 'workflow', 'blocked', 'ends_as', unpack(JUDGED)}
--- The counts that a walk checks; met: the number of tasks on this page, by field.
-local ACTIVE = {key = P .. 'active', walk = P .. 'active:walk', missed = P .. 'active:missed', met = {}}
-local OF_TENANTS = {key = P .. 'active:tenants', walk = P .. 'active:tenants:walk',
-  missed = P .. 'active:tenants:missed', met = {}}
-
-local function count_met(count, field)
-  count.met[field] = (count.met[field] or 0) + 1
-end
+local met = {}  -- the tasks of this page, as add_to() adds them up
 
 local function check_record(key, id)
   local record = read_fields(key, FIELDS_CHECKED)
@@ -102,10 +95,7 @@ local function check_record(key, id)
   keep_deadline(id, record)
   local is_task = STATES[record.state] and record.stream ~= 'hold'
   if is_task then
-    count_met(ACTIVE, record.stream .. '|' .. (record.name or ''))
-    if record.tenant and record.tenant ~= '' then
-      count_met(OF_TENANTS, record.tenant)
-    end
+    add_to(met, record.stream, record, 1, counted_bytes(id))
   end
   local is_mended = is_task and not is_in_place(id, record) and put_back(id, record)
   if is_task and record.blocked then
@@ -149,80 +139,6 @@ local function end_orphan(id)
   end
 end
 
--- A value that changes when entries are added to or removed from the streams.
-local function state_of(stream)
-  local parts = {}
-  for _, kind in ipairs(STREAM_KINDS) do
-    local info = redis.pcall('XINFO', 'STREAM', P .. kind .. ':' .. stream)
-    for i = 1, info.err and 0 or #info, 2 do
-      if info[i] == 'length' or info[i] == 'last-generated-id' then
-        parts[#parts + 1] = tostring(info[i + 1])
-      end
-    end
-    parts[#parts + 1] = tostring(listed(kind, stream))
-  end
-  return table.concat(parts, ',')
-end
-
-local ALIKE = 6
-
--- Whether the difference between a count and what a walk has met is real, and what to remember about it. Tasks
--- come and go during a walk of several pages: it may have met one that has ended since, and missed one that
--- came behind it. So two walks must find the same difference while nothing happened in the stream, or ALIKE
--- walks in any case. The tasks of a tenant are in many streams.
-local function is_missing(kind, field, miss, count)
-  local now_seen = digits(miss) .. '|' .. digits(count)
-  local state = kind == ACTIVE and state_of(string.match(field, '^[^|]*')) or ''
-  local seen, was, times = string.match(redis.call('HGET', kind.missed, field) or '',
-    '^([^|]*|[^|]*)|([^|]*)|(%d+)$')
-  times = seen == now_seen and tonumber(times) + 1 or 1
-  local is_sure = times > 1 and (state ~= '' and was == state or times >= ALIKE)
-  return is_sure, now_seen .. '|' .. state .. '|' .. times
-end
-
--- Correct counts by what the walk has met.
-local function correct_counts(kind, is_exact)
-  local counts, missed = {}, {}
-  for which, key in ipairs({kind.key, kind.walk}) do
-    local flat = redis.call('HGETALL', key)
-    for i = 1, #flat, 2 do
-      counts[flat[i]] = counts[flat[i]] or {0, 0}
-      counts[flat[i]][which] = tonumber(flat[i + 1]) or 0
-    end
-  end
-  for field, count in pairs(counts) do
-    local miss, is_sure, note = count[2] - count[1], false, ''
-    if miss ~= 0 then
-      is_sure, note = is_missing(kind, field, miss, count[1])
-    end
-    if miss ~= 0 and (is_exact or is_sure) then
-      if redis.call('HINCRBY', kind.key, field, digits(miss)) <= 0 then
-        redis.call('HDEL', kind.key, field)
-      end
-    elseif miss == 0 and count[1] == 0 then
-      redis.call('HDEL', kind.key, field)
-    elseif miss ~= 0 then
-      missed[#missed + 1], missed[#missed + 2] = field, note
-    end
-  end
-  redis.call('DEL', kind.walk, kind.missed)
-  if #missed > 0 then
-    redis.call('HSET', kind.missed, unpack(missed, 1, math.min(#missed, 200)))
-    redis.call('PEXPIRE', kind.missed, ONE_DAY)
-  end
-end
-
-local function keep_met()
-  for _, kind in ipairs({ACTIVE, OF_TENANTS}) do
-    for field, number in pairs(kind.met) do
-      redis.call('HINCRBY', kind.walk, field, number)
-    end
-    if next(kind.met) then
-      redis.call('PEXPIRE', kind.walk, ONE_DAY)
-    end
-  end
-end
-
 local function check_group(key, id)
   mend_group(id, 3 * lease)
 end
@@ -251,14 +167,9 @@ for i = 1, #due[2], 2 do
   end_orphan(due[2][i])
 end
 local is_at_end = page[1] == '0'
-if not walk.cursor then
-  redis.call('DEL', ACTIVE.walk, OF_TENANTS.walk)
-end
-keep_met()
+keep_met(met, not walk.cursor)
 if is_at_end then
-  for _, kind in ipairs({ACTIVE, OF_TENANTS}) do
-    correct_counts(kind, not walk.cursor and mended == 0)
-  end
+  correct_counts(not walk.cursor and mended == 0)
   if string.find(ARGV[1], '|0$') then  -- the history was turned off
     redis.call('DEL', P .. 'ended:done', P .. 'ended:failed')
   end

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- publish_ceilings: replace the ceilings of the configuration.
 -- KEYS  prefix
--- ARGV  term, version of these ceilings ('' for none), who, n × (scope, ceiling)
+-- ARGV  term, version of these ceilings ('' for none; with ' bytes' if some are of bytes), who, n × (scope, ceiling)
 -- returns 1, or 0 if another term leads
 -- @include base events
 local term, version, who = ARGV[1], ARGV[2], ARGV[3]
@@ -30,6 +30,9 @@ for scope, was in pairs(before) do
   tell(scope, was, nil)
 end
 -- Last: if Redis stops the script before this, the leader publishes again.
+if not string.find(version, ' bytes', 1, true) then
+  redis.call('DEL', P .. 'active:bytes')
+end
 if version == '' then
   redis.call('DEL', P .. 'capped')
 else

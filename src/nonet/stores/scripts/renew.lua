@@ -15,8 +15,8 @@ local lost = {current_epoch(seen, lock_ttl)}
 
 -- Count a running task at a limiter whose limit was set after its start. Skip a limiter with a shorter lease: the
 -- worker plans its beats by the leases it knows, and might renew this one too late.
-local function join_new_limits(id, lines, task, held, owner)
-  local locks, marks, joined = parse_locks(lines, lock_ttl, task), {}, false
+local function join_new_limits(id, lines, of, held, owner)
+  local locks, marks, joined = parse_locks(lines, lock_ttl, of), {}, false
   for i, lock in ipairs(locks) do
     marks[i] = not lock.limiter and 'x' or string.sub(held .. '--------', i, i)
     if lock.counted and marks[i] ~= 'x' and marks[i] ~= 'v' then
@@ -36,11 +36,11 @@ local function join_new_limits(id, lines, task, held, owner)
 end
 
 local function renew(id, gen, fence, stream_key, entry)
-  local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'owner', 'state', 'name', 'held'})
+  local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'owner', 'state', 'name', 'tenant', 'held'})
   if record.gen ~= gen or record.fence ~= fence then
     return false
   end
-  local task, lines = '', redis.call('GET', P .. 'l:' .. id) or ''
+  local lines = redis.call('GET', P .. 'l:' .. id) or ''
   if stream_key == '' then
     redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl * 2)
     redis.call('PEXPIRE', P .. 't:' .. id, lock_ttl * 2)
@@ -55,16 +55,15 @@ local function renew(id, gen, fence, stream_key, entry)
     if record.state == 'dying' then
       return true
     end
-    task = record.name or ''
   end
-  local locks = held_locks(lines, lock_ttl, task, record.held or '')
+  local locks = held_locks(lines, lock_ttl, record)
   local owner = id .. '/' .. gen .. '/' .. fence
   if lost_lock(locks, owner) then
     return false
   end
   renew_locks(locks, owner)
   if are_limits_set() then
-    join_new_limits(id, lines, task, record.held or '', owner)
+    join_new_limits(id, lines, stream_key ~= '' and record or nil, record.held or '', owner)
   end
   return true
 end

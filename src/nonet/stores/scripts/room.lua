@@ -5,5 +5,5 @@
 -- returns 1, or {'FULL', …} as submit does
 -- @include base wake record counting submitting
 local function replace() end
--- @defer unique ceilings find_excess
+-- @defer unique submits ceilings find_excess
 return is_capped and find_excess(ARGV, 1) or 1

@@ -67,10 +67,7 @@ local function end_plainly(k, id, record, fence, document)
   local at = #gone
   gone[at + 1], gone[at + 2], gone[at + 3] = P .. 't:' .. id, P .. 'l:' .. id, P .. 'b:' .. id
   if record.stream then
-    local of_stream = counts[record.stream] or {}
-    local counted = counted_as(record)
-    of_stream[counted] = (of_stream[counted] or 0) + 1
-    counts[record.stream] = of_stream
+    add_to(counts, record.stream, record, -1, -counted_bytes(id))
   end
 end
 
@@ -112,11 +109,7 @@ local function remove_all(keys, numbers, those)
     list_ended(those)
   end
   redis.call('DEL', unpack(keys))
-  for stream, those_in in pairs(numbers) do
-    for counted, number in pairs(those_in) do
-      count_active(stream, counted, -number)
-    end
-  end
+  count_active(numbers)
 end
 
 local function remove_ended()

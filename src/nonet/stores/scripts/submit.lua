@@ -5,8 +5,7 @@
 --       number, name, stream, due µs (see due_of), group or '', locks, terms, number × (id, envelope)
 -- returns 1 if all were created; else for each task 1 created | 0 known | {id of the task that holds its unique
 --       key} | -1 its keys are damaged: submit it alone to get the error. If none was created:
---       {'IMPOSSIBLE', id, why}: it asks a limiter for more than its limit; or {'FULL', scope, active tasks,
---       ceiling, seconds after which a retry makes sense, places wanted}
+--       {'IMPOSSIBLE', id, why}: it asks a limiter for more than its limit; or {'FULL', …}, see find_excess()
 -- @include now
 -- @defer wake wake
 -- @defer shares share

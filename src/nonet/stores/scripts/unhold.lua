@@ -9,7 +9,7 @@ local key = P .. 't:' .. id
 local record = read_fields(key, {'state', 'fence', 'held'})
 if record.state == 'held' then
   local lines = redis.call('GET', P .. 'l:' .. id) or ''
-  local locks = held_locks(lines, lock_ttl, '', record.held or '')
+  local locks = held_locks(lines, lock_ttl, record)
   give_back(release_locks(locks, id .. '/0/' .. record.fence, true))
 elseif record.state then
   forget_hold(load_waiter(id))

@@ -1,6 +1,7 @@
--- lib/ceilings: needs base, record, counting, submitting, unique. Refuses submissions while there are too many tasks. HASH
--- ceilings: scope → most tasks at a time; a scope is namespace, stream:PRIORITY:SIZE, task:NAME, or tenant:NAME with
--- tenant:default for those that are not named. STRING capped exists while the hash does.
+-- lib/ceilings: needs base, record, counting, submitting, unique, submits. Refuses submissions while there are too many
+-- tasks. HASH ceilings: scope → most tasks at a time. A scope is namespace, stream:PRIORITY:SIZE, task:NAME, or of a
+-- tenant: tenant:NAME, tenant-bytes:NAME (most bytes of envelopes) or tenant-rate:NAME (most new tasks a second), with
+-- NAME 'default' for those that are not named. STRING capped exists while the hash does.
 
 -- A refusal says when to try again, by the rate at which tasks ended: over the last MOST_LOOKS periods, or fewer if
 -- ENOUGH_ENDS tasks ended in them. LONGEST is the longest answer in s, UNKNOWN the answer if no task ended.
@@ -18,42 +19,49 @@ local function pairs_of(key)
   return found
 end
 
-local TENANT = 'tenant:'
+-- The scopes of a tenant by kind, and where it is counted; for rates see lib/submits.
+local RATE = 'tenant-rate'
+local OF_A_TENANT = {tenant = 'active:tenants', ['tenant-bytes'] = 'active:bytes', [RATE] = ''}
 
-local function scopes_of(stream, name, tenant)
-  return {'namespace', 'stream:' .. stream, 'task:' .. name, tenant ~= '' and TENANT .. tenant or nil}
+-- The kind and the name of the tenant of such a scope; nil for others.
+local function tenant_scope(scope)
+  local kind, tenant = string.match(scope, '^([%l-]+):(.*)$')
+  return OF_A_TENANT[kind] and kind, tenant
 end
 
--- Add up a hash of PRIORITY:SIZE|NAME, or tenant:NAME → number, by scopes.
-local function add_up(key, sums)
+-- Sum up the ends of an interval, fields PRIORITY:SIZE|NAME or scopes of tenants, or the tasks that have not ended, by
+-- scopes.
+local function sum_up(key)
+  local sums = {}
   for field, number in pairs(pairs_of(key)) do
     local stream, name = string.match(field, '^(%l+:%l+)|(.*)$')
-    for _, scope in ipairs(stream and scopes_of(stream, name, '') or {field}) do
+    for _, scope in ipairs(stream and {'namespace', 'stream:' .. stream, 'task:' .. name} or {field}) do
       sums[scope] = (sums[scope] or 0) + number
     end
   end
   return sums
 end
 
--- How many tasks of a scope have not ended. sums: of all scopes but those of tenants.
-local function active_in(scope, sums)
-  if string.sub(scope, 1, #TENANT) == TENANT then
-    return tonumber(redis.call('HGET', P .. 'active:tenants', string.sub(scope, #TENANT + 1)) or '0')
+-- How many tasks or bytes a scope has. sums: of all scopes but those of tenants.
+local function active_in(scope, ceiling, sums)
+  local kind, tenant = tenant_scope(scope)
+  if kind == RATE then
+    return unpaid(tenant, ceiling)
   end
-  return sums[scope] or 0
+  return kind and tonumber(redis.call('HGET', P .. OF_A_TENANT[kind], tenant) or '0') or sums[scope] or 0
 end
 
 -- The ceiling of a scope, or nil.
 local function ceiling_of(scope, ceilings)
-  local is_tenant = string.sub(scope, 1, #TENANT) == TENANT
-  return ceilings[scope] or is_tenant and ceilings[TENANT .. 'default'] or nil
+  local kind = tenant_scope(scope)
+  return ceilings[scope] or kind and ceilings[string.format('%s:default', kind)] or nil
 end
 
 -- Estimate in how many seconds this many places of a scope will be free.
 local function comes_back_in(scope, places)
   local ends, first, current = 0, nil, math.floor(now / ENDS_BY)
   for i = 0, MOST_LOOKS - 1 do
-    local found = add_up(P .. 'ends:' .. digits(current - i), {})[scope]
+    local found = sum_up(P .. 'ends:' .. digits(current - i))[scope]
     ends = ends + (found or 0)
     first = found and current - i or first
     if ends >= ENOUGH_ENDS then
@@ -116,7 +124,7 @@ local function is_stuck(scope, since)
     return false
   end
   for i = 0, STUCK_AFTER do
-    if (add_up(P .. 'ends:' .. digits(current - i), {})[scope] or 0) > 0 then
+    if (sum_up(P .. 'ends:' .. digits(current - i))[scope] or 0) > 0 then
       return false
     end
   end
@@ -131,33 +139,56 @@ local function beyond_headroom(scope, lacking, ceiling, since)
   return lacking
 end
 
--- Why these tasks, n × (id, name, stream, due, group, envelope, locks, terms) from asked[first] on, cannot be
--- submitted together: {'FULL', scope, tasks that it has, its ceiling, seconds until a retry, places wanted}; or nil.
-local function find_excess(asked, first)
+-- What the scopes of a task would get: tasks, or bytes of its envelope.
+local function amounts_of(name, stream, envelope, terms)
+  local amounts, tenant = {namespace = 1, ['stream:' .. stream] = 1, ['task:' .. name] = 1}, tenant_in(terms)
+  if tenant ~= '' then
+    amounts['tenant:' .. tenant], amounts['tenant-bytes:' .. tenant], amounts[RATE .. ':' .. tenant] = 1, #envelope, 1
+  end
+  return amounts
+end
+
+-- Add up what these tasks would take of the scopes that have a ceiling: {tasks, amount, ceiling} by scope.
+local function wanted_by(asked, first)
   local wanted, ceilings = {}, pairs_of(P .. 'ceilings')
   for i = first, #asked, 8 do
-    local places = places_of(asked[i], asked[i + 4], asked[i + 7])
-    local scopes = places > 0 and scopes_of(asked[i + 2], asked[i + 1], tenant_in(asked[i + 7])) or {}
-    for _, scope in ipairs(scopes) do
-      wanted[scope] = ceiling_of(scope, ceilings) and (wanted[scope] or 0) + places
-    end
-  end
-  if not next(wanted) then
-    return nil
-  end
-  local active, longest, excess, since = add_up(P .. 'active', {}), 0, nil, nil
-  for scope, places in pairs(wanted) do
-    local has, ceiling = active_in(scope, active), ceiling_of(scope, ceilings)
-    local lacking = has + places - ceiling
-    if lacking > 0 then
-      if since == nil then
-        since = submitters_since(asked, first) or false
+    if places_of(asked[i], asked[i + 4], asked[i + 7]) > 0 then
+      for scope, amount in pairs(amounts_of(asked[i + 1], asked[i + 2], asked[i + 5], asked[i + 7])) do
+        local sums, ceiling = wanted[scope] or {0, 0}, ceiling_of(scope, ceilings)
+        wanted[scope] = ceiling and {sums[1] + 1, sums[2] + amount, ceiling}
       end
-      lacking = since and beyond_headroom(scope, lacking, ceiling, since) or lacking
     end
-    local seconds = lacking > 0 and comes_back_in(scope, lacking) or 0
-    if seconds > longest then
-      longest, excess = seconds, {'FULL', scope, has, ceiling, seconds, places}
+  end
+  return wanted
+end
+
+-- How many tasks or bytes are too many, and after how many seconds a retry makes sense. since: see submitters_since().
+local function lacking_in(scope, has, amount, ceiling, since)
+  if tenant_scope(scope) == RATE then
+    -- A tenant that has less than a second of submissions to pay off may submit, however many are wanted.
+    local beyond = has - ceiling + 1
+    return beyond, math.max(1, math.min(LONGEST, math.ceil(beyond / ceiling)))
+  end
+  local lacking = has + amount - ceiling
+  lacking = lacking > 0 and since and beyond_headroom(scope, lacking, ceiling, since) or lacking
+  return lacking, lacking > 0 and comes_back_in(scope, lacking) or 0
+end
+
+-- Why these tasks, n × (id, name, stream, due, group, envelope, locks, terms) from asked[first] on, cannot be
+-- submitted together: {'FULL', scope, tasks or bytes that it has, its ceiling, seconds until a retry, tasks of this
+-- scope, 1 if these alone are above the ceiling}; or nil.
+local function find_excess(asked, first)
+  local active, longest, excess, since = sum_up(P .. 'active'), 0, nil, nil
+  for scope, sums in pairs(wanted_by(asked, first)) do
+    local tasks, amount, ceiling = unpack(sums)
+    local has = active_in(scope, ceiling, active)
+    if since == nil and has + amount > ceiling then
+      since = submitters_since(asked, first) or false
+    end
+    local lacking, seconds = lacking_in(scope, has, amount, ceiling, since)
+    if lacking > 0 and seconds > longest then
+      local is_too_large = amount > ceiling and tenant_scope(scope) ~= RATE
+      longest, excess = seconds, {'FULL', scope, has, ceiling, seconds, tasks, is_too_large and 1 or 0}
     end
   end
   return excess

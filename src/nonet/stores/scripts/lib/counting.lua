@@ -5,34 +5,62 @@
 local ENDS_BY = 15000000
 local is_replacing = false
 
--- What count_active() takes for a task: NAME, or NAME|TENANT. record has the fields name and tenant.
-local function counted_as(record)
-  return (record.name or '') .. (record.tenant and record.tenant ~= '' and '|' .. record.tenant or '')
+-- The hashes of counts, and what begins the names of their scopes, see lib/ceilings. Bytes are those of envelopes.
+--   active          PRIORITY:SIZE|NAME → tasks
+--   active:tenants  TENANT → tasks
+--   active:bytes    TENANT → bytes, while a tenant has a ceiling of bytes
+local COUNTED = {active = '', ['active:tenants'] = 'tenant:', ['active:bytes'] = 'tenant-bytes:'}
+local are_bytes_counted = is_capped and string.find(is_capped, ' bytes', 1, true)
+
+local function add_up(counts, key, field, by)
+  local those = counts[key] or {}
+  counts[key] = those
+  those[field] = (those[field] or 0) + by
 end
 
--- Count the tasks that have not ended, in HASH active: PRIORITY:SIZE|NAME → number, and those of tenants in HASH
--- active:tenants: TENANT → number. Count before a record is created and after it is deleted, so that a script that was
--- cut never counts too few. counted: see counted_as(); is_correction: no task has ended.
-local function count_active(stream, counted, by, is_correction)
-  local name, tenant = string.match(counted, '^([^|]*)|?(.*)$')
-  local field = stream .. '|' .. name
-  if redis.call('HINCRBY', P .. 'active', field, by) <= 0 then
-    redis.call('HDEL', P .. 'active', field)
-  end
-  if tenant ~= '' and redis.call('HINCRBY', P .. 'active:tenants', tenant, by) <= 0 then
-    redis.call('HDEL', P .. 'active:tenants', tenant)
-  end
-  if is_capped and not is_correction then
-    local key = P .. 'ends:' .. digits(math.floor(now / ENDS_BY))
-    local ends = by < 0 and not is_replacing and -by or 0
-    -- Counting 0 ends records since when a task could end.
-    redis.call('HINCRBY', key, field, ends)
-    if tenant ~= '' then
-      redis.call('HINCRBY', key, 'tenant:' .. tenant, ends)
+-- Add tasks of one kind to counts, which count_active() takes. record has the fields name and tenant; bytes: of their
+-- envelopes.
+local function add_to(counts, stream, record, number, bytes)
+  add_up(counts, 'active', stream .. '|' .. (record.name or ''), number)
+  if record.tenant and record.tenant ~= '' then
+    add_up(counts, 'active:tenants', record.tenant, number)
+    if are_bytes_counted then
+      add_up(counts, 'active:bytes', record.tenant, bytes)
     end
-    local KEPT = 330000
-    redis.call('PEXPIRE', key, KEPT)
   end
+end
+
+-- The length of the envelope of a task, if that is counted.
+local function counted_bytes(id)
+  return are_bytes_counted and redis.call('STRLEN', P .. 'b:' .. id) or 0
+end
+
+-- Count tasks that have come (numbers above 0) or ended. Count before records are created and after they are deleted, so
+-- that a script that was cut never counts too few tasks. is_correction: no task has ended.
+local function count_active(counts, is_correction)
+  local ends = is_capped and not is_correction and P .. 'ends:' .. digits(math.floor(now / ENDS_BY))
+  for key, those in pairs(counts) do
+    for field, by in pairs(those) do
+      if redis.call('HINCRBY', P .. key, field, by) <= 0 then
+        redis.call('HDEL', P .. key, field)
+      end
+      if ends then
+        -- Counting 0 ends records since when a task could end.
+        redis.call('HINCRBY', ends, COUNTED[key] .. field, by < 0 and not is_replacing and -by or 0)
+      end
+    end
+  end
+  if ends then
+    local KEPT = 330000
+    redis.call('PEXPIRE', ends, KEPT)
+  end
+end
+
+-- Count one task that has come (1) or ended (-1).
+local function count_one(stream, record, by, bytes)
+  local counts = {}
+  add_to(counts, stream, record, by, by * bytes)
+  count_active(counts)
 end
 
 -- Count accepted tasks while metrics are collected, see measure.

@@ -20,7 +20,8 @@ local runs = read_runs()
 local replace = replace_older
 -- @defer unique claim_key
 claim = claim_key
--- @defer unique ceilings find_excess
+-- @defer unique submits ceilings find_excess
+-- @defer submits charge
 
 -- The refusal of the first unknown task of a run whose locks can never be taken, or nil.
 local function impossible(run)
@@ -60,14 +61,22 @@ local function create()
   local is_alone = #runs == 1 and runs[1].count == 1
 
   for _, run in ipairs(runs) do
-    local stream, due, uncreated, i = run.stream, due_of(run.wall), 0, run.first
-    local counted = counted_as({name = run.name, tenant = tenant_in(run.terms)})
-    count_active(stream, counted, run.count)
+    local stream, due, i = run.stream, due_of(run.wall), run.first
+    local as, before, uncreated, missing = {name = run.name, tenant = tenant_in(run.terms)}, {}, 0, {}
+    for k = run.first + 1, run.past, 2 do
+      add_to(before, stream, as, 1, #ARGV[k])
+    end
+    count_active(before)
+    local function count_uncreated()
+      uncreated = uncreated + 1
+      add_to(missing, stream, as, -1, -#ARGV[i + 1])
+    end
     local function create_rest()
       while i < run.past do
         local created = submit_one(ARGV[i], run.name, stream, due, run.group, ARGV[i + 1], run.locks, run.terms, true)
         if created ~= 1 then
-          uncreated, are_created = uncreated + 1, false
+          count_uncreated()
+          are_created = false
         end
         answers[#answers + 1], i = type(created) == 'string' and {created} or created, i + 2
       end
@@ -77,15 +86,18 @@ local function create()
       local fine
       fine, problem = pcall(create_rest)
       if not fine then  -- the keys of this task are damaged: skip it
-        uncreated = uncreated + (redis.call('EXISTS', P .. 't:' .. ARGV[i]) == 0 and 1 or 0)
+        if redis.call('EXISTS', P .. 't:' .. ARGV[i]) == 0 then
+          count_uncreated()
+        end
         answers[#answers + 1], i, are_created = -1, i + 2, false
       end
     end
     local created = run.count - uncreated
-    if uncreated > 0 then
-      count_active(stream, counted, -uncreated, true)
-    end
+    count_active(missing, true)
     if created > 0 then
+      if is_capped and as.tenant ~= '' then
+        charge(as.tenant, created)
+      end
       count_submitted(stream, created)
     end
     if is_alone and problem then

@@ -128,8 +128,8 @@ local function deliver(pointer, record)
     fence = fence + 1
     return hand_over(pointer, record, 'running', '', '', '')
   end
-  local task = (record.places or is_paused or are_limits_set()) and record.name or ''
-  local me = new_waiter(id, record, parse_locks(lines, lock_ttl, task))
+  local is_limited = record.places or is_paused or are_limits_set()
+  local me = new_waiter(id, record, parse_locks(lines, lock_ttl, is_limited and record or nil))
   add_pause(me)
   local refusal = refusal_of(me)
   if refusal and refusal.impossible then

@@ -90,10 +90,11 @@ local function finish(id, record, state, fence, document)
   if record.unique then
     give_key_up(id, record.unique)
   end
+  local bytes = counted_bytes(id)
   redis.call('DEL', P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,
     P .. 'h:' .. id, P .. 'c:' .. id)
   if record.stream then
-    count_active(record.stream, counted_as(record), -1)
+    count_one(record.stream, record, -1, bytes)
   end
 end
 

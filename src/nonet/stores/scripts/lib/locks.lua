@@ -51,21 +51,21 @@ end
 
 local parse_locks
 do
-  -- The limiters that every task has on its class. Admissions store one mark for each, in this order.
-  local OF_CLASS = {'L', 'C'}
+  -- The limiters that every task has on its class, and on its tenant. Admissions store one mark for each, in this order.
+  local LIMITERS = {'L', 'C'}
   local VO = 'V'  -- a line of this letter declares no lock: it names the VO of the task
 
-  -- The name of a class as it stands in names of locks.
-  local function escaped(class)
-    return (string.gsub(class, '[^%w_]', function(byte)
+  -- A key as it stands in names of locks.
+  local function escaped(key)
+    return (string.gsub(key, '[^%w_]', function(byte)
       return string.format('%%%02X', string.byte(byte))
     end))
   end
 
-  -- All locks of a task: those that its lines declare, then the limiters of its class unless a line declares
-  -- them. task is its full name, or '' to leave out the limiters of the class: holds have none, and they
-  -- do not matter while no limit is configured.
-  function parse_locks(lines, default_ttl, task)
+  -- All locks of a task: those that its lines declare, then the limiters of its class and of its tenant unless a line
+  -- declares them. record has the fields name and tenant; nil leaves these limiters out: holds have none, and they do
+  -- not matter while no limit is configured.
+  function parse_locks(lines, default_ttl, record)
     local locks, vo, named = {}, '', {}
     for kind, name, ttl, limit, window, items in
       string.gmatch(lines, '(%u)|([^|\n]*)|(%d*)|(%d*)|(%d*)|(%d*)') do
@@ -79,12 +79,17 @@ do
         named[name] = true
       end
     end
-    local class = string.match(task, '([^:]+)$')
-    for _, kind in ipairs(class and OF_CLASS or {}) do
-      local name = KINDS[kind].prefix .. ':task:' .. escaped(class)
-      if not named[name] then
-        locks[#locks + 1] = new_lock(kind, name, default_ttl, vo)
+    local function add_limiters(of, key)
+      for _, kind in ipairs(key and LIMITERS or {}) do
+        local name = KINDS[kind].prefix .. ':' .. of .. ':' .. escaped(key)
+        if not named[name] then
+          locks[#locks + 1] = new_lock(kind, name, default_ttl, vo)
+        end
       end
+    end
+    if record then
+      add_limiters('task', string.match(record.name or '', '([^:]+)$'))
+      add_limiters('tenant', record.tenant ~= '' and record.tenant or nil)
     end
     return locks
   end
@@ -92,7 +97,7 @@ end
 
 -- Why a task that declares these locks can never run under the current limits; nil if it can.
 local function impossible_lines(lines)
-  for _, lock in ipairs(parse_locks(lines, 0, '')) do
+  for _, lock in ipairs(parse_locks(lines, 0)) do
     if lock.windowed then
       resolve_limit(lock)
       if is_impossible(lock) then
@@ -103,13 +108,15 @@ local function impossible_lines(lines)
   return nil
 end
 
--- The locks that an admission took. held has one mark for each lock; it is '' if no limiter was among them.
-local function held_locks(lines, default_ttl, task, held)
+-- The locks that an admission took. record has the fields name, tenant and held: one mark for each lock, or none if no
+-- limiter was among them.
+local function held_locks(lines, default_ttl, record)
+  local held = record.held or ''
   if lines == '' and held == '' then
     return {}
   end
   local taken = {}
-  for i, lock in ipairs(parse_locks(lines, default_ttl, held ~= '' and task or '')) do
+  for i, lock in ipairs(parse_locks(lines, default_ttl, held ~= '' and record or nil)) do
     local mark = string.sub(held, i, i)
     if lock.limiter and mark ~= '' and mark ~= '-' then
       count_at(lock, mark)

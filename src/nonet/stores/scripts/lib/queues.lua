@@ -68,16 +68,16 @@ local function add_pause(me)
   end
 end
 
--- Read the locks of a task, which not every caller needs. The limiters of its class are among them if a
+-- Read the locks of a task, which not every caller needs. The limiters of its class and tenant are among them if a
 -- limit is set, or if the task may still stand at one that was set. Holds have no class.
 local function read_locks(me)
   local lines = redis.call('GET', P .. 'l:' .. me.id) or ''
   if me.stream == 'hold' then
-    me.locks = parse_locks(lines, 0, '')
+    me.locks = parse_locks(lines, 0)
     return
   end
   local is_limited = me.places ~= '' or are_limits_set() or pause_of(me.stream, me.name)
-  me.locks = parse_locks(lines, 0, is_limited and me.name or '')
+  me.locks = parse_locks(lines, 0, is_limited and me or nil)
   add_pause(me)
 end
 

@@ -155,7 +155,7 @@ local function settle(delivery, lines)
   end
   local locks, owner, is_held = nil, nil, delivery.outcome == 'done'
   if lines or record.held then
-    locks = held_locks(lines or '', lock_ttl, record.name or '', record.held or '')
+    locks = held_locks(lines or '', lock_ttl, record)
     owner = id .. '/' .. delivery.gen .. '/' .. fence
     if is_held and lost_lock(locks, owner) then
       redis.call('HINCRBY', P .. 'counters', 'settle:lost', 1)

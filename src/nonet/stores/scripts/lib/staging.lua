@@ -77,10 +77,8 @@ local function stage(workflow, steps, rows, longest, is_used)
     if there[2] and there[1] ~= workflow then
       return false
     elseif not there[1] then
-      local of_stream = numbers[stream] or {}
-      numbers[stream] = of_stream
-      local counted = counted_as({name = name, tenant = steps[i].tenant or tenant_in(steps[i].terms or '')})
-      of_stream[counted] = (of_stream[counted] or 0) + 1
+      local tenant = steps[i].tenant or tenant_in(steps[i].terms or '')
+      add_to(numbers, stream, {name = name, tenant = tenant}, 1, #row[6])
       submits[stream] = (submits[stream] or 0) + 1
       added[#added + 1], live[#live + 1] = i, place
       graph[#graph + 1], graph[#graph + 2] = place, name .. ' ' .. steps[i].after
@@ -108,11 +106,9 @@ local function stage(workflow, steps, rows, longest, is_used)
   redis.call('SADD', key .. ':live', unpack(live))
   redis.call('HSET', key .. ':graph', unpack(graph))
   redis.call('ZADD', P .. 'tasks:delayed', unpack(blocked))
-  for stream, those in pairs(numbers) do
-    for counted, number in pairs(those) do
-      count_active(stream, counted, number)
-    end
-    count_submitted(stream, submits[stream])
+  count_active(numbers)
+  for stream, number in pairs(submits) do
+    count_submitted(stream, number)
   end
   for _, i in ipairs(added) do
     local step, id, name, stream, wall, _, envelope, locks = steps[i], unpack(rows[i], 1, 7)

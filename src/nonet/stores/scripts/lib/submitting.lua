@@ -65,7 +65,7 @@ local function submit_one(id, name, stream, due, group, envelope, locks, terms, 
     end
   end
   if not is_counted then
-    count_active(stream, counted_as({name = name, tenant = tenant_in(terms)}), 1)
+    count_one(stream, {name = name, tenant = tenant_in(terms)}, 1, #envelope)
     count_submitted(stream, 1)
   end
   local gen = digits(now + submitted)  -- also its ticket
