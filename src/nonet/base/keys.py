@@ -14,7 +14,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
                                     lib/shares; KIND is woken or tasks, STREAM PRIORITY:SIZE
     shares:STREAM           ZSET    tenant with such a list → its virtual time
     rested:STREAM           ZSET    same for tenants without one that are ahead of the others
-    pace                    HASH    STREAM → virtual time of the last task that was handed over
+    pace                    HASH    STREAM → virtual time of the last task that was handed over;
+                                    ``STREAM KIND`` → length of all such lists
     weights                 HASH    tenant, or ``default`` → weight
     fair                    STRING  the streams whose new tasks go to lists, between blanks; exists
                                     until all lists are empty

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -230,24 +229,13 @@ class Places:
 
     async def listed(self) -> dict[str, int]:
         """Count the tasks that wait for the turns of their tenants, by stream; empty: none do."""
-        client, prefix = self._scripts.client, self._scripts.prefix
-        async with server_errors(client):
-            if not await client.exists(f"{prefix}fair"):
-                return {}
         shared = [name for name in STREAMS if name.startswith(("tasks:", "woken:"))]
-        async with server_errors(client), client.pipeline(transaction=False) as pipe:
-            for name in shared:
-                pipe.zrange(f"{prefix}shares:{name.partition(':')[2]}", 0, -1)
-            tenants = dict(zip(shared, await readable(pipe), strict=True))
-        lists = [(name, tenant) for name in shared for tenant in tenants[name] or ()]
-        async with server_errors(client), client.pipeline(transaction=False) as pipe:
-            for name, tenant in lists:
-                pipe.llen(f"{prefix}share:{name}:".encode() + tenant)
-            lengths = await readable(pipe) if lists else ()
-        found: Counter[str] = Counter()
-        for (name, _), length in zip(lists, lengths, strict=True):
-            found[name] += length or 0
-        return {name: length for name, length in found.items() if length}
+        fields = [f"{stream} {kind}" for kind, _, stream in (n.partition(":") for n in shared)]
+        client = self._scripts.client
+        async with server_errors(client):
+            numbers = await client.hmget(f"{self._scripts.prefix}pace", fields)
+        found = {name: number(text or "") for name, text in zip(shared, numbers, strict=True)}
+        return {name: length for name, length in found.items() if length > 0}
 
     async def labelled(self, found: list[Found], selection: TaskFilter) -> list[Found]:
         """Return the tasks whose labels match: only their envelopes know them."""

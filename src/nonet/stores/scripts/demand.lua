@@ -78,6 +78,21 @@ local function count_runnable(count, read)
   return able + math.max(1, math.floor(behind * (seen > 0 and able / seen or 1)))
 end
 
+-- The same of the tasks in the lists of tenants. The tenants whose turns come next stand for the others.
+local function count_listed(stream)
+  local count = listed('tasks', stream)
+  return count == 0 and 0 or count_runnable(count, function(number)
+    local found, lists = {}, next_lists('tasks', stream)
+    for i, list in ipairs(lists) do
+      local share = math.ceil((number - #found) / (#lists - i + 1))
+      for _, pointer in ipairs(share > 0 and redis.call('LRANGE', list, 0, share - 1) or {}) do
+        found[#found + 1] = {string.match(pointer, '^(.*) (%d+)$')}
+      end
+    end
+    return found
+  end)
+end
+
 local function count_running(key)
   local pending = redis.pcall('XPENDING', key, 'workers')
   if pending.err or pending[1] == 0 then
@@ -119,15 +134,7 @@ for _, stream in ipairs(streams_of(size)) do
   if not pauses.all and stream.kind == 'woken' then
     runnable = runnable + listed('woken', name)
   elseif not pauses.all and stream.kind == 'tasks' and not pauses['stream:' .. name] then
-    each_list('tasks', name, function(list, count)
-      runnable = runnable + count_runnable(count, function(number)
-        local found = {}
-        for i, pointer in ipairs(redis.call('LRANGE', list, 0, number - 1)) do
-          found[i] = {string.match(pointer, '^(.*) (%d+)$')}
-        end
-        return found
-      end)
-    end)
+    runnable = runnable + count_listed(name)
   end
 end
 

@@ -126,10 +126,7 @@ local function read_lists()
   local from, pointer = string.match(start, '^([^\n]*)\n(.*)$')
   local left, position = count, ''
   local kind, of = string.match(stream, '^(%l+):(.*)$')
-  each_list(kind, of, function(key, _, tenant)
-    if left <= 0 or from and tenant < from then
-      return
-    end
+  each_list(kind, of, from, function(key, tenant)
     local first = from == tenant and (redis.call('LPOS', key, pointer) or -1) + 1 or 0
     for _, found in ipairs(redis.call('LRANGE', key, first, first + left - 1)) do
       local id, gen = string.match(found, '^(.*) (%d+)$')
@@ -138,6 +135,7 @@ local function read_lists()
       end
       left, position = left - 1, tenant .. '\n' .. found
     end
+    return left <= 0
   end)
   return left <= 0 and position or ''
 end

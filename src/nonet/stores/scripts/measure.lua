@@ -46,10 +46,11 @@ for _, priority in ipairs(PRIORITIES) do
         local at = first and tonumber(string.match(first[1], '^%d+')) * 1000
         oldest = math.max(oldest, at and wall - at or 0)
       end
-      each_list(kind, priority .. ':' .. size, function(list, count)
-        depth, unread_ones = depth + count, unread_ones + count
+      local count = listed(kind, priority .. ':' .. size)
+      depth, unread_ones = depth + count, unread_ones + count
+      for _, list in ipairs(next_lists(kind, priority .. ':' .. size)) do
         oldest = math.max(oldest, now - since_in(list))
-      end)
+      end
     end
     streams[#streams + 1] = {priority .. ':' .. size, depth, depth - unread_ones, digits(oldest)}
   end

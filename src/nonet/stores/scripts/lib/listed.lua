@@ -1,28 +1,37 @@
 -- lib/listed: needs base, is_in_list() also record. The pointers in the lists of tenants, see lib/shares.
 
--- Call visit(key, its length) for each list of a kind ('woken' or 'tasks') and a stream (PRIORITY:SIZE), by tenant.
-local function each_list(kind, stream, visit)
+-- Call visit(key, tenant) for each list of a kind ('woken' or 'tasks') and a stream (PRIORITY:SIZE), by tenant; from a
+-- tenant, or nil, until visit() returns true.
+local function each_list(kind, stream, from, visit)
   local tenants = marks[6] and redis.pcall('ZRANGE', P .. 'shares:' .. stream, 0, -1) or {}
   table.sort(tenants.err and {} or tenants)
   for _, tenant in ipairs(tenants.err and {} or tenants) do
-    local key = P .. 'share:' .. kind .. ':' .. stream .. ':' .. tenant
-    local length = redis.pcall('LLEN', key)
-    if type(length) == 'number' and length > 0 then
-      visit(key, length, tenant)
+    if not (from and tenant < from) and visit(P .. 'share:' .. kind .. ':' .. stream .. ':' .. tenant, tenant) then
+      return
     end
   end
 end
 
--- How many pointers the lists have; with the pointers of tasks that have ended, which a fetch drops.
+-- How many pointers the lists have; with the pointers of tasks that have ended, which a fetch drops. See lib/shares.
 local function listed(kind, stream)
-  local number = 0
-  each_list(kind, stream, function(_, length) number = number + length end)
-  return number
+  local number = marks[6] and redis.pcall('HGET', P .. 'pace', stream .. ' ' .. kind)
+  return type(number) == 'string' and math.max(0, tonumber(number) or 0) or 0
+end
+
+-- The keys of the lists of the tenants whose turns come next. There may be thousands of others.
+local function next_lists(kind, stream)
+  local NEXT, found = 64, {}
+  local tenants = listed(kind, stream) > 0 and redis.pcall('ZRANGE', P .. 'shares:' .. stream, 0, NEXT - 1) or {}
+  for i, tenant in ipairs(tenants.err and {} or tenants) do
+    found[i] = P .. 'share:' .. kind .. ':' .. stream .. ':' .. tenant
+  end
+  return found
 end
 
 -- Since when (µs) the first task of a list has been there, at least.
 local function since_in(key)
-  local id, gen = string.match(redis.call('LINDEX', key, 0) or '', '^(.*) (%d+)$')
+  local first = redis.pcall('LINDEX', key, 0)
+  local id, gen = string.match(type(first) == 'string' and first or '', '^(.*) (%d+)$')
   local due = id and redis.pcall('HGET', P .. 't:' .. id, 'due')
   return math.max(tonumber(gen or '') or now, type(due) == 'string' and tonumber(due) or 0)
 end

@@ -4,7 +4,8 @@
 -- LIST share:KIND:PRIORITY:SIZE:TENANT: 'ID GEN'; KIND is tasks, or woken (read before tasks)
 -- ZSET shares:PRIORITY:SIZE: tenant → its virtual time, of the tenants with a backlog
 -- ZSET rested:PRIORITY:SIZE: the same of tenants without one, while they are ahead of the others
--- HASH pace: PRIORITY:SIZE → virtual time of the last task that was handed over
+-- HASH pace: PRIORITY:SIZE → virtual time of the last task that was handed over; 'PRIORITY:SIZE KIND' → how many pointers
+-- the lists of a kind have
 -- HASH weights: tenant → weight; the others have that of 'default'
 
 -- Let a tenant take part. One that was idle has saved up nothing; one that comes back soon has not paid off what it
@@ -22,5 +23,6 @@ end
 -- Append pointers, 'ID GEN' each, to the list of a tenant.
 local function share(kind, stream, tenant, pointers)
   join(stream, tenant)
+  redis.call('HINCRBY', P .. 'pace', stream .. ' ' .. kind, #pointers)
   redis.call('RPUSH', P .. 'share:' .. kind .. ':' .. stream .. ':' .. tenant, unpack(pointers))
 end

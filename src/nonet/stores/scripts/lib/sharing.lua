@@ -7,10 +7,11 @@ do
   -- the same whatever it moves.
   local MOST_TURNS = 8
 
-  -- The tenants with the least virtual times.
+  -- The tenants with the least virtual times; are_all: there may be no others.
   local function first_tenants(stream, most)
-    local flat = redis.call('ZRANGE', P .. 'shares:' .. stream, 0, math.min(most, MOST_TURNS) - 1, 'WITHSCORES')
-    local tenants, names = {}, {}
+    most = math.min(most, MOST_TURNS)
+    local flat = redis.call('ZRANGE', P .. 'shares:' .. stream, 0, most - 1, 'WITHSCORES')
+    local tenants, names = {are_all = #flat < 2 * most}, {}
     for i = 1, #flat, 2 do
       names[#names + 1] = flat[i]
     end
@@ -69,7 +70,7 @@ do
   -- stopped the script, is void the second time. Returns whose tasks these are, by id.
   local function move(stream, tenants, turns)
     read_lists(stream, tenants)
-    local tenant_of = {}
+    local tenant_of, moved = {}, {tasks = 0, woken = 0}
     for _, turn in ipairs(turns) do
       local tenant = turn[1]
       local last = math.min(tenant.moved + turn[2], #tenant.found)
@@ -85,7 +86,13 @@ do
       for kind, number in pairs(tenant.taken) do
         if number > 0 then
           redis.call('LPOP', list_of(kind, stream, tenant), number)
+          moved[kind] = moved[kind] + number
         end
+      end
+    end
+    for kind, number in pairs(moved) do
+      if number > 0 then
+        redis.call('HINCRBY', P .. 'pace', stream .. ' ' .. kind, -number)
       end
     end
     return tenant_of
@@ -106,7 +113,7 @@ do
   -- kept while it is ahead.
   local function charge(stream, tenants)
     local was = redis.call('HMGET', P .. 'pace', stream, stream .. ' each', stream .. ' at')
-    local pace, total, is_over = tonumber(was[1] or '0'), 0, true
+    local pace, total, is_over = tonumber(was[1] or '0'), 0, tenants.are_all
     for _, tenant in ipairs(tenants) do
       local number = tenant.number
       tenant.time, total = tenant.time + number * tenant.step, total + number
@@ -137,6 +144,9 @@ do
     end
     if #gone > 0 then
       redis.call('ZREM', shares, unpack(gone))
+    end
+    if is_over and redis.call('EXISTS', shares) == 0 then  -- correct what a script that was cut has miscounted
+      redis.call('HDEL', P .. 'pace', stream .. ' tasks', stream .. ' woken')
     end
   end
 
