@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 # Fields of a delivered row, see the script fetch.
-ID, GEN, FENCE, STREAM, ENTRY, ENVELOPE, LOCKS, STATE, ATTEMPT, DEATHS, HELD = range(11)
-DOCUMENT, REASON, DIED, SAVED, CRASHES, SUSPECT, JUDGE = 12, 13, 14, 16, 17, 18, 19
+ID, GEN, FENCE, STREAM, ENTRY, ENVELOPE, LOCKS, WHOSE, STATE, ATTEMPT, DEATHS, HELD = range(12)
+DOCUMENT, REASON, DIED, SAVED, CRASHES, SUSPECT, JUDGE = 13, 14, 15, 17, 18, 19, 20
 # What a row leaves out, of which it says nothing.
-_NOTHING_MORE = [*[""] * 7, "running", "0", "0", *[""] * 7, *["0"] * 3]
+_NOTHING_MORE = [*[""] * 8, "running", "0", "0", *[""] * 7, *["0"] * 3]
 
 
 def whole_row(row: Sequence[str]) -> list[str]:

@@ -640,7 +640,7 @@ class LockMachine:
         return got
 
     def _handed(self, worker: str, row: list[str], *, dying: bool) -> Delivery:
-        id, gen, fence, stream_key, entry, _, _, state, _, _, held, *_ = row
+        id, gen, fence, stream_key, entry, _, _, _, state, _, _, held, *_ = row
         must(state == ("dying" if dying else "running"), id, "was handed over as", state)
         job = self._job(id)
         if dying:

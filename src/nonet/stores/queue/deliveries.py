@@ -27,6 +27,10 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
         waited: how long it was parked before this delivery, in microseconds.
         error, reason, detail: for a dying task, its error document; without one, reason and detail.
         died: generation in which a dying task died.
+        tenant: whose task it is, see `nonet.rules.fairness`; empty: it has no tenant; None:
+            nothing tells tenants apart.
+        runnable_since: when it became runnable, in microseconds, if it waited in the list of its
+            tenant; 0: its entry tells that.
     """
 
     id: str
@@ -49,6 +53,8 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
     crashes: int = 0
     suspect: int = 0
     judge: bool = False
+    tenant: str | None = None
+    runnable_since: int = 0
 
     @property
     def attempt(self) -> int:
@@ -86,10 +92,11 @@ def read_delivery(row: Sequence[bytes]) -> Delivery:
 
 
 def _read_more(
-    state: bytes,
-    used: bytes,
-    deaths: bytes,
-    held: bytes,
+    whose: bytes,
+    state: bytes = b"running",
+    used: bytes = b"0",
+    deaths: bytes = b"0",
+    held: bytes = b"",
     waited: bytes = b"0",
     error: bytes = b"",
     reason: bytes = b"",
@@ -100,8 +107,10 @@ def _read_more(
     suspect: bytes = b"0",
     judge: bytes = b"0",
 ) -> tuple[Any, ...]:
+    since, _, tenant = whose.decode(errors="replace").partition("|")
     return (
         *(state.decode(), int(used), int(deaths), held.decode(), int(waited), error),
         *(reason.decode(), died.decode(), detail.decode(errors="replace"), saved),
         *(int(crashes), int(suspect), judge == b"1"),
+        *(tenant if whose else None, int(since or 0)),
     )

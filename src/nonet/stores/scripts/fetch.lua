@@ -9,11 +9,12 @@
 --       '', how many suspects it can take beside its slots, how many burials, 1 if it has slept until now
 -- returns {1 if there may be more (looks ran out), -1 if another idle worker is on duty, else 0; epoch, its sequence,
 --       now µs, n × row}; a row is
---       (id, gen, fence, stream key, entry, envelope, locks); of a task that lib/fetching hands over also (state,
---       attempts used, worker deaths, marks for held_locks() or ''); of one that was parked also (for how many µs);
---       of a suspect, a dying task or one with a checkpoint also (µs, error document, reason, generation in which it
---       died, detail, checkpoint, crashes, how suspect it is, 1 if its policy is asked first). Error document to
---       detail belong to dying tasks; detail of a running one says why its envelope is not sent
+--       (id, gen, fence, stream key, entry, envelope, locks); of a task that has a tenant also (whose); of a task that
+--       lib/fetching hands over also (whose or '', state, attempts used, worker deaths, marks for held_locks() or '');
+--       of one that was parked also (for how many µs); of a suspect, a dying task or one with a checkpoint also (µs,
+--       error document, reason, generation in which it died, detail, checkpoint, crashes, how suspect it is, 1 if its
+--       policy is asked first). Error document to detail belong to dying tasks; detail of a running one says why its
+--       envelope is not sent
 -- @include base
 -- @defer events beginning begin_epoch
 -- @include epoch mutexes
@@ -84,6 +85,24 @@ local function read_texts(entries)
   return envelopes, number == 0 and locks or nil
 end
 
+-- Whose task it is, for figures of tenants: 'SINCE|TENANT'. SINCE (µs) is when it could run, if its pointer was in the
+-- list of a tenant; else '': its entry tells that. nil while nothing tells tenants apart.
+local function whose(record, kind)
+  local tenant, since = record.tenant or marks[6] and '', ''
+  if record.pointer == '-' and kind == 'tasks' then  -- IN_LIST, see lib/record
+    since = digits(math.max(tonumber(record.gen) or 0, tonumber(record.due or '') or 0))
+  end
+  return tenant and since .. '|' .. tenant or nil
+end
+
+local function whose_flat(all)
+  local record = {}
+  for i = 1, #all, 2 do
+    record[all[i]] = all[i + 1]
+  end
+  return whose(record, 'tasks')
+end
+
 -- Hand over a task that waits for its first attempt. Returns false for a task that needs more, or needs a lock that is
 -- no free mutex.
 local function hand_over_plain(source, item, envelope, lines)
@@ -120,7 +139,9 @@ local function hand_over_plain(source, item, envelope, lines)
   else
     redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started)
   end
-  taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or ''}
+  -- Without tenants most records have four fields, so this costs nothing then.
+  local mark = (marks[6] or #all > 8) and whose_flat(all) or nil
+  taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or '', mark}
   return true
 end
 

@@ -36,7 +36,7 @@ local function hand_over(pointer, record, state, held, lines, document)
       (record.b and #envelope or redis.call('STRLEN', key)) + #lines, longest)
     envelope, lines = '', ''
   end
-  local text = digits(fence)
+  local text, mark = digits(fence), whose(record, pointer.kind) or ''
   if record.since or record.held or held ~= '' then
     redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
       started, 'held', held, unpack(record.since and NOT_WAITING or {}))
@@ -53,7 +53,7 @@ local function hand_over(pointer, record, state, held, lines, document)
   if record.start_by then  -- it cannot expire while a worker has it; see end_of_wait and wait_on
     redis.call('ZREM', P .. 'deadlines', pointer.id)
   end
-  local row = {pointer.id, pointer.gen, text, pointer.stream, pointer.entry, envelope, lines, state,
+  local row = {pointer.id, pointer.gen, text, pointer.stream, pointer.entry, envelope, lines, mark, state,
     record.attempt or '0', record.deaths or '0', held}
   local is_long = state == 'dying' or record.detail or record.saved or record.crashes or record.suspect
   if is_long or record.since then
