@@ -39,7 +39,7 @@ from nonet.base.errors import NonetError
 from nonet.telemetry.metrics import METRICS
 
 NAMESPACE = "watched"
-_CONFIG = "common:\n  tasks:\n    Succeeds: {priority: normal}\n"
+_CONFIG = "common:\n  tasks:\n    Succeeds: {priority: normal}\nfairness: {by: class}\n"
 
 
 def series_names() -> set[str]:
@@ -159,6 +159,10 @@ async def _watch(stack: ExitStack, server: RedisServer, home: Path) -> Watched:
             await until(
                 lambda port=port: "nonet_pipeline_processes" in _families(port),  # type: ignore[misc]
                 "a scheduler has seen its pipeline",
+            )
+            await until(
+                lambda port=port: "nonet_tenant_share_due" in _families(port),  # type: ignore[misc]
+                "a scheduler has seen the tenants",
             )
         await until(lambda: get(web, "/readyz")[0] == 200, "the dashboard is ready")
         get(int(environment["NONET_WEB_PORT"]), "/login")  # so that a request is counted

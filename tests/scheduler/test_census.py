@@ -18,11 +18,15 @@ async def no_letters() -> DeadLetters:
     raise AssertionError("there is no SQL")
 
 
+async def no_tenants() -> None:
+    """Nothing tells them apart."""
+
+
 @pytest.fixture
 def census(broker: Broker) -> Census:
     reports = PipelineReports(broker.client, "test")
     measures = Measures(broker.client, "test", 900)
-    return Census(measures, no_letters, reports, lambda: False, ["p:T"])
+    return Census(measures, no_letters, reports, lambda: False, ["p:T"], no_tenants)
 
 
 def values(census: Census) -> dict[tuple[str, ...], float]:

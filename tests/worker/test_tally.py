@@ -67,16 +67,16 @@ async def test_figures_have_what_is_new(tally: Tally) -> None:
         one = attempt()
         tally.started(one)
         tally.finished(one, outcome, Usage(wall=2.0))
-    first = tally.figures()["files:Audit"]
+    first = tally.figures().classes["files:Audit"]
     total = figures_of(first)
     assert (total.ended, total.failed, total.retried) == (5, 2, 2)
     assert total.wait.p99 is not None and 30 < total.wait.p99 <= 60
     assert total.run.p50 is not None and 1 < total.run.p50 <= 2.5
-    assert tally.figures() == {}
+    assert tally.figures().classes == {}
     one = attempt(name="made:Up")
     tally.started(one)
     tally.finished(one, "done")
-    (name, second) = next(iter(tally.figures().items()))
+    (name, second) = next(iter(tally.figures().classes.items()))
     assert (name, figures_of(second).ended) == (UNKNOWN, 1)
 
 
@@ -86,10 +86,10 @@ async def test_times_of_a_fast_class_are_sampled(tally: Tally) -> None:
         one = attempt()
         tally.started(one)
         tally.finished(one, "done", Usage(wall=1.0))
-    first = tally.figures()["files:Audit"]
+    first = tally.figures().classes["files:Audit"]
     assert (first[0], sum(first.values())) == (9000, 3 * 9000)
     tally.started(attempt())
-    assert sum(tally.figures()["files:Audit"].values()) == 1
+    assert sum(tally.figures().classes["files:Audit"].values()) == 1
 
 
 async def test_counts_of_a_class_start_at_0(tally: Tally) -> None:

@@ -44,6 +44,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
                                     lib/finish
     figures:SECONDS:NUMBER  HASH    class → what workers counted in a slot of so many seconds, see
                                     nonet.rules.figures; with a TTL
+    figures:tenants:SECONDS:NUMBER  HASH  same by tenant; with a TTL
+    figures:tenants:total   HASH    tenant → what workers counted since Redis was empty; with a TTL
     figures:of:WORKER       STRING  number of its last report; with a TTL
     waiters:ID              ZSET    client → when it last asked for the result (µs)
     awaits:ID               ZSET    task that this one awaits → when it last asked (µs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING
 
@@ -40,6 +40,7 @@ class LiveConfig:
         overrides: configured values that replace attributes of task classes.
         pipelines: configured values by pipeline.
         tenants_by: what tells tenants apart, see `nonet.rules.fairness`.
+        named_tenants: the tenants that the configuration names.
         version: version of the applied document; empty: none.
         problem: why the published document is not applied; empty if it is.
         log_level: level of the log line about a new version.
@@ -49,6 +50,7 @@ class LiveConfig:
         self.overrides: Overrides = NONE
         self.pipelines: Mapping[str, PipelineConfig] = {}
         self.tenants_by: str = BY_VO
+        self.named_tenants: Sequence[str] = ()
         self.version: str = ""
         self.problem: str = ""
         self.log_level: int = logging.INFO
@@ -118,7 +120,7 @@ class LiveConfig:
             return
         self.overrides, self.version = overrides, version
         self.pipelines = read.pipelines
-        self.tenants_by = read.tenants_by
+        self.tenants_by, self.named_tenants = read.tenants_by, read.named_tenants
         self.problem = self._refused = ""
         logger.log(self.log_level, "configuration applied version=%s", version)
 

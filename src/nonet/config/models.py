@@ -477,6 +477,13 @@ class Config(Section):
         """What tells tenants apart, see `nonet.rules.fairness`."""
         return self.fairness.by if self.fairness else BY_VO
 
+    @property
+    def named_tenants(self) -> Sequence[str]:
+        """The tenants that this document names, whether they have tasks or not."""
+        weights = self.fairness.weights if self.fairness else {}
+        vos = {*self.vos, *self.vo_overrides} if self.tenants_by == "vo" else set()
+        return sorted({*weights, *self.ceilings.tenants, *vos} - {"default"})
+
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)
     _unplaced: Unplaced = PrivateAttr(Unplaced())

@@ -1,13 +1,20 @@
-"""Whose task it is: its tenant. Pure."""
+"""Whose task it is, and which tenants are told apart. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeVar
 
 _LONGEST = 64  # characters of a tenant
 _LABEL = "label:"
 BY_VO = "vo"  # what tells tenants apart unless the configuration says otherwise
+MOST_TENANTS = 100
+"""How many tenants are told apart; the figures of all others are added up."""
+OTHERS = "(others)"
+"""The name of all tenants beyond that number."""
+NOBODY = "(none)"
+"""How tasks without a tenant are shown; their name is empty."""
+_Value = TypeVar("_Value")
 
 
 def by_problem(by: str) -> str:
@@ -40,4 +47,34 @@ def tenant_of(by: str, name: str, vo: str, labels: Mapping[str, Any]) -> str:
         found = name
     else:
         found = str(labels.get(by.removeprefix(_LABEL), ""))
+    if found in (OTHERS, NOBODY):  # it would be taken for these
+        found = f"?{found[1:]}"
     return "".join(char if char.isprintable() else "?" for char in found[:_LONGEST])
+
+
+def order(
+    named: Collection[str], tasks: Mapping[str, float], most: int = MOST_TENANTS
+) -> tuple[list[str], int]:
+    """Choose the tenants to tell apart, and return how many of them are named.
+
+    Args:
+        named: those that the configuration names: they come first, in this order.
+        tasks: a number by tenant; the largest follow.
+
+    >>> order(["lhcb"], {"cms": 2, "atlas": 7, "lhcb": 1, "belle": 3}, most=3)
+    (['lhcb', 'atlas', 'belle'], 1)
+    """
+    first = list(named)[:most]
+    known = {*first, OTHERS}
+    others = sorted((-number, name) for name, number in tasks.items() if name not in known)
+    return first + [name for _, name in others[: most - len(first)]], len(first)
+
+
+def fold(values: Mapping[str, _Value], chosen: Collection[str]) -> Iterable[tuple[str, _Value]]:
+    """Yield the values with the name to add them to: their own, or that of the others.
+
+    >>> list(fold({"lhcb": 1, "cms": 2}, ["lhcb"]))
+    [('lhcb', 1), ('(others)', 2)]
+    """
+    own = frozenset(chosen)
+    return ((name if name in own else OTHERS, value) for name, value in values.items())

@@ -1,8 +1,9 @@
-"""The figures of a class: counts and times of a span of time, as sums of small sparse vectors.
+"""The figures of classes and tenants: counts and times of a span of time, as sums of small vectors.
 
-A vector maps a place to a count. The first places are `COUNTS`; then come the buckets of the time
-that attempts waited, then those of the time that they ran, each with the bounds of `DURATIONS`.
-Workers make vectors, ``add_figures.lua`` adds them, and this module reads the sums.
+A vector maps a place to a count, and leaves out those that are 0. The first places are `COUNTS`;
+then come the buckets of the time that attempts waited, then those of the time that they ran, each
+with the bounds of `DURATIONS`; then `SUMS`, which only vectors of tenants have. Workers make
+vectors, ``add_figures.lua`` adds them, and this module reads the sums.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
+
+from nonet.base.streams import Size
 
 # Upper bounds of buckets in seconds, from an empty task to a task of half a day; a last bucket has
 # none.
@@ -23,6 +26,10 @@ COUNTS = ("ended", "failed", "retried")
 _BUCKETS = len(DURATIONS) + 1
 _WAITED = len(COUNTS)
 _RAN = _WAITED + _BUCKETS
+STARTED = tuple(f"started:{size}" for size in Size)
+SUMS = (*STARTED, "cpu_ms", "mib_seconds")
+"""Attempts started by size; CPU time and memory of those that ran in child processes."""
+_SUMS = _RAN + _BUCKETS
 OTHERS = "others"
 """The name of all classes beyond the number that a slot of time has room for."""
 
@@ -108,22 +115,27 @@ def resolution_for(span: timedelta) -> Resolution:
 
 
 def vector(
-    counts: Sequence[int], waited: Sequence[int], ran: Sequence[int], minus: Mapping[int, int]
+    counts: Sequence[int],
+    waited: Sequence[int],
+    ran: Sequence[int],
+    minus: Mapping[int, int],
+    sums: Sequence[float] = (),
 ) -> dict[int, int]:
     """Return the sparse vector of what was counted since an earlier vector.
 
     Args:
         counts: as `COUNTS`.
         waited, ran: numbers by bucket.
+        sums: as `SUMS`; a fraction counts once it is a whole.
 
     >>> before = vector([1, 0, 0], [1, 0], [], {})
     >>> before, vector([3, 0, 1], [1, 0], [], before)
     ({0: 1, 3: 1}, {0: 2, 2: 1})
     """
     found = {}
-    for first, numbers in ((0, counts), (_WAITED, waited), (_RAN, ran)):
+    for first, numbers in ((0, counts), (_WAITED, waited), (_RAN, ran), (_SUMS, sums)):
         for place, number in enumerate(numbers, first):
-            if more := number - minus.get(place, 0):
+            if more := int(number) - minus.get(place, 0):
                 found[place] = more
     return found
 
@@ -144,6 +156,21 @@ def figures_of(vector: Mapping[int, int]) -> Figures:
     """
     ended, failed, retried = (vector.get(place, 0) for place in range(len(COUNTS)))
     return Figures(ended, failed, retried, _times(vector, _WAITED), _times(vector, _RAN))
+
+
+def sums_of(vector: Mapping[int, int]) -> dict[str, int]:
+    """Return the `SUMS` of a vector that it has.
+
+    >>> sums_of(vector([], [], [], {}, sums=[3, 0, 0, 1250.7]))
+    {'started:small': 3, 'cpu_ms': 1250}
+    """
+    places = enumerate(SUMS, _SUMS)
+    return {name: vector[place] for place, name in places if place in vector}
+
+
+def started_in(vector: Mapping[int, int]) -> int:
+    """Return how many attempts of a tenant have started."""
+    return sum(vector.get(place, 0) for place in range(_SUMS, _SUMS + len(STARTED)))
 
 
 def class_figures(

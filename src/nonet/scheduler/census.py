@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 from nonet.rules.pipelines import PipelineStatus
+from nonet.scheduler.tenants import TenantCensus, tenant_samples
 from nonet.stores.namespace.figures import Figures, Measures, complete
 from nonet.stores.namespace.pipelines import PipelineReports
 from nonet.stores.sql.dead_letters import DeadLetters
@@ -36,6 +37,7 @@ class Census:
         reports: what the processes that run pipelines report.
         has_sql: whether there is a database.
         names: classes that get a label of their own; all others share ``unknown``.
+        tenants: reads the tenants; None: nothing tells them apart.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Census:
         reports: PipelineReports,
         has_sql: Callable[[], bool],
         names: Collection[str],
+        tenants: Callable[[], Awaitable[TenantCensus | None]],
     ) -> None:
         self._measures = measures
         self._dead_letters = dead_letters
@@ -52,6 +55,8 @@ class Census:
         self._pipelines: Sequence[PipelineStatus] = ()
         self._has_sql = has_sql
         self._names = frozenset(names)
+        self._read_tenants = tenants
+        self._tenants: TenantCensus | None = None
         self._figures: Figures | None = None
         self._memory: tuple[int | None, int | None] = (None, None)
         self._letters: Mapping[str, int] = {}
@@ -65,8 +70,9 @@ class Census:
         figures, memory = await measures.figures(count_accepted=True), await measures.memory()
         self._memory, self._figures = memory, figures
         self._seen_at, self._refreshed = time.monotonic(), time.time()
-        # Last: a damaged report hides pipelines, and nothing else.
-        self._pipelines = ()
+        # Last: a damaged key hides tenants or pipelines, and nothing else.
+        self._pipelines, self._tenants = (), None
+        self._tenants = await self._read_tenants()
         self._pipelines = await self._reports.read()
         return _LOOK_SECONDS
 
@@ -98,6 +104,8 @@ class Census:
         yield from _of_schedulers(figures)
         yield from _of_workflows(figures)
         yield from self._of_classes(figures)
+        if self._tenants is not None:
+            yield from tenant_samples(self._tenants)
         for item in self._pipelines:
             yield "nonet_pipeline_processes", (item.name,), len(item.replicas)
             yield "nonet_pipeline_rows_due", (item.name,), item.rows.due

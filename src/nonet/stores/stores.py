@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.publication import Publication
     from nonet.stores.namespace.quarantine import Quarantine
     from nonet.stores.namespace.sessions import Sessions
+    from nonet.stores.namespace.tenants import Tenants
     from nonet.stores.queue.groups import Groups
     from nonet.stores.queue.results import Results
     from nonet.stores.queue.workflows import Workflows
@@ -202,6 +203,13 @@ class Stores:
         from nonet.stores.namespace.fairness import Fairness
 
         return Fairness(self.broker.client, self._namespace)
+
+    @cached_property
+    def tenants(self) -> Tenants:
+        """The figures of tenants."""
+        from nonet.stores.namespace.tenants import Tenants
+
+        return Tenants(self.broker.client, self._namespace)
 
     @cached_property
     def demands(self) -> Demands:

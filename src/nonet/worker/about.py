@@ -27,6 +27,8 @@ class About:
             previous call.
         children: returns the ids of the processes whose memory counts as the worker's.
         keys: digest of its encryption keys, see `nonet.messages.encryption`; empty: it has none.
+        tenants: returns how many attempts run, by tenant; empty: none, or nothing tells tenants
+            apart.
 
     Attributes:
         off: why this worker takes no tasks, or empty.
@@ -40,12 +42,14 @@ class About:
         lag: Callable[[], float],
         children: Callable[[], Iterable[int]],
         keys: str = "",
+        tenants: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.off = ""
         self.resident = 0
         self._describe = describe
         self._lag = lag
         self._children = children
+        self._tenants = tenants
         self._since = round(time.time(), 3)
         self._versions = registry.versions()
         self._knows = knowledge(self._versions, keys)
@@ -60,6 +64,7 @@ class About:
             "since": self._since,
             "rss": self.resident,
             "lag_ms": round(self._lag() * 1000),
+            **({"tenants": tenants} if (tenants := self._tenants()) else {}),
         }
         text = json.dumps(info, separators=(",", ":"))
         return Said(text, self.off, self._versions, self._knows, counts)

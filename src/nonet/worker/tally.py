@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from nonet.messages.message import Usage
 from nonet.rules.figures import vector
 from nonet.stores.queue.deliveries import Delivery
+from nonet.stores.queue.leases import Counted
 from nonet.telemetry.metrics import ROUND_TRIPS, UNKNOWN, Histogram, Sample
 from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.tenants import TenantTally
 
 # The values of the label ``outcome``: what `Settler.settle` returns.
 OUTCOMES = ("done", "retry", "crash", "dead", "cancelled", "expired", "back", "lost")
@@ -54,20 +56,25 @@ class Tally:
     Args:
         names: classes with counters of their own; all others share one set.
         size: size of the worker.
+        named: returns the tenants that the configuration names.
 
     Attributes:
+        tenants: the counts of tenants.
         offset: seconds by which the corrected clock is ahead of the server's clock.
         vetoes: how often the worker began to take nothing, by reason.
         blocked: how often the event loop was blocked, by class; a thread counts this.
         round_trips: durations of single scripts.
     """
 
-    def __init__(self, names: Collection[str], size: str) -> None:
+    def __init__(
+        self, names: Collection[str], size: str, named: Callable[[], Collection[str]] = tuple
+    ) -> None:
         labels = (*names, UNKNOWN)
         self.offset = 0.0
         self.vetoes: Counter[str] = Counter(dict.fromkeys(VETOES, 0))
         self.blocked: Counter[str] = Counter(dict.fromkeys(labels, 0))
         self.round_trips = Histogram(ROUND_TRIPS)
+        self.tenants = TenantTally(_KINDS, named)
         self._names = frozenset(names)
         self._counts: dict[tuple[str, str, str], _Counts] = {}
         # What `figures` has returned so far, by class.
@@ -91,6 +98,9 @@ class Tally:
             counts.wait.observe(self._waited(delivery, context.fence))
         elif not number % _SHARE:
             counts.wait.observe(self._waited(delivery, context.fence), _SHARE)
+        if delivery.tenant is not None:
+            waited = self._waited(delivery, context.fence)
+            self.tenants.started(delivery.tenant, attempt.size, waited)
         if delivery.waited:
             counts.lock_wait.observe(delivery.waited / 1e6)
 
@@ -109,6 +119,8 @@ class Tally:
         attempt.tallied = None
         counts.finished[outcome] = counts.finished.get(outcome, 0) + 1
         counts.crashed += crashed
+        if attempt.delivery.tenant is not None:
+            self.tenants.finished(attempt.delivery.tenant, outcome, usage)
         if usage is None or usage.wall is None:
             return
         counts.ended = number = counts.ended + 1
@@ -121,11 +133,8 @@ class Tally:
         """Note by how much the corrected clock is ahead of the server's clock."""
         self.offset = seconds
 
-    def figures(self) -> dict[str, dict[int, int]]:
-        """Return the vector of each class with what was counted since the last call.
-
-        See `nonet.rules.figures`. One thread calls this.
-        """
+    def figures(self) -> Counted:
+        """Return what was counted since the last call. One thread calls this."""
         by_task: dict[str, list[_Counts]] = {}
         for counts in list(self._counts.values()):
             by_task.setdefault(counts.task, []).append(counts)
@@ -139,7 +148,7 @@ class Tally:
             if more := vector(ends, waits.counts, runs.counts, reported):
                 reported.update(more)
                 found[task] = more
-        return found
+        return Counted(found, *self.tenants.figures())
 
     def samples(self) -> Iterator[Sample]:
         """Yield all counts as samples of metrics."""
@@ -181,6 +190,8 @@ class Tally:
         The entry id is the time at which it was added (ms and µs). The fence is the time of the
         fetch (µs).
         """
+        if delivery.runnable_since:
+            return (fence - delivery.runnable_since) / 1e6
         milliseconds, _, rest = delivery.entry.partition("-")
         waited = (fence - 1000 * int(milliseconds) - int(rest)) / 1e6
         if self.offset and f"{milliseconds}{rest:0>3}" != delivery.gen:

@@ -96,7 +96,10 @@ class Worker:
         self._on_ordered: Callable[[], None] = lambda: None
         self._described_last: dict[str, Any] = {}
         self._children = Children(settings, parts.broker.url, parts.client.middlewares)
-        self._tally = Tally(parts.registry.versions(), str(size))
+        self._tally = Tally(
+            *(parts.registry.versions(), str(size)),
+            named=lambda: parts.client.live_config.named_tenants,
+        )
         leases = self._leases = self._make_leases()
         self._watchdog = Watchdog(
             leases,
@@ -115,6 +118,7 @@ class Worker:
         self._about = About(
             *(parts.registry, self._described, self._lag.longest, self._child_pids),
             keys=parts.client.cipher.digest,
+            tenants=self._tally.tenants.running,
         )
         leases.ask(self._about.say)
         leases.count(self._tally.figures, self._tally.note_offset)

@@ -14,7 +14,7 @@ from nonet.rules.figures import RESOLUTIONS
 from nonet.stores.connection.redis import script
 from nonet.stores.namespace.history import History
 from nonet.stores.queue.broker import Broker
-from nonet.stores.queue.leases import Leases
+from nonet.stores.queue.leases import Counted, Leases
 
 WORKER = "small-a"
 Row = dict[str, dict[int, int]]
@@ -27,8 +27,8 @@ class Counts:
         self.rows: list[Row] = []
         self.offset = -1.0
 
-    def take(self) -> Row:
-        return self.rows.pop(0) if self.rows else {}
+    def take(self) -> Counted:
+        return Counted(self.rows.pop(0) if self.rows else {})
 
     def note(self, offset: float) -> None:
         self.offset = offset

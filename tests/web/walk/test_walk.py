@@ -30,6 +30,7 @@ PAGES = {
     "w": "workers",
     "l": "locks",
     "i": "limits",
+    "n": "tenants",
     "s": "schedules",
     "p": "pipelines",
     "y": "delayed",

@@ -69,16 +69,16 @@ def _row(item: ClassFigures) -> Mapping[str, Any]:
         "per_min": f"{item.ended_per_minute:.3g}",
         "failed": item.total.failed,
         "retried": item.total.retried,
-        "wait_50_95_99_%": _times(item.total.wait),
-        "run_50_95_99_%": _times(item.total.run),
+        "wait_50_95_99_%": times_in_words(item.total.wait),
+        "run_50_95_99_%": times_in_words(item.total.run),
     }
 
 
-def _times(times: Times) -> str:
+def times_in_words(times: Times) -> str:
     """Return three percentiles in one column, so that a row fits 80 columns.
 
     >>> from nonet.rules.figures import Times
-    >>> _times(Times(0.0042, 1.25, 300)), _times(Times())
+    >>> times_in_words(Times(0.0042, 1.25, 300)), times_in_words(Times())
     ('4.2ms 1.2s 5min', '')
     """
     known = (times.p50, times.p95, times.p99)

@@ -12,9 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator,
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple, TypeAlias
-
-import msgspec
+from typing import Any, TypeAlias
 
 from nonet.base.keys import prefix
 from nonet.messages.encryption import NO_KEYS, Cipher
@@ -24,11 +22,11 @@ from nonet.rules.figures import (
     class_figures,
     figures_of,
     merged,
-    resolution_for,
 )
 from nonet.rules.pace import Pace, pace_of
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.namespace.slots import Slots, read_slots
 from nonet.stores.queue.places import TaskFilter, readable
 from nonet.stores.queue.workers import worker_names
 from nonet.tasks.handles import EndedTask
@@ -38,7 +36,6 @@ _LISTS = {"ended:done": ("done", "cancelled"), "ended:failed": ("dead", "expired
 FAILED = _LISTS["ended:failed"]
 STATES = tuple(state for states in _LISTS.values() for state in states)
 _COLUMNS, _SHORT = 9, 3
-_FLAT = msgspec.msgpack.Decoder(list[int])
 # Lines that are read at once; a failure has up to 5 kB.
 _PAGES = {"ended:done": 1000, "ended:failed": 100}
 # How many tasks a page examines.
@@ -144,15 +141,6 @@ class EndedPage:
     searched: int
     total: int
     cursor: str = ""
-
-
-class _Slots(NamedTuple):
-    """Vectors by class and begin of their slot; `first` is the begin of the first slot."""
-
-    classes: dict[str, dict[datetime, dict[int, int]]]
-    first: datetime
-    now: datetime
-    seconds: int
 
 
 class History:
@@ -285,10 +273,11 @@ class History:
         Raises:
             ServerUnreachableError: Redis does not answer.
         """
-        found = await self._slots(since, task)
+        found = await self._slots(since)
         return [
             class_figures(name, slots, found.first, found.now, found.seconds)
-            for name, slots in sorted(found.classes.items())
+            for name, slots in sorted(found.vectors.items())
+            if task in (None, name, name.rpartition(":")[2])
         ]
 
     async def pace(self, *, since: timedelta = timedelta(minutes=2)) -> Pace:
@@ -297,8 +286,8 @@ class History:
         Raises:
             ServerUnreachableError: Redis does not answer.
         """
-        found = await self._slots(since, None)
-        return pace_of(found.classes, found.now)
+        found = await self._slots(since)
+        return pace_of(found.vectors, found.now)
 
     async def minutes(self, *, since: timedelta) -> list[SlotFigures]:
         """Return the figures of all classes together, for each slot that has some, oldest first.
@@ -307,33 +296,13 @@ class History:
             ServerUnreachableError: Redis does not answer.
         """
         slots: dict[datetime, list[dict[int, int]]] = {}
-        for of_class in (await self._slots(since, None)).classes.values():
+        for of_class in (await self._slots(since)).vectors.values():
             for at, vector in of_class.items():
                 slots.setdefault(at, []).append(vector)
         return [SlotFigures(at, figures_of(merged(slots[at]))) for at in sorted(slots)]
 
-    async def _slots(self, since: timedelta, task: str | None) -> _Slots:
-        resolution = resolution_for(since)
-        slot, span = resolution.slot, min(since.total_seconds(), resolution.kept)
-        set_by = await correction(self._client, self._prefix)
-        now = await logical_now(self._client, self._prefix)
-        last = int(now.timestamp()) // slot
-        numbers = range(last - int(span) // slot, last + 1)
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
-            for number in numbers:
-                pipe.hgetall(f"{self._prefix}figures:{slot}:{number}")
-            slots = await pipe.execute(raise_on_error=False)
-        by_class: dict[str, dict[datetime, dict[int, int]]] = {}
-        for number, fields in zip(numbers, slots, strict=True):
-            if isinstance(fields, Exception):  # of a wrong type: the next report replaces the key
-                continue
-            at = instant(number * slot * 1_000_000) - set_by
-            for name, packed in fields.items():
-                found = name.decode(errors="replace")
-                if task in (None, found, found.rpartition(":")[2]):
-                    by_class.setdefault(found, {})[at] = _vector(packed)
-        first = instant(numbers[0] * slot * 1_000_000) - set_by
-        return _Slots(by_class, first, now - set_by, slot)
+    async def _slots(self, since: timedelta) -> Slots:
+        return await read_slots(self._client, self._prefix, "figures", since)
 
     async def _newest(
         self, lists: Sequence[str], set_by: timedelta, after: Positions
@@ -461,14 +430,6 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta, cipher: Ciph
         life=submitted or ended,
         envelope=envelope,
     )
-
-
-def _vector(packed: bytes) -> dict[int, int]:
-    try:
-        flat = _FLAT.decode(packed)
-    except msgspec.DecodeError:  # of a foreign client
-        return {}
-    return dict(zip(flat[::2], flat[1::2], strict=False))
 
 
 def _time(microseconds: str, set_by: timedelta) -> datetime | None:

@@ -52,6 +52,20 @@ class Said(Struct, frozen=True):
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
+class Counted(Struct, frozen=True):
+    """What a worker has counted, as vectors: see `nonet.rules.figures`.
+
+    Attributes:
+        classes: by name.
+        tenants: by name; first those that the configuration names, then by their tasks.
+        named: how many of these the configuration names.
+    """
+
+    classes: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    tenants: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    named: int = 0
+
+
 class Leases:
     """Renews leases and the registration of a worker, synchronously.
 
@@ -82,11 +96,11 @@ class Leases:
         self._say: Callable[[], Said] = lambda: Said(info)
         self._said = Said(info)
         self._counts: Counter[str] = Counter()
-        self._count: Callable[[], Mapping[str, Mapping[int, int]]] = dict
+        self._count: Callable[[], Counted] = Counted
         self._note_offset: Callable[[float], None] = lambda _: None
         # Number of the last report of figures, and its arguments until Redis has answered.
         self._report = 0
-        self._unanswered: tuple[str | bytes, ...] = ()
+        self._unanswered: tuple[str | bytes | int, ...] = ()
 
     def ask(self, say: Callable[[], Said]) -> None:
         """Set the function that returns the report; each beat calls it in the watchdog thread."""
@@ -94,14 +108,13 @@ class Leases:
 
     def count(
         self,
-        count: Callable[[], Mapping[str, Mapping[int, int]]],
+        count: Callable[[], Counted],
         note_offset: Callable[[float], None],
     ) -> None:
         """Set the functions of `add_figures`; each beat calls them in the watchdog thread.
 
         Args:
-            count: returns what was counted of each class since its last call, see
-                `nonet.rules.figures`.
+            count: returns what was counted since its last call.
             note_offset: gets the seconds by which the corrected clock is ahead of the server's.
         """
         self._count, self._note_offset = count, note_offset
@@ -160,15 +173,17 @@ class Leases:
         They are the same until `add_figures` had an answer.
         """
         if not self._unanswered:
-            rows = self._count()
+            counted = self._count()
+            rows = (*counted.classes.items(), *counted.tenants.items())
             if not rows:
                 return ()
             self._report += 1
             packed = (
                 (name, msgpack.encode([part for pair in row.items() for part in pair]))
-                for name, row in rows.items()
+                for name, row in rows
             )
-            self._unanswered = tuple(part for row in packed for part in row)
+            pairs = (part for row in packed for part in row)
+            self._unanswered = (len(counted.classes), counted.named, *pairs)
         return (self._head[0], self._report, *self._unanswered)
 
     def close(self) -> None:

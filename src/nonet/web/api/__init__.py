@@ -20,6 +20,7 @@ _RESOURCES = (
     "history",
     "locks",
     "limits",
+    "tenants",
     "schedules",
     "pipelines",
     "delayed",

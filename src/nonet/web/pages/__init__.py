@@ -16,6 +16,7 @@ _PAGES = (
     "workers",
     "locks",
     "limits",
+    "tenants",
     "schedules",
     "pipelines",
     "delayed",

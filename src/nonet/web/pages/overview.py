@@ -52,6 +52,8 @@ async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
     """Show the overview."""
     found = await shown.overview(site, who)
     pauses = await pauses_of(site)
+    live = site.nonet.client.live_config
+    await live.refresh()
     return render(
         request,
         "overview.html",
@@ -62,6 +64,7 @@ async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
         letters=await _letters(site) if found.sql in ("", "current", "ahead") else None,
         hour=await hour(site),
         table_minutes=_TABLE_MINUTES,
+        tenants_by=live.tenants_by,
     )
 
 

@@ -52,6 +52,7 @@ NAVIGATION = (
     Item("workers", "Workers", "w"),
     Item("locks", "Locks", "l"),
     Item("limits", "Limits", "i"),
+    Item("tenants", "Tenants", "n"),
     Item("schedules", "Schedules", "s"),
     Item("pipelines", "Pipelines", "p"),
     Item("delayed", "Delayed", "y"),

@@ -1,0 +1,137 @@
+"""``task-run tenants``: what each tenant has, gets and is due."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.cli.commands.figures import times_in_words
+from nonet.cli.durations import duration
+from nonet.cli.options import Json
+from nonet.cli.output import cell, clear_screen, print_json, print_line, print_rows
+from nonet.cli.target import Target, operation
+from nonet.daemon.service import ExitCode, until_signal
+from nonet.rules.tenants import ORDERS, sorted_by, tenant_label
+
+if TYPE_CHECKING:
+    from nonet.app import Nonet
+    from nonet.rules.tenants import TenantFigures, TenantTable
+
+_HOUR = timedelta(hours=1)
+_REFRESH_SECONDS = 2.0
+_LEAST = ("memory_gib_s", "cpu_s", "retried", "started", "weight", "wait_50_95_99_%", "live")
+
+
+@operation
+async def tenants(
+    target: Target,
+    since: Annotated[
+        timedelta | None,
+        typer.Option(
+            parser=duration,
+            metavar="AGE",
+            help="Count the past of this long until now: at most 48h.",
+            show_default="1h",
+        ),
+    ] = None,
+    sort: Annotated[
+        str,
+        typer.Option(metavar="|".join(ORDERS), help="What comes first."),
+    ] = "tasks",
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it anew every 2 seconds, until Ctrl-C.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Show what each tenant has, and how much of the workers it gets and is due.
+
+    Now: 'live' tasks have not ended, 'waiting' ones wait for the turn of their tenant, the oldest
+    of them for so long, and 'running' counts attempts. 'used %' is the part of all starts of the
+    last 5 minutes that were of the tenant, and 'due %' the part that its weight gives it among
+    those that had tasks.
+    Since AGE: attempts started, tasks failed for good, attempts retried, how long tasks
+    waited (half, 95 % and 99 % waited less), and CPU time and memory of attempts in child
+    processes: peak memory of the process x duration.
+    Tenants that the configuration names come first, then those with most tasks. 100 are shown;
+    '(others)' adds up all beyond. '(none)' are tasks without a tenant.
+
+    Exit codes: 0 shown, 3 Redis unreachable.
+
+    \b
+    task-run tenants --sort behind
+    task-run tenants --since 1d --json
+    """
+    if sort not in ORDERS:
+        raise ConfigurationError(f"--sort {sort}: must be one of {', '.join(ORDERS)}")
+    async with target.observer() as nonet:
+        if watch:
+            await until_signal(_watch(nonet, since or _HOUR, sort, as_json))
+        else:
+            _print(await _read(nonet, since or _HOUR), sort, as_json)
+    return ExitCode.OK
+
+
+async def _read(nonet: Nonet, since: timedelta) -> TenantTable:
+    from nonet.operate.tenants import tenant_table
+
+    return await tenant_table(nonet.stores.tenants, nonet.client.live_config, since=since)
+
+
+async def _watch(nonet: Nonet, since: timedelta, sort: str, as_json: bool) -> None:
+    while True:
+        try:
+            found = await _read(nonet, since)
+        except ServerUnreachableError as error:
+            typer.echo(f"{error}; trying again", err=True)
+        else:
+            if not as_json:
+                clear_screen()
+            _print(found, sort, as_json)
+        await asyncio.sleep(_REFRESH_SECONDS)
+
+
+def _print(found: TenantTable, sort: str, as_json: bool) -> None:
+    items = sorted_by(found.items, sort)
+    if as_json:
+        print_json({"by": found.by, "since": found.since, "items": items})
+        return
+    nothing = (
+        f"no tenant has tasks, by {found.by}"
+        if found.by
+        else "nothing tells tenants apart: configure 'fairness' or 'ceilings: tenants'"
+    )
+    print_rows([_row(item) for item in items], False, nothing, least=_LEAST)
+    if items:
+        print_line(f"by {found.by or 'nothing now'}, since {cell(found.since)}", err=True)
+
+
+def _row(item: TenantFigures) -> Mapping[str, Any]:
+    return {
+        "tenant": tenant_label(item.name),
+        "weight": None if item.weight is None else f"{item.weight:g}",
+        "live": item.live,
+        "waiting": item.waiting,
+        "oldest_seconds": item.oldest_seconds,
+        "running": item.running,
+        "used_%": _percent(item.share_used),
+        "due_%": _percent(item.share_due),
+        "started": item.started,
+        "failed": item.failed,
+        "retried": item.retried,
+        "wait_50_95_99_%": times_in_words(item.wait),
+        "cpu_s": None if item.cpu_seconds is None else f"{item.cpu_seconds:.3g}",
+        "memory_gib_s": _gib(item.memory_byte_seconds),
+    }
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.3g}"
+
+
+def _gib(byte_seconds: float | None) -> str | None:
+    return None if byte_seconds is None else f"{byte_seconds / 2**30:.3g}"

@@ -1,0 +1,229 @@
+"""What each tenant has, gets and is due. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from nonet.base.streams import Size
+from nonet.rules.fairness import NOBODY, OTHERS
+from nonet.rules.figures import Times, figures_of, merged, started_in, sums_of
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLoad:
+    """What a tenant has now.
+
+    Attributes:
+        live: its tasks that have not ended; None: not counted, as for tasks without a tenant.
+        waiting: those of them that wait in its lists, by size; None: tenants share no stream, or
+            it is one of the others.
+        oldest: age in seconds of the oldest of these; None: none waits.
+        running: attempts that workers run.
+        tenants: how many it stands for.
+    """
+
+    live: int | None = None
+    waiting: Mapping[str, int] | None = None
+    oldest: float | None = None
+    running: int = 0
+    tenants: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Parts of the starts of all tenants in the last minutes, from 0 to 1.
+
+    Attributes:
+        used: what the tenant has started.
+        due: what its weight gives it among those that had tasks.
+    """
+
+    used: float
+    due: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantFigures:
+    """The figures of one tenant; those of the past are of the time since `TenantTable.since`.
+
+    Attributes:
+        name: empty: the tasks that have no tenant; ``(others)``: all tenants beyond a number.
+        weight: its weight; None: tenants share no stream, or these are the others.
+        live: its tasks that have not ended; None for tasks without a tenant.
+        waiting: those that wait for its turn, without delayed ones and those that wait for locks;
+            None: tenants share no stream, or these are the others.
+        oldest_seconds: age of the oldest of these; None: none waits.
+        running: attempts that workers ran at their last beats.
+        share_used: its part of all starts of the last minutes, from 0 to 1; None: none started, or
+            tenants share no stream.
+        share_due: the part that its weight gives it among those that had tasks.
+        started: attempts that began.
+        ended: tasks that a worker ended, in whatever state.
+        failed: those of them that are dead or expired.
+        retried: attempts that failed, or whose process died, and were followed by another one.
+        wait: how long tasks were runnable before a worker fetched them.
+        cpu_seconds: CPU time of attempts in child processes; None: there were none.
+        memory_byte_seconds: peak memory of the child process by duration, summed over these.
+    """
+
+    name: str
+    weight: float | None
+    live: int | None
+    waiting: int | None
+    oldest_seconds: float | None
+    running: int
+    share_used: float | None
+    share_due: float | None
+    started: int
+    ended: int
+    failed: int
+    retried: int
+    wait: Times
+    cpu_seconds: float | None
+    memory_byte_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TenantTable:
+    """The tenants of a namespace.
+
+    Attributes:
+        by: what tells them apart: ``vo``, ``class`` or ``label:NAME``; empty: nothing does.
+        since: begin of the time of the past figures; until now.
+        share_seconds: over how long shares are compared.
+        items: first the tenants that the configuration names, then by their tasks.
+    """
+
+    by: str
+    since: datetime
+    share_seconds: float
+    items: tuple[TenantFigures, ...]
+
+
+ORDERS = {
+    "tasks": "most tasks",
+    "name": "name",
+    "live": "most live",
+    "waiting": "most waiting",
+    "oldest": "oldest first",
+    "running": "most running",
+    "behind": "furthest behind its share",
+    "failed": "most failed",
+    "cpu": "most CPU time",
+    "memory": "most memory",
+}
+"""How tenants can be sorted: ``tasks`` is the order of `TenantTable.items`."""
+
+
+def sorted_by(items: Iterable[TenantFigures], by: str) -> list[TenantFigures]:
+    """Sort tenants by one of `ORDERS`; the others are the last."""
+    keys: Mapping[str, Callable[[TenantFigures], Any]] = {
+        "tasks": lambda item: 0,
+        "name": lambda item: item.name,
+        "live": lambda item: -(item.live or 0),
+        "waiting": lambda item: -(item.waiting or 0),
+        "oldest": lambda item: -(item.oldest_seconds or 0),
+        "running": lambda item: -item.running,
+        "behind": lambda item: (item.share_used or 0) - (item.share_due or 0),
+        "failed": lambda item: -item.failed,
+        "cpu": lambda item: -(item.cpu_seconds or 0),
+        "memory": lambda item: -(item.memory_byte_seconds or 0),
+    }
+    return sorted(items, key=lambda item: (item.name == OTHERS, keys[by](item)))
+
+
+def tenant_label(name: str) -> str:
+    """Return how a tenant is shown."""
+    return name or NOBODY
+
+
+def due(
+    starts: float, wanted: Mapping[str, float], weights: Mapping[str, float]
+) -> dict[str, float]:
+    """Divide starts by weights; what a tenant does not want is for the others.
+
+    Args:
+        wanted: by tenant, how many starts it could have used.
+        weights: by tenant.
+
+    >>> due(100, {"a": 1000, "b": 1000, "c": 10}, {"a": 2, "b": 1, "c": 1})
+    {'c': 10, 'a': 60.0, 'b': 30.0}
+    """
+    found: dict[str, float] = {}
+    left, unserved = starts, {name for name, number in wanted.items() if number > 0}
+    while unserved:
+        each = left / sum(weights[name] for name in unserved)
+        served = {name for name in unserved if wanted[name] <= each * weights[name]}
+        if not served:
+            return found | {name: each * weights[name] for name in sorted(unserved)}
+        found |= {name: wanted[name] for name in sorted(served)}
+        left -= sum(wanted[name] for name in served)
+        unserved -= served
+    return found
+
+
+def shares(
+    vectors: Mapping[str, Mapping[int, int]],
+    loads: Mapping[str, TenantLoad],
+    weights: Mapping[str, float],
+) -> dict[str, Share]:
+    """Compare what tenants have started with what they were due, by tenant.
+
+    A tenant could have used as many starts as it had, and as many as it has tasks that wait. Each
+    size of workers is divided by itself. Empty if nothing was started.
+
+    Args:
+        vectors: what was counted in the last minutes.
+        weights: of each tenant in `vectors` or `loads`.
+    """
+    names = sorted({*vectors, *loads})
+    used, earned = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    for size in Size:
+        started = {name: sums_of(vectors.get(name, {})).get(f"started:{size}", 0) for name in names}
+        waiting = {name: (load.waiting or {}).get(size, 0) for name, load in loads.items()}
+        wanted = {name: started[name] + waiting.get(name, 0) for name in names}
+        for name, number in due(sum(started.values()), wanted, weights).items():
+            earned[name] += number
+        for name, number in started.items():
+            used[name] += number
+    total = sum(used.values())
+    if not total:
+        return {}
+    return {name: Share(used[name] / total, earned[name] / total) for name in names}
+
+
+def tenant_figures(
+    name: str,
+    load: TenantLoad,
+    vectors: Iterable[Mapping[int, int]],
+    weight: float | None,
+    share: Share | None,
+) -> TenantFigures:
+    """Return the figures of one tenant.
+
+    Args:
+        vectors: what was counted of it, by slots.
+    """
+    total = merged(vectors)
+    figures, sums = figures_of(total), sums_of(total)
+    cpu, memory = sums.get("cpu_ms"), sums.get("mib_seconds")
+    return TenantFigures(
+        name=name,
+        weight=weight,
+        live=load.live,
+        waiting=None if load.waiting is None else sum(load.waiting.values()),
+        oldest_seconds=load.oldest,
+        running=load.running,
+        share_used=share.used if share else None,
+        share_due=share.due if share else None,
+        started=started_in(total),
+        ended=figures.ended,
+        failed=figures.failed,
+        retried=figures.retried,
+        wait=figures.wait,
+        cpu_seconds=None if cpu is None else cpu / 1000,
+        memory_byte_seconds=None if memory is None else float(memory * 2**20),
+    )

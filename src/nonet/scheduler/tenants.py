@@ -1,0 +1,70 @@
+"""The metrics of tenants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from nonet.client.live import LiveConfig
+from nonet.operate.tenants import tenant_table
+from nonet.rules.figures import figures_of, started_in, sums_of
+from nonet.rules.tenants import TenantFigures, TenantTable, tenant_label
+from nonet.stores.namespace.tenants import SHARE_TIME, Tenants
+from nonet.telemetry.metrics import Sample
+
+# Each has sixteen series.
+_MOST = 50
+
+
+class TenantCensus(NamedTuple):
+    """What metrics show of tenants.
+
+    Attributes:
+        table: what they have, and their last minutes.
+        totals: what workers have counted since Redis was empty, as vectors.
+    """
+
+    table: TenantTable
+    totals: Mapping[str, Mapping[int, int]]
+
+
+async def take_census(store: Tenants, live_config: LiveConfig) -> TenantCensus | None:
+    """Read the tenants; None while nothing tells them apart."""
+    await live_config.refresh()
+    if not live_config.tenants_by:
+        return None
+    table = await tenant_table(store, live_config, since=SHARE_TIME, most=_MOST)
+    return TenantCensus(table, await store.totals())
+
+
+def tenant_samples(census: TenantCensus) -> Iterator[Sample]:
+    """Yield the tenants as metrics."""
+    for item in census.table.items:
+        yield from _gauges(item)
+    for name, vector in census.totals.items():
+        tenant, figures, sums = (tenant_label(name),), figures_of(vector), sums_of(vector)
+        yield "nonet_tenant_started_total", tenant, started_in(vector)
+        yield "nonet_tenant_ended_total", tenant, figures.ended
+        yield "nonet_tenant_failed_total", tenant, figures.failed
+        yield "nonet_tenant_retried_total", tenant, figures.retried
+        yield "nonet_tenant_cpu_seconds_total", tenant, sums.get("cpu_ms", 0) / 1000
+        memory = sums.get("mib_seconds", 0) * 2**20
+        yield "nonet_tenant_memory_byte_seconds_total", tenant, memory
+
+
+def _gauges(item: TenantFigures) -> Iterator[Sample]:
+    tenant, wait = tenant_label(item.name), item.wait
+    oldest = None if item.waiting is None else item.oldest_seconds or 0.0
+    for name, value in (
+        ("nonet_tenant_active_tasks", item.live),
+        ("nonet_tenant_waiting_tasks", item.waiting),
+        ("nonet_tenant_oldest_age_seconds", oldest),
+        ("nonet_tenant_running_tasks", item.running),
+        ("nonet_tenant_share_used", item.share_used),
+        ("nonet_tenant_share_due", item.share_due),
+    ):
+        if value is not None:
+            yield name, (tenant,), value
+    for quantile, seconds in (("0.5", wait.p50), ("0.95", wait.p95), ("0.99", wait.p99)):
+        if seconds is not None:
+            yield "nonet_tenant_wait_seconds", (tenant, quantile), seconds

@@ -1,0 +1,70 @@
+"""Read what workers have counted by slots of time: see `nonet.rules.figures`."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import msgspec
+
+from nonet.rules.figures import resolution_for
+from nonet.stores.connection.clock import correction, instant, logical_now
+from nonet.stores.connection.redis import AsyncRedis, server_errors
+
+_FLAT = msgspec.msgpack.Decoder(list[int])
+
+
+class Slots(NamedTuple):
+    """What was counted in a time.
+
+    Attributes:
+        vectors: by name and begin of the slot.
+        first: begin of the first slot.
+        now: end of the time.
+        seconds: length of a slot.
+    """
+
+    vectors: dict[str, dict[datetime, dict[int, int]]]
+    first: datetime
+    now: datetime
+    seconds: int
+
+
+async def read_slots(client: AsyncRedis, prefix: str, key: str, since: timedelta) -> Slots:
+    """Read the slots of a time until now.
+
+    Args:
+        key: the keys are ``KEY:SECONDS:NUMBER``.
+        since: at least so long; a longer time than is kept counts as that.
+
+    Raises:
+        ServerUnreachableError: Redis does not answer.
+    """
+    resolution = resolution_for(since)
+    slot, span = resolution.slot, min(since.total_seconds(), resolution.kept)
+    set_by = await correction(client, prefix)
+    now = await logical_now(client, prefix)
+    last = int(now.timestamp()) // slot
+    numbers = range(last - int(span) // slot, last + 1)
+    async with server_errors(client), client.pipeline(transaction=False) as pipe:
+        for number in numbers:
+            pipe.hgetall(f"{prefix}{key}:{slot}:{number}")
+        slots = await pipe.execute(raise_on_error=False)
+    vectors: dict[str, dict[datetime, dict[int, int]]] = {}
+    for number, fields in zip(numbers, slots, strict=True):
+        if isinstance(fields, Exception):  # of a wrong type: the next report replaces the key
+            continue
+        at = instant(number * slot * 1_000_000) - set_by
+        for name, packed in fields.items():
+            vectors.setdefault(name.decode(errors="replace"), {})[at] = vector_of(packed)
+    first = instant(numbers[0] * slot * 1_000_000) - set_by
+    return Slots(vectors, first, now - set_by, slot)
+
+
+def vector_of(packed: bytes) -> dict[int, int]:
+    """Unpack a vector; empty if a foreign client wrote it."""
+    try:
+        flat = _FLAT.decode(packed)
+    except msgspec.DecodeError:
+        return {}
+    return dict(zip(flat[::2], flat[1::2], strict=False))

@@ -1,0 +1,222 @@
+"""The figures of tenants: what each has, what workers have counted of it, and what it was due."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from datetime import timedelta
+
+from nonet.base.keys import prefix
+from nonet.base.streams import Priority, Size
+from nonet.rules.fairness import MOST_TENANTS, OTHERS, fold, order
+from nonet.rules.figures import merged, started_in
+from nonet.rules.tenants import TenantLoad, TenantTable, shares, tenant_figures
+from nonet.stores.connection.clock import logical_now, microseconds
+from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.namespace.slots import Slots, read_slots, vector_of
+from nonet.stores.queue.places import readable
+from nonet.stores.queue.workers import reported
+
+SHARE_TIME = timedelta(minutes=5)
+"""Over how long starts are compared with what was due; whole minutes, and the current one."""
+_KEY = "figures:tenants"
+_PAGE = 1000  # tenants that one command reads
+_KINDS = ("tasks", "woken")
+
+
+class Tenants:
+    """The figures of the tenants of one namespace, over a broker's connection."""
+
+    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+        self._client = client
+        self._prefix = prefix(namespace)
+
+    async def table(
+        self,
+        by: str,
+        named: Collection[str],
+        *,
+        since: timedelta = timedelta(hours=1),
+        most: int = MOST_TENANTS,
+    ) -> TenantTable:
+        """Return the tenants that have tasks or figures, or a name in the configuration.
+
+        All commands are short, however many tenants there are.
+
+        Args:
+            by: what tells tenants apart.
+            named: the tenants that the configuration names: they come first.
+            since: count the past from at least so long ago; at most two days.
+            most: how many tenants to tell apart. The others are added up.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer.
+        """
+        past = await self._slots(since)
+        recent = past if since == SHARE_TIME else await self._slots(SHARE_TIME)
+        live, running = await self._live(), await self._running()
+        started = {name: started_in(merged(slots.values())) for name, slots in past.vectors.items()}
+        tasks = {name: live[name] + started.get(name, 0) for name in {*live, *started, *running}}
+        chosen, _ = order(named, {"": 0, **tasks}, most)
+        loads = await self._loads(chosen, live, running, tasks)
+        weights = await self._weights(loads)
+        counted = _by_tenant(past, chosen)
+        lately = {name: merged(those) for name, those in _by_tenant(recent, chosen).items()}
+        compared = shares(lately, loads, weights) if weights else {}
+        return TenantTable(
+            by=by,
+            since=past.first,
+            share_seconds=SHARE_TIME.total_seconds(),
+            items=tuple(
+                tenant_figures(
+                    *(name, load, counted.get(name, ())),
+                    weight=weights.get(name) if name != OTHERS else None,
+                    share=compared.get(name),
+                )
+                for name, load in loads.items()
+            ),
+        )
+
+    async def totals(self) -> dict[str, dict[int, int]]:
+        """Return what workers have counted of each tenant since Redis was empty, as vectors.
+
+        A tenant beyond the first 200 that the configuration does not name is one of the others.
+        """
+        async with server_errors(self._client):
+            found = await self._client.hgetall(f"{self._prefix}figures:tenants:total")
+        return {name.decode(errors="replace"): vector_of(packed) for name, packed in found.items()}
+
+    async def _slots(self, since: timedelta) -> Slots:
+        return await read_slots(self._client, self._prefix, _KEY, since)
+
+    async def _live(self) -> Counter[str]:
+        """Return how many tasks of each tenant have not ended."""
+        found: Counter[str] = Counter()
+        async with server_errors(self._client):
+            key = f"{self._prefix}active:tenants"
+            async for name, number in self._client.hscan_iter(key, count=_PAGE):
+                found[name.decode(errors="replace")] = int(number)
+        return found
+
+    async def _running(self) -> Counter[str]:
+        """Return how many attempts live workers ran at their last beats, by tenant."""
+        now = microseconds(await logical_now(self._client, self._prefix))
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            workers = await self._client.zrangebyscore(f"{self._prefix}workers", now, "+inf")
+            for worker in workers:
+                pipe.hget(f"{self._prefix}w:{worker.decode()}", "info")
+            infos = await readable(pipe)
+        found: Counter[str] = Counter()
+        for info in infos:
+            tenants = reported(info or b"").get("tenants")
+            found.update(tenants if isinstance(tenants, dict) else {})
+        return found
+
+    async def _weights(self, loads: Mapping[str, TenantLoad]) -> dict[str, float]:
+        """Return the weights of these tenants; empty: tenants share no stream."""
+        names = list(loads)
+        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+            pipe.exists(f"{self._prefix}fair")
+            pipe.hmget(f"{self._prefix}weights", ["default", *names])
+            is_shared, (default, *found) = await pipe.execute()
+        if not is_shared:
+            return {}
+        pairs = zip(names, found, strict=True)
+        # A tenant named like the others is one of them.
+        return {
+            name: float((name != OTHERS and weight) or default or 1) * loads[name].tenants
+            for name, weight in pairs
+        }
+
+    async def _loads(
+        self,
+        chosen: Collection[str],
+        live: Mapping[str, int],
+        running: Mapping[str, int],
+        tasks: Collection[str],
+    ) -> dict[str, TenantLoad]:
+        """Return what tenants have now; that of all others under one name.
+
+        Args:
+            tasks: all tenants.
+        """
+        waiting, oldest = await self._waiting(chosen)
+        found = {
+            name: TenantLoad(
+                live=live.get(name, 0) if name else None,
+                waiting=waiting.get(name, {}) if waiting is not None else None,
+                oldest=oldest.get(name),
+                running=running.get(name, 0),
+            )
+            for name in chosen
+        }
+        if "" in found and "" not in tasks and not found[""].waiting:
+            del found[""]
+        others = set(tasks) - set(chosen)
+        if others:
+            found[OTHERS] = TenantLoad(
+                live=sum(live.get(name, 0) for name in others),
+                running=sum(running.get(name, 0) for name in others),
+                tenants=len(others),
+            )
+        return found
+
+    async def _waiting(
+        self, names: Collection[str]
+    ) -> tuple[dict[str, Counter[str]] | None, dict[str, float]]:
+        """Count the tasks in the lists of tenants.
+
+        Returns:
+            Their numbers by tenant and size, None if tenants share no stream; and the age of the
+            oldest in seconds.
+        """
+        client, prefix = self._client, self._prefix
+        streams = [f"{priority}:{size}" for priority in Priority for size in Size]
+        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+            pipe.exists(f"{prefix}fair")
+            for stream in streams:
+                pipe.zmscore(f"{prefix}shares:{stream}", list(names))
+            is_shared, *scores = await readable(pipe)
+        if not is_shared:
+            return None, {}
+        lists = [
+            (name, stream, f"{prefix}share:{kind}:{stream}:{name}")
+            for stream, found in zip(streams, scores, strict=True)
+            for name, score in zip(names, found or (), strict=False)
+            if score is not None
+            for kind in _KINDS
+        ]
+        now = microseconds(await logical_now(client, prefix))
+        waiting: dict[str, Counter[str]] = {}
+        oldest: dict[str, float] = {}
+        heads = await self._heads([key for *_, key in lists])
+        for (name, stream, _), (length, since) in zip(lists, heads, strict=True):
+            waiting.setdefault(name, Counter())[stream.partition(":")[2]] += length
+            if length:
+                oldest[name] = max(oldest.get(name, 0.0), (now - (since or now)) / 1e6)
+        return waiting, oldest
+
+    async def _heads(self, keys: Iterable[str]) -> list[tuple[int, int]]:
+        """Return the length of each list, and since when (µs) its first task has waited."""
+        client = self._client
+        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.llen(key).lindex(key, 0)
+            found = await readable(pipe)
+            firsts = [(first or b"").decode().rpartition(" ") for first in found[1::2]]
+            for id, _, _ in firsts:
+                pipe.hget(f"{self._prefix}t:{id}", "due")
+            dues = await readable(pipe)
+        since = [
+            max(int(gen) if gen.isdigit() else 0, int(due) if due and due.isdigit() else 0)
+            for (_, _, gen), due in zip(firsts, dues, strict=True)
+        ]
+        return [(length or 0, at) for length, at in zip(found[::2], since, strict=True)]
+
+
+def _by_tenant(slots: Slots, chosen: Collection[str]) -> dict[str, list[Mapping[int, int]]]:
+    """Return the vectors of the tenants that are told apart, and of all others together."""
+    found: dict[str, list[Mapping[int, int]]] = {}
+    for name, vectors in fold(slots.vectors, chosen):
+        found.setdefault(name, []).extend(vectors.values())
+    return found

@@ -1,0 +1,173 @@
+"""What an operator sees of tenants: the command, the API, the page and the metrics agree."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+from acceptance.site import Site, submit_all
+from acceptance.tenant_tasks import Burns, Works
+from acceptance.test_health import Probed
+from daemons import WAIT_SECONDS, until
+from metrics_names import get
+from prometheus_client.parser import text_string_to_metric_families as parse
+from web.conftest import principal
+
+from nonet import Nonet
+from nonet.config.web_settings import WebSettings
+from nonet.web.access.access import Fixed
+from nonet.web.app import create_app
+
+CONFIG = "vos: [cms, idle]\nfairness: {by: vo, weights: {lhcb: 3}}\n"
+TASK_RUN = Path(sys.executable).with_name("task-run")
+# What both tenants have done and have when four slots are busy and the first gate was opened.
+LHCB = {"weight": 3, "live": 20, "waiting": 17, "running": 3, "started": 33, "ended": 30}
+LHCB |= {"failed": 0, "share_used": 0.75, "share_due": 0.75}
+CMS = {"weight": 1, "live": 20, "waiting": 19, "running": 1, "started": 11, "ended": 10}
+CMS |= {"failed": 2, "share_used": 0.25, "share_due": 0.25}
+METRICS = {
+    "live": "nonet_tenant_active_tasks",
+    "waiting": "nonet_tenant_waiting_tasks",
+    "running": "nonet_tenant_running_tasks",
+    "share_used": "nonet_tenant_share_used",
+    "share_due": "nonet_tenant_share_due",
+    "started": "nonet_tenant_started_total",
+    "ended": "nonet_tenant_ended_total",
+    "failed": "nonet_tenant_failed_total",
+}
+
+
+async def fair(site: Site) -> Probed:
+    """A scheduler that has published fair shares."""
+    site.settings["NONET_TASKS"] = "acceptance.tenant_tasks"
+    scheduler = Probed(site, "scheduler", "--config", site.write("tenants.yaml", CONFIG))
+    await until(lambda: site.redis.exists(site.key("fairness")), "shares are published")
+    return scheduler
+
+
+async def submit(app: Nonet, vo: str, gate: str, number: int, fails: int = 0) -> None:
+    tasks = [Works(vo, gate, fails=n < fails) for n in range(number)]
+    await submit_all(app, tasks)
+
+
+async def shown(site: Site, *options: str) -> str:
+    """What ``task-run tenants`` prints."""
+    command = [TASK_RUN, "tenants", *options]
+    environment = {**site.settings, "COLUMNS": "200"}
+
+    run = partial(subprocess.run, command, env=environment, capture_output=True, check=True)
+    return (await asyncio.to_thread(run)).stdout.decode()
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]]) -> Any:
+    """Wait for an asynchronous condition, and return what it found."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not (found := await condition()):  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+    return found
+
+
+def part(found: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that `like` has."""
+    return {name: found[name] for name in like}
+
+
+def measured(port: int) -> dict[str, dict[str, float]]:
+    """The metrics of each tenant."""
+    found: dict[str, dict[str, float]] = {}
+    samples = {
+        (sample.name, sample.labels.get("tenant")): sample.value
+        for family in parse(get(port, "/metrics")[1])
+        for sample in family.samples
+    }
+    for field, name in METRICS.items():
+        for (other, tenant), value in samples.items():
+            if other == name and tenant:
+                found.setdefault(tenant, {})[field] = value
+    return found
+
+
+async def test_all_views_of_tenants_agree(site: Site) -> None:
+    """Two tenants with weights 3:1, one of which fails: what each has, has used and was due."""
+    scheduler = await fair(site)
+    first, second = site.gate(), site.gate()
+    async with site.app() as app:
+        await app.client.live_config.refresh()
+        await submit(app, "lhcb", first, 30)
+        await submit(app, "cms", first, 10, fails=2)
+        for vo in ("lhcb", "cms"):
+            await submit(app, vo, second, 20)
+        site.worker("--concurrency", "4")
+        site.open(first)
+        web = create_app(app, WebSettings.plain(), Fixed(principal()))
+        transport = httpx.ASGITransport(web)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+
+            async def items() -> dict[str, dict[str, Any]]:
+                web.state.site.shared.forget()
+                found = (await client.get("/api/v1/tenants")).json()
+                return {item["name"]: item for item in found["items"]}
+
+            async def is_settled() -> bool:
+                found = await items()
+                return part(found["lhcb"], LHCB) == LHCB and part(found["cms"], CMS) == CMS
+
+            await eventually(is_settled)
+            found = await items()
+            assert list(found) == ["cms", "idle", "lhcb"]
+            assert found["idle"]["live"] == found["idle"]["waiting"] == 0
+            assert found["idle"]["share_due"] == 0
+            assert found["cms"]["wait"]["p50"] > 0 and found["cms"]["oldest_seconds"] > 0
+            page = (await client.get("/tenants")).text
+        by_command = json.loads(await shown(site, "--json"))
+    assert [item["name"] for item in by_command["items"]] == list(found)
+    for item in by_command["items"]:
+        like = part(item, CMS)
+        assert like == part(found[item["name"]], CMS)
+    rows = {name: row for name in found for row in page.split("<tr") if f">{name}</th>" in row}
+    assert ">17<" in rows["lhcb"] and ">33<" in rows["lhcb"] and "75 %" in rows["lhcb"]
+    assert ">19<" in rows["cms"] and ">2<" in rows["cms"] and "25 %" in rows["cms"]
+    table = {line.split()[0]: line.split() for line in (await shown(site)).splitlines()}
+    heading = table.pop("tenant")
+    assert heading[:5] == ["tenant", "weight", "live", "waiting", "oldest"]
+    assert (table["lhcb"][1:4], table["cms"][1:4]) == (["3", "20", "17"], ["1", "20", "19"])
+    wanted = {"lhcb": {name: LHCB[name] for name in METRICS}}
+    wanted["cms"] = {name: CMS[name] for name in METRICS}
+
+    def told() -> bool:
+        now = measured(scheduler.port)
+        return all(now.get(name) == of for name, of in wanted.items())
+
+    await until(told, "the metrics say the same")
+    site.open(second)
+    await site.all_ended()
+
+
+async def test_child_processes_tell_what_a_tenant_uses(site: Site) -> None:
+    """CPU time and memory are of the tenant that the record has; without a child, not known."""
+    await fair(site)
+    gate = site.gate()
+    site.open(gate)
+    async with site.app() as app:
+        await app.client.live_config.refresh()
+        await submit_all(app, [Burns()])
+        await submit(app, "lhcb", gate, 1)
+        site.worker("--concurrency", "1")
+        await site.all_ended()
+
+        async def both() -> dict[str, Any]:
+            found = json.loads(await shown(site, "--json", "--since", "2h"))["items"]
+            ended = {item["name"]: item for item in found if item["ended"]}
+            return ended if ended.keys() == {"cms", "lhcb"} else {}
+
+        found = await eventually(both)
+    assert found["cms"]["cpu_seconds"] > 0
+    assert found["cms"]["memory_byte_seconds"] > 2**20
+    assert found["lhcb"]["cpu_seconds"] is found["lhcb"]["memory_byte_seconds"] is None
