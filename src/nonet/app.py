@@ -21,7 +21,7 @@ from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, ensure_settings, load_settings
 from nonet.daemon.service import who
 from nonet.stores.queue.broker import Broker
-from nonet.stores.stores import Stores, open_stores
+from nonet.stores.stores import Stores, open_stores, stores_beside
 from nonet.tasks.execution import TaskContext
 from nonet.tasks.handles import EndedTask, Handle, R, TaskPage, TaskStatus
 from nonet.tasks.injection import Injector
@@ -113,6 +113,7 @@ class Nonet:
             adopt_structlog()
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._parts: Parts | None = None
+        self._others: dict[str, Parts] = {}
         self._pipelines: Pipelines | None = None
         self._sync: SyncNonet | None = None
         self._closing = AsyncExitStack()
@@ -161,11 +162,21 @@ class Nonet:
     async def _open(self) -> None:
         settings = self.settings
         stores = await open_stores(settings, self._closing, self.made_broker)
-        broker = stores.broker
         self.middlewares.extend(registered_middleware())
         self._closing.push_async_callback(close_middleware, self.middlewares)
+        client = self._make_client(settings, stores)
+        bind_submitter(client)
+        self._closing.callback(unbind_submitter, client)
+        self._parts = Parts(settings, self.registry, stores, client)
+        beside = _Beside(self)
+        bind_sync_submitter(beside)
+        self._closing.callback(unbind_sync_submitter, beside)
+        if self.prepares_sqlite:
+            await stores.prepare_sqlite(self.registry)
+
+    def _make_client(self, settings: Settings, stores: Stores) -> Client:
         client = Client(
-            broker,
+            stores.broker,
             self.registry,
             settings.namespace,
             message_limit=settings.message_limit,
@@ -178,16 +189,29 @@ class Nonet:
             resume_row=self._resume_row,
             workflow_ttl=settings.workflow_ttl,
             middlewares=self.middlewares,
+            beside=lambda namespace: self.parts_of(namespace).client,
+            reseal=settings.resealed,
         )
         self._closing.push_async_callback(client.aclose)
-        bind_submitter(client)
-        self._closing.callback(unbind_submitter, client)
-        self._parts = Parts(settings, self.registry, stores, client)
-        beside = _Beside(self)
-        bind_sync_submitter(beside)
-        self._closing.callback(unbind_sync_submitter, beside)
-        if self.prepares_sqlite:
-            await stores.prepare_sqlite(self.registry)
+        return client
+
+    def parts_of(self, namespace: str) -> Parts:
+        """Return what is open for a namespace on the same servers, for the framework.
+
+        It opens when it is first asked for, and closes with this application.
+
+        Raises:
+            NotBoundError: outside ``async with``.
+        """
+        home = self._opened()
+        if namespace == home.settings.namespace:
+            return home
+        if namespace not in self._others:
+            settings = home.settings.of(namespace)
+            stores = stores_beside(home.stores, settings, self._closing)
+            client = self._make_client(settings, stores)
+            self._others[namespace] = Parts(settings, self.registry, stores, client)
+        return self._others[namespace]
 
     async def _resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:
         from nonet.pipelines.burial import resume_row
@@ -204,6 +228,7 @@ class Nonet:
 
     async def _close(self) -> None:
         self._parts = self._pipelines = None
+        self._others = {}
         sync, self._sync = self._sync, None
         if sync is not None:
             sync.close()

@@ -36,7 +36,7 @@ from nonet.config.settings import Settings, ensure_settings, load_settings
 from nonet.daemon.service import who
 from nonet.stores.queue.places import UNFINISHED
 from nonet.stores.queue.sync_transport import THREADS
-from nonet.stores.stores import EMBEDDED, Stores, make_broker, start_embedded
+from nonet.stores.stores import EMBEDDED, Stores, make_broker, start_embedded, stores_beside
 from nonet.tasks.handles import EndedTask, Progress, R, TaskPage, TaskStatus
 from nonet.tasks.middleware import Middlewares, installed_middleware, registered_middleware
 from nonet.tasks.registry import Registry
@@ -451,24 +451,43 @@ class Nonet:
         closing.push_async_callback(broker.aclose)
         stores = Stores(broker, self.settings)
         closing.push_async_callback(stores.close)
-        client = Client(
-            broker,
+        client = self._make_client(self.settings, stores, closing, {})
+        client.envelopes = self._envelopes or client.envelopes
+        return _Opened(os.getpid(), client, stores, closing)
+
+    def _make_client(
+        self, settings: Settings, stores: Stores, closing: AsyncExitStack, made: dict[str, Client]
+    ) -> Client:
+        """Make the client of a namespace; it makes those of others when they are needed."""
+
+        def beside(namespace: str) -> Client:
+            with _reopening:
+                if namespace not in made:
+                    other = settings.of(namespace)
+                    made[namespace] = self._make_client(
+                        other, stores_beside(stores, other, closing), closing, made
+                    )
+                return made[namespace]
+
+        client = made[settings.namespace] = Client(
+            stores.broker,
             self.registry,
-            self.settings.namespace,
-            message_limit=self.settings.message_limit,
-            signer=self.settings.signer(),
+            settings.namespace,
+            message_limit=settings.message_limit,
+            signer=settings.signer(),
             cipher=stores.cipher,
             outbox=stores.outbox,
-            may_have_sql=self.settings.may_have_sql,
+            may_have_sql=settings.may_have_sql,
             who=who,
             dead_letters=stores.dead_letters,
-            workflow_ttl=self.settings.workflow_ttl,
+            workflow_ttl=settings.workflow_ttl,
             middlewares=self._middlewares,
             handles=self._handle,
+            beside=beside,
+            reseal=settings.resealed,
         )
-        client.envelopes = self._envelopes or client.envelopes
         closing.push_async_callback(client.aclose)
-        return _Opened(os.getpid(), client, stores, closing)
+        return client
 
 
 @dataclass(frozen=True, slots=True)

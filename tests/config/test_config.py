@@ -28,7 +28,7 @@ def refusal(text: str) -> list[str]:
         (
             "vo: []",
             "vo: unknown key 'vo', known are vos, common, vo-overrides, ceilings, fairness, "
-            "pipelines. Did",
+            "pipelines, namespaces. Did",
         ),
         ("vos: lhcb", "vos: must be a list: write [lhcb]"),
         ("vos: 5", "vos: must be a list, such as [lhcb, gridpp]; write [] for an empty one"),
@@ -64,7 +64,7 @@ def refusal(text: str) -> list[str]:
         (
             "limits: {}",
             "limits: unknown key 'limits', known are vos, common, vo-overrides, ceilings, "
-            "fairness, pipelines. Write it under common, or under a VO of vo-overrides",
+            "fairness, pipelines, namespaces. Write it under common, or under a VO of vo-overrides",
         ),
         ("ceilings: ", "ceilings: must be a mapping; write {} for an empty one"),
         (
@@ -100,7 +100,7 @@ def refusal(text: str) -> list[str]:
         (
             "tasks: {}",
             "tasks: unknown key 'tasks', known are vos, common, vo-overrides, ceilings, fairness, "
-            "pipelines. Write it under common, or under a VO of vo-overrides",
+            "pipelines, namespaces. Write it under common, or under a VO of vo-overrides",
         ),
         (
             "vo-overrides: {lhcb: {ceilings: {}}}",

@@ -20,6 +20,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     fair                    STRING  the streams whose new tasks go to lists, between blanks; exists
                                     until all lists are empty
     fairness                HASH    what the leader published: version, streams
+    routes                  HASH    tenant, or * for all others → namespace that has its tasks
+    routed                  STRING  exists while `routes` does: its version
     tasks:delayed           ZSET    id → time (µs). Delayed and dying tasks: when they are due;
                                     waiting tasks: the next check; woken tasks: the end of their
                                     reservation, or when they age; steps that wait for others: the
@@ -181,7 +183,7 @@ STRUCTURE = (
         "periodic*",
     ),
     *("startup", "quarantine*", "workers", "idle:*", "groups", "watch", "config", "limits*"),
-    *("workflows:[!w]*", "shares:*", "rested:*", "pace", "weights", "fair", "fairness"),
+    *("workflows:[!w]*", "shares:*", "rested:*", "pace", "weights", "fair", "fairness", "route*"),
     *(
         "paus*",
         "counters",
@@ -218,6 +220,7 @@ EVENT_KINDS = {
     "quarantine-discard": "entries of the quarantine were deleted",
     "quarantine-retry": "an entry of the quarantine was submitted as a task",
     "resume": "paused work was resumed",
+    "routes-published": "the configuration changed which tenants belong to which namespace",
     "schedule-pause": "a periodic entry was paused",
     "schedule-resume": "a periodic entry was resumed",
     "schedule-run": "a periodic entry was run by hand",

@@ -24,6 +24,7 @@ from nonet.client.envelopes import Envelopes
 from nonet.client.groups import Policy, check_group, open_group
 from nonet.client.live import LiveConfig
 from nonet.client.outcomes import child_result, value_of
+from nonet.client.routing import Routing
 from nonet.client.workflows import submit_workflow
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import is_id
@@ -104,12 +105,16 @@ class Client:
         workflow_ttl: seconds for which a failed workflow is kept, so that it can be resumed.
         middlewares: runs around submissions and attempts; None: nothing does.
         handles: makes the handle of a task, given its id, the client and whether it was created.
+        beside: returns the open client of another namespace; None: this program has no others.
+        reseal: see `nonet.config.settings.Settings.resealed`.
 
     Attributes:
+        namespace: its namespace.
         envelopes: creates and reads messages.
         live_config: the published configuration, which overrides attributes of classes.
         middlewares: runs around submissions and attempts.
         cipher: encrypts and decrypts the data of tasks.
+        routing: sends tasks to the namespaces of their tenants, and finds them there.
 
     Example:
         client = app.client  # programs get it from an open application
@@ -133,6 +138,8 @@ class Client:
         workflow_ttl: float = 7 * 86400,
         middlewares: Middlewares | None = None,
         handles: Callable[..., Any] = Handle,
+        beside: Callable[[str], Client] | None = None,
+        reseal: Callable[[bytes, str, str], bytes] = lambda data, id, namespace: data,
     ) -> None:
         self.broker = broker
         self.registry = registry
@@ -161,11 +168,12 @@ class Client:
         self._resume_row = resume_row
         self._handles: Callable[..., Handle[Any]] = handles
         self.cancellation: Cancellation = Cancellation(broker, outbox, may_have_sql)
-        self._namespace = namespace
+        self.namespace = namespace
+        self.routing: Routing = Routing(self, namespace, beside, reseal)
         self._is_closed = False
 
     def __repr__(self) -> str:
-        return f"Client({self._namespace!r})"
+        return f"Client({self.namespace!r})"
 
     async def aclose(self) -> None:
         """Close the connections that this client opened; it cannot be used afterwards."""
@@ -198,13 +206,11 @@ class Client:
             if trace:
                 describe_sent([submission])
             if said.transaction is not None:
-                await (await self._rows()).submit_within(said.transaction, [submission])
-                return self._handles(submission.id, self)
+                return (await self._send_within(said.transaction, [submission]))[0]
             if durable:
                 return await self.send(submission, durable=True, id_is_new=said.id is None)
-            (accepted,) = await self.broker.accept([submission])
-            handle: Handle[R] = self._handles(accepted.id, self, accepted.created)
-            return handle
+            (accepted,) = await self.accept([submission])
+            return self._handle(accepted)
 
     async def submit_many(
         self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
@@ -229,8 +235,7 @@ class Client:
             if trace:
                 describe_sent(prepared)
             if shared.transaction is not None:
-                await (await self._rows()).submit_within(shared.transaction, prepared)
-                return [self._handles(item.id, self) for item in prepared]
+                return await self._send_within(shared.transaction, prepared)
             return await self.send_many(prepared, durable, ids_are_new=ids_are_new)
 
     async def send_many(
@@ -248,19 +253,12 @@ class Client:
         """
         kept = [item for item, is_kept in zip(prepared, durable, strict=True) if is_kept]
         others = [item for item, is_kept in zip(prepared, durable, strict=True) if not is_kept]
-        made: list[bool] = []
-        if kept:
-            made = await (await self._rows()).submit(kept, ids_are_new=ids_are_new)
+        stored = iter(await self._store(kept, ids_are_new=ids_are_new) if kept else ())
         try:
-            accepted = iter(await self.broker.accept(others))
+            accepted = iter(await self.accept(others))
         except AdmissionRejected as error:
             raise error.after(len(kept)) from None
-        created = iter(made)
-        found: list[Handle[Any]] = []
-        for item, is_kept in zip(prepared, durable, strict=True):
-            answer = Accepted(item.id, next(created)) if is_kept else next(accepted)
-            found.append(self._handles(answer.id, self, answer.created))
-        return found
+        return [self._handle(next(stored if is_kept else accepted)) for is_kept in durable]
 
     async def send(
         self, submission: Submission, *, durable: bool, id_is_new: bool = False
@@ -273,11 +271,38 @@ class Client:
             id_is_new: its id was generated for this submission.
         """
         if durable:
-            rows = await self._rows()
-            (created,) = await rows.submit([submission], ids_are_new=id_is_new)
-            return self._handles(submission.id, self, created)
-        (accepted,) = await self.broker.accept([submission])
-        return self._handles(accepted.id, self, accepted.created)
+            (accepted,) = await self._store([submission], ids_are_new=id_is_new)
+        else:
+            (accepted,) = await self.accept([submission])
+        return self._handle(accepted)
+
+    async def accept(self, submissions: Sequence[Submission]) -> Sequence[Accepted]:
+        """Submit prepared tasks that are not durable, for the framework; see `Routing.accept`."""
+        return await self.routing.accept(submissions, _accept)
+
+    def _handle(self, accepted: Accepted) -> Handle[Any]:
+        client = self.routing.client(accepted.namespace)
+        return self._handles(accepted.id, client, accepted.created)
+
+    async def _store(
+        self, submissions: Sequence[Submission], *, ids_are_new: bool
+    ) -> Sequence[Accepted]:
+        """Submit durable tasks."""
+
+        async def store(client: Client, some: Sequence[Submission]) -> list[Accepted]:
+            return await (await client._rows()).submit(some, ids_are_new=ids_are_new)
+
+        return await self.routing.accept(submissions, store)
+
+    async def _send_within(
+        self, transaction: Any, submissions: Sequence[Submission]
+    ) -> list[Handle[Any]]:
+        """Submit durable tasks in a transaction of the caller."""
+
+        async def store(client: Client, some: Sequence[Submission]) -> list[Accepted]:
+            return await (await client._rows()).submit_within(transaction, some)
+
+        return [self._handle(item) for item in await self.routing.accept(submissions, store)]
 
     async def _rows(self) -> Outbox:
         if self._outbox is None:
@@ -324,6 +349,9 @@ class Client:
     async def status(self, id: str) -> TaskStatus:
         """Return the status of a task; see `Nonet.status`."""
         self._ensure_open(id)
+        return await self.routing.find(lambda client: client._status(id))
+
+    async def _status(self, id: str) -> TaskStatus:
         found = await self.results.status(id)
         if found is None and (kept := await self._kept(id)) is not None:
             return _status_of(kept)
@@ -337,15 +365,17 @@ class Client:
         """Yield the progress of a task until it ends, for the framework; see `Handle.progress`."""
         self._ensure_open(id)
         last: Progress | None = None
-        is_known = False
+        is_known, client = False, self
         while True:
-            is_live, found = await self.results.progress(id)
+            is_live, found = await client.results.progress(id)
             if not is_live:
                 try:
-                    is_live = (await self.status(id)).state in LIVE_STATES
+                    is_live = (await client._status(id)).state in LIVE_STATES
                 except NotFoundError:
                     if not is_known:
-                        raise
+                        client = await self.routing.find(lambda client: client._knowing(id))
+                        is_known = True
+                        continue
             if not is_live:  # it has ended, and its result may be gone already
                 return
             is_known = True
@@ -354,8 +384,23 @@ class Client:
                 yield found
             await sleep(_PROGRESS_SECONDS)
 
+    async def _knowing(self, id: str) -> Client:
+        """Return this client if it knows a task.
+
+        Raises:
+            NotFoundError: it does not.
+        """
+        await self._status(id)
+        return self
+
     async def recognise(self, id: str) -> Known | None:
         """Return the state of a task and the dead letter that it repeats, for the framework."""
+        found = await self._recognise(id)
+        for other in await self.routing.others() if found is None else ():
+            found = found or await other._recognise(id)
+        return found
+
+    async def _recognise(self, id: str) -> Known | None:
         found = await self.results.recognise(id)
         if found is None and (kept := await self._kept(id)) is not None:
             return Known("delayed", kept.mark)
@@ -388,13 +433,16 @@ class Client:
         self, id: str, *, details: bool = True
     ) -> tuple[Explanation, Facts | None]:
         """As `explain`, with the facts, for the framework; None: SQL alone knows the task."""
+        self._ensure_open(id)
+        return await self.routing.find(lambda client: client._explain(id, details=details))
+
+    async def _explain(self, id: str, *, details: bool) -> tuple[Explanation, Facts | None]:
         from nonet.rules.explanation import explain
         from nonet.stores.namespace.explaining import TaskFacts  # workers explain no tasks
 
-        self._ensure_open(id)
         broker = self.broker
         source = TaskFacts(
-            *(broker.client, self._namespace, broker.crash_limit, broker.lock_ttl_ms),
+            *(broker.client, self.namespace, broker.crash_limit, broker.lock_ttl_ms),
             cipher=self.cipher,
         )
         try:
@@ -419,7 +467,7 @@ class Client:
         )
 
     async def _is_led(self) -> bool:
-        leader = await Leadership(self.broker, self._namespace).leader()
+        leader = await Leadership(self.broker, self.namespace).leader()
         return leader is not None and leader.expiry > await self.broker.logical_now()
 
     @overload
@@ -441,7 +489,7 @@ class Client:
                 f"task {id}: timeout={timeout!r:.100} must be a number of seconds, or None"
             )
         try:
-            ended = await self._end_of(id, timeout)
+            ended = await self.ended(id, timeout)
         except TimeoutError:
             after = f" after {timeout:g} s" if timeout else ""
             raise TimeoutError(
@@ -450,6 +498,17 @@ class Client:
         if ended is None:
             raise ResultUnavailable(unknown_task(id))
         return value_of(id, ended, self.registry)
+
+    async def ended(self, id: str, timeout: float | None) -> Ended | None:
+        """Wait for the end of a task, wherever it is; None if it is unknown. For the framework.
+
+        Raises:
+            TimeoutError: it has not ended after so many seconds.
+        """
+        ended = await self._end_of(id, timeout)
+        for other in await self.routing.others() if ended is None else ():
+            ended = ended or await other._end_of(id, timeout)
+        return ended
 
     async def _end_of(self, id: str, timeout: float | None) -> Ended | None:
         """Wait for the end of a task; None if it is unknown.
@@ -517,14 +576,19 @@ class Client:
             return await self.results.page(selection, limit=limit, budget=budget, cursor=cursor)
         from nonet.stores.namespace.lock_board import LockBoard  # workers look at no locks
 
-        locks = LockBoard(self.broker.client, self._namespace, self.broker.lock_ttl_ms)
+        locks = LockBoard(self.broker.client, self.namespace, self.broker.lock_ttl_ms)
         return await page_of_lock(self.results, locks, lock, selection, limit)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks in whatever state they are; see `Nonet.cancel`."""
         named = [ids] if isinstance(ids, str) else ids  # a single handle is a str
         self._ensure_open(*named)
-        return await self.cancellation.cancel(named, self._who(), reason, running=True)
+        states = await self.cancellation.cancel(named, self._who(), reason, running=True)
+        unknown = [id for id, state in states.items() if not state]
+        for other in await self.routing.others() if unknown else ():
+            found = await other.cancellation.cancel(unknown, self._who(), reason, running=True)
+            states |= {id: state for id, state in found.items() if state}
+        return states
 
     async def cancel_group(self, group: str, *, reason: str = "") -> dict[str, str]:
         """Cancel the children of a group that have not ended; returns what `cancel` returns.
@@ -540,7 +604,8 @@ class Client:
             NotFoundError: the group is unknown or has been deleted.
             ServerUnreachableError: Redis does not answer. Some may be cancelled.
         """
-        return await self.cancel(await self.groups.pending(group), reason=reason)
+        pending = await self.routing.find(lambda client: client.groups.pending(group))
+        return await self.cancel(pending, reason=reason)
 
     async def cancel_not_running(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks that are queued, delayed (also for a retry) or waiting; leave others alone.
@@ -659,7 +724,11 @@ class Client:
         self._ensure_open()
         children = list(children)
         check_group(children, callback, on_failure, policy, ttl_seconds)
-        return await open_group(self, children, callback, on_failure, policy, ttl_seconds)
+
+        async def spawn(client: Client) -> str:
+            return await open_group(client, children, callback, on_failure, policy, ttl_seconds)
+
+        return await self.routing.together("group", self.registry.of(callback).name, spawn)
 
     async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
         """Submit all steps of a workflow; see `Workflow.submit`.
@@ -668,7 +737,11 @@ class Client:
             workflow: the workflow.
         """
         self._ensure_open()
-        return await submit_workflow(self, workflow, id)
+
+        async def submit(client: Client) -> WorkflowRun:
+            return await submit_workflow(client, workflow, id)
+
+        return await self.routing.together("workflow", workflow.title or "Workflow", submit)
 
     async def workflow_status(self, id: str) -> WorkflowStatus:
         """Return the state of a workflow; see `WorkflowRun.status`.
@@ -677,7 +750,7 @@ class Client:
             id: id of the workflow.
         """
         self._ensure_open()
-        return await self.workflows.status(id)
+        return await self.routing.find(lambda client: client.workflows.status(id))
 
     async def workflow_steps(self, id: str) -> list[StepStatus]:
         """Return the steps of a workflow; see `WorkflowRun.steps`.
@@ -686,7 +759,7 @@ class Client:
             id: id of the workflow.
         """
         self._ensure_open()
-        return await workflows.steps_of(self, id)
+        return await self.routing.find(lambda client: workflows.steps_of(client, id))
 
     async def workflow_ended(self, id: str, timeout: float | None = None) -> WorkflowStatus:
         """Wait for the end of a workflow; see `WorkflowRun.wait`.
@@ -695,7 +768,7 @@ class Client:
             id: id of the workflow.
         """
         self._ensure_open()
-        return await workflows.wait_for(self, id, timeout)
+        return await self.routing.find(lambda client: workflows.wait_for(client, id, timeout))
 
     async def step_result(self, id: str, place: str, timeout: float | None = None) -> Any:
         """Wait for the result of a step; see `WorkflowRun.result`.
@@ -714,7 +787,7 @@ class Client:
             id: id of the workflow.
         """
         self._ensure_open()
-        return await workflows.cancel(self, id, reason)
+        return await self.routing.find(lambda client: workflows.cancel(client, id, reason))
 
     async def resume_workflow(self, id: str) -> int:
         """Run the failed steps of a workflow again; see `WorkflowRun.resume`.
@@ -723,7 +796,7 @@ class Client:
             id: id of the workflow.
         """
         self._ensure_open()
-        return await workflows.resume(self, id)
+        return await self.routing.find(lambda client: workflows.resume(client, id))
 
     async def with_results(self, id: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         """Replace references in the arguments of a step by results, for the framework."""
@@ -760,8 +833,12 @@ class Client:
         Args:
             group: id of the group.
         """
-        ended = await self.groups.results(group)
+        ended = await self.routing.find(lambda client: client.groups.results(group))
         return [child_result(id, end, self.registry) for id, end in ended]
+
+
+async def _accept(client: Client, submissions: Sequence[Submission]) -> list[Accepted]:
+    return await client.broker.accept(submissions)
 
 
 def is_durable(task: BaseTask, transaction: Any, registry: Registry) -> bool:

@@ -60,7 +60,11 @@ async def open_group(
     policy: Policy,
     ttl_seconds: float,
 ) -> str:
-    """Open a group and submit its children; see `Client.spawn_with_callback`."""
+    """Open a group and submit its children; see `Client.spawn_with_callback`.
+
+    Raises:
+        Elsewhere: they belong to other namespaces; nothing was submitted.
+    """
     running = running_context()
     if running:
         running.ensure_lease()
@@ -88,6 +92,7 @@ async def open_group(
                 total=len(prepared),
                 callback=then,
                 on_failure=otherwise,
+                children_terms={item.terms for item in prepared},
             )
             if state != "building":
                 return group

@@ -41,6 +41,7 @@ class LiveConfig:
         pipelines: configured values by pipeline.
         tenants_by: what tells tenants apart, see `nonet.rules.fairness`.
         named_tenants: the tenants that the configuration names.
+        routes: namespaces of tenants, see `nonet.rules.routing`; empty: all are here.
         version: version of the applied document; empty: none.
         problem: why the published document is not applied; empty if it is.
         log_level: level of the log line about a new version.
@@ -51,6 +52,7 @@ class LiveConfig:
         self.pipelines: Mapping[str, PipelineConfig] = {}
         self.tenants_by: str = BY_VO
         self.named_tenants: Sequence[str] = ()
+        self.routes: Mapping[str, str] = {}
         self.version: str = ""
         self.problem: str = ""
         self.log_level: int = logging.INFO
@@ -121,6 +123,7 @@ class LiveConfig:
         self.overrides, self.version = overrides, version
         self.pipelines = read.pipelines
         self.tenants_by, self.named_tenants = read.tenants_by, read.named_tenants
+        self.routes = read.namespaces
         self.problem = self._refused = ""
         logger.log(self.log_level, "configuration applied version=%s", version)
 

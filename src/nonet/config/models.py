@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeAlias
@@ -30,6 +31,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 from nonet.base.amounts import AMOUNT, format_bytes, parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, unknown_argument
 from nonet.base.streams import Priority, Size
+from nonet.config.settings import NAMESPACE, NAMESPACE_TEXT
 from nonet.config.wording import value_reason
 from nonet.rules.fairness import BY_VO, by_problem
 from nonet.rules.limits import LimitRule, Location, read_limits, written_limits
@@ -384,6 +386,19 @@ class FairnessConfig(Section):
         return self.streams or STREAMS
 
 
+def _namespace(name: str) -> str:
+    if not re.fullmatch(NAMESPACE, name):
+        raise ValueError(f"must be {NAMESPACE_TEXT}")
+    return name
+
+
+_Namespace: TypeAlias = Annotated[
+    StrictStr,
+    AfterValidator(_namespace),
+    WithJsonSchema({"type": "string", "pattern": NAMESPACE}),
+]
+
+
 class PipelineConfig(Section):
     """``pipelines: {volumes: {workers: 40}}``: values that replace attributes of a pipeline.
 
@@ -463,6 +478,7 @@ class Config(Section):
         fairness: how tenants share the slots of a priority; None: tasks run in the order of
             their submission.
         pipelines: by pipeline; a name that no process knows has no effect.
+        namespaces: by tenant the namespace that has its tasks, ``*`` for all that are not listed.
     """
 
     vos: list[Name] = Field(default_factory=list)
@@ -471,6 +487,7 @@ class Config(Section):
     ceilings: CeilingsConfig = CeilingsConfig()
     fairness: Annotated[FairnessConfig | None, _Given] = None
     pipelines: dict[Name, PipelineConfig] = Field(default_factory=dict)
+    namespaces: dict[Name, _Namespace] = Field(default_factory=dict)
 
     @property
     def tenants_by(self) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
-from msgspec import Meta, field
+from msgspec import Meta, field, structs
 
 from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, masked, url_problem
@@ -29,10 +29,15 @@ from nonet.config.environment import (
 )
 from nonet.config.web_settings import WebSettings
 from nonet.messages.encryption import KEY_BYTES, Cipher
+from nonet.messages.resealing import resealed
 from nonet.messages.signing import Signer, parse_keys
 from nonet.rules.crashes import CRASH_LIMIT
 
 PREFIX = "NONET_"
+
+NAMESPACE = r"^[A-Za-z0-9_.-]{1,64}$"
+"""What the name of a namespace looks like."""
+NAMESPACE_TEXT = "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'"
 
 _DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 
@@ -102,6 +107,18 @@ def _slots(value: Any) -> dict[str, int]:
     return numbers
 
 
+def _names(value: Any) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    return tuple(dict.fromkeys(name for part in parts if (name := part.strip())))
+
+
+def _namespaces(value: Any) -> tuple[str, ...]:
+    names = _names(value)
+    if wrong := [name for name in names if not re.fullmatch(NAMESPACE, name)]:
+        raise ValueError(f"{wrong[0]!r:.100} must be {NAMESPACE_TEXT}")
+    return names
+
+
 def _directory(value: Any) -> Path:
     try:
         return Path(value).expanduser()
@@ -123,6 +140,8 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         db_url: SQLAlchemy URL for dead letters and durable tasks; empty: SQLite under `state_dir`.
             ``NONET_DB_URL_FILE`` names a file that holds it.
         namespace: prefix of all keys; one Redis may have several.
+        namespaces: those that a daemon serves and a command shows, if there are several; the
+            default of `namespace` is then the first. See the page "Split into namespaces".
         config: the central configuration, read by the scheduler: a file, a directory or a git
             repository (``git+https://HOST/REPOSITORY.git#BRANCH``); empty: none.
         config_poll: how often a git repository is polled.
@@ -203,12 +222,13 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         "webhook_secret",
     )
     TEXTS: ClassVar[Mapping[str, str]] = {
-        "namespace": "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'",
+        "namespace": NAMESPACE_TEXT,
         "on_overflow": "MODULE:FUNCTION, such as mypackage.scaling:start, or empty",
     }
     READERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
         "redis_url": _url,
         "db_url": _url,
+        "namespaces": _namespaces,
         "state_dir": _directory,
         "slots": _slots,
         "child_max_rss": parse_bytes,
@@ -221,7 +241,8 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
 
     redis_url: Secret = Secret(_DEFAULT_REDIS)
     db_url: Secret = Secret("")
-    namespace: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "nonet"
+    namespace: Annotated[str, Meta(pattern=NAMESPACE)] = "nonet"
+    namespaces: tuple[str, ...] = ()
     config: str = ""  # a URL may hold a token
     config_poll: Annotated[float, Meta(ge=1, le=1e6)] = 60
     tasks: tuple[str, ...] = ()
@@ -269,6 +290,11 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
     encrypt_all: bool = False
 
     def __post_init__(self) -> None:
+        if self.namespaces and self.namespace not in self.namespaces:
+            raise ValueError(
+                f"namespace ({self.namespace}) must be one of namespaces "
+                f"({', '.join(self.namespaces)}), or leave one of the two out"
+            )
         if self.encrypt_all and not self.encryption_keys.get_secret_value():
             raise ValueError("encrypt_all needs a key: set NONET_ENCRYPTION_KEYS, too")
         if self.lock_ttl >= self.lease:
@@ -281,6 +307,42 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
                 f"lock_recheck ({self.lock_recheck:g} s) must not be longer than "
                 f"lock_recheck_max ({self.lock_recheck_max:g} s)"
             )
+
+    @classmethod
+    def given(cls, **options: Any) -> dict[str, Any]:
+        """See `EnvironmentModel.given`; an option for one namespace hides the variable of many."""
+        found = super().given(**options)
+        if options.get("namespace") and not options.get("namespaces"):
+            found.pop("namespaces", None)
+        names = _names(found.get("namespaces", ()))
+        if names and not options.get("namespace") and found.get("namespace") not in names:
+            found["namespace"] = names[0]
+        return found
+
+    def of(self, namespace: str) -> Settings:
+        """Return these settings for one namespace on the same servers."""
+        return structs.replace(self, namespace=namespace, namespaces=())
+
+    def each(self) -> list[Settings]:
+        """Return these settings once for each of `namespaces`; for `namespace` if there are none.
+
+        Example:
+            >>> [one.namespace for one in plain_settings(namespaces="main,a").each()]
+            ['main', 'a']
+        """
+        return [self.of(name) for name in self.namespaces or (self.namespace,)]
+
+    def resealed(self, data: bytes, id: str, namespace: str) -> bytes:
+        """For the framework: return the message of task `id` as another namespace needs it.
+
+        Raises:
+            MalformedMessageError: it is not valid here, or this process has no key for it.
+        """
+        if not (self.signing_keys.get_secret_value() or self.encryption_keys.get_secret_value()):
+            return data  # what no key protects is the same everywhere
+        other = self.of(namespace)
+        here, there = (self.signer(), self.cipher()), (other.signer(), other.cipher())
+        return resealed(data, id, here, there, self.message_limit)
 
     @property
     def renew_interval(self) -> float:

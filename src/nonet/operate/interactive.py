@@ -123,7 +123,7 @@ async def call(
     )
     async with locks as context.fence:
         result = await _execute(task, context, injector, values, debugger)
-        await client.broker.submit(context.to_submit)
+        await client.accept(context.to_submit)
         return result
 
 

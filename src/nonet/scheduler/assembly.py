@@ -68,6 +68,7 @@ def _configuration(parts: Parts, periodic: PeriodicLoop) -> ConfigurationLoop:
         stores.limits,
         stores.ceilings,
         stores.fairness,
+        stores.routes,
         stores.publication,
         periodic.adopt,
     )

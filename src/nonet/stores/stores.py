@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.pipelines import PipelineReports
     from nonet.stores.namespace.publication import Publication
     from nonet.stores.namespace.quarantine import Quarantine
+    from nonet.stores.namespace.routes import Routes
     from nonet.stores.namespace.sessions import Sessions
     from nonet.stores.namespace.tenants import Tenants
     from nonet.stores.queue.groups import Groups
@@ -78,6 +79,21 @@ async def open_stores(
     stores = Stores(broker, settings)
     closing.push_async_callback(stores.close)
     return stores
+
+
+def stores_beside(stores: Stores, settings: Settings, closing: AsyncExitStack) -> Stores:
+    """Open the stores of the namespace in `settings` on the servers of other stores.
+
+    Args:
+        closing: closes them, before `stores` are closed.
+    """
+    broker = make_broker(settings, stores.broker.url, stores.broker.transport)
+    closing.push_async_callback(broker.aclose)
+    if not broker.transport.is_sync:
+        broker.follow()
+    made = Stores(broker, settings, stores)
+    closing.push_async_callback(made.close)
+    return made
 
 
 def make_broker(settings: Settings, url: str, transport: Transport = ASYNCIO) -> Broker:
@@ -128,6 +144,7 @@ class Stores:
 
     Args:
         broker: the open broker.
+        beside: the stores of another namespace, whose SQL database these use.
 
     Attributes:
         broker: submits tasks and delivers them to workers.
@@ -137,8 +154,9 @@ class Stores:
         ConfigurationError: there are encryption keys, but not the package `cryptography`.
     """
 
-    def __init__(self, broker: Broker, settings: Settings) -> None:
+    def __init__(self, broker: Broker, settings: Settings, beside: Stores | None = None) -> None:
         self._settings = settings
+        self._beside = beside
         self.cipher: Cipher = settings.cipher()
         self._namespace = settings.namespace
         self.broker = broker
@@ -196,6 +214,13 @@ class Stores:
         from nonet.stores.namespace.ceilings import Ceilings
 
         return Ceilings(self.broker.client, self._namespace)
+
+    @cached_property
+    def routes(self) -> Routes:
+        """Which tenants belong to other namespaces."""
+        from nonet.stores.namespace.routes import Routes
+
+        return Routes(self.broker.client, self._namespace)
 
     @cached_property
     def fairness(self) -> Fairness:
@@ -325,7 +350,8 @@ class Stores:
         database = await self._open_database()
         from nonet.stores.sql.outbox import Outbox
 
-        return Outbox(database, self.broker, self._settings.namespace)
+        settings = self._settings
+        return Outbox(database, self.broker, settings.namespace, settings.resealed)
 
     async def mirror(self) -> Mirror:
         """Copies in SQL of data that Redis may lose."""
@@ -383,6 +409,8 @@ class Stores:
         return "" if state is Schema.ABSENT and is_made_on_demand else str(state)
 
     async def _open_database(self) -> Database:
+        if self._beside is not None:
+            return await self._beside._open_database()
         if self._database is None:
             make = _make_sync_database if self.broker.transport.is_sync else _make_database
             made = await in_own_thread(partial(make, self._settings.sql_url()))

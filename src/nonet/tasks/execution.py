@@ -106,6 +106,7 @@ class TaskContext:
     _report: Reporter | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _prepare: Preparer | None = None
+    namespace: str = ""  # where it runs, for the framework; empty: in no worker
     _after_commit: Sequence[Prepared] = ()
     _workdir: Path | None = None
     _parent_dir: str | None = None

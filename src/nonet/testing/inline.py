@@ -223,6 +223,7 @@ class _NoConfig(LiveConfig):
     def __init__(self) -> None:
         self.overrides = NONE
         self.tenants_by = BY_VO
+        self.routes: dict[str, str] = {}
 
 
 class _Inline:

@@ -12,6 +12,7 @@ import pytest
 from scheduler.test_relay import relay_of
 from stores.queue.test_broker import fetch, fetch_one, make_broker, task
 from stores.queue.test_unique import task as unique_task
+from stores.sql.test_outbox import created
 
 from nonet.base.errors import AdmissionRejected
 from nonet.config.settings import Settings
@@ -416,11 +417,11 @@ class TestDurable:
     ) -> None:
         """The ceiling is asked before SQL; a row that is open already is not refused."""
         await publish(broker, {"namespace": 1})
-        assert await outbox.submit([task("a")], ids_are_new=True) == [True]
+        assert created(await outbox.submit([task("a")], ids_are_new=True)) == [True]
         with pytest.raises(AdmissionRejected):
             await outbox.submit([task("b")], ids_are_new=True)
         assert await outbox.count() == 1
-        assert await outbox.submit([task("a")], ids_are_new=False) == [False]
+        assert created(await outbox.submit([task("a")], ids_are_new=False)) == [False]
 
     async def test_a_row_that_is_refused_after_all_is_taken_back(
         self, broker: Broker, outbox: Outbox, monkeypatch: pytest.MonkeyPatch
@@ -525,7 +526,7 @@ class TestDurable:
             return await accept(submissions)
 
         monkeypatch.setattr(broker, "accept", after_the_relay)
-        assert await outbox.submit([task("a")], ids_are_new=True) == [True]
+        assert created(await outbox.submit([task("a")], ids_are_new=True)) == [True]
         assert await outbox.count() == 1
 
     async def test_what_was_accepted_is_handed_over(

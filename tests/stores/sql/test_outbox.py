@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from nonet.base.errors import ConfigurationError, LimitImpossible, ServerUnreachableError
 from nonet.stores.queue.broker import Broker, Presence
-from nonet.stores.queue.submissions import Submission
+from nonet.stores.queue.submissions import Accepted, Submission
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.outbox import Outbox, _insertion, outbox_tasks
 from nonet.tasks.locks import RateLimiter, encode_locks
@@ -61,6 +61,10 @@ async def apart(database: sql.Database) -> AsyncIterator[Outbox]:
     away = Broker(UNREACHABLE, "test", **ttls)
     yield Outbox(database, away, "test")
     await away.aclose()
+
+
+def created(accepted: list[Accepted]) -> list[bool]:
+    return [item.created for item in accepted]
 
 
 def task(id: str = "task-1", **changes: Any) -> Submission:
@@ -107,7 +111,7 @@ async def test_row_is_kept_and_marked(
     outbox: Outbox, database: sql.Database, broker: Broker
 ) -> None:
     """A submitted task is in Redis, and its row says in which epoch; closing deletes the row."""
-    assert await outbox.submit([task()], ids_are_new=False) == [True]
+    assert created(await outbox.submit([task()], ids_are_new=False)) == [True]
     epoch = await epoch_of(broker)
     assert await epochs(database) == {"task-1": epoch}
     assert await state_of(broker, "task-1") is Presence.LIVE
@@ -126,8 +130,8 @@ async def test_everything_comes_back_as_submitted(apart: Outbox) -> None:
 
 async def test_known_id_is_the_same_task(outbox: Outbox, broker: Broker) -> None:
     """Submitted twice, it has one row and is queued once."""
-    assert await outbox.submit([task()], ids_are_new=False) == [True]
-    assert await outbox.submit([task(envelope=b"other")], ids_are_new=False) == [False]
+    assert created(await outbox.submit([task()], ids_are_new=False)) == [True]
+    assert created(await outbox.submit([task(envelope=b"other")], ids_are_new=False)) == [False]
     assert await outbox.count() == 1
     assert await run_all(broker) == ["task-1"]
 
@@ -148,8 +152,8 @@ async def test_accepted_while_redis_is_away(
     apart: Outbox, outbox: Outbox, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The row is enough; the handle says new, a warning says later, and the relay finds it."""
-    assert await apart.submit([task()], ids_are_new=False) == [True]
-    assert await apart.submit([task()], ids_are_new=False) == [False]
+    assert created(await apart.submit([task()], ids_are_new=False)) == [True]
+    assert created(await apart.submit([task()], ids_are_new=False)) == [False]
     assert "stored 1 durable tasks in SQL, the relay submits them later" in caplog.text
     (found,) = await outbox.due(await epoch_of(broker), again=False, skip=0)
     assert await outbox.hand_over([found], await epoch_of(broker)) == [True]
@@ -161,7 +165,7 @@ async def test_accepted_while_redis_is_full(outbox: Outbox, redis_server: RedisS
     with redis_server.client() as client:
         client.config_set("maxmemory", 1)
         try:
-            assert await outbox.submit([task()], ids_are_new=True) == [True]
+            assert created(await outbox.submit([task()], ids_are_new=True)) == [True]
         finally:
             client.config_set("maxmemory", 0)
     assert await waiting(outbox, 1) == ["task-1"]
@@ -210,13 +214,13 @@ async def test_refusal_leaves_what_was_accepted_before(
 async def test_faster_relay_does_not_make_an_id_known(outbox: Outbox, broker: Broker) -> None:
     """A relay may find the row before its submitter asks Redis: the task is new all the same."""
     await broker.submit([task()])
-    assert await outbox.submit([task()], ids_are_new=True) == [True]
+    assert created(await outbox.submit([task()], ids_are_new=True)) == [True]
 
 
 async def test_many_are_submitted_in_pages(outbox: Outbox, broker: Broker) -> None:
     """More than a page of tasks: each has its row, and each runs."""
     many = [task(f"task-{n}") for n in range(2 * sql.PAGE_ROWS + 1)]
-    assert await outbox.submit(many, ids_are_new=True) == [True] * len(many)
+    assert created(await outbox.submit(many, ids_are_new=True)) == [True] * len(many)
     assert await outbox.count() == len(many)
     assert sorted(await run_all(broker)) == sorted(item.id for item in many)
 
@@ -319,15 +323,15 @@ async def test_mark_is_of_the_epoch_before_the_submission(
     outbox: Outbox, broker: Broker, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis emptied right after it took the task: the row is due again."""
-    submit = broker.submit
+    accept = broker.accept
 
-    async def then_flush(submissions: Sequence[Submission]) -> list[bool]:
-        made = await submit(submissions)
+    async def then_flush(submissions: Sequence[Submission]) -> list[Accepted]:
+        made = await accept(submissions)
         with redis_server.client() as client:
             client.flushall()
         return made
 
-    monkeypatch.setattr(broker, "submit", then_flush)
+    monkeypatch.setattr(broker, "accept", then_flush)
     await outbox.submit([task()], ids_are_new=True)
     assert await waiting(outbox, await epoch_of(broker)) == ["task-1"]
 

@@ -177,7 +177,7 @@ async def _wait_for(nonet: Nonet, states: Mapping[str, str], deadline: float) ->
     found = dict(states)
     for id in [id for id, state in states.items() if state == _CANCELLING]:
         try:
-            ended = await nonet.client.results.wait(id, max(0.0, deadline - time.monotonic()))
+            ended = await nonet.client.ended(id, max(0.0, deadline - time.monotonic()))
         except TimeoutError:
             continue
         found[id] = ended.state if ended else ""

@@ -42,6 +42,7 @@ from nonet.stores.namespace.fairness import Fairness, fairness_version
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.limits import Limits, limits_version
 from nonet.stores.namespace.publication import Publication
+from nonet.stores.namespace.routes import Routes, routes_version
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import TaskScheduleBase, next_after, takes_after
 from nonet.tasks.schedules.description import describe
@@ -217,6 +218,7 @@ class ConfigurationLoop:
         limits: Limits,
         ceilings: Ceilings,
         fairness: Fairness,
+        routes: Routes,
         publication: Publication,
         adopt: Callable[[list[Entry]], None],
     ) -> None:
@@ -227,6 +229,7 @@ class ConfigurationLoop:
         self._limits = limits
         self._ceilings = ceilings
         self._fairness = fairness
+        self._routes = routes
         self._publication = publication
         self._on_adopt = adopt
         self._read_at = 0.0
@@ -343,6 +346,11 @@ class ConfigurationLoop:
                 raise DeposedError
             logger.info("ceilings published: number=%d", len(ceilings))
         await self._publish_fairness(term, current.config.fairness)
+        routes = current.config.namespaces
+        if await self._routes.published() != routes_version(routes):
+            if not await self._routes.publish(term, routes, who()):
+                raise DeposedError
+            logger.info("routes published: tenants=%d", len(routes))
         if self._reported != (term, self.problem):
             if not await self._publication.report(term, self.problem, who()):
                 raise DeposedError

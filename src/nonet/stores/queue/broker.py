@@ -247,6 +247,8 @@ class Broker:
     def accept(self, submissions: Sequence[Submission]) -> Coroutine[Any, Any, list[Accepted]]:
         """Create the tasks whose ids are not known yet. Safe to repeat.
 
+        A task whose tenant belongs to another namespace is not created; its answer names that.
+
         Tasks are created in chunks of at most 500 tasks or 1 MiB, each completely or not at all.
         An error leaves the chunks before the failed one submitted.
 
@@ -261,6 +263,7 @@ class Broker:
 
         Raises:
             AdmissionRejected: `accept` would reject a chunk.
+            Elsewhere: some belong to other namespaces.
         """
         await self._submissions.check_room(submissions)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -13,7 +13,7 @@ from nonet.base.keys import prefix
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
 from nonet.stores.queue.results import Ended, ended_status, parse_ended
-from nonet.stores.queue.submissions import Submission
+from nonet.stores.queue.submissions import Elsewhere, Submission
 from nonet.tasks.handles import TaskStatus
 
 
@@ -66,8 +66,16 @@ class Groups:
         total: int,
         callback: Submission,
         on_failure: Submission | None,
+        children_terms: Iterable[str] = (),
     ) -> str:
-        """Open a group, unless an earlier attempt of the parent opened it; return its state."""
+        """Open a group, unless an earlier attempt of the parent opened it; return its state.
+
+        Args:
+            children_terms: the different terms of the children, with their tenants.
+
+        Raises:
+            Elsewhere: tasks of the group belong to other namespaces.
+        """
         failure = on_failure.spec() if on_failure else ("", "", "", b"", "", "")
         state = await self._scripts.run(
             "group_open",
@@ -78,7 +86,10 @@ class Groups:
             total,
             *callback.spec(),
             *failure,
+            *children_terms,
         )
+        if isinstance(state, list):
+            raise Elsewhere([home.decode() for home in state])
         return str(state.decode())
 
     async def seal(self, group: str, parent: str) -> str:

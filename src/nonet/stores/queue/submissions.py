@@ -84,10 +84,25 @@ class Accepted(msgspec.Struct, frozen=True):
     Attributes:
         id: id of the task, or of the other task that holds its unique key.
         created: False if the task was known before.
+        namespace: the other namespace to which its tenant belongs; nothing was created here.
+            Empty: it is in this namespace.
     """
 
     id: str
     created: bool
+    namespace: str = ""
+
+
+class Elsewhere(Exception):
+    """Tasks belong to other namespaces, by their tenants; nothing was submitted.
+
+    Attributes:
+        homes: the namespace of each task; empty: this one.
+    """
+
+    def __init__(self, homes: Sequence[str]) -> None:
+        super().__init__(f"tasks belong to {', '.join(sorted({*homes} - {''}))}")
+        self.homes: Sequence[str] = homes
 
 
 class Submissions:
@@ -116,13 +131,18 @@ class Submissions:
 
     async def check_room(self, submissions: Sequence[Submission]) -> None:
         """See `nonet.stores.queue.broker.Broker.check_room`."""
-        checked = 0
+        homes: list[str] = []
         for chunk in chunks(submissions):
             args = [part for item in chunk for part in item.arguments()]
             answer = await self._scripts.run("room", *args)
-            if answer != 1:
-                _raise_refusal(answer, checked)
-            checked += len(chunk)
+            if answer == 1:
+                homes += [""] * len(chunk)
+            elif isinstance(answer[-1], int):  # as no namespace is
+                _raise_refusal(answer, len(homes))
+            else:
+                homes += [name.decode() for name in answer]
+        if any(homes):
+            raise Elsewhere(homes)
 
     async def aclose(self) -> None:
         """Wait for calls under way."""
@@ -321,7 +341,7 @@ def submit_arguments(submissions: Iterable[Submission]) -> list[Any]:
 def _accepted(item: Submission, answer: Any) -> Accepted | None:
     """Parse the answer for one task; None: submit it alone to get its error."""
     if isinstance(answer, list):
-        return Accepted(answer[0].decode(), False)
+        return Accepted(answer[0].decode(), False, *(name.decode() for name in answer[1:]))
     return None if answer == -1 else Accepted(item.id, answer == 1)
 
 

@@ -12,14 +12,17 @@ from enum import Enum, auto
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from nonet.base.errors import NonetError, TaskTimeoutError
+from nonet.base.errors import InvalidArgumentsError, NonetError, TaskTimeoutError
 from nonet.base.streams import Size
 from nonet.client.client import Client
 from nonet.config.overrides import Effective
 from nonet.messages.message import Envelope, encode
+from nonet.rules.fairness import tenant_of
 from nonet.rules.outcomes import Cancelled, HandedBack, Lost, Outcome, shortened
+from nonet.rules.routing import away_problem, namespace_of, tenant_in
 from nonet.stores.queue.deliveries import Delivery, takes_slot
 from nonet.stores.queue.leases import Lease
+from nonet.stores.queue.submissions import Submission
 from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
 from nonet.tasks.locks import rate_limited
@@ -55,6 +58,7 @@ class AttemptContext(TaskContext):
     def serve_with(self, client: Client, message_limit: int) -> None:
         """Enable saving, submitting and reading, in the running event loop."""
         self._client = client
+        self.namespace = client.namespace
         self._limit = message_limit
         self._loop = asyncio.get_running_loop()
 
@@ -69,9 +73,23 @@ class AttemptContext(TaskContext):
     ) -> Prepared:
         # The settle of this attempt sends the task, so the submission needs no span of its own.
         with within_middleware(nullcontext()):
-            return self._client.envelopes.prepare(
+            prepared = self._client.envelopes.prepare(
                 task, options, trace=current_trace(), is_step=is_step
             )
+        if self._client.live_config.routes:
+            self._check_home(prepared)
+        return prepared
+
+    def _check_home(self, prepared: Submission) -> None:
+        """Refuse a task of a tenant in another namespace: one script settles and submits."""
+        live, labels = self._client.live_config, self.labels
+        arguments, cls = self._made_of or ({}, BaseTask)
+        vo = str(arguments.get("vo") or getattr(cls, "vo", None) or labels.get("vo") or "")
+        here = namespace_of(live.routes, tenant_of(live.tenants_by, self.name, vo, labels))
+        home = namespace_of(live.routes, tenant_in(prepared.terms))
+        if home != here:
+            problem = away_problem("task", here or self.namespace, home or self.namespace)
+            raise InvalidArgumentsError(prepared.name, [problem])
 
     async def _save(self, data: bytes) -> bool:
         if self.is_encrypted:

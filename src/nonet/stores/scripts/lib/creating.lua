@@ -1,4 +1,4 @@
--- lib/creating: needs now, records, wake, record, counting, submitting. Creates tasks of all kinds, for submit.
+-- lib/creating: needs now, routing, records, wake, record, counting, submitting. Creates tasks of all kinds, for submit.
 
 -- ARGV as a list of runs; first and past: where its pairs of id and envelope begin and end.
 local function read_runs()
@@ -8,7 +8,8 @@ local function read_runs()
     local first = at + HEAD
     at = first + 2 * count
     runs[#runs + 1] = {count = tonumber(count), name = name, stream = stream, wall = due, group = group,
-      locks = locks, terms = terms, first = first, past = at}
+      locks = locks, terms = terms, first = first, past = at,
+      home = group == '' and elsewhere(terms) or nil}  -- a group is whole in one namespace
   end
   return runs
 end
@@ -42,13 +43,21 @@ local function ask_for_all(asked, run)
   end
 end
 
+-- Answer for tasks that belong to another namespace. Ids that are known here stay known, so that nothing runs twice.
+local function send_on(run, answers)
+  for i = run.first, run.past - 1, 2 do
+    local is_known = redis.call('EXISTS', P .. 't:' .. ARGV[i], P .. 'r:' .. ARGV[i]) > 0
+    answers[#answers + 1] = is_known and 0 or {ARGV[i], run.home}
+  end
+end
+
 local function create()
   local asked = {}
   for _, run in ipairs(runs) do
-    local refusal = run.locks ~= '' and impossible(run)
+    local refusal = not run.home and run.locks ~= '' and impossible(run)
     if refusal then
       return refusal
-    elseif is_capped then
+    elseif is_capped and not run.home then
       ask_for_all(asked, run)
     end
   end
@@ -60,7 +69,7 @@ local function create()
   local answers, are_created, woken = {}, true, {}
   local is_alone = #runs == 1 and runs[1].count == 1
 
-  for _, run in ipairs(runs) do
+  local function create_run(run)
     local stream, due, i = run.stream, due_of(run.wall), run.first
     local as, before, uncreated, missing = {name = run.name, tenant = tenant_in(run.terms)}, {}, 0, {}
     for k = run.first + 1, run.past, 2 do
@@ -100,12 +109,21 @@ local function create()
       end
       count_submitted(stream, created)
     end
-    if is_alone and problem then
-      return redis.error_reply(reason_of(problem))
-    end
     if due <= now then
       local size = size_of(stream)
       woken[size] = (woken[size] or 0) + created
+    end
+    return problem
+  end
+  for _, run in ipairs(runs) do
+    if run.home then
+      send_on(run, answers)
+      are_created = false
+    else
+      local problem = create_run(run)
+      if problem and is_alone then
+        return redis.error_reply(reason_of(problem))
+      end
     end
   end
   for size, count in pairs(woken) do

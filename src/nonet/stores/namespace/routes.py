@@ -1,0 +1,50 @@
+"""The routes of a namespace: which tenants belong to another one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from nonet.base.keys import prefix
+from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+
+
+class Routes:
+    """The routes that the leader of one namespace publishes, over a broker's connection."""
+
+    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._prefix = prefix(namespace)
+        self._scripts = Scripts(client, self._prefix)
+
+    async def published(self) -> str:
+        """Return the `routes_version` that a leader published last; empty without routes."""
+        async with server_errors(self._client):
+            found = await self._client.get(f"{self._prefix}routed")
+        return found.decode() if found else ""
+
+    async def publish(self, term: str, routes: Mapping[str, str], who: str) -> bool:
+        """Replace all routes. Return False, and change nothing, if another term leads.
+
+        Args:
+            routes: namespace by tenant, see `nonet.rules.routing.namespace_of`.
+            who: the publisher, for the event stream.
+        """
+        pairs = [part for item in routes.items() for part in item]
+        version = routes_version(routes)
+        return bool(await self._scripts.run("publish_routes", term, version, who, *pairs) == 1)
+
+    async def others(self) -> list[str]:
+        """Return the other namespaces that the routes name, in alphabetical order."""
+        async with server_errors(self._client):
+            found = await self._client.hvals(f"{self._prefix}routes")
+        return sorted({name.decode() for name in found} - {self._namespace})
+
+
+def routes_version(routes: Mapping[str, str]) -> str:
+    """Identify a set of routes; empty for an empty set."""
+    if not routes:
+        return ""
+    lines = sorted(f"{tenant} {namespace}" for tenant, namespace in routes.items())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

@@ -1,0 +1,220 @@
+"""Tasks go to the namespace of their tenant, and are found there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from nonet import (
+    BaseTask,
+    ConflictError,
+    InvalidArgumentsError,
+    Nonet,
+    NotFoundError,
+    Size,
+    Workflow,
+    chain,
+)
+from nonet import sync as sync_nonet
+from nonet.client.parts import Parts
+from nonet.config.models import Config
+from nonet.config.settings import plain_settings
+from nonet.scheduler.relay import Relay
+from nonet.stores.queue.broker import Presence
+from nonet.stores.sql import database as sql
+from nonet.stores.sql.outbox import outbox_tasks
+
+KEYS = "2026:" + "a2V5" * 10 + "a2U="
+ROUTES = {"lhcb": "a", "atlas": "b", "*": "main"}
+
+
+@dataclass
+class Work(BaseTask):
+    vo: str
+    n: int = 0
+
+    size = Size.SMALL
+
+    async def execute(self) -> int:
+        return self.n
+
+
+class Kept(Work):
+    durable = True
+
+
+class Confiding(Work):
+    encrypted = True
+
+
+@pytest.fixture
+async def app(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
+    """Of namespace main, of which a and b are kept apart."""
+    settings = plain_settings(
+        redis_url=redis_url,
+        namespace="main",
+        db_url=f"sqlite:///{tmp_path}/nonet.db",
+        signing_keys=KEYS,
+        encryption_keys=KEYS,
+    )
+    nonet = Nonet(settings)
+    for cls in (Work, Kept, Confiding):
+        nonet.registry.add(cls, "routed")
+    async with nonet:
+        await route(nonet, ROUTES)
+        yield nonet
+
+
+async def route(app: Nonet, routes: dict[str, str], *namespaces: str) -> None:
+    """Publish the routes as the leader of each namespace does."""
+    document = Config(namespaces=routes).document()
+    for name in namespaces or ("main", "a", "b"):
+        parts = app.parts_of(name)
+        term = await parts.stores.leadership.lead("leader", 86_400, "{}")
+        assert term is not None
+        assert await parts.stores.routes.publish(term, routes, "ann@host 7")
+        version = f"{sorted(routes.items())}"
+        about = {"source": "here", "revision": "", "who": "ann@host 7"}
+        await parts.stores.publication.publish(term, version, document, **about)
+        await parts.client.live_config.follow(version)
+
+
+async def ids_in(parts: Parts) -> set[str]:
+    return {item.id async for item in parts.client.results.live()}
+
+
+async def test_each_task_goes_to_the_namespace_of_its_tenant(app: Nonet) -> None:
+    """Alone or in a batch; the first of a tenant asks, the next know."""
+    first = await app.submit(Work("lhcb"), id="1")
+    many = await app.submit_many(Work(vo, n) for n, vo in enumerate(["atlas", "cms", "lhcb"]))
+    again = await app.submit(Work("lhcb"), id="1")
+    assert (first.created, again.created) == (True, False)
+    assert await ids_in(app.parts_of("a")) == {"1", many[2]}
+    assert await ids_in(app.parts_of("b")) == {many[0]}
+    assert await ids_in(app.parts_of("main")) == {many[1]}
+
+
+async def test_their_messages_are_valid_there(app: Nonet) -> None:
+    """Signed and encrypted for the other namespace."""
+    (handle,) = await app.submit_many([Confiding("lhcb", 7)])
+    there = app.parts_of("a")
+    data = await there.stores.broker.client.get(f"{{a}}:b:{handle}")
+    envelope = there.client.envelopes.decrypted(there.client.envelopes.read(handle, data))
+    assert envelope.args == {"vo": "lhcb", "n": 7}
+
+
+async def test_a_task_is_found_wherever_it_is(app: Nonet) -> None:
+    """By its handle, and by its id alone."""
+    handle = await app.submit(Work("lhcb"))
+    for found in (await handle.status(), await app.status(str(handle))):
+        assert found.state == "queued"
+    assert "queued" in (await app.explain(str(handle))).text
+    with pytest.raises(TimeoutError):
+        await app.result(str(handle), timeout=0)
+    assert await app.cancel([str(handle), "nobody"]) == {handle: "cancelled", "nobody": ""}
+    with pytest.raises(NotFoundError, match="nobody"):
+        await app.status("nobody")
+
+
+async def test_a_stale_client_learns(app: Nonet) -> None:
+    """Of a tenant that was moved: new tasks go on, known ones stay where they are."""
+    old = await app.submit(Work("lhcb"), id="old")
+    await route(app, {**ROUTES, "lhcb": "b"}, "a", "b")
+    new, same = await app.submit_many(
+        [Work("lhcb").with_options(id="new"), Work("lhcb").with_options(id="old")]
+    )
+    assert (old.created, new.created, same.created) == (True, True, False)
+    assert await ids_in(app.parts_of("a")) == {"old"}
+    assert await ids_in(app.parts_of("b")) == {"new"}
+
+
+async def test_namespaces_that_disagree(app: Nonet) -> None:
+    """Two that send a task to each other are named."""
+    await route(app, {"lhcb": "b"}, "a")
+    await route(app, {"lhcb": "a"}, "b")
+    with pytest.raises(ConflictError, match="namespaces b and a disagree where tenant 'lhcb'"):
+        await app.submit(Work("lhcb"))
+
+
+async def test_a_durable_task_is_kept_for_its_namespace(app: Nonet) -> None:
+    """Its row has that namespace, in a transaction of the caller, too."""
+    first = await app.submit(Kept("lhcb"))
+    engine = sql.open_engine(app.settings.sql_url())
+    async with engine.begin() as connection:
+        second = await app.submit(Kept("atlas"), transaction=connection)
+    async with engine.begin() as connection:
+        query = sa.select(outbox_tasks.c.task_id, outbox_tasks.c.namespace)
+        rows = {row.task_id: row.namespace for row in await connection.execute(query)}
+    await engine.dispose()
+    assert rows == {first: "a", second: "b"}
+    assert await ids_in(app.parts_of("a")) == {first}
+    assert (await app.status(second)).state == "delayed"
+
+
+async def test_the_relay_moves_rows_of_a_tenant_that_was_moved(app: Nonet) -> None:
+    """To the relay there; nothing is lost or done twice."""
+    engine = sql.open_engine(app.settings.sql_url())
+    async with engine.begin() as connection:
+        handle = await app.submit(Kept("cms"), transaction=connection)
+    await engine.dispose()
+    await route(app, {"cms": "a"}, "main", "a")
+    for name in ("main", "a"):
+        parts = app.parts_of(name)
+        await Relay(parts.stores.outbox, parts.settings).tick("1")
+    assert await ids_in(app.parts_of("main")) == set()
+    assert await ids_in(app.parts_of("a")) == {handle}
+    there = app.parts_of("a")
+    data = await there.stores.broker.client.get(f"{{a}}:b:{handle}")
+    assert there.client.envelopes.read(handle, data).id == handle
+
+
+async def test_a_group_goes_where_all_of_its_tasks_belong(app: Nonet) -> None:
+    """One in two namespaces is refused, and none of its tasks exist."""
+    group = await app.client.spawn_with_callback([Work("lhcb"), Work("lhcb")], Work("lhcb"))
+    assert len(await ids_in(app.parts_of("a"))) == 2
+    await app.client.cancel_group(group)
+    assert await ids_in(app.parts_of("a")) == set()
+    with pytest.raises(InvalidArgumentsError, match="group would be in the namespaces a and main"):
+        await app.client.spawn_with_callback([Work("lhcb"), Work("cms")], Work("cms"))
+    assert await ids_in(app.parts_of("main")) == set()
+
+
+async def test_a_workflow_goes_where_all_of_its_steps_belong(app: Nonet) -> None:
+    """One in two namespaces is refused."""
+    run = await app.submit_workflow(chain(Work("lhcb"), Work("lhcb")), id="nightly")
+    assert (await run.status()).state == "running"
+    assert (await app.workflow("nightly").status()).state == "running"
+    assert len(await app.workflow("nightly").steps()) == 2
+    both = Workflow()
+    both.step(Work("lhcb"))
+    both.step(Work("atlas"))
+    with pytest.raises(InvalidArgumentsError, match="workflow would be in the namespaces a and b"):
+        await app.submit_workflow(both)
+
+
+async def test_threads_submit_to_the_namespaces_too(app: Nonet) -> None:
+    """The application for programs without an event loop is the same client."""
+
+    def program() -> tuple[str, str]:
+        with sync_nonet.Nonet(app.settings) as blocking:
+            blocking.registry.add(Work, "routed")
+            handle = blocking.submit(Work("lhcb"))
+            return handle, handle.status().state
+
+    handle, state = await asyncio.to_thread(program)
+    assert state == "queued"
+    assert await ids_in(app.parts_of("a")) == {handle}
+
+
+async def test_routes_that_end(app: Nonet) -> None:
+    """A client forgets what it knew when the configuration changes."""
+    await app.submit(Work("lhcb"))
+    await route(app, {})
+    handle = await app.submit(Work("lhcb"))
+    _, states = await app.broker.presence([handle])
+    assert states == [Presence.LIVE]
