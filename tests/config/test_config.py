@@ -73,7 +73,7 @@ def refusal(text: str) -> list[str]:
         ),
         (
             "ceilings: {stream: {}}",
-            "ceilings.stream: unknown key 'stream', known are namespace, streams, tasks, tenants, tenant-bytes, tenant-rates. ",
+            "ceilings.stream: unknown key 'stream', known are namespace, streams, tasks, tenants, ",
         ),
         *(
             (f"ceilings: {{namespace: {value}}}", "ceilings.namespace: must be ")

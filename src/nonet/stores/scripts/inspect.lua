@@ -369,7 +369,7 @@ local KINDS = {t = {'hash', report_record}, b = {'string', report_part}, l = {'s
   probe = {false, nothing}, u = {'string', report_unique}, active = {'hash', nothing},
   share = {'list', report_share}, shares = {'zset', nothing}, rested = {'zset', nothing}, pace = {'hash', nothing},
   weights = {'hash', nothing}, fair = {'string', nothing}, fairness = {'hash', nothing},
-  ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, paid = {'string', report_lasting}, duty = {'string', report_lasting}, watched = {'string', nothing}, ends = {'hash', report_lasting}, ended = {'list', nothing}, figures = {false, report_lasting},
+  ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, routes = {'hash', nothing}, routed = {'string', nothing}, paid = {'string', report_lasting}, duty = {'string', report_lasting}, watched = {'string', nothing}, ends = {'hash', report_lasting}, ended = {'list', nothing}, figures = {false, report_lasting},
   names = {'hash', report_lasting}, handed = {'set', report_lasting}, unfit = {'zset', report_lasting}, desired = {'hash', report_lasting}, mark = {'string', report_lasting},
   alerts = {'string', nothing}, web = {'string', report_lasting}, hints = {'zset', report_lasting},
   pipelines = {'hash', report_lasting}, workflows = {'zset', nothing}, edges = {'zset', nothing},
