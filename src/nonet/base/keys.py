@@ -20,7 +20,9 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     fair                    STRING  the streams whose new tasks go to lists, between blanks; exists
                                     until all lists are empty
     fairness                HASH    what the leader published: version, streams
-    routes                  HASH    tenant, or * for all others → namespace that has its tasks
+    routes                  HASH    tenant, or * for all others → namespace that has its tasks;
+                                    moved:TENANT → the same of one that was moved by hand;
+                                    came:TENANT → from where one was moved here
     routed                  STRING  exists while `routes` does: its version
     tasks:delayed           ZSET    id → time (µs). Delayed and dying tasks: when they are due;
                                     waiting tasks: the next check; woken tasks: the end of their
@@ -220,6 +222,7 @@ EVENT_KINDS = {
     "quarantine-discard": "entries of the quarantine were deleted",
     "quarantine-retry": "an entry of the quarantine was submitted as a task",
     "resume": "paused work was resumed",
+    "tenant-moved": "an operator has moved a tenant to another namespace",
     "routes-published": "the configuration changed which tenants belong to which namespace",
     "schedule-pause": "a periodic entry was paused",
     "schedule-resume": "a periodic entry was resumed",

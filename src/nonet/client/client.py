@@ -209,7 +209,7 @@ class Client:
                 return (await self._send_within(said.transaction, [submission]))[0]
             if durable:
                 return await self.send(submission, durable=True, id_is_new=said.id is None)
-            (accepted,) = await self.accept([submission])
+            (accepted,) = await self.accept([submission], ids_are_new=said.id is None)
             return self._handle(accepted)
 
     async def submit_many(
@@ -255,7 +255,7 @@ class Client:
         others = [item for item, is_kept in zip(prepared, durable, strict=True) if not is_kept]
         stored = iter(await self._store(kept, ids_are_new=ids_are_new) if kept else ())
         try:
-            accepted = iter(await self.accept(others))
+            accepted = iter(await self.accept(others, ids_are_new=ids_are_new))
         except AdmissionRejected as error:
             raise error.after(len(kept)) from None
         return [self._handle(next(stored if is_kept else accepted)) for is_kept in durable]
@@ -273,12 +273,14 @@ class Client:
         if durable:
             (accepted,) = await self._store([submission], ids_are_new=id_is_new)
         else:
-            (accepted,) = await self.accept([submission])
+            (accepted,) = await self.accept([submission], ids_are_new=id_is_new)
         return self._handle(accepted)
 
-    async def accept(self, submissions: Sequence[Submission]) -> Sequence[Accepted]:
+    async def accept(
+        self, submissions: Sequence[Submission], *, ids_are_new: bool = False
+    ) -> Sequence[Accepted]:
         """Submit prepared tasks that are not durable, for the framework; see `Routing.accept`."""
-        return await self.routing.accept(submissions, _accept)
+        return await self.routing.accept(submissions, _accept, ids_are_new=ids_are_new)
 
     def _handle(self, accepted: Accepted) -> Handle[Any]:
         client = self.routing.client(accepted.namespace)
@@ -292,7 +294,7 @@ class Client:
         async def store(client: Client, some: Sequence[Submission]) -> list[Accepted]:
             return await (await client._rows()).submit(some, ids_are_new=ids_are_new)
 
-        return await self.routing.accept(submissions, store)
+        return await self.routing.accept(submissions, store, ids_are_new=ids_are_new)
 
     async def _send_within(
         self, transaction: Any, submissions: Sequence[Submission]

@@ -14,6 +14,7 @@ from nonet.base.errors import (
     InvalidArgumentsError,
     NotFoundError,
 )
+from nonet.base.synchronous import sleep
 from nonet.rules.routing import away_problem, split_problem, tenant_in
 from nonet.stores.namespace.routes import Routes
 from nonet.stores.queue.submissions import Accepted, Elsewhere, Submission
@@ -27,8 +28,10 @@ Send = Callable[["Client", Sequence[Submission]], Awaitable[Sequence[Accepted]]]
 """Submits tasks by the client of a namespace."""
 
 # A tenant is in another namespace than this one, which is in another one than that: two leaders
-# that apply different versions of the configuration. A third hop would not help.
+# that apply different versions of the configuration. A third hop would not help; some seconds may.
 _MOST_HOPS = 2
+_MOST_ATTEMPTS = 22
+_PAUSE_SECONDS = 0.2
 # Tenants may be labels, of which there can be any number.
 _MOST_TENANTS = 10_000
 
@@ -134,8 +137,13 @@ class Routing:
             "their leaders apply different configurations; compare 'task-run config show' of both"
         )
 
-    async def accept(self, submissions: Sequence[Submission], send: Send) -> Sequence[Accepted]:
+    async def accept(
+        self, submissions: Sequence[Submission], send: Send, *, ids_are_new: bool = False
+    ) -> Sequence[Accepted]:
         """Submit tasks, each where its tenant belongs.
+
+        Args:
+            ids_are_new: all ids were generated for these submissions.
 
         Returns:
             For each task its id, whether it was created, and its namespace; empty: this one.
@@ -144,6 +152,33 @@ class Routing:
             ConflictError: namespaces disagree about a tenant.
             NonetError: as `send`; tasks of other namespaces may have been submitted before.
         """
+        if not ids_are_new and (self._known or self._home.live_config.routes):
+            known = await self._known_before(submissions)
+            if known:
+                places = [place for place in range(len(submissions)) if place not in known]
+                new = iter(await self._accept([submissions[place] for place in places], send))
+                return [known.get(n) or next(new) for n in range(len(submissions))]
+        return await self._accept(submissions, send)
+
+    async def _known_before(self, submissions: Sequence[Submission]) -> dict[int, Accepted]:
+        """Return the tasks that the namespaces know from which their tenants were moved."""
+        sources: dict[str, str] = {}
+        found: dict[int, Accepted] = {}
+        for place, item in enumerate(submissions):
+            tenant = tenant_in(item.terms)
+            if tenant not in sources:
+                home = self.client(self._home_of(item))
+                sources[tenant] = await home.routing.source_of(tenant)
+            source = sources[tenant]
+            if source and await self.client(source).results.recognise(item.id) is not None:
+                found[place] = Accepted(item.id, False, source)
+        return found
+
+    async def source_of(self, tenant: str) -> str:
+        """Return the namespace from which a tenant was moved to this one; empty: none."""
+        return await self._routes.source_of(tenant)
+
+    async def _accept(self, submissions: Sequence[Submission], send: Send) -> Sequence[Accepted]:
         if not self._known:  # fast path: nothing is routed
             accepted = await send(self._home, submissions)
             if not any(item.namespace for item in accepted):
@@ -163,14 +198,16 @@ class Routing:
         """Submit the tasks that this namespace did not take, where it says that they belong."""
         left = [place for place, item in enumerate(accepted) if item.namespace]
         done = len(accepted) - len(left)
-        for _ in range(_MOST_HOPS):
+        for attempt in range(_MOST_ATTEMPTS):
+            if attempt >= _MOST_HOPS:  # leaders apply a change of routes within two seconds
+                await sleep(_PAUSE_SECONDS)
             by_namespace: dict[str, list[int]] = {}
             for place in left:
                 self._learn(submissions[place], accepted[place].namespace)
                 by_namespace.setdefault(accepted[place].namespace, []).append(place)
             before, left = dict(enumerate(accepted)), []
             for namespace, places in by_namespace.items():
-                tasks = [self._sealed(submissions[place], namespace) for place in places]
+                tasks = [self.sealed(submissions[place], namespace) for place in places]
                 try:
                     answers = await send(self.client(namespace), tasks)
                 except AdmissionRejected as error:
@@ -204,7 +241,8 @@ class Routing:
             self._version = self._home.live_config.version
         self._known[tenant_in(submission.terms)] = "" if namespace == self._namespace else namespace
 
-    def _sealed(self, submission: Submission, namespace: str) -> Submission:
+    def sealed(self, submission: Submission, namespace: str) -> Submission:
+        """Return a task of this namespace with its message as another one needs it."""
         if namespace == self._namespace:
             return submission
         envelope = self._reseal(submission.envelope, submission.id, namespace)

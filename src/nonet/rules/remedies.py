@@ -14,6 +14,7 @@ from typing import Any
 from nonet.rules.limits import LimitAddress
 from nonet.rules.pauses import as_option
 from nonet.rules.refusal import LockHolder, Refusal
+from nonet.rules.routing import ARRIVAL
 from nonet.tasks.locks import KINDS
 
 
@@ -138,7 +139,14 @@ def of_pause(what: str) -> str:
 
     >>> of_pause("all"), of_pause("stream:normal:small")
     ('task-run resume --all', 'task-run resume --stream normal:small')
+
+    That of an arriving tenant ends by itself.
+
+    >>> of_pause("arrival:lhcb")
+    'task-run paused'
     """
+    if what.startswith(ARRIVAL):
+        return command("task-run", "paused")
     return command("task-run", "resume", *as_option(what).split(" ", 1))
 
 

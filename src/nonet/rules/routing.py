@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 OTHERS = "*"
 """The tenant in routes that stands for all that are not listed."""
+
+ARRIVAL = "arrival:"
+"""What begins `Pause.what` of an arriving tenant."""
 
 _TERM = "tenant|"
 
@@ -37,6 +42,47 @@ def tenant_in(terms: str) -> str:
     """
     lines = (line for line in terms.split("\n") if line.startswith(_TERM))
     return next((line.removeprefix(_TERM) for line in lines), "")
+
+
+class Arrival(NamedTuple):
+    """A tenant that comes from another namespace: a pause of its tasks with locks.
+
+    Attributes:
+        source: the namespace that it leaves.
+        with_delayed: its delayed tasks come, too.
+    """
+
+    tenant: str
+    source: str
+    with_delayed: bool = False
+
+    @property
+    def what(self) -> str:
+        """As `nonet.rules.pauses.Pause.what`."""
+        return f"{ARRIVAL}{self.tenant}"
+
+    @property
+    def reason(self) -> str:
+        """The reason of the pause.
+
+        >>> Arrival("lhcb", "a").reason
+        'until namespace a has none of its tasks'
+        """
+        more = ", and its delayed tasks come" if self.with_delayed else ""
+        return f"until namespace {self.source} has none of its tasks{more}"
+
+
+_REASON = re.compile(r"until namespace (\S+) has none of its tasks(, and its delayed)?")
+
+
+def arrival_of(what: str, reason: str) -> Arrival | None:
+    """Return the arrival that a pause is; None for others.
+
+    >>> arrival_of("arrival:lhcb", Arrival("lhcb", "a", True).reason)
+    Arrival(tenant='lhcb', source='a', with_delayed=True)
+    """
+    found = _REASON.match(reason) if what.startswith(ARRIVAL) else None
+    return Arrival(what.removeprefix(ARRIVAL), found[1], bool(found[2])) if found else None
 
 
 def split_problem(what: str, home: str, homes: Sequence[str]) -> str:

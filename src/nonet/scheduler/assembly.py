@@ -12,6 +12,7 @@ from nonet.config.sources import open_source
 from nonet.config.web_url import web_url
 from nonet.daemon.contact import sql_reached
 from nonet.operate.overview import overview
+from nonet.scheduler.arrivals import Arrivals
 from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
 from nonet.scheduler.demand import DemandLoop
@@ -93,6 +94,7 @@ def _chores(parts: Parts) -> dict[str, Chore]:
         "fingerprints": Fingerprints(stores.dead_letters, settings.may_have_sql).tick,
         "old dead letters": Retention(stores.dead_letters, settings.dlq_retention).tick,
         "workflows": UnfinishedWorkflows(parts.client).tick,
+        "arrivals": Arrivals(parts.client, stores.controls).tick,
     }
     if url := settings.webhook_url.get_secret_value():
         chores["webhook"] = Webhook(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.leadership import Leader, Leadership
     from nonet.stores.namespace.limits import Limits
     from nonet.stores.namespace.lock_board import LockBoard
+    from nonet.stores.namespace.moves import Moves
     from nonet.stores.namespace.periodic import Periodic
     from nonet.stores.namespace.pipelines import PipelineReports
     from nonet.stores.namespace.publication import Publication
@@ -221,6 +222,13 @@ class Stores:
         from nonet.stores.namespace.routes import Routes
 
         return Routes(self.broker.client, self._namespace)
+
+    @cached_property
+    def moves(self) -> Moves:
+        """Tenants that leave for another namespace, or come from one."""
+        from nonet.stores.namespace.moves import Moves
+
+        return Moves(self.broker.client, self._namespace, self.broker.lock_ttl_ms)
 
     @cached_property
     def fairness(self) -> Fairness:

@@ -17,6 +17,7 @@ from nonet.daemon.service import ExitCode, who
 from nonet.rules.pauses import EVERYTHING, Pause, as_option, in_words, streams
 from nonet.rules.pauses import pipeline as pipeline_pause
 from nonet.rules.pauses import task as task_pause
+from nonet.rules.routing import ARRIVAL
 
 Everything = Annotated[bool, typer.Option("--all", help="All tasks of the namespace.")]
 Streams = Annotated[
@@ -82,6 +83,14 @@ async def resume(
     stream: Streams = None,
     task: Classes = None,
     pipeline: Pipelines = None,
+    arrival: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TENANT",
+            help="Do not wait for the namespace from which this tenant comes: its locks may then "
+            "be held in both. Repeatable.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> int:
     """End pauses, so that paused tasks can start again.
@@ -94,7 +103,9 @@ async def resume(
     \b
     task-run resume --stream 'background:*'
     """
-    wanted = _wanted(everything, stream, task, pipeline)
+    arrivals = [f"{ARRIVAL}{tenant}" for tenant in arrival or []]
+    others = everything or stream or task or pipeline or not arrivals
+    wanted = arrivals + (_wanted(everything, stream, task, pipeline) if others else [])
     async with target.stores() as stores:
         before = {item.what for item in await stores.controls.load()}
         await stores.controls.resume(

@@ -6,7 +6,11 @@ import hashlib
 from collections.abc import Mapping
 
 from nonet.base.keys import prefix
+from nonet.rules.routing import OTHERS
 from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+
+_MOVED, _CAME = "moved:", "came:"
+_BY_HAND = b"moved"
 
 
 class Routes:
@@ -22,7 +26,32 @@ class Routes:
         """Return the `routes_version` that a leader published last; empty without routes."""
         async with server_errors(self._client):
             found = await self._client.get(f"{self._prefix}routed")
+        return found.decode() if found and found != _BY_HAND else ""
+
+    async def moved(self) -> dict[str, str]:
+        """Return the tenants that were moved by hand, with their namespaces."""
+        async with server_errors(self._client):
+            found = await self._client.hgetall(f"{self._prefix}routes")
+        routes = {name.decode(): namespace.decode() for name, namespace in found.items()}
+        return {
+            name.removeprefix(_MOVED): namespace
+            for name, namespace in routes.items()
+            if name.startswith(_MOVED)
+        }
+
+    async def source_of(self, tenant: str) -> str:
+        """Return the namespace from which a tenant was moved here last; empty: none."""
+        async with server_errors(self._client):
+            found = await self._client.hget(f"{self._prefix}routes", f"{_CAME}{tenant}")
         return found.decode() if found else ""
+
+    async def home_of(self, tenant: str) -> str:
+        """Return the namespace that has the tasks of a tenant; empty: no route says so."""
+        async with server_errors(self._client):
+            found = await self._client.hmget(
+                f"{self._prefix}routes", f"{_MOVED}{tenant}", tenant, OTHERS
+            )
+        return next((namespace.decode() for namespace in found if namespace), "")
 
     async def publish(self, term: str, routes: Mapping[str, str], who: str) -> bool:
         """Replace all routes. Return False, and change nothing, if another term leads.

@@ -35,7 +35,7 @@ local function claim(me)
   return true
 end
 
-local FIELDS = {'state', 'gen', 'ticket', 'refusals', 'stream', 'places', 'aged', 'since', 'name', 'tenant'}
+local FIELDS = {'state', 'gen', 'ticket', 'refusals', 'stream', 'places', 'aged', 'since', 'name', 'tenant', 'unique'}
 
 -- Whether a worker that reads this entry now would take the task. A task whose locks can never be granted counts,
 -- too: a worker takes it to end it.
@@ -47,13 +47,13 @@ local function is_runnable(id, gen)
     return true  -- written by the version before, which had no streams for dying tasks
   end
   local lines = redis.call('GET', P .. 'l:' .. id) or ''
-  local is_paused = pause_of(record.stream, record.name)
+  local is_paused = pause_of(record, lines)
   local is_limited = is_paused or are_limits_set()
   if lines == '' and not is_limited then
     return true
   end
   local me = new_waiter(id, record, parse_locks(lines, lock_ttl, is_limited and record or nil))
-  add_pause(me)
+  add_pause(me, lines)
   local refusal = refusal_of(me)
   return refusal and refusal.impossible or not refusal and claim(me)
 end

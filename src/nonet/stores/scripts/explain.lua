@@ -244,7 +244,8 @@ if damage then
   return {'now', digits(now), 'offset', digits(offset), 'state', 'damaged', 'damage', damage}
 end
 local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
-  'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes', 'blocked', 'workflow'})
+  'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes', 'blocked', 'workflow', 'tenant',
+  'unique'})
 add('now', now)
 add('offset', offset)
 if not record.state or record.stream == 'hold' then
@@ -279,7 +280,7 @@ add('due', due and not record.blocked and tonumber(due))
 if record.blocked then
   add_blocked(record.workflow or '', string.match(id, '[^:]*$'))
 elseif record.state == 'queued' or record.state == 'waiting' then
-  local pause = pause_of(record.stream, record.name)
+  local pause = pause_of(record, redis.call('GET', P .. 'l:' .. id) or '')
   add('paused', pause)
   add('pause', pause and redis.call('HGET', P .. 'paused', pause))
 end

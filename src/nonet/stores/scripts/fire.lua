@@ -5,8 +5,9 @@
 --       late) | queue | allow, or pass: do not submit it; how many were missed with it, next µs or ''
 --       (the schedule has ended), µs to submit it for or 0 (jitter), id, name, stream, envelope, locks, terms
 -- returns FIRED | KNOWN (fired before) | PASSED | SKIPPED (the previous one runs) | PAUSED |
---       WAITING (the previous one has not started, or not ended if it queues) | DEPOSED (another term leads)
--- @include base leading progress wake record counting submitting
+--       WAITING (the previous one has not started, or not ended if it queues; or the tenant was moved) |
+--       DEPOSED (another term leads)
+-- @include base leading routing progress wake record counting submitting
 local term, entry, occurrence, verb, missed, following = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local due, new_id, name, stream, envelope, locks, terms = due_of(ARGV[7]), unpack(ARGV, 8, 13)
 if not leads(term) then
@@ -53,7 +54,9 @@ local function remember(who)
   end
 end
 
-if redis.call('HEXISTS', P .. 'periodic:paused', entry) == 1 then
+if elsewhere(terms) then
+  return 'WAITING'  -- its tenant was moved: a plan of the other namespace has this entry next
+elseif redis.call('HEXISTS', P .. 'periodic:paused', entry) == 1 then
   remember(id or '')
   count('paused', math.max(1, missed + (verb == 'pass' and 0 or 1)))
   return 'PAUSED'

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- pause: stop starting some tasks. Running tasks continue, and submissions are accepted.
 -- KEYS  prefix
--- ARGV  who, reason, n × what: all, stream:PRIORITY:SIZE or task:NAME
+-- ARGV  who, reason, n × what, see lib/pauses
 -- returns n × (1 paused | 0 it was paused before by the same operator with the same reason)
 -- @include base events pausing
 local who, reason, key = ARGV[1], ARGV[2], pauses_in('paused')

@@ -123,14 +123,14 @@ end
 
 local function deliver(pointer, record)
   local id, lines = pointer.id, read_lines(pointer, record.since and not record.b)
-  local is_paused = pause_of(record.stream, record.name)
+  local is_paused = pause_of(record, lines)
   if lines == '' and not record.since and not are_limits_set() and not is_paused then
     fence = fence + 1
     return hand_over(pointer, record, 'running', '', '', '')
   end
   local is_limited = record.places or is_paused or are_limits_set()
   local me = new_waiter(id, record, parse_locks(lines, lock_ttl, is_limited and record or nil))
-  add_pause(me)
+  add_pause(me, lines)
   local refusal = refusal_of(me)
   if refusal and refusal.impossible then
     return end_impossible(pointer, record, me, refusal.lock)

@@ -55,9 +55,9 @@ do
   local LIMITERS = {'L', 'C'}
   local VO = 'V'  -- a line of this letter declares no lock: it names the VO of the task
 
-  -- A key as it stands in names of locks.
+  -- A key as it stands in names of locks, see escape() in base/keys.py.
   local function escaped(key)
-    return (string.gsub(key, '[^%w_]', function(byte)
+    return (string.gsub(key, '[^%w_/.~@+=,-]', function(byte)
       return string.format('%%%02X', string.byte(byte))
     end))
   end

@@ -75,7 +75,7 @@ do
   -- impossible, if it can never be granted.
   function refusal_of(me)
     local last = me.locks[#me.locks]
-    if last and last.pause and pause_of(me.stream, me.name) then
+    if last and last.pause and me.pause then
       return {lock = last, held = true, look = now + SLOW_LOOK}
     end
     for _, lock in ipairs(me.locks) do

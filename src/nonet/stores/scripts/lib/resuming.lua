@@ -2,11 +2,11 @@
 
 local MOST_WORKERS = 1000
 
--- Whether one of these pauses applies to tasks of a stream and a full class name.
+-- Whether one of these pauses may apply to tasks of a stream and a full class name.
 local function is_meant(pauses, stream, name)
   for _, what in ipairs(pauses) do
     local kind, of = string.match(what, '^(%a+):?(.*)$')
-    if kind == 'all' or kind == 'stream' and of == stream
+    if kind == 'all' or kind == 'arrival' or kind == 'stream' and of == stream
       or kind == 'task' and (of == name or of == string.match(name, '[^:]*$')) then
       return true
     end

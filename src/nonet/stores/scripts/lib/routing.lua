@@ -1,12 +1,25 @@
 -- lib/routing: needs now. To which namespace a task belongs, by its tenant. HASH routes: tenant, or '*' for those that are
--- not listed -> namespace; STRING routed exists while the hash does.
+-- not listed -> namespace, as configured; moved:TENANT -> namespace, if an operator has moved it and the configuration does
+-- not say so yet; came:TENANT -> the namespace from which it was moved here last. STRING routed exists while the hash does.
+
+-- Where the tasks of a tenant belong; nil: where they are submitted.
+local function home_of(tenant)
+  local found = redis.call('HMGET', P .. 'routes', 'moved:' .. tenant, tenant, '*')
+  return found[1] or found[2] or found[3] or nil
+end
+
+local function here()
+  return string.sub(P, 2, -3)
+end
 
 -- The namespace to which these terms send a task, unless it is this one; nil: it belongs here.
 local function elsewhere(terms)
-  if not marks[7] then
-    return nil
-  end
-  local found = redis.call('HMGET', P .. 'routes', string.match('\n' .. terms, '\ntenant|([^\n]*)') or '', '*')
-  local namespace = found[1] or found[2]
-  return namespace and namespace ~= string.sub(P, 2, -3) and namespace or nil
+  local home = marks[7] and home_of(string.match('\n' .. terms, '\ntenant|([^\n]*)') or '')
+  return home and home ~= here() and home or nil
+end
+
+-- Note that a tenant was moved by hand to a namespace. The mark comes first: without it no script reads the hash.
+local function move_by_hand(tenant, namespace)
+  redis.call('SET', P .. 'routed', 'moved', 'NX')
+  redis.call('HSET', P .. 'routes', 'moved:' .. tenant, namespace)
 end

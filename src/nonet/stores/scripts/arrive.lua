@@ -1,0 +1,20 @@
+#!lua flags=allow-oom
+-- arrive: let new tasks of a tenant come to this namespace from now on, after depart in the other one. Safe to repeat.
+-- KEYS  prefix
+-- ARGV  tenant, who, the other namespace, n × (periodic entry, its record in the other namespace)
+-- returns OK
+-- @include base routing events
+local tenant, who, source = ARGV[1], ARGV[2], ARGV[3]
+for i = 4, #ARGV, 2 do
+  local entry, last = ARGV[i], tonumber(string.match(ARGV[i + 1], '^%d+') or '0')
+  local before = tonumber(string.match(redis.call('HGET', P .. 'periodic', entry) or '', '^%d+') or '0')
+  if last > before then
+    redis.call('HSET', P .. 'periodic', entry, ARGV[i + 1])
+  end
+end
+if not marks[7] or home_of(tenant) ~= here() then
+  move_by_hand(tenant, here())
+  log_event('tenant-moved', who, tenant .. ' to ' .. here())
+end
+redis.call('HSET', P .. 'routes', 'came:' .. tenant, source)
+return 'OK'
