@@ -36,6 +36,7 @@ OUTSIDE = {
         "blpop",
         "llen",
         "lrange",
+        "hscan",
         "scan",
         "sscan",
         "zmscore",
@@ -60,6 +61,7 @@ LOOKS = (
     *(
         "list --ended",
         "figures",
+        "tenants",
         "groups",
         "workflows",
         "workflows show w",

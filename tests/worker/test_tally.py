@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -30,9 +31,9 @@ def attempt(
     entry: str = "1800000000123-456",
     gen: str = str(QUEUED),
     fence: int = QUEUED + MINUTE,
-    waited: int = 0,
+    **more: Any,
 ) -> Attempt:
-    delivery = Delivery(*("id", gen, str(fence), stream, entry, b"", ""), waited=waited)
+    delivery = Delivery(*("id", gen, str(fence), stream, entry, b"", ""), **more)
     made = Attempt(delivery, 0.0)
     made.context.name = name
     return made
@@ -171,3 +172,24 @@ def test_a_peak_is_remembered_for_a_while() -> None:
     peak.note(1.0, at=134)
     peak.note(0.5, at=136)
     assert [peak.largest(at) for at in (136, 149, 151, 165)] == [1.0, 1.0, 0.5, 0.0]
+
+
+async def test_a_task_that_waited_for_its_turn_waited(tally: Tally) -> None:
+    """Its entry is as old as its turn; the time in the list of its tenant counts, too."""
+    one = attempt(entry="1800000059999-0", tenant="cms", runnable_since=QUEUED)
+    tally.started(one)
+    assert found(tally, "nonet_task_wait_seconds") == {("normal", "small"): 60.0}
+    assert tally.tenants.running() == {"cms": 1}
+    tally.finished(one, "done", Usage(wall=1.0, cpu=0.5))
+    counted = tally.figures()
+    of_tenant, of_class = counted.tenants["cms"], counted.classes["files:Audit"]
+    assert figures_of(of_tenant).ended == figures_of(of_class).ended == 1
+    assert figures_of(of_tenant).wait == figures_of(of_class).wait
+
+
+async def test_without_tenants_none_is_counted(tally: Tally) -> None:
+    """Nothing tells them apart."""
+    one = attempt()
+    tally.started(one)
+    tally.finished(one, "done", Usage(wall=1.0))
+    assert (tally.figures().tenants, tally.tenants.running()) == ({}, {})

@@ -27,7 +27,7 @@ _BUCKETS = len(DURATIONS) + 1
 _WAITED = len(COUNTS)
 _RAN = _WAITED + _BUCKETS
 STARTED = tuple(f"started:{size}" for size in Size)
-SUMS = (*STARTED, "cpu_ms", "mib_seconds")
+SUMS = (*STARTED, "cpu_us", "kib_seconds")
 """Attempts started by size; CPU time and memory of those that ran in child processes."""
 _SUMS = _RAN + _BUCKETS
 OTHERS = "others"
@@ -162,7 +162,7 @@ def sums_of(vector: Mapping[int, int]) -> dict[str, int]:
     """Return the `SUMS` of a vector that it has.
 
     >>> sums_of(vector([], [], [], {}, sums=[3, 0, 0, 1250.7]))
-    {'started:small': 3, 'cpu_ms': 1250}
+    {'started:small': 3, 'cpu_us': 1250}
     """
     places = enumerate(SUMS, _SUMS)
     return {name: vector[place] for place, name in places if place in vector}

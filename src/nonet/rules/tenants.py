@@ -209,7 +209,7 @@ def tenant_figures(
     """
     total = merged(vectors)
     figures, sums = figures_of(total), sums_of(total)
-    cpu, memory = sums.get("cpu_ms"), sums.get("mib_seconds")
+    cpu, memory = sums.get("cpu_us"), sums.get("kib_seconds")
     return TenantFigures(
         name=name,
         weight=weight,
@@ -224,6 +224,6 @@ def tenant_figures(
         failed=figures.failed,
         retried=figures.retried,
         wait=figures.wait,
-        cpu_seconds=None if cpu is None else cpu / 1000,
-        memory_byte_seconds=None if memory is None else float(memory * 2**20),
+        cpu_seconds=None if cpu is None else cpu / 1e6,
+        memory_byte_seconds=None if memory is None else float(memory * 1024),
     )

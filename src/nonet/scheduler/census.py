@@ -72,8 +72,10 @@ class Census:
         self._seen_at, self._refreshed = time.monotonic(), time.time()
         # Last: a damaged key hides tenants or pipelines, and nothing else.
         self._pipelines, self._tenants = (), None
-        self._tenants = await self._read_tenants()
-        self._pipelines = await self._reports.read()
+        try:
+            self._tenants = await self._read_tenants()
+        finally:
+            self._pipelines = await self._reports.read()
         return _LOOK_SECONDS
 
     async def count_letters(self) -> float:

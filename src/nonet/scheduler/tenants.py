@@ -47,8 +47,8 @@ def tenant_samples(census: TenantCensus) -> Iterator[Sample]:
         yield "nonet_tenant_ended_total", tenant, figures.ended
         yield "nonet_tenant_failed_total", tenant, figures.failed
         yield "nonet_tenant_retried_total", tenant, figures.retried
-        yield "nonet_tenant_cpu_seconds_total", tenant, sums.get("cpu_ms", 0) / 1000
-        memory = sums.get("mib_seconds", 0) * 2**20
+        yield "nonet_tenant_cpu_seconds_total", tenant, sums.get("cpu_us", 0) / 1e6
+        memory = sums.get("kib_seconds", 0) * 1024
         yield "nonet_tenant_memory_byte_seconds_total", tenant, memory
 
 

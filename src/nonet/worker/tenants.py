@@ -12,7 +12,7 @@ from nonet.rules.figures import merged, started_in, vector
 from nonet.telemetry.metrics import Histogram
 
 _SIZES = tuple(Size)
-_MIB = 2**20
+_KIB = 1024
 
 
 class _Counts:
@@ -27,14 +27,14 @@ class _Counts:
         self.started = dict.fromkeys(_SIZES, 0)
         self.finished: Counter[str] = Counter()
         self.wait = Histogram()
-        self.cpu_ms = 0.0
-        self.mib_seconds = 0.0
+        self.cpu_us = 0.0
+        self.kib_seconds = 0.0
         self.reported: Counter[int] = Counter()
 
     def new(self, kinds: Collection[Collection[str]]) -> dict[int, int]:
         """Return the vector of what was counted since the last call."""
         ends = [sum(self.finished[end] for end in kind) for kind in kinds]
-        sums = (*self.started.values(), self.cpu_ms, self.mib_seconds)
+        sums = (*self.started.values(), self.cpu_us, self.kib_seconds)
         more = vector(ends, self.wait.counts, [], self.reported, sums)
         self.reported.update(more)
         return more
@@ -76,9 +76,9 @@ class TenantTally:
         counts.running -= 1
         counts.finished[outcome] += 1
         if usage is not None and usage.cpu is not None:
-            counts.cpu_ms += 1000 * usage.cpu
+            counts.cpu_us += 1_000_000 * usage.cpu
         if usage is not None and usage.rss is not None and usage.wall is not None:
-            counts.mib_seconds += usage.rss / _MIB * usage.wall
+            counts.kib_seconds += usage.rss / _KIB * usage.wall
 
     def running(self) -> dict[str, int]:
         """Return how many attempts run, by tenant."""

@@ -220,6 +220,7 @@ async def test_a_scoped_token_sees_its_classes_only(client_of: ClientOf, nonet: 
             "workers",
             "locks",
             "limits",
+            "tenants",
             "groups",
             "pipelines",
             "pauses",

@@ -48,7 +48,7 @@ async def tenants(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Show what each tenant has, and how much of the workers it gets and is due.
+    """Show what each tenant has, and what it gets and is due.
 
     Now: 'live' tasks have not ended, 'waiting' ones wait for the turn of their tenant, the oldest
     of them for so long, and 'running' counts attempts. 'used %' is the part of all starts of the

@@ -14,7 +14,7 @@ from nonet.rules.tenants import TenantLoad, TenantTable, shares, tenant_figures
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, server_errors
 from nonet.stores.namespace.slots import Slots, read_slots, vector_of
-from nonet.stores.queue.places import readable
+from nonet.stores.queue.places import number, readable
 from nonet.stores.queue.workers import reported
 
 SHARE_TIME = timedelta(minutes=5)
@@ -94,8 +94,8 @@ class Tenants:
         found: Counter[str] = Counter()
         async with server_errors(self._client):
             key = f"{self._prefix}active:tenants"
-            async for name, number in self._client.hscan_iter(key, count=_PAGE):
-                found[name.decode(errors="replace")] = int(number)
+            async for name, text in self._client.hscan_iter(key, count=_PAGE):
+                found[name.decode(errors="replace")] = number(text)
         return found
 
     async def _running(self) -> Counter[str]:
@@ -108,8 +108,7 @@ class Tenants:
             infos = await readable(pipe)
         found: Counter[str] = Counter()
         for info in infos:
-            tenants = reported(info or b"").get("tenants")
-            found.update(tenants if isinstance(tenants, dict) else {})
+            found.update(reported(info or b"").get("tenants") or {})
         return found
 
     async def _weights(self, loads: Mapping[str, TenantLoad]) -> dict[str, float]:
@@ -203,12 +202,14 @@ class Tenants:
             for key in keys:
                 pipe.llen(key).lindex(key, 0)
             found = await readable(pipe)
-            firsts = [(first or b"").decode().rpartition(" ") for first in found[1::2]]
+            firsts = [
+                (first or b"").decode(errors="replace").rpartition(" ") for first in found[1::2]
+            ]
             for id, _, _ in firsts:
                 pipe.hget(f"{self._prefix}t:{id}", "due")
             dues = await readable(pipe)
         since = [
-            max(int(gen) if gen.isdigit() else 0, int(due) if due and due.isdigit() else 0)
+            max(number(gen), number(due or b""))
             for (_, _, gen), due in zip(firsts, dues, strict=True)
         ]
         return [(length or 0, at) for length, at in zip(found[::2], since, strict=True)]

@@ -1,0 +1,20 @@
+"""``task-run tenants``: what it prints, and what it refuses."""
+
+from __future__ import annotations
+
+from cli.terminal import TaskRun
+
+
+async def test_without_tenants_it_says_what_to_do(task_run: TaskRun) -> None:
+    """Nothing tells them apart."""
+    found = await task_run("tenants")
+    assert (found.code, found.out) == (0, "")
+    assert "configure 'fairness' or 'ceilings: tenants'" in found.err
+    assert (await task_run("tenants", "--json")).json["items"] == []
+
+
+async def test_an_unknown_order_is_refused(task_run: TaskRun) -> None:
+    """With the orders that there are."""
+    found = await task_run("tenants", "--sort", "size")
+    assert found.code == 2
+    assert "--sort size: must be one of tasks, name" in found.err

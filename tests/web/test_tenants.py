@@ -1,0 +1,74 @@
+"""The page of tenants, and what the API says of them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+from playwright.async_api import Page
+
+from nonet import Nonet
+from nonet.rules.figures import vector
+from nonet.stores.queue.leases import Counted, Leases
+
+CONFIG = '{"fairness": {"by": "label:team", "weights": {"mail": 3}}}'
+
+
+@pytest.fixture
+async def shared(nonet: Nonet, redis_url: str) -> Nonet:
+    """Two teams with starts, one of which has failed tasks; the configuration names one."""
+    stores = nonet.stores
+    term = await stores.leadership.lead("a", 30, "{}") or ""
+    await stores.publication.publish(term, "1", CONFIG, source="", revision="", who="a")
+    await stores.fairness.publish(term, ["normal:small"], {"mail": 3}, "a test")
+    leases = Leases(
+        redis_url, "test", "small-a", "{}", worker_ttl=30, lock_ttl=30, timeout_seconds=5
+    )
+    rows = {"mail": vector([30], [30], [], {}, (30,)), "<b>ads": vector([9, 4], [9], [], {}, (90,))}
+    leases.count(lambda: Counted({}, rows, 1), lambda _: None)
+    await asyncio.to_thread(leases.add_figures)
+    leases.close()
+    return nonet
+
+
+async def test_without_tenants_the_page_says_what_to_do(client: httpx.AsyncClient) -> None:
+    """Nothing tells them apart."""
+    assert "Configure fairness" in (await client.get("/tenants")).text
+    found = (await client.get("/api/v1/tenants")).json()
+    assert (found["by"], found["items"]) == ("", [])
+    assert "Tenants</a> by" not in (await client.get("/")).text
+
+
+@pytest.mark.usefixtures("shared")
+async def test_page_and_api_agree(client: httpx.AsyncClient) -> None:
+    """The named one comes first, or that with the most failures; names are escaped."""
+    found = (await client.get("/api/v1/tenants", params={"since": 600})).json()
+    assert found["by"] == "label:team"
+    first, second = found["items"]
+    assert (first["name"], first["started"], first["failed"], first["weight"]) == ("mail", 30, 0, 3)
+    assert (second["name"], second["started"], second["failed"]) == ("<b>ads", 90, 4)
+    assert (first["share_used"], first["share_due"]) == (0.25, 0.25)  # it wanted no more
+    page = (await client.get("/tenants")).text
+    assert "&lt;b&gt;ads" in page and "<b>ads" not in page
+    assert page.index(">mail</th>") < page.index("ads</th>")
+    page = (await client.get("/tenants", params={"order": "failed"})).text
+    assert page.index(">mail</th>") > page.index("ads</th>")
+    assert (await client.get("/tenants", params={"order": "x", "since": 61})).status_code == 200
+    assert (await client.get("/api/v1/tenants", params={"since": 1})).status_code == 422
+    assert "Tenants</a> by label:team" in (await client.get("/")).text
+
+
+@pytest.mark.usefixtures("shared")
+async def test_tenants_are_sorted_with_the_keyboard(address: str, browser_page: Page) -> None:
+    """From the overview, by its key in the navigation."""
+    await browser_page.goto(address)
+    await browser_page.keyboard.press("g")
+    await browser_page.keyboard.press("n")
+    await browser_page.get_by_role("heading", name="Tenants").wait_for()
+    rows = browser_page.locator("#tenants tbody th")
+    assert await rows.all_inner_texts() == ["mail", "<b>ads"]
+    await browser_page.get_by_label("Order").select_option("failed")
+    await browser_page.get_by_role("button", name="Show").press("Enter")
+    await browser_page.wait_for_url("**order=failed**")
+    assert await rows.all_inner_texts() == ["<b>ads", "mail"]

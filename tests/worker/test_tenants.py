@@ -1,0 +1,63 @@
+"""What a worker counts of tenants, however many there are."""
+
+from __future__ import annotations
+
+from nonet.base.streams import Size
+from nonet.messages.message import Usage
+from nonet.rules.fairness import MOST_TENANTS, OTHERS
+from nonet.rules.figures import figures_of, started_in, sums_of
+from nonet.worker.tenants import TenantTally
+
+KINDS = (("done", "dead"), ("dead",), ("retry",))
+
+
+def run(tally: TenantTally, tenant: str, outcome: str = "done", usage: Usage | None = None) -> None:
+    tally.started(tenant, Size.SMALL, 2.0)
+    tally.finished(tenant, outcome, usage)
+
+
+def test_each_attempt_is_reported_once() -> None:
+    """Starts, ends, waits, and what a child process has measured."""
+    tally = TenantTally(KINDS, tuple)
+    for outcome in ("done", "dead", "retry"):
+        run(tally, "cms", outcome, Usage(wall=0.25, cpu=0.125, rss=2 * 2**20))
+    run(tally, "lhcb", usage=Usage(wall=1.0))
+    found, named = tally.figures()
+    assert (found.keys(), named) == ({"cms", "lhcb"}, 0)
+    total = figures_of(found["cms"])
+    assert (total.ended, total.failed, total.retried) == (2, 1, 1)
+    assert total.wait.p50 is not None and 1 < total.wait.p50 <= 2.5
+    used = {"cpu_us": 375_000, "kib_seconds": 3 * 512}
+    assert sums_of(found["cms"]) == {"started:small": 3, **used}
+    assert sums_of(found["lhcb"]) == {"started:small": 1}
+    assert tally.figures() == ({}, 0)
+
+
+def test_what_runs_is_told_until_it_ends() -> None:
+    """A tenant whose attempts run is not forgotten between two reports."""
+    tally = TenantTally(KINDS, tuple)
+    tally.started("cms", Size.SMALL, 0.0)
+    for _ in range(3):
+        tally.figures()
+    assert tally.running() == {"cms": 1}
+    tally.finished("cms", "done", None)
+    assert tally.running() == {}
+    assert figures_of(tally.figures()[0]["cms"]).ended == 1
+
+
+def test_thousands_of_tenants_are_few_in_a_report() -> None:
+    """Those that the configuration names, and the largest; all others are one. None stays."""
+    tally = TenantTally(KINDS, lambda: ["quiet", "absent"])
+    for n in range(3000):
+        run(tally, f"t{n}")
+    for _ in range(5):
+        run(tally, "busy")
+    run(tally, "quiet")
+    tally.started("slow", Size.SMALL, 0.0)
+    found, named = tally.figures()
+    assert (list(found)[:2], named) == (["quiet", "busy"], 1)
+    assert len(found) == MOST_TENANTS + 1
+    assert sum(map(started_in, found.values())) == 3007
+    assert started_in(found[OTHERS]) > 2800
+    tally.figures()
+    assert list(tally._counts) == ["slow"]
