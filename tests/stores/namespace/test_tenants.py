@@ -180,8 +180,13 @@ async def test_counts_of_lists_are_corrected_when_all_are_empty(
         client.hincrby(f"{PREFIX}pace", f"{STREAMS[0]} tasks", 7)
     await broker.fetch("small-a", "small", 10)
     await submit(broker, "b", 1)
-    figures = await Measures(broker.client, "test", 900).figures()
-    assert figures.streams["normal", "small"].depth == 4
+    measures = Measures(broker.client, "test", 900)
+    assert (await measures.figures()).streams["normal", "small"].depth == 4
+    await broker.fetch("small-a", "small", 10)
+    with redis_server.client() as client:
+        client.hincrby(f"{PREFIX}pace", f"{STREAMS[0]} tasks", 7)
+    assert (await measures.figures()).streams["normal", "small"].depth == 4
+    assert (await Demands(broker.client, "test", 1000).look("small")).runnable == 0
 
 
 async def test_the_time_in_a_list_is_a_wait(broker: Broker) -> None:

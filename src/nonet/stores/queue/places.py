@@ -230,12 +230,16 @@ class Places:
     async def listed(self) -> dict[str, int]:
         """Count the tasks that wait for the turns of their tenants, by stream; empty: none do."""
         shared = [name for name in STREAMS if name.startswith(("tasks:", "woken:"))]
-        fields = [f"{stream} {kind}" for kind, _, stream in (n.partition(":") for n in shared)]
-        client = self._scripts.client
-        async with server_errors(client):
-            numbers = await client.hmget(f"{self._scripts.prefix}pace", fields)
-        found = {name: number(text or "") for name, text in zip(shared, numbers, strict=True)}
-        return {name: length for name, length in found.items() if length > 0}
+        parts = [(kind, stream) for kind, _, stream in (name.partition(":") for name in shared)]
+        client, prefix = self._scripts.client, self._scripts.prefix
+        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+            pipe.hmget(f"{prefix}pace", [f"{stream} {kind}" for kind, stream in parts])
+            for _, stream in parts:  # a script that was cut may have left a number without lists
+                pipe.exists(f"{prefix}shares:{stream}")
+            numbers, *are_there = await readable(pipe)
+        found = zip(shared, numbers or (), are_there, strict=False)
+        counts = {name: number(text or "") for name, text, is_there in found if is_there}
+        return {name: count for name, count in counts.items() if count > 0}
 
     async def labelled(self, found: list[Found], selection: TaskFilter) -> list[Found]:
         """Return the tasks whose labels match: only their envelopes know them."""

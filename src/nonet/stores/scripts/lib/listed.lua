@@ -12,9 +12,11 @@ local function each_list(kind, stream, from, visit)
   end
 end
 
--- How many pointers the lists have; with the pointers of tasks that have ended, which a fetch drops. See lib/shares.
+-- How many pointers the lists have; with the pointers of tasks that have ended, which a fetch drops. A script that was
+-- cut may have left a number without lists.
 local function listed(kind, stream)
-  local number = marks[6] and redis.pcall('HGET', P .. 'pace', stream .. ' ' .. kind)
+  local number = marks[6] and redis.call('EXISTS', P .. 'shares:' .. stream) == 1
+    and redis.pcall('HGET', P .. 'pace', stream .. ' ' .. kind)
   return type(number) == 'string' and math.max(0, tonumber(number) or 0) or 0
 end
 
