@@ -119,6 +119,22 @@ async def test_the_rest_is_added_up(broker: Broker, tenants: Tenants, reports: R
     assert (rest.weight, found["b"].share_used) == (None, 10 / 22)
 
 
+async def test_shares_are_of_minutes_however_short_the_time_is(
+    broker: Broker, tenants: Tenants, reports: Reports, redis_server: RedisServer
+) -> None:
+    """What was started before the time of the figures counts, too."""
+    await share(broker, {})
+    reports.add({"gone": 30, "a": 10})
+    with redis_server.client(decode_responses=True) as client:
+        (key,) = client.scan_iter(f"{PREFIX}figures:tenants:60:*")
+        head, _, minute = key.rpartition(":")
+        client.rename(key, f"{head}:{int(minute) - 3}")
+    found = await tenants.table("vo", (), since=timedelta(minutes=1), most=1)
+    by_name = {item.name: item for item in found.items}
+    assert {item.started for item in found.items} == {0}
+    assert sum(item.share_used or 0 for item in by_name.values()) == 1
+
+
 async def test_redis_keeps_a_bounded_number(
     tenants: Tenants, reports: Reports, redis_server: RedisServer
 ) -> None:

@@ -56,7 +56,8 @@ class Tenants:
         recent = past if since == SHARE_TIME else await self._slots(SHARE_TIME)
         live, running = await self._live(), await self._running()
         started = {name: started_in(merged(slots.values())) for name, slots in past.vectors.items()}
-        tasks = {name: live[name] + started.get(name, 0) for name in {*live, *started, *running}}
+        names = {*live, *started, *running, *recent.vectors}
+        tasks = {name: live[name] + started.get(name, 0) for name in names}
         chosen, _ = order(named, {"": 0, **tasks}, most)
         loads = await self._loads(chosen, live, running, tasks)
         weights = await self._weights(loads)
