@@ -564,3 +564,17 @@ def test_what_is_sound_of_a_bad_document_can_be_looked_at(text: str, sound: str)
     found, problems = parse_sound([("c.yaml", text)], "c.yaml")
     assert problems
     assert found.document() == parse_config(sound, "c.yaml").document()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("fairness: {by: vo, weights: {lhcb: 3, default: 1}}\nvos: [cms]", ["cms", "lhcb"]),
+        ("fairness: {by: class, weights: {Report: 3}}\nvos: [cms]", ["Report"]),
+        ("ceilings: {tenants: {a: 3, default: 9}}\nvo-overrides: {b: {}}", ["a", "b"]),
+        ("vos: [cms]", []),
+    ],
+)
+def test_tenants_with_a_name_in_the_configuration(text: str, named: list[str]) -> None:
+    """Weights and ceilings name them, and VOs do if these are the tenants; `default` is none."""
+    assert parse_config(text, "c.yaml").named_tenants == named

@@ -25,7 +25,8 @@ class StreamFigures:
     Attributes:
         depth: queued and running tasks.
         in_flight: tasks that workers have fetched.
-        oldest: age in seconds of the oldest task that no worker has fetched.
+        oldest: age in seconds of the oldest task that no worker has fetched; with fair shares, of
+            the tenants whose turns come next.
     """
 
     depth: int
