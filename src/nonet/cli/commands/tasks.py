@@ -85,6 +85,9 @@ async def list_(
     error: Annotated[
         str, typer.Option(metavar="TEXT", help="Only tasks whose last error contains this text.")
     ] = "",
+    tenant: Annotated[
+        str, typer.Option(metavar="NAME", help="Only live tasks of this tenant.")
+    ] = "",
     limit: Limit = 100,
     search: Annotated[
         int,
@@ -116,6 +119,8 @@ async def list_(
             raise typer.BadParameter(f"--ended and --since list no {state} tasks")
         if lock:
             raise typer.BadParameter("--lock: ended tasks have no locks, so leave out --ended")
+        if tenant:
+            raise typer.BadParameter("--tenant: the history does not know it; try --label vo=NAME")
         filters = EndedOptions(state, task, labels_of(label), worker, error, since)
         return await list_ended(target, filters, limit, search, as_json)
     labels = labels_of(label)
@@ -130,6 +135,7 @@ async def list_(
             labels=labels,
             worker=worker,
             error=error,
+            tenant=tenant,
         )
         if lock:
             page = await page_of_lock(stores.results, stores.locks, lock, selection, limit)

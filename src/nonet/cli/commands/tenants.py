@@ -8,14 +8,16 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import asdict
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.cli.commands.figures import times_in_words
 from nonet.cli.durations import duration
 from nonet.cli.options import Json
 from nonet.cli.output import cell, clear_screen, print_json, print_line, print_rows
-from nonet.cli.target import Target, operation
-from nonet.daemon.service import ExitCode, until_signal
+from nonet.cli.process import run
+from nonet.cli.target import Target, flat, operation
+from nonet.daemon.service import ExitCode, until_signal, who
 from nonet.rules.tenants import ORDERS, sorted_by, tenant_label
 
 if TYPE_CHECKING:
@@ -24,11 +26,16 @@ if TYPE_CHECKING:
 
 _HOUR = timedelta(hours=1)
 _REFRESH_SECONDS = 2.0
+app = typer.Typer(rich_markup_mode=None)
+# How many delayed tasks `move` prints.
+_SHOWN = 10
 _LEAST = ("memory_gib_s", "cpu_s", "retried", "started", "weight", "wait_50_95_99_%", "live")
 
 
-@operation
-async def tenants(
+@app.callback(invoke_without_command=True)
+@flat
+def tenants(
+    context: typer.Context,
     target: Target,
     since: Annotated[
         timedelta | None,
@@ -47,8 +54,8 @@ async def tenants(
         bool, typer.Option("--watch", help="Show it anew every 2 seconds, until Ctrl-C.")
     ] = False,
     as_json: Json = False,
-) -> int:
-    """Show what each tenant has, and what it gets and is due.
+) -> None:
+    """Show what each tenant has, and what it gets and is due; or move one.
 
     Now: 'live' tasks have not ended, 'waiting' ones wait for the turn of their tenant, the oldest
     of them for so long, and 'running' counts attempts. 'used %' is the part of all starts of the
@@ -66,13 +73,77 @@ async def tenants(
     task-run tenants --sort behind
     task-run tenants --since 1d --json
     """
+    if context.invoked_subcommand is None:
+        run(target.debug, lambda: _show(target, since or _HOUR, sort, watch, as_json))
+
+
+async def _show(target: Target, since: timedelta, sort: str, watch: bool, as_json: bool) -> int:
     if sort not in ORDERS:
         raise ConfigurationError(f"--sort {sort}: must be one of {', '.join(ORDERS)}")
     async with target.observer() as nonet:
         if watch:
-            await until_signal(_watch(nonet, since or _HOUR, sort, as_json))
+            await until_signal(_watch(nonet, since, sort, as_json))
         else:
-            _print(await _read(nonet, since or _HOUR), sort, as_json)
+            _print(await _read(nonet, since), sort, as_json)
+    return ExitCode.OK
+
+
+@app.command()
+@operation
+async def move(
+    target: Target,
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Name of a tenant.")],
+    to: Annotated[str, typer.Option(metavar="NAMESPACE", help="Where its new tasks go.")],
+    with_delayed: Annotated[
+        bool,
+        typer.Option(
+            "--with-delayed",
+            help="Move its delayed tasks, too, but for retries and tasks of groups and workflows.",
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Move a tenant to another namespace on the same Redis or Redis Cluster.
+
+    From now on its new tasks and periodic entries go to the new namespace. The old one ends what it
+    has. Until then, tasks in the new one that need a lock, a limit or a unique key wait, so that no
+    lock is held in both; others run at once. The scheduler of the new namespace goes on with the
+    move; repeat the command to see how far it is.
+
+    The move is lost with the data of Redis: write it into the configuration ('namespaces') soon.
+
+    Exit codes: 0 moved or under way, 1 it is there already or still moves elsewhere, 2 the new
+    namespace has no scheduler.
+
+    \b
+    task-run tenants move lhcb --to b --with-delayed
+    """
+    from nonet.operate.moving import begin  # it imports redis
+    from nonet.stores.queue.places import TaskFilter
+
+    async with target.observer() as nonet:
+        await nonet.client.live_config.refresh()
+        found = await begin(nonet.client, tenant, to, who(), with_delayed=with_delayed)
+        old = nonet.client.routing.client(found.source)
+        selection = TaskFilter(states=("delayed",), tenant=tenant)
+        page = await old.results.page(selection, limit=_SHOWN)
+    if as_json:
+        print_json({**asdict(found), "delayed": page.rows})
+        return ExitCode.OK
+    state = "has moved" if found.is_done else "moves"
+    print_line(f"{tenant} {state} from {found.source} to {to}: new tasks go to {to}")
+    if found.moved:
+        print_line(f"{found.moved} delayed tasks have moved")
+    if not found.is_done:
+        left = f"{found.tasks} tasks are left in {found.source}"
+        print_line(f"{left}; until it has none, tasks with locks wait in {to}")
+    of_old = f"delayed in {found.source}"
+    if rows := [{of_old: row.id, "task": row.name, "due": row.due} for row in page.rows]:
+        print_rows(rows, False, "")
+    if page.matched > len(rows):
+        more = f"task-run list --namespace {found.source} --state delayed --tenant {tenant}"
+        print_line(f"{page.matched} tasks are delayed: {more}")
+    typer.echo(f"write 'namespaces: {{{tenant}: {to}}}' into the configuration", err=True)
     return ExitCode.OK
 
 

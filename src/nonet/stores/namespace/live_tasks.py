@@ -29,6 +29,7 @@ async def live_filter(
     error: str = "",
     since: timedelta | None = None,
     until: datetime | None = None,
+    tenant: str = "",
 ) -> TaskFilter:
     """Return the filter for live tasks, for `Results.page` and `Cancellation`.
 
@@ -45,6 +46,7 @@ async def live_filter(
         error=error,
         since=None if since is None else await broker.logical_now() - since,
         until=until,
+        tenant=tenant,
     )
 
 

@@ -44,6 +44,7 @@ class TaskFilter:
         workers: incarnations of workers, one of which runs or writes the task; None: any, or none.
         error: text in the error of the last failed attempt, in any case of letters; empty: any.
         since, until: first and last time of its submission, by the logical clock of Redis.
+        tenant: see `nonet.rules.fairness.tenant_of`; empty: any.
     """
 
     task: str = ""
@@ -53,9 +54,11 @@ class TaskFilter:
     error: str = ""
     since: datetime | None = None
     until: datetime | None = None
+    tenant: str = ""
 
     def __str__(self) -> str:
         parts = [self.task and f"of class {self.task}"]
+        parts += [self.tenant and f"of tenant {self.tenant}"]
         parts += [f"labelled {name}={value}" for name, value in self.labels.items()]
         all_states = (set[str](), set(CANCELLABLE), set(UNFINISHED))
         parts += ["" if set(self.states) in all_states else " or ".join(self.states)]
@@ -68,13 +71,14 @@ class TaskFilter:
     @property
     def is_narrow(self) -> bool:
         """Whether it selects by more than the state."""
-        others = (self.task, self.labels, self.error, self.since, self.until)
+        others = (self.task, self.labels, self.error, self.since, self.until, self.tenant)
         return any(others) or self.workers is not None
 
     def names(self, name: str, state: str) -> bool:
         """Whether class and state match, and nothing is asked that only records know."""
         of_class = self.task in ("", name, name.rpartition(":")[2])
-        return of_class and state in self.states and self.workers is None and not self.error
+        of_records = self.workers is not None or self.error or self.tenant
+        return of_class and state in self.states and not of_records
 
     def fits(self, envelope: bytes | None) -> bool:
         """Whether labels and time match of a task that only SQL has, by its envelope."""
@@ -92,7 +96,7 @@ class TaskFilter:
         """Return the arguments of ``list.lua`` that select tasks, without the labels."""
         times = ["" if at is None else str(microseconds(at)) for at in (self.since, self.until)]
         workers = "" if self.workers is None else f" {' '.join(self.workers)} "
-        return [self.task, workers, self.error.lower(), *times, *self.states]
+        return [self.task, workers, self.error.lower(), *times, self.tenant, *self.states]
 
     def labels_fit(self, envelope: bytes | None) -> bool:
         """Whether the labels in this envelope match. An unreadable envelope has none."""

@@ -6,15 +6,15 @@
 --       stream) | named (the tasks whose ids are in the place of where to begin, between blanks); name of the stream
 --       or ''; where to begin, '' at first; how many to examine; full or bare class name, or ''; workers that have it,
 --       between blanks, or '';
---       text of its last error in lower case, or ''; first and last time of its submission (µs), or ''; n × wanted
---       state, none: any
+--       text of its last error in lower case, or ''; first and last time of its submission (µs), or ''; its tenant, or
+--       ''; n × wanted state, none: any
 -- returns {where the next page begins, '' at the end; how many were examined; n × (id, state, class, since when it is
 --       in this state or for a delayed task when it is due (µs; not in records), its entry or '')}; a record that is
 --       no hash has the state 'damaged'
 -- @include base listed
 local place, stream, start, count, class = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local workers, text, earliest, latest = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
-local FIRST_STATE = 10
+local tenant, FIRST_STATE = ARGV[10], 11
 local FIELDS = place == 'records' and {'name', 'state', 'stream'}
   or {'name', 'state', 'stream', 'gen', 'ticket', 'started', 'since', 'put'}
 if place == 'records' and (earliest or latest) then
@@ -25,6 +25,9 @@ if workers ~= '' then
 end
 if text ~= '' then
   FIELDS[#FIELDS + 1] = 'error'
+end
+if tenant ~= '' then
+  FIELDS[#FIELDS + 1] = 'tenant'
 end
 local wanted = ARGV[FIRST_STATE] and {}
 for i = FIRST_STATE, #ARGV do
@@ -38,6 +41,9 @@ local function is_wanted(record)
   end
   local name = record.name or ''
   if class ~= '' and name ~= class and string.match(name, '[^:]*$') ~= class then
+    return false
+  end
+  if tenant ~= '' and record.tenant ~= tenant then
     return false
   end
   local has = (record.state == 'running' or record.state == 'dying') and record.owner or ''
