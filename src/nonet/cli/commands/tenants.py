@@ -18,6 +18,7 @@ from nonet.cli.output import cell, clear_screen, print_json, print_line, print_r
 from nonet.cli.process import run
 from nonet.cli.target import Target, flat, operation
 from nonet.daemon.service import ExitCode, until_signal, who
+from nonet.rules.peers import counted
 from nonet.rules.tenants import ORDERS, sorted_by, tenant_label
 
 if TYPE_CHECKING:
@@ -133,16 +134,16 @@ async def move(
     state = "has moved" if found.is_done else "moves"
     print_line(f"{tenant} {state} from {found.source} to {to}: new tasks go to {to}")
     if found.moved:
-        print_line(f"{found.moved} delayed tasks have moved")
+        print_line(f"moved {counted(found.moved, 'delayed task')}")
     if not found.is_done:
-        left = f"{found.tasks} tasks are left in {found.source}"
+        left = f"left in {found.source}: {counted(found.tasks, 'task')}"
         print_line(f"{left}; until it has none, tasks with locks wait in {to}")
     of_old = f"delayed in {found.source}"
     if rows := [{of_old: row.id, "task": row.name, "due": row.due} for row in page.rows]:
         print_rows(rows, False, "")
     if page.matched > len(rows):
         more = f"task-run list --namespace {found.source} --state delayed --tenant {tenant}"
-        print_line(f"{page.matched} tasks are delayed: {more}")
+        print_line(f"{counted(page.matched, 'delayed task')}: {more}")
     typer.echo(f"write 'namespaces: {{{tenant}: {to}}}' into the configuration", err=True)
     return ExitCode.OK
 
