@@ -780,6 +780,23 @@ class Nonet:
 
         return assemble(self._opened(), injector, size, concurrency, isolation)
 
+    def workers(
+        self, size: Size, injector: Injector, *, concurrency: int | None = None
+    ) -> dict[str, Worker]:
+        """Create a worker for each namespace of the settings; all together share their slots.
+
+        Args:
+            size, injector, concurrency: as of `worker`; the slots are those of the process.
+        """
+        from nonet.worker.assembly import assemble
+        from nonet.worker.slots import Slots
+
+        slots = Slots(concurrency or self.settings.slots_of(size))
+        return {
+            one.namespace: assemble(self.parts_of(one.namespace), injector, size, slots=slots)
+            for one in self.settings.each()
+        }
+
     def pipelines(self, names: Sequence[str], injector: Injector) -> PipelineHost:
         """Create what runs pipelines in this process; call its ``run``.
 
@@ -809,6 +826,17 @@ class Nonet:
         from nonet.scheduler.assembly import assemble
 
         return assemble(self._opened(), injector, hooks)
+
+    def schedulers(self, injector: Injector) -> dict[str, Scheduler]:
+        """Create a scheduler for each namespace of the settings; each has its own lease.
+
+        Args:
+            injector: as of `scheduler`.
+        """
+        from nonet.scheduler.assembly import assemble
+
+        names = [one.namespace for one in self.settings.each()]
+        return {name: assemble(self.parts_of(name), injector) for name in names}
 
     @asynccontextmanager
     async def running(

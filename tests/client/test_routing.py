@@ -135,8 +135,8 @@ async def test_a_stale_client_learns(app: Nonet) -> None:
 
 async def test_namespaces_that_disagree(app: Nonet) -> None:
     """Two that send a task to each other are named."""
-    await route(app, {"lhcb": "b"}, "a")
-    await route(app, {"lhcb": "a"}, "b")
+    await route(app, {"lhcb": "b", "*": "main"}, "a")
+    await route(app, {"lhcb": "a", "*": "main"}, "b")
     with pytest.raises(ConflictError, match="namespaces b and a disagree where tenant 'lhcb'"):
         await app.submit(Work("lhcb"))
 
@@ -162,7 +162,7 @@ async def test_the_relay_moves_rows_of_a_tenant_that_was_moved(app: Nonet) -> No
     async with engine.begin() as connection:
         handle = await app.submit(Kept("cms"), transaction=connection)
     await engine.dispose()
-    await route(app, {"cms": "a"}, "main", "a")
+    await route(app, {"cms": "a", "*": "main"}, "main", "a")
     for name in ("main", "a"):
         parts = app.parts_of(name)
         await Relay(parts.stores.outbox, parts.settings).tick("1")

@@ -35,6 +35,14 @@ Tasks = Annotated[
 Namespace = Annotated[
     str | None, typer.Option(help="Prefix of all keys in Redis.", show_default="nonet")
 ]
+Namespaces = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAMES",
+        help="Several namespaces, separated by commas; the first is that of --namespace.",
+        show_default="NONET_NAMESPACES",
+    ),
+]
 StateDir = Annotated[
     Path | None,
     typer.Option(

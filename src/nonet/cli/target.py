@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from nonet.cli.options import Debug, Namespace, StateDir, Tasks
+from nonet.cli.options import Debug, Namespace, Namespaces, StateDir, Tasks
 from nonet.cli.process import run
 from nonet.telemetry.masking import keep_secret
 
@@ -26,12 +26,17 @@ class Target:
     """The namespace that a command acts on. The environment supplies missing options."""
 
     namespace: Namespace = None
+    namespaces: Namespaces = None
     state_dir: StateDir = None
     debug: Debug = False
 
     def options(self) -> dict[str, Any]:
         """Return the arguments for `nonet.config.settings.load_settings`."""
-        return {"namespace": self.namespace, "state_dir": self.state_dir}
+        return {
+            "namespace": self.namespace,
+            "namespaces": self.namespaces,
+            "state_dir": self.state_dir,
+        }
 
     def settings(self) -> Settings:
         """The settings of this process."""
@@ -100,7 +105,7 @@ def flat(function: Callable[..., _Result]) -> Callable[..., _Result]:
     ... def show(target: Target, page: Page, name: str = "") -> str:
     ...     return f"{target.namespace} {page.limit} {name}"
     >>> list(inspect.signature(show).parameters)
-    ['limit', 'name', 'namespace', 'state_dir', 'debug']
+    ['limit', 'name', 'namespace', 'namespaces', 'state_dir', 'debug']
     >>> show(limit=5, namespace="test")
     'test 5 '
     """

@@ -36,6 +36,7 @@ from nonet.config.wording import value_reason
 from nonet.rules.fairness import BY_VO, by_problem
 from nonet.rules.limits import LimitRule, Location, read_limits, written_limits
 from nonet.rules.outcomes import summarize
+from nonet.rules.routing import OTHERS
 from nonet.tasks.locks import MOST_ITEMS
 from nonet.tasks.retry import RetryPolicyBase
 from nonet.tasks.schedules import (
@@ -511,6 +512,13 @@ class Config(Section):
     def _distinct_vos(cls, value: list[str]) -> list[str]:
         if twice := _twice(value):
             raise ValueError(f"listed twice: {twice}")
+        return value
+
+    @field_validator("namespaces")
+    @classmethod
+    def _complete_namespaces(cls, value: dict[str, str]) -> dict[str, str]:
+        if value and OTHERS not in value:
+            raise ValueError(f"must have '{OTHERS}': the namespace of all tenants not listed")
         return value
 
     @property

@@ -41,7 +41,7 @@ _DESCRIPTIONS: dict[str, dict[str, str]] = {
         "fairness": "How tenants share the slots of a priority. Default: tasks run in order.",
         "pipelines": "Per pipeline: values that override its attributes.",
         "namespaces": "Per tenant, see fairness.by (default: vo): the namespace that has its tasks;"
-        " '*' for all others. Default: the namespace to which a task is submitted.",
+        " '*' for all others. Default: that to which a task is submitted.",
     },
     "PipelineConfig": {
         "workers": "How many rows one process processes at once.",

@@ -1,12 +1,16 @@
-"""Several daemons in one process: a worker, and the pipelines beside it."""
+"""Several daemons in one process: a worker and the pipelines beside it, or some namespaces."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from http import HTTPStatus
 from typing import Any, Protocol
 
-from nonet.daemon.health import Observed, Page, Report
+from nonet.daemon.health import Answer, Observed, Page, Report
 from nonet.daemon.service import ExitCode, Stop
 from nonet.telemetry.metrics import Sample
 
@@ -43,8 +47,58 @@ class Together:
             yield from daemon.samples()
 
     def pages(self) -> Mapping[str, Page]:
-        """The pages of all."""
-        return {path: page for daemon in self._daemons for path, page in daemon.pages().items()}
+        """The pages of all; numbers of several namespaces are added up."""
+        found: dict[str, list[Page]] = {}
+        for daemon in self._daemons:
+            for path, page in daemon.pages().items():
+                found.setdefault(path, []).append(page)
+        return {path: partial(_sum, pages) for path, pages in found.items()}
+
+
+def _sum(pages: Sequence[Page], accept: str) -> Answer:
+    """Add up the numbers of some pages by their names, or return the first that failed."""
+    answers = [page(accept) for page in pages]
+    failed = [answer for answer in answers if answer.status != HTTPStatus.OK]
+    if failed or len(answers) == 1:
+        return (failed or answers)[0]
+    total: Counter[str] = Counter()
+    for answer in answers:
+        total.update(json.loads(answer.content))
+    return Answer.json(dict(total))
+
+
+class InNamespace:
+    """A daemon that says in its reasons and metrics of which namespace it is."""
+
+    def __init__(self, daemon: Observed, namespace: str) -> None:
+        self._daemon = daemon
+        self._namespace = namespace
+
+    def report(self) -> Report:
+        """That of the daemon."""
+        found = self._daemon.report()
+        reasons = [f"{self._namespace}: {reason}" for reason in found.reasons]
+        return Report(found.ready, reasons, found.details)
+
+    def stuck(self) -> Sequence[str]:
+        """That of the daemon."""
+        return [f"{self._namespace}: {why}" for why in self._daemon.stuck()]
+
+    def samples(self) -> Iterator[Sample]:
+        """Those of the daemon, with a further label; see `nonet.telemetry.exposition`."""
+        for name, labels, value in self._daemon.samples():
+            yield name, (*labels, self._namespace), value
+
+    def pages(self) -> Mapping[str, Page]:
+        """Those of the daemon."""
+        return self._daemon.pages()
+
+
+def observed(daemons: Sequence[tuple[str, Observed]]) -> Together:
+    """Return what probes and metrics show of daemons, given with their namespaces."""
+    if len({namespace for namespace, _ in daemons}) == 1:
+        return Together([daemon for _, daemon in daemons])
+    return Together([InNamespace(daemon, namespace) for namespace, daemon in daemons])
 
 
 async def run_together(daemons: Sequence[Daemon], stop: Stop) -> ExitCode:

@@ -72,6 +72,7 @@ def _configuration(parts: Parts, periodic: PeriodicLoop) -> ConfigurationLoop:
         stores.routes,
         stores.publication,
         periodic.adopt,
+        settings.namespace,
     )
 
 

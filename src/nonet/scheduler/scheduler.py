@@ -113,7 +113,7 @@ class Scheduler(Observed):
         self._leads_since: datetime | None = None
         self._redis = Contact()
         self._failures: dict[str, FailureLog] = {}
-        self._wakes: dict[str, asyncio.Task[None]] = {}
+        self._wakes: dict[str, asyncio.Task[bool]] = {}
         self._stop = Stop()
 
     async def run(self, stop: Stop) -> ExitCode:

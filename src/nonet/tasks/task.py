@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
@@ -642,12 +643,22 @@ def unbind_submitter(submitter: Submitter) -> None:
     _submitters.remove(submitter)
 
 
+_submitter: ContextVar[Submitter | None] = ContextVar("nonet_submitter", default=None)
+
+
+def submit_with(submitter: Submitter) -> None:
+    """Make ``.schedule()`` use `submitter` in the current context: that of a task in a worker."""
+    _submitter.set(submitter)
+
+
 def current_submitter() -> Submitter:
-    """The submitter that was bound last.
+    """The submitter of the current context, or else the one that was bound last.
 
     Raises:
         NotBoundError: none is bound.
     """
+    if (own := _submitter.get()) is not None:
+        return own
     if not _submitters:
         raise NotBoundError(
             "no application is open: schedule tasks inside `async with Nonet.from_settings():`"

@@ -71,7 +71,7 @@ class _Nonet(Collector):
         for name, labels, value in self._read():
             family = families.get(name)
             if family is None:
-                family = families[name] = _family(METRICS[name])
+                family = families[name] = _family(METRICS[name], len(labels))
             if isinstance(family, HistogramMetricFamily):
                 assert isinstance(value, Histogram), name
                 total, counts = value.sum, value.counts[:]
@@ -84,6 +84,9 @@ class _Nonet(Collector):
         yield from families.values()
 
 
-def _family(metric: Metric) -> _Family:
+def _family(metric: Metric, number: int) -> _Family:
+    """Make the family of a metric whose samples have so many labels."""
     name = metric.name.removesuffix("_total")  # the library appends it
-    return _FAMILIES[metric.kind](name, metric.help, labels=metric.labels)
+    # A process of several namespaces adds their label, see `nonet.daemon.together`.
+    labels = (*metric.labels, "namespace")[:number]
+    return _FAMILIES[metric.kind](name, metric.help, labels=labels)

@@ -14,6 +14,7 @@ from nonet.worker.attempt.burials import Burials
 from nonet.worker.attempt.conclusion import Concluder
 from nonet.worker.attempt.settle import Settler
 from nonet.worker.parts import WorkerParts
+from nonet.worker.slots import Slots
 from nonet.worker.worker import Worker
 
 
@@ -25,6 +26,7 @@ def assemble(
     isolation: Isolation | None = None,
     *,
     owns_process: bool = True,
+    slots: Slots | None = None,
 ) -> Worker:
     """Return a worker that is not running yet; see `Worker` for the arguments."""
     settings, stores = parts.settings, parts.stores
@@ -44,7 +46,7 @@ def assemble(
         version("nonet"),
         _sql(parts),
     )
-    return Worker(made, size, concurrency, isolation, owns_process=owns_process)
+    return Worker(made, size, concurrency, isolation, owns_process=owns_process, slots=slots)
 
 
 def _sql(parts: Parts) -> Reached | None:

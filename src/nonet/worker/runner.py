@@ -22,7 +22,7 @@ from nonet.rules.outcomes import Cancelled, End, Failed, Lost
 from nonet.stores.namespace.events import Events
 from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
-from nonet.tasks.task import Isolation
+from nonet.tasks.task import Isolation, submit_with
 from nonet.telemetry.middleware import add_failures
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.worker.attempt.around import error_of, report_crash
@@ -38,6 +38,7 @@ from nonet.worker.children.isolated import Isolated
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
 from nonet.worker.parts import WorkerParts
+from nonet.worker.slots import Slots
 from nonet.worker.suspects import Suspects
 from nonet.worker.tally import Tally
 
@@ -54,7 +55,7 @@ class Runner:
     Args:
         worker: incarnation of the worker.
         children: its pool of child processes.
-        slots: how many attempts run at a time.
+        slots: how many attempts run at a time; workers of other namespaces may share them.
         isolation: where to run all attempts; None: where their classes say.
         sign_off: removes this worker's registration. A thread calls it right before the process
             ends, so it must return soon and raise nothing.
@@ -74,7 +75,7 @@ class Runner:
         size: Size,
         watchdog: Watchdog,
         children: Children,
-        slots: int,
+        slots: Slots,
         isolation: Isolation | None,
         sign_off: Callable[[], None],
         tally: Tally,
@@ -82,19 +83,20 @@ class Runner:
         settings, broker = parts.settings, parts.broker
         self._parts = parts
         self._slots = slots
+        slots.share(lambda: self.slots_taken)
         self._isolation = isolation
         self._watchdog = watchdog
         self._sign_off = sign_off
         self._tally = tally
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._settling = 0
-        self.freed = asyncio.Event()
+        self.freed = slots.freed
         self.busy_at = time.monotonic()
         self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
         self._leasing = Leasing(broker, watchdog, settings.lease, settings.lock_ttl)
-        self._leftovers = Leftovers(slots, self.freed.set, watchdog, broker)
-        self._threads = ThreadPoolExecutor(2 * slots, thread_name_prefix="nonet-task")
+        self._leftovers = Leftovers(slots.number, self.freed.set, watchdog, broker)
+        self._threads = ThreadPoolExecutor(2 * slots.number, thread_name_prefix="nonet-task")
         self._tools = Tools(
             *(parts.client, parts.registry, parts.injector, self._threads, settings.message_limit),
             admit=self._leasing.readmit,
@@ -123,16 +125,14 @@ class Runner:
         return len(self._running)
 
     @property
-    def free_slots(self) -> int:
-        """How many more attempts may run; 0 or less: none.
+    def slots_taken(self) -> int:
+        """How many slots this worker uses.
 
         An attempt that is being settled uses no slot. While Redis is slow or unavailable, at most
         twice as many attempts as slots can accumulate.
         """
         executing = self._ordinary() - self._settling
-        return (
-            self._slots - max(executing, self._settling - self._slots) - self._leftovers.slots_taken
-        )
+        return max(executing, self._settling - self._slots.number) + self._leftovers.slots_taken
 
     @property
     def is_quiet(self) -> bool:
@@ -172,9 +172,10 @@ class Runner:
             self.suspects.attempts.add(attempt)
         self._leasing.hold(attempt)
         # A new context, so that no attempt sees the context variables of another one.
-        attempt.task = self._loop.create_task(
-            self._run(attempt), name=delivery.id, context=contextvars.Context()
-        )
+        context = contextvars.Context()
+        if self._slots.are_shared:  # workers of several namespaces: `.schedule()` uses this one
+            context.run(submit_with, self._parts.client)
+        attempt.task = self._loop.create_task(self._run(attempt), name=delivery.id, context=context)
         self._running[attempt] = attempt.task
 
     def obey(self, order: Order) -> None:

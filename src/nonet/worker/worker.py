@@ -42,6 +42,7 @@ from nonet.worker.lag import Culprit, LoopLag
 from nonet.worker.parts import WorkerParts
 from nonet.worker.reader import Reader
 from nonet.worker.runner import Runner
+from nonet.worker.slots import Slots
 from nonet.worker.tally import Tally
 from nonet.worker.veto import Fitness, Veto
 
@@ -65,6 +66,7 @@ class Worker:
         size, concurrency, isolation: see `nonet.Nonet.worker`.
         owns_process: False: the process belongs to a program around the worker, so the worker
             never ends it, not even if a task blocks the event loop forever.
+        slots: those that it shares with workers of other namespaces; None: it has its own.
 
     Attributes:
         id: ``size-nonce``, unique to this process.
@@ -79,13 +81,15 @@ class Worker:
         isolation: Isolation | None = None,
         *,
         owns_process: bool = True,
+        slots: Slots | None = None,
     ) -> None:
         settings = parts.settings
         self._parts = parts
         self._isolation = isolation
         self._broker = parts.broker
         self._size = size
-        self._concurrency = concurrency or settings.slots_of(size)
+        slots = slots or Slots(concurrency or settings.slots_of(size))
+        self._concurrency = slots.number
         self.id: str = f"{size}-{secrets.token_hex(6)}"
         self.name: str = process_name()
         self._loop_name = ""
@@ -108,7 +112,7 @@ class Worker:
             on_unregistered=lambda reason: self._runner.cut_all_soon(reason),
         )
         self._runner = Runner(
-            *(parts, self.id, size, self._watchdog, self._children, self._concurrency, isolation),
+            *(parts, self.id, size, self._watchdog, self._children, slots, isolation),
             sign_off=self._sign_off,
             tally=self._tally,
         )
@@ -124,7 +128,7 @@ class Worker:
         leases.count(self._tally.figures, self._tally.note_offset)
         veto = Veto(Fitness(settings.memory_floor, settings.load_ceiling))
         self._reader = Reader(
-            *(parts.broker, self.id, size, self._concurrency, self._runner, self._redis),
+            *(parts.broker, self.id, size, slots, self._runner, self._redis),
             *(self._watchdog, veto, self._about, self._tally, self._look),
         )
         self._chores = Chores(

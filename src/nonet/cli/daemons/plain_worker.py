@@ -21,6 +21,7 @@ _TEXT = re.compile(r"[^-].*")
 _OPTIONS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
     "size": (re.compile("|".join(Size)), Size),
     "namespace": (_TEXT, str),
+    "namespaces": (_TEXT, str),
     "state_dir": (_TEXT, str),
     "grace": (_SECONDS, float),
     "metrics_port": (_WHOLE, int),
@@ -29,7 +30,7 @@ _OPTIONS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
     "max_lifetime": (_SECONDS, float),
     "fleet_line": (_WHOLE, int),
 }
-_SETTINGS = ("namespace", "state_dir", "grace", "metrics_port", "tasks")
+_SETTINGS = ("namespace", "namespaces", "state_dir", "grace", "metrics_port", "tasks")
 
 
 def read(arguments: Sequence[str]) -> dict[str, Any] | None:

@@ -43,6 +43,7 @@ def schedule(
     from nonet.config.settings import load_settings
     from nonet.daemon.health import answering_probes
     from nonet.daemon.service import spare_collector, stop_on_signals
+    from nonet.daemon.together import observed, run_together
     from nonet.telemetry.logs import process_description
     from nonet.telemetry.tracing import exporting_traces
 
@@ -53,11 +54,11 @@ def schedule(
         traces = exporting_traces("nonet-scheduler", process_description())
         signals = stop_on_signals()
         async with traces, application, application.injector() as injector, signals as stop:
-            scheduler = application.scheduler(injector)
+            schedulers = application.schedulers(injector)
             address = settings.metrics_host, settings.metrics_port
-            async with answering_probes(*address, scheduler):
+            async with answering_probes(*address, observed([*schedulers.items()])):
                 spare_collector()
-                return await scheduler.run(stop)
+                return await run_together([*schedulers.values()], stop)
 
     run(target.debug, command, runs_user_code=True)
 

@@ -33,7 +33,7 @@ from nonet.daemon.service import (
     stop_on_signals,
     told_of_end,
 )
-from nonet.daemon.together import Together, run_together
+from nonet.daemon.together import observed, run_together
 from nonet.telemetry.logs import describe_process, process_description
 from nonet.telemetry.tracing import exporting_traces
 from nonet.worker.children.forking import HELD_OPEN
@@ -95,38 +95,50 @@ async def work(
             logger.error("%s", problem)
         for warning in application.registry.warnings():
             logger.warning("%s", warning)
-        daemons: list[Worker | PipelineHost] = []
+        daemons: list[tuple[str, Worker | PipelineHost]] = []
         async with AsyncExitStack() as around:
             if size is not None:
-                worker = application.worker(size, injector, concurrency=order.concurrency)
-                daemons.append(worker)
-                await around.enter_async_context(_retiring(application, size, worker, order, stop))
+                workers = application.workers(size, injector, concurrency=order.concurrency)
+                daemons += workers.items()
+                await around.enter_async_context(_retiring(application, size, workers, order, stop))
             if pipelines:
-                daemons.append(application.pipelines(pipelines, injector))
-            describe_process(worker=daemons[0].name)
+                host = application.pipelines(pipelines, injector)
+                daemons.append((settings.namespace, host))
+            describe_process(worker=daemons[0][1].name)
             address = settings.metrics_host, settings.metrics_port
-            await around.enter_async_context(answering_probes(*address, Together(daemons)))
-            with _run_file(settings, size or PIPELINES, daemons[0].id) as run_file:
+            await around.enter_async_context(answering_probes(*address, observed(daemons)))
+            first = {namespace: daemon.id for namespace, daemon in reversed(daemons)}
+            with _run_files(settings, size or PIPELINES, first) as run_files:
                 spare_collector()
-                code = await run_together(daemons, stop)
-                if run_file is not None:
+                code = await run_together([daemon for _, daemon in daemons], stop)
+                for run_file in run_files:
                     run_file.ended(code)
                 return code
 
 
 @asynccontextmanager
 async def _retiring(
-    application: Nonet, size: Size, worker: Worker, order: Order, stop: Stop
+    application: Nonet, size: Size, workers: Mapping[str, Worker], order: Order, stop: Stop
 ) -> AsyncIterator[None]:
-    """End the worker when it is idle or old, while the block runs."""
+    """End the workers of all namespaces when they are idle or old, while the block runs."""
     line = None
     if order.fleet_line is not None:
+        (worker,) = workers.values()  # a fleet has one namespace
         line = Line(order.fleet_line, worker.id)
         HELD_OPEN.add(order.fleet_line)
         worker.on_ordered_to_drain(line.leave_place)
+
+    async def retire() -> bool:
+        """Whether no namespace has work; those that were asked before one has go on."""
+        for namespace, worker in workers.items():
+            demands = application.parts_of(namespace).stores.demands
+            if not await demands.retire(worker.id, size):
+                return False
+        return True
+
     retirement = Retirement(
-        lambda: worker.idle_seconds,
-        lambda: application.stores.demands.retire(worker.id, size),
+        lambda: min(worker.idle_seconds for worker in workers.values()),
+        retire,
         stop,
         idle_exit=order.idle_exit,
         max_lifetime=order.max_lifetime,
@@ -138,6 +150,19 @@ async def _retiring(
     finally:
         polling.cancel()
         await asyncio.wait({polling})
+
+
+@contextmanager
+def _run_files(
+    settings: Settings, size: str, incarnations: Mapping[str, str]
+) -> Iterator[list[runfiles.RunFile]]:
+    """Write a run file for each namespace of this process."""
+    with ExitStack() as stack:
+        made = [
+            stack.enter_context(_run_file(settings.of(namespace), size, incarnation))
+            for namespace, incarnation in incarnations.items()
+        ]
+        yield [run_file for run_file in made if run_file is not None]
 
 
 @contextmanager
@@ -175,6 +200,11 @@ async def supervise(
     from nonet.stores.namespace.inspection import Inspection
 
     settings = load_settings(**target.options(), grace=options.grace, metrics_port=metrics_port)
+    if len(settings.namespaces) > 1:
+        raise ConfigurationError(
+            "a fleet grows with the backlog of one namespace: start one fleet for each, with "
+            "--namespace, or one worker for all, without --min and --max"
+        )
     set_up_logging(target.debug, settings)
     describe_process(size=size)
     application = Nonet(settings, load_tasks=False)

@@ -33,6 +33,7 @@ from nonet.scheduler.periodic.plan import (
     all_vos,
     default_schedule,
     entries,
+    entries_of,
     find_class,
     is_enabled,
     periodic_classes,
@@ -205,6 +206,7 @@ class ConfigurationLoop:
     Args:
         fits: raises `ConfigurationError` if a configuration does not fit, see `check`.
         adopt: receives the periodic entries to plan from now on.
+        namespace: plan those of its tenants only.
 
     Attributes:
         current: the applied configuration; None before the first one.
@@ -221,6 +223,7 @@ class ConfigurationLoop:
         routes: Routes,
         publication: Publication,
         adopt: Callable[[list[Entry]], None],
+        namespace: str,
     ) -> None:
         self.current: Checked | None = None
         self.problem: str = ""
@@ -232,6 +235,7 @@ class ConfigurationLoop:
         self._routes = routes
         self._publication = publication
         self._on_adopt = adopt
+        self._namespace = namespace
         self._read_at = 0.0
         self._known_in = ""
         self._revision = ""
@@ -290,14 +294,15 @@ class ConfigurationLoop:
 
     def _adopt(self, checked: Checked) -> None:
         """Apply a configuration."""
-        self._on_adopt(checked.entries)
+        own = entries_of(self._namespace, checked.config, checked.entries)
+        self._on_adopt(own)
         self.current = checked
         for warning in checked.warnings:
             logger.warning("%s", warning)
         logger.info(
             "configuration %s applied: periodic_entries=%d limits=%d",
             checked.version,
-            sum(entry.enabled for entry in checked.entries),
+            sum(entry.enabled for entry in own),
             len(checked.limits),
         )
 

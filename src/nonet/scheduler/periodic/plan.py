@@ -12,8 +12,10 @@ from nonet.base import keys
 from nonet.base.errors import hint_of_task
 from nonet.config.models import Config, SectionConfig, TaskConfig
 from nonet.config.reading import problems_error
+from nonet.rules.fairness import tenant_of
 from nonet.rules.limits import Location
 from nonet.rules.outcomes import summarize
+from nonet.rules.routing import belongs_to
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
 from nonet.tasks.schedules.description import describe, stable
@@ -100,6 +102,20 @@ def entries(
         ConfigurationError: all problems at once, each with its path in the configuration.
     """
     return _Planner(config, classes, vos, others).plan()
+
+
+def entries_of(namespace: str, config: Config, found: Iterable[Entry]) -> list[Entry]:
+    """Return the entries that the leader of a namespace plans: those of its tenants.
+
+    Every leader reads the same configuration, so each entry is planned once.
+    """
+
+    def is_own(entry: Entry) -> bool:
+        vo = str(entry.args.get("vo") or entry.vo or "")
+        tenant = tenant_of(config.tenants_by, entry.task_name, vo, {})
+        return belongs_to(config.namespaces, tenant, namespace)
+
+    return [entry for entry in found if is_own(entry)] if config.namespaces else list(found)
 
 
 def dropped(

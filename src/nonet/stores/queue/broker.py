@@ -316,6 +316,19 @@ class Broker:
                 raise problem
         return Awoken(deliveries, more > 0, handed, woken.result() is not None, more < 0)
 
+    async def fetch_after_sleep(
+        self, worker: str, size: str, free: int, room: int = 0, graves: int = 0
+    ) -> Awoken:
+        """Fetch as `fetch_when_woken`, but after `wait_for_wake`, and perhaps much later.
+
+        Returns:
+            `is_woken` is not known, and False.
+        """
+        asking, sent = self._asking_for(worker), time.monotonic()
+        deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves, 1)
+        asking.last = sent, now
+        return Awoken(deliveries, more > 0, sent, False, more < 0)
+
     async def rouse(self, worker: str) -> None:
         """End the `fetch_when_woken` of a worker now."""
         async with server_errors(self.client):
@@ -658,9 +671,13 @@ class Broker:
         self.config_version = answer[2].decode()
         return int(answer[0]), answer[3], answer[4:]
 
-    async def wait_for_wake(self, worker: str) -> None:
-        """Sleep until something wakes `worker` (or ``promoter``), at most `BLOCK_SECONDS`."""
-        await blocking_pop(self._blocking, f"{self.prefix}wake:{worker}")
+    async def wait_for_wake(self, worker: str) -> bool:
+        """Sleep until something wakes `worker` (or ``promoter``), at most `BLOCK_SECONDS`.
+
+        Returns:
+            Whether something has woken it.
+        """
+        return await blocking_pop(self._blocking, f"{self.prefix}wake:{worker}") is not None
 
     async def decline(self, worker: str, size: str) -> None:
         """Stop waking `worker` until it fetches again."""

@@ -1,0 +1,106 @@
+"""The slots of a worker process, which the workers of several namespaces may share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+
+
+class Slots:
+    """So many tasks run at a time, of all namespaces together.
+
+    A reader takes its turn, reserves free slots, fetches for them, and releases what it did not
+    use. The next turn is that of the reader with the fewest starts. So each namespace that has a
+    backlog gets the same number of starts, however long its tasks are and however many slots are
+    free in a turn. A reader that had nothing to do has saved up nothing. A turn ends before the
+    fetch: a Redis that does not answer must not stop the other namespaces.
+
+    Args:
+        number: how many there are.
+
+    Attributes:
+        number: how many there are.
+        freed: set when a slot has become free.
+
+    Example:
+        slots = Slots(10)
+        slots.share(lambda: runner.slots_taken)
+        if await slots.take_turn("main"):
+            wanted = slots.reserve("main", 5)
+            slots.release("main", started=await start(wanted))
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.freed = asyncio.Event()
+        self._taken: list[Callable[[], int]] = []
+        self._turn: Hashable = None
+        self._waiting: dict[Hashable, asyncio.Future[None]] = {}
+        self._starts: dict[Hashable, int] = {}
+        self._reserved: dict[Hashable, int] = {}
+        self._pace = 0
+
+    def share(self, taken: Callable[[], int]) -> None:
+        """Let one more worker use them; `taken` returns how many it uses."""
+        self._taken.append(taken)
+
+    @property
+    def are_shared(self) -> bool:
+        """Whether several workers use them."""
+        return len(self._taken) > 1
+
+    @property
+    def free(self) -> int:
+        """How many more tasks may run; 0 or less: none."""
+        return self.number - sum(taken() for taken in self._taken) - sum(self._reserved.values())
+
+    async def take_turn(self, reader: Hashable, seconds: float | None = None) -> bool:
+        """Wait for the turn of a reader, and then for a free slot, which no other one can take.
+
+        Returns:
+            False if that took longer than `seconds`; the reader then has no turn.
+        """
+        self._starts[reader] = max(self._starts.get(reader, 0), self._pace)
+        try:
+            async with asyncio.timeout(seconds):
+                if self._turn is None:
+                    self._turn = reader
+                else:
+                    self._waiting[reader] = asyncio.get_running_loop().create_future()
+                    await self._waiting[reader]
+                while self.free <= 0:
+                    self.freed.clear()
+                    await self.freed.wait()
+            return True
+        except TimeoutError:
+            self._end_turn(reader)
+            return False
+        except asyncio.CancelledError:
+            self._end_turn(reader)
+            raise
+
+    def reserve(self, reader: Hashable, most: int) -> int:
+        """End the turn of a reader, which gets at most so many slots; 0 if it has no turn."""
+        if self._turn != reader:
+            return 0
+        self._pace = max(self._pace, self._starts[reader])
+        self._reserved[reader] = number = max(0, min(most, self.free))
+        self._end_turn(reader)
+        return number
+
+    def release(self, reader: Hashable, started: int) -> None:
+        """Give back what a reader has reserved, after it has started so many tasks."""
+        self._starts[reader] = self._starts.get(reader, 0) + started
+        if self._reserved.pop(reader, 0) > started:
+            self.freed.set()
+
+    def _end_turn(self, reader: Hashable) -> None:
+        """End the turn of a reader, or its wait for one."""
+        self._waiting.pop(reader, None)
+        if self._turn != reader:
+            return
+        self._turn = min(self._waiting, key=self._starts.__getitem__, default=None)
+        if self._turn is not None:
+            granted = self._waiting.pop(self._turn)
+            if not granted.done():  # else a stop has just cancelled that wait, which ends its turn
+                granted.set_result(None)
