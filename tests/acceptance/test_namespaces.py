@@ -161,3 +161,48 @@ async def test_a_running_task_adds_none_of_another_namespace(split: Site) -> Non
         await handle.result(timeout=20)
         await split.until_event("followed", times=3)
         assert {event.details["tenant"] for event in split.journal("followed")} == {"lhcb"}
+
+
+async def test_a_tenant_moves_under_load(split: Site) -> None:
+    """Each task runs once, no lock is held in both, and its periodic entry misses no occurrence."""
+    split.settings["NONET_TASKS"] = "acceptance.namespace_tasks"
+    await led(split)
+    from acceptance.namespace_tasks import Exclusive
+
+    ids: list[str] = []
+    is_over = asyncio.Event()
+
+    async def load(home: str) -> None:
+        async with split.app(namespace=home) as app:
+            await app.client.live_config.refresh()
+            while not is_over.is_set():
+                tasks = [Exclusive(vo, n) for n in range(3) for vo in ("lhcb", "cms")]
+                ids.extend(map(str, await app.submit_many(tasks)))
+                ids.append(str(await app.submit(Exclusive("lhcb", 1), delay=1.5)))
+                await asyncio.sleep(0.1)
+
+    split.worker("--concurrency", "8")
+    loading = [asyncio.create_task(load(home)) for home in ("acceptance", "a", "b")]
+    await split.until_event("held", times=100)
+    move = ("task-run", "tenants", "move", "lhcb", "--to", "b", "--with-delayed")
+    assert await asyncio.to_thread(split.program(*move).wait) == 0
+    moved_at = time.time()
+    await until(lambda: not split.redis.exists("{b}:paused"), "namespace a has none of its tasks")
+    await asyncio.sleep(2)
+    is_over.set()
+    await asyncio.gather(*loading)
+    await until(lambda: not live(split), "every task has ended")
+    runs = Counter(event.id for event in split.journal("held"))
+    assert runs == dict.fromkeys(ids, 1)
+    held: dict[tuple[str, int], str] = {}
+    for event in split.journal():
+        lock = event.details.get("tenant"), event.details.get("lock")
+        if event.event == "held":
+            assert lock not in held, (event, held)
+            held[lock] = event.id
+        elif event.event == "freed":
+            del held[lock]
+    ticks = [e.at for e in split.journal("ticked") if e.details["tenant"] == "lhcb"]
+    assert min(ticks) < moved_at < max(ticks)
+    span = ticks[-1] - ticks[0]
+    assert 0.45 < span / (len(ticks) - 1) < 0.6, "none fired twice, and few were late"

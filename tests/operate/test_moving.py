@@ -215,9 +215,9 @@ async def test_the_configuration_takes_over(app: Nonet, a: Parts, b: Parts) -> N
     await app.submit(Free("lhcb"), id="1")
     assert await run(b) == ["1"]
     for parts in (app.parts_of("main"), a, b):
-        assert await parts.stores.routes.moved() == {"lhcb": "b"}
+        assert (await parts.stores.routes.load())[1] == {"lhcb": "b"}
         assert await parts.stores.routes.publish(await term_of(parts), {"lhcb": "b"}, WHO)
-        assert await parts.stores.routes.moved() == {}
+        assert (await parts.stores.routes.load())[1] == {}
     await app.submit(Free("lhcb"), id="2")
     assert await run(b) == ["2"]
 

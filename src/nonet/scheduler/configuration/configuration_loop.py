@@ -205,7 +205,8 @@ class ConfigurationLoop:
 
     Args:
         fits: raises `ConfigurationError` if a configuration does not fit, see `check`.
-        adopt: receives the periodic entries to plan from now on.
+        adopt: receives the periodic entries to plan from now on, and the keys of those that
+            belong to other namespaces.
         namespace: plan those of its tenants only.
 
     Attributes:
@@ -222,7 +223,7 @@ class ConfigurationLoop:
         fairness: Fairness,
         routes: Routes,
         publication: Publication,
-        adopt: Callable[[list[Entry]], None],
+        adopt: Callable[[list[Entry], set[str]], None],
         namespace: str,
     ) -> None:
         self.current: Checked | None = None
@@ -239,6 +240,7 @@ class ConfigurationLoop:
         self._read_at = 0.0
         self._known_in = ""
         self._revision = ""
+        self._moved: Mapping[str, str] = {}
         self._too_old = 0  # workers for which fair shares wait
         self._reported: tuple[str, str] | None = None
 
@@ -259,7 +261,9 @@ class ConfigurationLoop:
     async def tick(self, term: str) -> float:
         """Read the source if it is due, and publish the current configuration."""
         if term != self._known_in:
-            # The previous leader may have applied a newer configuration and planned its entries.
+            # The previous leader may have applied a newer configuration and planned its entries,
+            # also those of tenants that were moved here.
+            await self._follow_moves()
             await self._adopt_published()
             self._known_in, self._read_at = term, 0.0
         if time.monotonic() >= self._read_at:
@@ -294,9 +298,8 @@ class ConfigurationLoop:
 
     def _adopt(self, checked: Checked) -> None:
         """Apply a configuration."""
-        own = entries_of(self._namespace, checked.config, checked.entries)
-        self._on_adopt(own)
         self.current = checked
+        own = self._plan(checked)
         for warning in checked.warnings:
             logger.warning("%s", warning)
         logger.info(
@@ -305,6 +308,23 @@ class ConfigurationLoop:
             sum(entry.enabled for entry in own),
             len(checked.limits),
         )
+
+    def _plan(self, checked: Checked) -> list[Entry]:
+        """Plan the entries of the tenants of this namespace, and return them."""
+        routes = {**checked.config.namespaces, **self._moved}
+        by = checked.config.tenants_by
+        own = entries_of(self._namespace, by, routes, checked.entries)
+        self._on_adopt(own, {entry.key for entry in checked.entries} - {entry.key for entry in own})
+        return own
+
+    async def _follow_moves(self) -> str:
+        """Plan anew if an operator has moved a tenant; return the version of published routes."""
+        version, moved = await self._routes.load()
+        if moved != self._moved:
+            self._moved = moved
+            if self.current is not None:
+                self._plan(self.current)
+        return version
 
     async def _adopt_published(self) -> bool:
         """Apply the published configuration if it fits; return whether it did."""
@@ -352,7 +372,7 @@ class ConfigurationLoop:
             logger.info("ceilings published: number=%d", len(ceilings))
         await self._publish_fairness(term, current.config.fairness)
         routes = current.config.namespaces
-        if await self._routes.published() != routes_version(routes):
+        if await self._follow_moves() != routes_version(routes):
             if not await self._routes.publish(term, routes, who()):
                 raise DeposedError
             logger.info("routes published: tenants=%d", len(routes))

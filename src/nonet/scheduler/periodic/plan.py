@@ -104,18 +104,24 @@ def entries(
     return _Planner(config, classes, vos, others).plan()
 
 
-def entries_of(namespace: str, config: Config, found: Iterable[Entry]) -> list[Entry]:
+def entries_of(
+    namespace: str, tenants_by: str, routes: Mapping[str, str], found: Iterable[Entry]
+) -> list[Entry]:
     """Return the entries that the leader of a namespace plans: those of its tenants.
 
-    Every leader reads the same configuration, so each entry is planned once.
+    Every leader has the same routes, so each entry is planned once.
+
+    Args:
+        tenants_by: see `nonet.rules.fairness.tenant_of`.
+        routes: see `nonet.rules.routing.namespace_of`.
     """
 
     def is_own(entry: Entry) -> bool:
         vo = str(entry.args.get("vo") or entry.vo or "")
-        tenant = tenant_of(config.tenants_by, entry.task_name, vo, {})
-        return belongs_to(config.namespaces, tenant, namespace)
+        tenant = tenant_of(tenants_by, entry.task_name, vo, {})
+        return belongs_to(routes, tenant, namespace)
 
-    return [entry for entry in found if is_own(entry)] if config.namespaces else list(found)
+    return [entry for entry in found if is_own(entry)] if routes else list(found)
 
 
 def dropped(

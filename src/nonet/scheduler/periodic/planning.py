@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -65,6 +65,7 @@ class Situation:
         looked: when the previous plan last fired due entries; None: another leader made it.
         before: the progress of the entries in the previous plan.
         keeps: the previous plan was made in this term and epoch, so it holds for unchanged entries.
+        away: the keys of entries that belong to other namespaces.
     """
 
     term: str
@@ -72,6 +73,7 @@ class Situation:
     looked: datetime | None
     before: Mapping[str, Planned]
     keeps: bool = False
+    away: Collection[str] = ()
 
     def kept(self, entry: Entry) -> Planned | None:
         """Return the progress of an entry that need not be planned again."""
@@ -134,7 +136,10 @@ class Planner:
         }
         keys = {entry.key for entry in entries}
         known = await self._store.known() - keys
-        gone = [Change("drop", key, key.partition("|")[0]) for key in sorted(known)]
+        gone = [
+            Change("move" if key in situation.away else "drop", key, key.partition("|")[0])
+            for key in sorted(known)
+        ]
         withdrawn = await self._store.plan(situation.term, [*changes, *gone])
         if withdrawn is None:
             raise DeposedError

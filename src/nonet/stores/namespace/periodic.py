@@ -43,7 +43,7 @@ class Change:
     Attributes:
         task: full class name.
         verb: ``new``, ``same``, ``turn`` (schedule or arguments changed: an occurrence that has
-            not begun is withdrawn) or ``drop``.
+            not begun is withdrawn), ``drop``, or ``move`` (it belongs to another namespace).
         last: for ``new`` and ``turn``, the occurrence to record as the last one.
         again: for ``turn``, replaces `last` if the new schedule has the withdrawn occurrence, too.
             It is just before that occurrence, which is then submitted again.
@@ -64,7 +64,7 @@ class Change:
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments for the script."""
         withdrawn = b""
-        if self.verb not in ("new", "same"):
+        if self.verb not in ("new", "same", "move"):
             why = "withdrawn: its periodic entry was changed, disabled or deleted"
             document = ResultDocument(self.task, 0, time.time(), error=why, reason="cancelled")
             withdrawn = encode(document)

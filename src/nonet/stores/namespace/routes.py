@@ -22,22 +22,23 @@ class Routes:
         self._prefix = prefix(namespace)
         self._scripts = Scripts(client, self._prefix)
 
-    async def published(self) -> str:
-        """Return the `routes_version` that a leader published last; empty without routes."""
-        async with server_errors(self._client):
-            found = await self._client.get(f"{self._prefix}routed")
-        return found.decode() if found and found != _BY_HAND else ""
+    async def load(self) -> tuple[str, dict[str, str]]:
+        """Return the `routes_version` that a leader published last, and moves by hand.
 
-    async def moved(self) -> dict[str, str]:
-        """Return the tenants that were moved by hand, with their namespaces."""
-        async with server_errors(self._client):
-            found = await self._client.hgetall(f"{self._prefix}routes")
+        Returns:
+            The version, empty without routes; and the namespaces of tenants that an operator has
+            moved, as long as the configuration does not say the same.
+        """
+        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+            pipe.get(f"{self._prefix}routed").hgetall(f"{self._prefix}routes")
+            version, found = await pipe.execute()
         routes = {name.decode(): namespace.decode() for name, namespace in found.items()}
-        return {
+        moved = {
             name.removeprefix(_MOVED): namespace
             for name, namespace in routes.items()
             if name.startswith(_MOVED)
         }
+        return version.decode() if version and version != _BY_HAND else "", moved
 
     async def source_of(self, tenant: str) -> str:
         """Return the namespace from which a tenant was moved here last; empty: none."""
