@@ -184,6 +184,10 @@ async def test_a_tenant_moves_under_load(split: Site) -> None:
     split.worker("--concurrency", "8")
     loading = [asyncio.create_task(load(home)) for home in ("acceptance", "a", "b")]
     await split.until_event("held", times=100)
+    async with split.app() as app:  # it takes the old namespace a while to end these
+        await app.client.live_config.refresh()
+        many = await app.submit_many([Exclusive("lhcb", n) for n in range(300)])
+        ids.extend(map(str, many))
     move = ("task-run", "tenants", "move", "lhcb", "--to", "b", "--with-delayed")
     assert await asyncio.to_thread(split.program(*move).wait) == 0
     moved_at = time.time()
