@@ -81,4 +81,4 @@ class Ticking(PeriodicVoAwareBaseTask):
     size = Size.SMALL
 
     async def execute(self) -> None:
-        note("ticked", tenant=self.vo)
+        note("ticked", tenant=self.vo, occurrence=context().labels.get("occurrence"))
