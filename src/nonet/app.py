@@ -191,6 +191,7 @@ class Nonet:
             middlewares=self.middlewares,
             beside=lambda namespace: self.parts_of(namespace).client,
             reseal=settings.resealed,
+            namespaces=settings.namespaces,
         )
         self._closing.push_async_callback(client.aclose)
         return client

@@ -485,6 +485,7 @@ class Nonet:
             handles=self._handle,
             beside=beside,
             reseal=settings.resealed,
+            namespaces=settings.namespaces,
         )
         closing.push_async_callback(client.aclose)
         return client

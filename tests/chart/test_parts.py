@@ -290,3 +290,18 @@ def test_the_dashboard_is_at_its_address(charts: Charts) -> None:
     rules = found.named("PrometheusRule", "")["spec"]["groups"][0]["rules"]
     assert {item["annotations"]["dashboard_url"] for item in rules} == urls
     assert not charts.render(_REDIS).of_kind("Ingress")
+
+
+def test_every_daemon_serves_the_namespaces(charts: Charts) -> None:
+    """Workers, scheduler and dashboard get the list; without one, none gets the setting."""
+    web = {"web": {"enabled": True, "users": {"name": "u"}, "url": "https://jobs.example.org"}}
+    for given, wanted in ((["main", "a"], "main,a"), ([], None)):
+        rendered = charts.render({**_REDIS, **web, "namespaces": given})
+        found = {
+            name: environment(container).get("NONET_NAMESPACES")
+            for name, pod in rendered.pods()
+            for container in pod["spec"]["containers"]
+            if container["command"][0].startswith("task-")
+        }
+        assert len(found) >= 4
+        assert set(found.values()) == {wanted}

@@ -71,7 +71,7 @@ async def client(client_of: ClientOf) -> AsyncIterator[httpx.AsyncClient]:
 async def serving(app: FastAPI, settings: WebSettings) -> AsyncIterator[str]:
     """Serve `app` in this loop, and give its address."""
     stop = Stop()
-    server = Server(app, settings)
+    server = Server(app, settings, [app.state.site])
     running = asyncio.create_task(server.run(stop))
     while not server.is_ready:
         await asyncio.sleep(0.02)

@@ -333,7 +333,8 @@ async def test_the_daemon_reports_requests_and_an_outage(
     """Metrics count requests by route and streams; without Redis the daemon is not ready."""
     monkeypatch.setattr(ring, "SAMPLE_SECONDS", 0.05)
     port, stop = free_port(), Stop()
-    server, url = Server(app, WebSettings.plain(port=port)), f"http://127.0.0.1:{port}"
+    server = Server(app, WebSettings.plain(port=port), [app.state.site])
+    url = f"http://127.0.0.1:{port}"
     running = asyncio.create_task(server.run(stop))
     async with asyncio.timeout(20):
         await eventually(lambda: server.report().ready)

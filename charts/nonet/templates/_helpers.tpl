@@ -92,6 +92,7 @@ last wins), own (settings that the chart computes), extraEnv.
 {{- define "nonet.env" -}}
 {{- $env := dict "NONET_STATE_DIR" "/var/lib/nonet" -}}
 {{- with include "nonet.tasks" .root -}}{{- $_ := set $env "NONET_TASKS" . -}}{{- end -}}
+{{- with .root.Values.namespaces -}}{{- $_ := set $env "NONET_NAMESPACES" (join "," .) -}}{{- end -}}
 {{- range .settings -}}
 {{- range $name, $value := . -}}
 {{- $_ := set $env (printf "NONET_%s" $name) (include "nonet.text" $value) -}}

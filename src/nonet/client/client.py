@@ -106,6 +106,7 @@ class Client:
         middlewares: runs around submissions and attempts; None: nothing does.
         handles: makes the handle of a task, given its id, the client and whether it was created.
         beside: returns the open client of another namespace; None: this program has no others.
+        namespaces: others in which to look for tasks, too, besides those of the routes.
         reseal: see `nonet.config.settings.Settings.resealed`.
 
     Attributes:
@@ -139,6 +140,7 @@ class Client:
         middlewares: Middlewares | None = None,
         handles: Callable[..., Any] = Handle,
         beside: Callable[[str], Client] | None = None,
+        namespaces: Sequence[str] = (),
         reseal: Callable[[bytes, str, str], bytes] = lambda data, id, namespace: data,
     ) -> None:
         self.broker = broker
@@ -169,7 +171,7 @@ class Client:
         self._handles: Callable[..., Handle[Any]] = handles
         self.cancellation: Cancellation = Cancellation(broker, outbox, may_have_sql)
         self.namespace = namespace
-        self.routing: Routing = Routing(self, namespace, beside, reseal)
+        self.routing: Routing = Routing(self, beside, namespaces, reseal)
         self._is_closed = False
 
     def __repr__(self) -> str:

@@ -44,8 +44,8 @@ class Routing:
 
     Args:
         home: the client.
-        namespace: its namespace.
         open: returns the open client of another namespace; None: this program has no others.
+        namespaces: further ones in which to look for tasks.
         reseal: returns the message of a task of this namespace as another one needs it, given the
             message, the id of the task and that namespace.
     """
@@ -53,15 +53,16 @@ class Routing:
     def __init__(
         self,
         home: Client,
-        namespace: str,
         open: Callable[[str], Client] | None,
+        namespaces: Sequence[str],
         reseal: Callable[[bytes, str, str], bytes],
     ) -> None:
         self._home = home
-        self._namespace = namespace
+        self._namespace = home.namespace
+        self._namespaces = namespaces
         self._open = open
         self._reseal = reseal
-        self._routes = Routes(home.broker.client, namespace)
+        self._routes = Routes(home.broker.client, home.namespace)
         self._known: dict[str, str] = {}
         self._version = ""
 
@@ -81,14 +82,15 @@ class Routing:
         return self._open(namespace)
 
     async def others(self) -> list[Client]:
-        """Return the clients of the other namespaces that the routes name.
+        """Return the clients of the other namespaces that the routes or the settings name.
 
         Raises:
             ServerUnreachableError: Redis does not answer.
         """
         if self._open is None:
             return []
-        return [self._open(name) for name in await self._routes.others()]
+        names = {*await self._routes.others(), *self._namespaces} - {self._namespace}
+        return [self._open(name) for name in sorted(names)]
 
     async def find(self, ask: Callable[[Client], Awaitable[_Found]]) -> _Found:
         """Ask this namespace, then the others, until one knows what is asked for.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
 from fastapi.staticfiles import StaticFiles
+from starlette.types import ASGIApp
 
 from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
@@ -16,26 +18,33 @@ from nonet.web.access.guard import Below, Guard
 from nonet.web.access.login import Login
 from nonet.web.api import routers as api_routers
 from nonet.web.measured import Measured
+from nonet.web.namespaces import Namespaces
 from nonet.web.pages import routers as page_routers
 from nonet.web.site import Site
 
 _STATIC = Path(__file__).parent / "static"
 
 
-def create_app(nonet: Nonet, settings: WebSettings, access: Access | None = None) -> FastAPI:
+def create_app(
+    nonet: Nonet,
+    settings: WebSettings,
+    access: Access | None = None,
+    namespaces: Sequence[str] = (),
+) -> FastAPI:
     """Create the application. `nonet` must be open while it answers.
 
     Args:
         nonet: the application of the namespace.
         settings: the settings of the dashboard.
         access: finds out who sends a request; None: as `settings` say.
+        namespaces: those of all sites of this server; the first is at the root.
 
     Raises:
         ConfigurationError: the file of users is invalid.
     """
     base = urlsplit(settings.url).path.rstrip("/")
     app = FastAPI(title="Nonet", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.site = site = Site(nonet, settings, access or Login(nonet, settings))
+    app.state.site = site = Site(nonet, settings, access or Login(nonet, settings), namespaces)
     app.add_middleware(Guard)
     app.add_middleware(Measured, requests=site.requests)
     app.add_middleware(Below, base=base)  # the last one is the outermost
@@ -45,3 +54,24 @@ def create_app(nonet: Nonet, settings: WebSettings, access: Access | None = None
     for router in (*page_routers(), *api_routers()):
         app.include_router(router)
     return app
+
+
+def create_sites(
+    applications: Sequence[Nonet], settings: WebSettings, access: Access | None = None
+) -> tuple[ASGIApp, list[Site]]:
+    """Create the application of several namespaces, and return it with its sites.
+
+    A login is for all of them: its sessions are in the first namespace.
+
+    Args:
+        applications: one of each namespace; the first is at the root.
+        settings, access: as of `create_app`.
+    """
+    names = [one.settings.namespace for one in applications]
+    several = names if len(names) > 1 else ()
+    access = access or Login(applications[0], settings)
+    apps = [create_app(one, settings, access, several) for one in applications]
+    sites: list[Site] = [app.state.site for app in apps]
+    base = urlsplit(settings.url).path.rstrip("/")
+    found = Namespaces(dict(zip(names, apps, strict=True)), base) if several else apps[0]
+    return found, sites

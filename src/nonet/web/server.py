@@ -6,10 +6,10 @@ import asyncio
 import logging
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.web_settings import WebSettings
@@ -30,11 +30,12 @@ class Server:
     Args:
         app: what it serves.
         settings: where it listens.
+        sites: those that `app` passes requests to.
     """
 
-    def __init__(self, app: FastAPI, settings: WebSettings) -> None:
+    def __init__(self, app: ASGIApp, settings: WebSettings, sites: Sequence[Site]) -> None:
         self._app = app
-        self._site: Site = app.state.site
+        self._sites = sites
         self._settings = settings
         self._server: uvicorn.Server | None = None
 
@@ -61,7 +62,9 @@ class Server:
         logger.info("ready: url=http://%s:%d", host, port)
         stopping = asyncio.create_task(stop.requested.wait(), name="stop")
         # It ends open streams, which would last until the end of the grace period.
-        async with self._site.at_work():
+        async with AsyncExitStack() as around:
+            for site in self._sites:
+                await around.enter_async_context(site.at_work())
             await asyncio.wait({serving, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
         server.should_exit = True
@@ -70,7 +73,8 @@ class Server:
         server.force_exit = forcing.done()
         forcing.cancel()
         await serving
-        await self._app.state.site.bulks.close()
+        for site in self._sites:
+            await site.bulks.close()
 
     @property
     def is_ready(self) -> bool:
@@ -94,8 +98,7 @@ class Server:
         reasons = []
         if not self.is_ready:
             reasons.append("it does not listen yet")
-        if self._site.ring.problem:
-            reasons.append(self._site.ring.problem)
+        reasons += [site.ring.problem for site in self._sites if site.ring.problem]
         return Report(not reasons, reasons)
 
     def stuck(self) -> Sequence[str]:
@@ -104,8 +107,11 @@ class Server:
 
     def samples(self) -> Iterator[Sample]:
         """See `nonet.daemon.health.Observed`."""
-        yield from self._site.requests.samples()
-        yield "nonet_web_live_streams", (), float(self._site.live.open)
+        for site in self._sites:
+            label = (site.nonet.settings.namespace,) if len(self._sites) > 1 else ()
+            for name, labels, value in site.requests.samples():
+                yield name, (*labels, *label), value
+            yield "nonet_web_live_streams", label, float(site.live.open)
 
     def pages(self) -> Mapping[str, Page]:
         """See `nonet.daemon.health.Observed`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Annotated, Any, TypeAlias
@@ -20,6 +20,7 @@ from nonet.web.auditing import Auditor
 from nonet.web.bulks import Bulks
 from nonet.web.live import Live
 from nonet.web.measured import Requests
+from nonet.web.namespaces import BELOW, root_of
 from nonet.web.ring import Ring
 from nonet.web.shared import Shared
 
@@ -32,6 +33,7 @@ class Site:
         nonet: the open application of the namespace.
         settings: the settings of the dashboard.
         access: finds out who sends a request.
+        namespaces: those of all sites of the server; empty: there is one.
         shared: reads that all viewers share.
         requests: what was requested, and what pages send to Redis.
         bulks: changes that go on after their request.
@@ -43,6 +45,7 @@ class Site:
     nonet: Nonet
     settings: WebSettings
     access: Access
+    namespaces: Sequence[str] = ()
     shared: Shared = field(default_factory=Shared)
     requests: Requests = field(default_factory=Requests)
     bulks: Bulks = field(default_factory=Bulks)
@@ -54,6 +57,16 @@ class Site:
         self.live = Live(lambda: self.nonet.stores.events, self.shared, self.requests.pages)
         self.ring = Ring(lambda: self.nonet.stores, self.requests.pages)
         self.audit = Auditor(self.nonet, self.settings.audit_retention)
+
+    def addresses(self, base: str) -> list[tuple[str, str]]:
+        """Return the namespaces of all sites, each with the path of its first page.
+
+        Args:
+            base: path below which the pages of this site are.
+        """
+        first, own = next(iter(self.namespaces), ""), self.nonet.settings.namespace
+        root = base if own == first else base.removesuffix(f"{BELOW}{own}")
+        return [(name, root_of(root, "" if name == first else name)) for name in self.namespaces]
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:

@@ -39,7 +39,8 @@ def served(
         ) as nonet:
             if prepare is not None:
                 await prepare(nonet)
-            server = Server(create_app(nonet, settings, Fixed(principal())), settings)
+            app = create_app(nonet, settings, Fixed(principal()))
+            server = Server(app, settings, [app.state.site])
             running = asyncio.create_task(server.run(stop))
             while not server.is_ready and not running.done():  # noqa: ASYNC110  # it has no event
                 await asyncio.sleep(0.02)

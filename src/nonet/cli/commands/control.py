@@ -11,7 +11,7 @@ from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_rows
-from nonet.cli.target import Target, operation
+from nonet.cli.target import Target, listing, operation
 from nonet.cli.task_classes import warn_of_unknown
 from nonet.daemon.service import ExitCode, who
 from nonet.rules.pauses import EVERYTHING, Pause, as_option, in_words, streams
@@ -124,7 +124,7 @@ async def resume(
     return ExitCode.OK
 
 
-@operation
+@listing
 async def paused(
     target: Target,
     as_json: Json = False,

@@ -26,7 +26,7 @@ from nonet.cli.options import Json, Limit, ShowArgs
 from nonet.cli.output import print_json, print_rows
 from nonet.cli.process import warn
 from nonet.cli.progress import Progress
-from nonet.cli.target import CodeTarget, Target, operation
+from nonet.cli.target import CodeTarget, Target, listing, operation
 from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ Outcomes = AsyncIterator[tuple[int, dict[str, Any] | NonetError]]
 
 
 @app.command("list")
-@operation
+@listing
 async def list_(
     target: CodeTarget,
     filters: Filters,
@@ -76,7 +76,7 @@ async def list_(
 
 
 @app.command()
-@operation
+@listing
 async def clusters(
     target: CodeTarget, filters: Filters, limit: Limit = 100, as_json: Json = False
 ) -> int:

@@ -11,7 +11,7 @@ from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.options import CancelReason, Json, Limit, OfClass, TaskIds, WithLabels
 from nonet.cli.output import print_json, print_rows
 from nonet.cli.process import print_error
-from nonet.cli.target import Target, operation
+from nonet.cli.target import Target, listing, operation
 from nonet.cli.task_classes import warn_of_unknown
 from nonet.daemon.service import ExitCode, who
 
@@ -27,7 +27,7 @@ _DUE = "due now"
 
 
 @app.command("list")
-@operation
+@listing
 async def list_(
     target: Target, task: OfClass = None, limit: Limit = 100, as_json: Json = False
 ) -> int:

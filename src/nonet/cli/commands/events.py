@@ -12,7 +12,7 @@ from nonet.base.errors import ConfigurationError, ServerUnreachableError, sugges
 from nonet.base.keys import EVENT_KINDS
 from nonet.cli.options import Json
 from nonet.cli.output import cell, print_json, print_rows
-from nonet.cli.target import Target, operation
+from nonet.cli.target import Target, listing
 from nonet.daemon.service import ExitCode, until_signal
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.3
 
 
-@operation
+@listing
 async def events(
     target: Target,
     follow: Annotated[

@@ -11,7 +11,7 @@ import typer
 from nonet.cli.durations import duration
 from nonet.cli.options import Json, OfClass
 from nonet.cli.output import cell, print_json, print_line, print_rows
-from nonet.cli.target import Target, operation
+from nonet.cli.target import Target, listing
 from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _HOUR = timedelta(hours=1)
 _UNITS = ((3600, "h"), (60, "min"), (1, "s"))
 
 
-@operation
+@listing
 async def figures(
     target: Target,
     task: OfClass = None,

@@ -12,7 +12,7 @@ from nonet.base.plain import printable
 from nonet.cli.options import Json
 from nonet.cli.output import print_rows
 from nonet.cli.process import warn
-from nonet.cli.target import CodeTarget, Target, operation
+from nonet.cli.target import CodeTarget, Target, listing, operation
 from nonet.daemon.service import ExitCode, who
 from nonet.rules.limit_changes import (
     OFF,
@@ -59,7 +59,7 @@ Vo = Annotated[
 
 
 @app.command("list")
-@operation
+@listing
 async def list_(
     target: Target,
     as_json: Json = False,

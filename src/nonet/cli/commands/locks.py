@@ -13,7 +13,7 @@ from nonet.cli.options import Json, TaskId
 from nonet.cli.output import print_json, print_line, print_rows
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.process import print_error, run
-from nonet.cli.target import Target, flat, operation
+from nonet.cli.target import Target, flat, in_each, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode, who
 from nonet.rules.alerts import page_of
@@ -52,7 +52,10 @@ def locks(
     task-run locks --object-type Job --show 50
     """
     if context.invoked_subcommand is None:
-        run(target.debug, lambda: _show(target, object_type, show, as_json))
+        run(
+            target.debug,
+            lambda: in_each(target, lambda one: _show(one, object_type, show, as_json), as_json),
+        )
 
 
 async def _show(target: Target, object_type: str | None, show: int, as_json: bool) -> int:

@@ -20,7 +20,7 @@ from nonet.cli.output import (
     print_rows,
 )
 from nonet.cli.pages import page_at, with_page
-from nonet.cli.target import Target, operation
+from nonet.cli.target import Target, listing
 from nonet.daemon.service import ExitCode, until_signal
 from nonet.rules.peers import counted
 from nonet.rules.refusal import span
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _REFRESH_SECONDS = 2.0
 
 
-@operation
+@listing
 async def overview(
     target: Target,
     watch: Annotated[

@@ -13,7 +13,7 @@ from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.batch import Report
 from nonet.cli.options import Json, Limit, ShowArgs
 from nonet.cli.output import print_fields, print_json, print_rows, print_text
-from nonet.cli.target import CodeTarget, Target, operation
+from nonet.cli.target import CodeTarget, Target, listing, operation
 from nonet.daemon.service import ExitCode, who
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Selection:
 
 
 @app.command("list")
-@operation
+@listing
 async def list_(target: Target, limit: Limit = 100, as_json: Json = False) -> int:
     """List quarantined messages, newest first, without their bytes.
 

@@ -15,7 +15,7 @@ from nonet.cli.completion import entry_classes, entry_names, entry_vos
 from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_line, print_rows
 from nonet.cli.process import print_error
-from nonet.cli.target import CodeTarget, Target, operation
+from nonet.cli.target import CodeTarget, Target, listing, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode, who
 from nonet.operate import schedules as entries
@@ -63,7 +63,7 @@ def schedules(context: typer.Context) -> None:
 
 
 @app.command("list")
-@operation
+@listing
 async def list_(
     target: Target,
     as_json: Json = False,
@@ -117,7 +117,7 @@ async def show(
 
 
 @app.command()
-@operation
+@listing
 async def leader(
     target: Target,
     as_json: Json = False,

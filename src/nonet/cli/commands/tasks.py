@@ -17,7 +17,7 @@ from nonet.cli.durations import duration
 from nonet.cli.options import Json, Limit, OfClass, TaskId, WithLabels
 from nonet.cli.output import cell, print_fields, print_json, print_rows, print_text, usage_in_words
 from nonet.cli.process import warn
-from nonet.cli.target import CodeTarget, Target, operation
+from nonet.cli.target import CodeTarget, Target, listing, operation
 from nonet.daemon.service import ExitCode
 from nonet.rules.refusal import span
 
@@ -59,7 +59,7 @@ async def classes(target: CodeTarget, as_json: Json = False) -> int:
     return ExitCode.OK
 
 
-@operation
+@listing
 async def list_(
     target: Target,
     state: Annotated[

@@ -10,7 +10,7 @@ import typer
 from nonet.base.streams import Priority, Size
 from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows
-from nonet.cli.target import Target, operation
+from nonet.cli.target import Target, listing
 from nonet.daemon.service import ExitCode
 from nonet.rules.pauses import in_words, of_task
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nonet.stores.queue.groups import GroupStatus
 
 
-@operation
+@listing
 async def queues(
     target: Target,
     as_json: Json = False,
@@ -104,7 +104,7 @@ def _load_row(load: Load | None) -> dict[str, Any]:
     return {"active": load.active if load else 0, "ceiling": load.ceiling if load else None}
 
 
-@operation
+@listing
 async def groups(
     target: Target,
     id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Show only this group.")] = None,

@@ -15,7 +15,7 @@ from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows
 from nonet.cli.plain_words import PlainGroup
 from nonet.cli.process import run
-from nonet.cli.target import Target, flat, operation
+from nonet.cli.target import Target, flat, in_each, operation
 from nonet.daemon.service import ExitCode, who
 from nonet.rules.refusal import span
 
@@ -62,7 +62,10 @@ def workers(
     task-run workers
     """
     if context.invoked_subcommand is None:
-        run(target.debug, lambda: _show(target, id, as_json))
+        run(
+            target.debug,
+            lambda: in_each(target, lambda one: _show(one, id, as_json), as_json),
+        )
 
 
 async def _show(target: Target, id: str | None, as_json: bool) -> int:

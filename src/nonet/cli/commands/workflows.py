@@ -15,7 +15,7 @@ from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.process import print_error, run
-from nonet.cli.target import Target, flat, operation
+from nonet.cli.target import Target, flat, in_each, operation
 from nonet.daemon.service import ExitCode
 from nonet.rules.peers import counted
 from nonet.rules.refusal import span
@@ -60,7 +60,10 @@ def workflows(
     task-run workflows --state failed
     """
     if context.invoked_subcommand is None:
-        run(target.debug, lambda: _list(target, state, limit, as_json))
+        run(
+            target.debug,
+            lambda: in_each(target, lambda one: _list(one, state, limit, as_json), as_json),
+        )
 
 
 async def _list(target: Target, state: str | None, limit: int, as_json: bool) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from typing import Annotated
 
 import typer
@@ -50,7 +51,7 @@ def serve(
 
     try:
         from nonet.web.access.links import announce, ensure_protected
-        from nonet.web.app import create_app
+        from nonet.web.app import create_sites
         from nonet.web.server import Server
     except ModuleNotFoundError as error:
         raise ConfigurationError(
@@ -62,22 +63,24 @@ def serve(
         web = WebSettings.load(host=host, port=port)
         ensure_protected(web)
         set_up_logging(target.debug, settings)
-        application = Nonet(settings)
-        async with application, stop_on_signals() as stop:
-            served = create_app(application, web)
-            server = Server(served, web)
-            audit = served.state.site.audit
-            sessions = application.stores.sessions
+        applications = [Nonet(one) for one in settings.each()]
+        async with AsyncExitStack() as around:
+            for application in reversed(applications):
+                await around.enter_async_context(application)
+            stop = await around.enter_async_context(stop_on_signals())
+            served, sites = create_sites(applications, web)
+            server = Server(served, web, sites)
+            sessions = applications[0].stores.sessions
             address = settings.metrics_host, settings.metrics_port
             async with answering_probes(*address, server):
                 spare_collector()
-                loops = [
-                    asyncio.create_task(every(stop, "audit", audit.tick), name="audit"),
-                    asyncio.create_task(announce(sessions, web, stop), name="link"),
-                ]
+                audits = [every(stop, "audit", site.audit.tick) for site in sites]
+                loops = [asyncio.create_task(audit, name="audit") for audit in audits]
+                loops.append(asyncio.create_task(announce(sessions, web, stop), name="link"))
                 await server.run(stop)
                 await asyncio.wait(loops)
-            await audit.flush()
+            for site in sites:
+                await site.audit.flush()
         return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
 
     run(target.debug, command, runs_user_code=True)

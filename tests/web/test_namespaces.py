@@ -1,0 +1,57 @@
+"""The sites of several namespaces below one address."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import pytest
+from web.conftest import Fixed, principal
+
+from nonet import Nonet
+from nonet.config.web_settings import WebSettings
+from nonet.web.app import create_sites
+
+
+@pytest.fixture
+async def applications(redis_url: str, tmp_path: Path) -> AsyncIterator[list[Nonet]]:
+    options = {"redis_url": redis_url, "state_dir": tmp_path, "tasks": ("web_tasks",)}
+    a = Nonet.from_settings(namespace="a", **options)
+    async with a, Nonet.from_settings(namespace="main", **options) as main:
+        yield [main, a]
+
+
+@pytest.fixture(params=["", "/jobs"])
+def settings(request: pytest.FixtureRequest) -> WebSettings:
+    return WebSettings.plain(url=request.param and f"http://127.0.0.1{request.param}")
+
+
+@pytest.fixture
+async def client(
+    applications: list[Nonet], settings: WebSettings
+) -> AsyncIterator[httpx.AsyncClient]:
+    served, _ = create_sites(applications, settings, Fixed(principal()))
+    transport = httpx.ASGITransport(served)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        yield client
+
+
+async def test_each_namespace_has_its_pages_and_its_api(
+    client: httpx.AsyncClient, applications: list[Nonet], settings: WebSettings
+) -> None:
+    """The first is at the root; a page links to those of the others."""
+    base = httpx.URL(settings.url).path.rstrip("/") if settings.url else ""
+    await applications[1].stores.events.log("pause", "ann", "only in a")
+    for path, own in ((f"{base}/", "main"), (f"{base}/in/a/", "a")):
+        page = await client.get(path)
+        assert page.status_code == 200
+        assert f"· {own}</title>" in page.text
+        assert f'<a class="namespace" href="{base}/"' in page.text
+        assert f'<a class="namespace" href="{base}/in/a/"' in page.text
+        assert f'href="{path}tasks' in page.text
+        events = (await client.get(f"{path}api/v1/events")).json()
+        assert ("only in a" in str(events)) == (own == "a")
+    answer = await client.get(f"{base}/in/a")
+    assert answer.headers["location"] == f"{base}/in/a/"
+    assert (await client.get(f"{base}/in/nobody/")).status_code == 404
