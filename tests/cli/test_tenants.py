@@ -5,11 +5,11 @@ from __future__ import annotations
 from cli.terminal import TaskRun
 
 
-async def test_without_tenants_it_says_what_to_do(task_run: TaskRun) -> None:
-    """Nothing tells them apart."""
+async def test_without_tenants_it_says_so(task_run: TaskRun) -> None:
+    """With what tells them apart."""
     found = await task_run("tenants")
     assert (found.code, found.out) == (0, "")
-    assert "configure 'fairness' or 'ceilings: tenants'" in found.err
+    assert "no tenant has tasks, by vo" in found.err
     assert (await task_run("tenants", "--json")).json["items"] == []
 
 

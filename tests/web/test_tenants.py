@@ -32,11 +32,11 @@ async def shared(nonet: Nonet, redis_url: str) -> Nonet:
     return nonet
 
 
-async def test_without_tenants_the_page_says_what_to_do(client: httpx.AsyncClient) -> None:
-    """Nothing tells them apart."""
-    assert "Configure fairness" in (await client.get("/tenants")).text
+async def test_without_tenants_the_page_says_so(client: httpx.AsyncClient) -> None:
+    """And what tells them apart."""
+    assert "Tenants are told apart by vo" in (await client.get("/tenants")).text
     found = (await client.get("/api/v1/tenants")).json()
-    assert (found["by"], found["items"]) == ("", [])
+    assert (found["by"], found["items"]) == ("vo", [])
     assert "Tenants</a> by" not in (await client.get("/")).text
 
 

@@ -188,7 +188,7 @@ async def test_a_task_that_waited_for_its_turn_waited(tally: Tally) -> None:
 
 
 async def test_without_tenants_none_is_counted(tally: Tally) -> None:
-    """Nothing tells them apart."""
+    """Nothing is said of nobody."""
     one = attempt()
     tally.started(one)
     tally.finished(one, "done", Usage(wall=1.0))

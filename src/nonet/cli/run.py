@@ -69,7 +69,7 @@ PLACES = {
         "figures", "figures", "Show how many tasks of each class end and fail, and how fast."
     ),
     "tenants": Command(
-        "tenants", "app", "Show what each tenant has, and what it gets and is due; or move one."
+        "tenants", "app", "Show what each tenant has, gets and is due; or move one."
     ),
     "workers": Command("workers", "app", "Show the registered workers, or drain some."),
     "groups": Command("views", "groups", "Show callback groups, newest first."),

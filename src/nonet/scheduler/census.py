@@ -37,7 +37,7 @@ class Census:
         reports: what the processes that run pipelines report.
         has_sql: whether there is a database.
         names: classes that get a label of their own; all others share ``unknown``.
-        tenants: reads the tenants; None: nothing tells them apart.
+        tenants: reads the tenants.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Census:
         reports: PipelineReports,
         has_sql: Callable[[], bool],
         names: Collection[str],
-        tenants: Callable[[], Awaitable[TenantCensus | None]],
+        tenants: Callable[[], Awaitable[TenantCensus]],
     ) -> None:
         self._measures = measures
         self._dead_letters = dead_letters

@@ -28,11 +28,9 @@ class TenantCensus(NamedTuple):
     totals: Mapping[str, Mapping[int, int]]
 
 
-async def take_census(store: Tenants, live_config: LiveConfig) -> TenantCensus | None:
-    """Read the tenants; None while nothing tells them apart."""
+async def take_census(store: Tenants, live_config: LiveConfig) -> TenantCensus:
+    """Read the tenants."""
     await live_config.refresh()
-    if not live_config.tenants_by:
-        return None
     table = await tenant_table(store, live_config, since=SHARE_TIME, most=_MOST)
     return TenantCensus(table, await store.totals())
 

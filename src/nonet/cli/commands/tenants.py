@@ -56,7 +56,7 @@ def tenants(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Show what each tenant has, and what it gets and is due; or move one.
+    """Show what each tenant has, gets and is due; or move one.
 
     Now: 'live' tasks have not ended, 'waiting' ones wait for the turn of their tenant, the oldest
     of them for so long, and 'running' counts attempts. 'used %' is the part of all starts of the
@@ -172,14 +172,10 @@ def _print(found: TenantTable, sort: str, as_json: bool) -> None:
     if as_json:
         print_json({"by": found.by, "since": found.since, "items": items})
         return
-    nothing = (
-        f"no tenant has tasks, by {found.by}"
-        if found.by
-        else "nothing tells tenants apart: configure 'fairness' or 'ceilings: tenants'"
-    )
+    nothing = f"no tenant has tasks, by {found.by}"
     print_rows([_row(item) for item in items], False, nothing, least=_LEAST)
     if items:
-        print_line(f"by {found.by or 'nothing now'}, since {cell(found.since)}", err=True)
+        print_line(f"by {found.by}, since {cell(found.since)}", err=True)
 
 
 def _row(item: TenantFigures) -> Mapping[str, Any]:

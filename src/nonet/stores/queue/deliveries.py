@@ -27,8 +27,8 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
         waited: how long it was parked before this delivery, in microseconds.
         error, reason, detail: for a dying task, its error document; without one, reason and detail.
         died: generation in which a dying task died.
-        tenant: whose task it is, see `nonet.rules.fairness`; empty: it has no tenant; None:
-            nothing tells tenants apart.
+        tenant: whose task it is, see `nonet.rules.fairness`; empty: it has no tenant, and shares
+            with those that have one; None: it has none.
         runnable_since: when it became runnable, in microseconds, if it waited in the list of its
             tenant; 0: its entry tells that.
     """

@@ -3,7 +3,7 @@
 -- KEYS  prefix
 -- ARGV  tenant, who, the other namespace, n × (periodic entry, its record in the other namespace)
 -- returns OK
--- @include base routing events
+-- @include base routing events moving
 local tenant, who, source = ARGV[1], ARGV[2], ARGV[3]
 for i = 4, #ARGV, 2 do
   local entry, last = ARGV[i], tonumber(string.match(ARGV[i + 1], '^%d+') or '0')
@@ -12,9 +12,6 @@ for i = 4, #ARGV, 2 do
     redis.call('HSET', P .. 'periodic', entry, ARGV[i + 1])
   end
 end
-if not marks[7] or home_of(tenant) ~= here() then
-  move_by_hand(tenant, here())
-  log_event('tenant-moved', who, tenant .. ' to ' .. here())
-end
+move_by_hand(tenant, string.sub(P, 2, -3), who)
 redis.call('HSET', P .. 'routes', 'came:' .. tenant, source)
 return 'OK'

@@ -4,12 +4,9 @@
 -- ARGV  tenant, the other namespace, lock ttl ms, who, tenant as it stands in the names of periodic entries, or ''
 -- returns {how many of its tasks have not ended, 1 if earlier holders of locks may still believe that they hold them
 --       because Redis lost its data, n × (periodic entry, its record)}
--- @include base routing events
+-- @include base routing events moving
 local tenant, to, lock_ttl, who, vo = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5]
-if not marks[7] or home_of(tenant) ~= to then
-  move_by_hand(tenant, to)
-  log_event('tenant-moved', who, tenant .. ' to ' .. to)
-end
+move_by_hand(tenant, to, who)
 local lost = read_fields(P .. 'epoch', {'lost', 'calm'})
 local calm = math.max(tonumber(lost.calm or '0'), tonumber(lost.lost or '0') + lock_ttl * 1000)
 local answer = {tonumber(redis.call('HGET', P .. 'active:tenants', tenant) or '0'), calm > now and 1 or 0}

@@ -86,7 +86,7 @@ local function read_texts(entries)
 end
 
 -- Whose task it is, for figures of tenants: 'SINCE|TENANT'. SINCE (µs) is when it could run, if its pointer was in the
--- list of a tenant; else '': its entry tells that. nil while nothing tells tenants apart.
+-- list of a tenant; else '': its entry tells that. nil for a task without a tenant, unless there are shares.
 local function whose(record, kind)
   local tenant, since = record.tenant or marks[6] and '', ''
   if record.pointer == '-' and kind == 'tasks' then  -- IN_LIST, see lib/record

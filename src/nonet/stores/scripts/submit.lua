@@ -7,7 +7,8 @@
 --       key} | {its id, namespace}: its tenant belongs there, so submit it there | -1 its keys are damaged: submit it
 --       alone to get the error. If none was created:
 --       {'IMPOSSIBLE', id, why}: it asks a limiter for more than its limit; or {'FULL', …}, see find_excess()
--- @include now routing
+-- @include now
+-- @defer routing elsewhere
 -- @defer wake wake
 -- @defer shares share
 local FIRST_RUN, HEAD, at = 2, 7, 2

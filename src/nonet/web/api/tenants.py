@@ -25,6 +25,6 @@ async def list_tenants(
 ) -> TenantTable:
     """List the tenants: first those that the configuration names, then those with most tasks.
 
-    At most 100, and one item `(others)` for all beyond. Empty while nothing tells tenants apart.
+    At most 100, and one item `(others)` for all beyond. Empty while no task has a tenant.
     """
     return await tenants_of(site, since)

@@ -64,7 +64,7 @@ async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
         letters=await _letters(site) if found.sql in ("", "current", "ahead") else None,
         hour=await hour(site),
         table_minutes=_TABLE_MINUTES,
-        tenants_by=live.tenants_by,
+        tenants_by=live.tenants_by if live.named_tenants else "",
     )
 
 

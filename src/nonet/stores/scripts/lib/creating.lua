@@ -9,7 +9,7 @@ local function read_runs()
     at = first + 2 * count
     runs[#runs + 1] = {count = tonumber(count), name = name, stream = stream, wall = due, group = group,
       locks = locks, terms = terms, first = first, past = at,
-      home = group == '' and elsewhere(terms) or nil}  -- a group is whole in one namespace
+      home = marks[7] and group == '' and elsewhere(terms) or nil}  -- a group is whole in one namespace
   end
   return runs
 end

@@ -8,18 +8,8 @@ local function home_of(tenant)
   return found[1] or found[2] or found[3] or nil
 end
 
-local function here()
-  return string.sub(P, 2, -3)
-end
-
 -- The namespace to which these terms send a task, unless it is this one; nil: it belongs here.
 local function elsewhere(terms)
   local home = marks[7] and home_of(string.match('\n' .. terms, '\ntenant|([^\n]*)') or '')
-  return home and home ~= here() and home or nil
-end
-
--- Note that a tenant was moved by hand to a namespace. The mark comes first: without it no script reads the hash.
-local function move_by_hand(tenant, namespace)
-  redis.call('SET', P .. 'routed', 'moved', 'NX')
-  redis.call('HSET', P .. 'routes', 'moved:' .. tenant, namespace)
+  return home and home ~= string.sub(P, 2, -3) and home or nil
 end
