@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from nonet.base.errors import NonetError
+from nonet.rules.tenants import TenantTable
 from nonet.scheduler.census import Census
+from nonet.scheduler.tenants import TenantCensus
 from nonet.stores.namespace.figures import Measures
 from nonet.stores.namespace.pipelines import PipelineReports
 from nonet.stores.queue.broker import Broker
@@ -18,8 +22,8 @@ async def no_letters() -> DeadLetters:
     raise AssertionError("there is no SQL")
 
 
-async def no_tenants() -> None:
-    """Nothing tells them apart."""
+async def no_tenants() -> TenantCensus:
+    return TenantCensus(TenantTable("vo", datetime.now(UTC), 300, ()), {})
 
 
 @pytest.fixture

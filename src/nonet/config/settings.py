@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Meta, field, structs
@@ -241,7 +241,7 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
 
     redis_url: Secret = Secret(_DEFAULT_REDIS)
     db_url: Secret = Secret("")
-    namespace: Annotated[str, Meta(pattern=NAMESPACE)] = "nonet"
+    namespace: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "nonet"
     namespaces: tuple[str, ...] = ()
     config: str = ""  # a URL may hold a token
     config_poll: Annotated[float, Meta(ge=1, le=1e6)] = 60
@@ -310,17 +310,32 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
 
     @classmethod
     def given(cls, **options: Any) -> dict[str, Any]:
-        """See `EnvironmentModel.given`; an option for one namespace hides the variable of many."""
+        """Return the unchecked value of each field that has one, for the framework.
+
+        The option `namespace` hides the variable of `namespaces`.
+
+        Args:
+            options: fields of `Settings`.
+        """
         found = super().given(**options)
         if options.get("namespace") and not options.get("namespaces"):
             found.pop("namespaces", None)
         names = _names(found.get("namespaces", ()))
         if names and not options.get("namespace") and found.get("namespace") not in names:
-            found["namespace"] = names[0]
+            found.pop("namespace", None)
         return found
 
+    @classmethod
+    def _made(cls, given: Mapping[str, Any]) -> Self:
+        names = _names(given.get("namespaces", ()))
+        return super()._made({"namespace": names[0], **given} if names else given)
+
     def of(self, namespace: str) -> Settings:
-        """Return these settings for one namespace on the same servers."""
+        """Return these settings for one namespace on the same servers.
+
+        Args:
+            namespace: its name.
+        """
         return structs.replace(self, namespace=namespace, namespaces=())
 
     def each(self) -> list[Settings]:

@@ -91,7 +91,7 @@ class TenantTable:
     """The tenants of a namespace.
 
     Attributes:
-        by: what tells them apart: ``vo``, ``class`` or ``label:NAME``; empty: nothing does.
+        by: what tells them apart: ``vo``, ``class`` or ``label:NAME``.
         since: begin of the time of the past figures; until now.
         share_seconds: over how long shares are compared.
         items: first the tenants that the configuration names, then by their tasks.

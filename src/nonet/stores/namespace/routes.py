@@ -68,8 +68,8 @@ class Routes:
     async def others(self) -> list[str]:
         """Return the other namespaces that the routes name, in alphabetical order."""
         async with server_errors(self._client):
-            found = await self._client.hvals(f"{self._prefix}routes")
-        return sorted({name.decode() for name in found} - {self._namespace})
+            found = await self._client.hgetall(f"{self._prefix}routes")
+        return sorted({name.decode() for name in found.values()} - {self._namespace})
 
 
 def routes_version(routes: Mapping[str, str]) -> str:
