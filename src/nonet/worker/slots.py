@@ -38,6 +38,7 @@ class Slots:
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
         self._starts: dict[Hashable, int] = {}
         self._reserved: dict[Hashable, int] = {}
+        self._backlogged: set[Hashable] = set()
         self._pace = 0
 
     def share(self, taken: Callable[[], int]) -> None:
@@ -60,7 +61,8 @@ class Slots:
         Returns:
             False if that took longer than `seconds`; the reader then has no turn.
         """
-        self._starts[reader] = max(self._starts.get(reader, 0), self._pace)
+        if reader not in self._backlogged:
+            self._starts[reader] = max(self._starts.get(reader, 0), self._pace)
         try:
             async with asyncio.timeout(seconds):
                 if self._turn is None:
@@ -91,7 +93,9 @@ class Slots:
     def release(self, reader: Hashable, started: int) -> None:
         """Give back what a reader has reserved, after it has started so many tasks."""
         self._starts[reader] = self._starts.get(reader, 0) + started
+        self._backlogged.add(reader)
         if self._reserved.pop(reader, 0) > started:
+            self._backlogged.discard(reader)
             self.freed.set()
 
     def _end_turn(self, reader: Hashable) -> None:
