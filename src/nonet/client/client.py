@@ -107,7 +107,8 @@ class Client:
         handles: makes the handle of a task, given its id, the client and whether it was created.
         beside: returns the open client of another namespace; None: this program has no others.
         namespaces: others in which to look for tasks, too, besides those of the routes.
-        reseal: see `nonet.config.settings.Settings.resealed`.
+        reseal: signs and encrypts the message of a task anew, given the message, the id of the task
+            and the namespace for which it is.
 
     Attributes:
         namespace: its namespace.

@@ -31,8 +31,8 @@ class Slots:
     """
 
     def __init__(self, number: int) -> None:
-        self.number = number
-        self.freed = asyncio.Event()
+        self.number: int = number
+        self.freed: asyncio.Event = asyncio.Event()
         self._taken: list[Callable[[], int]] = []
         self._turn: Hashable = None
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}

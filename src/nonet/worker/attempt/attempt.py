@@ -58,7 +58,7 @@ class AttemptContext(TaskContext):
     def serve_with(self, client: Client, message_limit: int) -> None:
         """Enable saving, submitting and reading, in the running event loop."""
         self._client = client
-        self.namespace = client.namespace
+        self.namespace: str = client.namespace
         self._limit = message_limit
         self._loop = asyncio.get_running_loop()
 
