@@ -784,7 +784,9 @@ class Nonet:
     def workers(
         self, size: Size, injector: Injector, *, concurrency: int | None = None
     ) -> dict[str, Worker]:
-        """Create a worker for each namespace of the settings; all together share their slots.
+        """Create a worker for each namespace of the settings, for the framework.
+
+        All share the slots of the process.
 
         Args:
             size, injector, concurrency: as of `worker`; the slots are those of the process.
@@ -829,7 +831,9 @@ class Nonet:
         return assemble(self._opened(), injector, hooks)
 
     def schedulers(self, injector: Injector) -> dict[str, Scheduler]:
-        """Create a scheduler for each namespace of the settings; each has its own lease.
+        """Create a scheduler for each namespace of the settings, for the framework.
+
+        Each has a lease of its own.
 
         Args:
             injector: as of `scheduler`.

@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 
+from nonet.worker import slots as slots_module
 from nonet.worker.slots import Slots
 
 
@@ -83,3 +84,19 @@ async def test_a_fetch_that_hangs_stops_no_other(pool: Pool) -> None:
     assert await asyncio.wait_for(pool.start("b", 6), 1) == 3
     pool.slots.release("a", 0)
     assert pool.slots.free == 3
+
+
+async def test_a_fetch_that_hangs_keeps_no_slots(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others get what two readers have reserved whose Redis does not answer."""
+    monkeypatch.setattr(slots_module, "_PATIENCE_SECONDS", 0.01)
+    for name in "ab":
+        assert await pool.slots.take_turn(name)
+        assert pool.slots.reserve(name, 3) == 3
+    assert pool.slots.free == 0
+    async with asyncio.timeout(5):
+        assert await pool.start("c", 6) == 6
+    assert pool.slots.is_late("a")
+    pool.slots.release("a", 0)
+    assert pool.slots.free == 0

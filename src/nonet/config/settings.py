@@ -331,7 +331,7 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         return super()._made({"namespace": names[0], **given} if names else given)
 
     def of(self, namespace: str) -> Settings:
-        """Return these settings for one namespace on the same servers.
+        """For the framework: return these settings for one namespace on the same servers.
 
         Args:
             namespace: its name.
@@ -339,7 +339,7 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         return structs.replace(self, namespace=namespace, namespaces=())
 
     def each(self) -> list[Settings]:
-        """Return these settings once for each of `namespaces`; for `namespace` if there are none.
+        """For the framework: return these settings once for each namespace.
 
         Example:
             >>> [one.namespace for one in plain_settings(namespaces="main,a").each()]

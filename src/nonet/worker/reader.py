@@ -210,6 +210,8 @@ class Reader:
     async def _fetch_and_start(self, wanted: int, room: int, dying: int) -> int:
         """Fetch tasks and start them; return how many take a slot."""
         deliveries, since = await self._fetch(wanted, room, dying)
+        if self._slots.are_shared and self._slots.is_late(self._worker):
+            deliveries = await self._keep_what_fits(deliveries)
         damaged = []
         for delivery in deliveries:
             try:
@@ -222,6 +224,19 @@ class Reader:
         for delivery, why in damaged:
             await self._broker.end_damaged(delivery, why)
         return sum(takes_slot(item.stream_key) for item in deliveries) - len(damaged)
+
+    async def _keep_what_fits(self, deliveries: list[Delivery]) -> list[Delivery]:
+        """Hand back tasks for whose slots other namespaces have tasks by now."""
+        free, kept = self._slots.free, list[Delivery]()
+        for item in deliveries:
+            takes = takes_slot(item.stream_key)
+            if free > 0 or not takes:
+                kept.append(item)
+                free -= takes
+        if len(kept) < len(deliveries):
+            held = [*self._runner.deliveries, *kept]
+            await self._broker.disown(self._worker, self._size, held)
+        return kept
 
     async def _woken(self) -> None:
         """Wait for a wake-up, or for room beside the slots."""

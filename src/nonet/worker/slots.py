@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Hashable
+from contextlib import suppress
+
+# A fetch that takes longer has lost its reservation.
+_PATIENCE_SECONDS = 0.3
 
 
 class Slots:
@@ -12,8 +17,10 @@ class Slots:
     A reader takes its turn, reserves free slots, fetches for them, and releases what it did not
     use. The next turn is that of the reader with the fewest starts. So each namespace that has a
     backlog gets the same number of starts, however long its tasks are and however many slots are
-    free in a turn. A reader that had nothing to do has saved up nothing. A turn ends before the
-    fetch: a Redis that does not answer must not stop the other namespaces.
+    free in a turn. A reader that had nothing to do has saved up nothing.
+
+    A Redis that does not answer must not stop the other namespaces: a turn ends before the fetch,
+    and what was reserved for it can be taken by others once the fetch takes long.
 
     Args:
         number: how many there are.
@@ -37,7 +44,7 @@ class Slots:
         self._turn: Hashable = None
         self._waiting: dict[Hashable, asyncio.Future[None]] = {}
         self._starts: dict[Hashable, int] = {}
-        self._reserved: dict[Hashable, int] = {}
+        self._reserved: dict[Hashable, tuple[int, float]] = {}
         self._backlogged: set[Hashable] = set()
         self._pace = 0
 
@@ -53,7 +60,12 @@ class Slots:
     @property
     def free(self) -> int:
         """How many more tasks may run; 0 or less: none."""
-        return self.number - sum(taken() for taken in self._taken) - sum(self._reserved.values())
+        reserved = sum(n for reader, (n, _) in self._reserved.items() if not self.is_late(reader))
+        return self.number - sum(taken() for taken in self._taken) - reserved
+
+    def is_late(self, reader: Hashable) -> bool:
+        """Whether others may have taken what a reader has reserved, because its fetch took long."""
+        return time.monotonic() - self._reserved[reader][1] > _PATIENCE_SECONDS
 
     async def take_turn(self, reader: Hashable, seconds: float | None = None) -> bool:
         """Wait for the turn of a reader, and then for a free slot, which no other one can take.
@@ -72,7 +84,9 @@ class Slots:
                     await self._waiting[reader]
                 while self.free <= 0:
                     self.freed.clear()
-                    await self.freed.wait()
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(_PATIENCE_SECONDS):
+                            await self.freed.wait()
             return True
         except TimeoutError:
             self._end_turn(reader)
@@ -86,7 +100,8 @@ class Slots:
         if self._turn != reader:
             return 0
         self._pace = max(self._pace, self._starts[reader])
-        self._reserved[reader] = number = max(0, min(most, self.free))
+        number = max(0, min(most, self.free))
+        self._reserved[reader] = number, time.monotonic()
         self._end_turn(reader)
         return number
 
@@ -94,7 +109,7 @@ class Slots:
         """Give back what a reader has reserved, after it has started so many tasks."""
         self._starts[reader] = self._starts.get(reader, 0) + started
         self._backlogged.add(reader)
-        if self._reserved.pop(reader, 0) > started:
+        if self._reserved.pop(reader, (0, 0.0))[0] > started:
             self._backlogged.discard(reader)
             self.freed.set()
 
