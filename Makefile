@@ -17,7 +17,7 @@ LOCKED := uv.lock pyproject.toml scripts/sync scripts/helm
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test quick check docs reference screens faults soak bench compare compare-sync bench-quick budget image image-test audit sbom dist release format clean servers
+.PHONY: help demo test quick check docs reference screens faults soak bench compare compare-sync bench-namespaces bench-quick budget image image-test audit sbom dist release format clean servers
 
 help:             ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
@@ -66,6 +66,9 @@ compare: $(DEV) servers ## Nonet next to its peers, each installed from the pack
 
 compare-sync: $(DEV) servers ## how fast programs without an event loop submit, next to huey, RQ, dramatiq and Celery
 	@$(BIN)/python benchmarks/compare_sync.py $(ARGS)
+
+bench-namespaces: $(DEV) servers ## what a task costs with 1 to 16 namespaces, and with fair shares
+	@$(BIN)/python benchmarks/namespaces.py $(ARGS)
 
 bench-quick: $(DEV) servers ## the same with little load, in two minutes at most
 	@$(BIN)/python benchmarks/bench.py --load quick $(ARGS)
