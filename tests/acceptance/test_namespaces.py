@@ -7,6 +7,7 @@ import time
 from collections import Counter
 
 import pytest
+from acceptance.contention import held_twice
 from acceptance.share_tasks import Mine
 from acceptance.site import Site
 from daemons import Daemon, until
@@ -198,14 +199,7 @@ async def test_a_tenant_moves_under_load(split: Site) -> None:
     await until(lambda: not live(split), "every task has ended")
     runs = Counter(event.id for event in split.journal("held"))
     assert runs == dict.fromkeys(ids, 1)
-    held: dict[tuple[str, int], str] = {}
-    for event in split.journal():
-        lock = event.details.get("tenant"), event.details.get("lock")
-        if event.event == "held":
-            assert lock not in held, (event, held)
-            held[lock] = event.id
-        elif event.event == "freed":
-            del held[lock]
+    assert held_twice(split) == []
     ticks = [event for event in split.journal("ticked") if event.details["tenant"] == "lhcb"]
     occurrences = Counter(event.details["occurrence"] for event in ticks)
     assert max(occurrences.values()) == 1, occurrences

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from acceptance.contention import held_twice
 from acceptance.namespace_tasks import Exclusive
 from acceptance.site import NAMESPACE, Site
 from daemons import until
@@ -164,13 +165,6 @@ async def test_a_tenant_moves_between_masters(fleet: tuple[Site, Cluster, list[s
     )
     runs = Counter(event.id for event in site.journal("held"))
     assert runs == dict.fromkeys(load.accepted, 1)
-    held: dict[tuple[object, object], str] = {}
-    for event in site.journal():
-        lock = event.details.get("tenant"), event.details.get("lock")
-        if event.event == "held":
-            assert lock not in held, (event, held)
-            held[lock] = event.id
-        elif event.event == "freed":
-            del held[lock]
+    assert held_twice(site) == []
     with site.redis as client:
         assert client.hget(f"{{{to}}}:routes", f"moved:{tenant}") == to
