@@ -98,20 +98,24 @@ def test_what_rests_on_purpose_is_no_alert(monitored: Rendered) -> None:
     found = {alert["alert"]: alert["expr"] for alert in _alerts(monitored)}
     here = f'{{namespace="{NAMESPACE}",nonet_release="prod-nonet"}}'
     not_ready, no_workers = found["NonetNotReady"], found["NonetNoWorkers"]
-    assert not_ready == f"nonet_ready{here} == 0 unless nonet_draining{here} == 1"
+    assert (
+        not_ready
+        == f"nonet_ready{here} == 0 unless on (pod) max by (pod) (nonet_draining{here}) == 1"
+    )
     assert re.findall(r"nonet_\w+(?={)", no_workers) == ["nonet_desired_workers", "nonet_workers"]
 
 
 def test_what_is_asked_for_is_exported(monitored: Rendered) -> None:
     """Each series in an alert or the dashboard is one that Nonet has."""
     asked = {name for text in _asked(monitored) for name in re.findall(r"\bnonet_[a-z_]+", text)}
-    asked -= {"nonet_release"}
+    asked -= {"nonet_release", "nonet_namespace"}
     assert asked and asked <= series_names(), asked - series_names()
 
 
 def test_labels_that_are_asked_for_exist(monitored: Rendered) -> None:
     """What a series is selected by is a label of that metric, or one that the scrape adds."""
-    scraped = {"namespace", "nonet_release", "pod"}
+    # The last one is of daemons that serve several namespaces.
+    scraped = {"namespace", "nonet_release", "pod", "nonet_namespace"}
     for expression in _asked(monitored):
         for name, matchers in re.findall(r"\b(nonet_[a-z_]+)\{([^}]*)\}", expression):
             metric = METRICS[re.sub(r"_bucket$", "", name)]

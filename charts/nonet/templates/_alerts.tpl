@@ -1,6 +1,6 @@
 {{/*
 The alerts, explained in docs/reference/alerts.md. Schedulers export the same numbers of the namespace, hence max
-of theirs; workers each their own, hence sum.
+of theirs; workers each their own, hence sum. Daemons of several namespaces add the label nonet_namespace.
 */}}
 {{- define "nonet.alerts" -}}
 {{- $here := printf "namespace=%q,nonet_release=%q" .Release.Namespace (include "nonet.fullname" .) -}}
@@ -13,24 +13,24 @@ alerts:
     severity: critical
     summary: No worker and no scheduler is scraped
   - alert: NonetNoLeader
-    expr: 'max(nonet_scheduler_has_leader{ {{- $here -}} }) == 0 or absent(nonet_scheduler_has_leader{ {{- $here -}} })'
+    expr: 'max by (nonet_namespace) (nonet_scheduler_has_leader{ {{- $here -}} }) == 0 or absent(nonet_scheduler_has_leader{ {{- $here -}} })'
     for: {{ mul 2 (ceil $leaderTtl) }}s
     severity: critical
     summary: No scheduler leads
   - alert: NonetSchedulerBlind
-    expr: 'time() - max(nonet_namespace_refreshed_timestamp_seconds{ {{- $here -}} }) > 60'
+    expr: 'time() - max by (nonet_namespace) (nonet_namespace_refreshed_timestamp_seconds{ {{- $here -}} }) > 60'
     for: 1m
     severity: critical
     summary: No scheduler has seen Redis for a minute, so what is told of queues is old
   - alert: NonetNotReady
-    expr: 'nonet_ready{ {{- $here -}} } == 0 unless nonet_draining{ {{- $here -}} } == 1'
+    expr: 'nonet_ready{ {{- $here -}} } == 0 unless on (pod) max by (pod) (nonet_draining{ {{- $here -}} }) == 1'
     for: 10m
     severity: warning
     summary: {{ "{{ $labels.pod }} has not been ready for ten minutes" | quote }}
   - alert: NonetNoWorkers
     expr: >-
-      max by (size) (nonet_desired_workers{ {{- $here -}} }) > 0
-      unless on (size) max by (size) (nonet_workers{ {{- $here -}} }) > 0
+      max by (size, nonet_namespace) (nonet_desired_workers{ {{- $here -}} }) > 0
+      unless on (size, nonet_namespace) max by (size, nonet_namespace) (nonet_workers{ {{- $here -}} }) > 0
     for: 5m
     severity: critical
     summary: {{ "Tasks of size {{ $labels.size }} wait, and no worker of it is registered" | quote }}
@@ -43,8 +43,8 @@ alerts:
   {{- end }}
   - alert: NonetNothingEnds
     expr: >-
-      max by (size) (sum without (priority) (nonet_stream_in_flight{ {{- $here -}} })) > 0
-      unless on (size) sum by (size) (increase(nonet_tasks_finished_total{ {{- $here -}} }[1h])) > 0
+      max by (size, nonet_namespace) (sum without (priority) (nonet_stream_in_flight{ {{- $here -}} })) > 0
+      unless on (size, nonet_namespace) sum by (size, nonet_namespace) (increase(nonet_tasks_finished_total{ {{- $here -}} }[1h])) > 0
     for: 1h
     severity: warning
     summary: {{ "Workers of size {{ $labels.size }} have tasks in hand, and none has ended for an hour" | quote }}
@@ -89,7 +89,7 @@ alerts:
     severity: warning
     summary: {{ "The event loop of {{ $labels.pod }} is blocked for seconds" | quote }}
   - alert: NonetConfigInvalid
-    expr: 'max(nonet_config_valid{ {{- $here -}} }) == 0'
+    expr: 'max by (nonet_namespace) (nonet_config_valid{ {{- $here -}} }) == 0'
     for: 1m
     severity: warning
     summary: The configuration is not applied as it is

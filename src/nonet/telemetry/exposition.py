@@ -87,6 +87,7 @@ class _Nonet(Collector):
 def _family(metric: Metric, number: int) -> _Family:
     """Make the family of a metric whose samples have so many labels."""
     name = metric.name.removesuffix("_total")  # the library appends it
-    # A process of several namespaces adds their label, see `nonet.daemon.together`.
-    labels = (*metric.labels, "namespace")[:number]
+    # A process of several namespaces adds their label, see `nonet.daemon.together`. In Kubernetes
+    # `namespace` is that of the pod.
+    labels = (*metric.labels, "nonet_namespace")[:number]
     return _FAMILIES[metric.kind](name, metric.help, labels=labels)
