@@ -572,7 +572,9 @@ def test_what_is_sound_of_a_bad_document_can_be_looked_at(text: str, sound: str)
         ("fairness: {by: vo, weights: {lhcb: 3, default: 1}}\nvos: [cms]", ["cms", "lhcb"]),
         ("fairness: {by: class, weights: {Report: 3}}\nvos: [cms]", ["Report"]),
         ("ceilings: {tenants: {a: 3, default: 9}}\nvo-overrides: {b: {}}", ["a", "b"]),
-        ("vos: [cms]", []),
+        ("ceilings: {tenant-bytes: {c: 3}, tenant-rates: {d: 9}}", ["c", "d"]),
+        ("{vos: [cms], namespaces: {lhcb: a, '*': main}}", ["cms", "lhcb"]),
+        ("{}", []),
     ],
 )
 def test_tenants_with_a_name_in_the_configuration(text: str, named: list[str]) -> None:

@@ -192,6 +192,7 @@ STRUCTURE = (
         "events",
         "clock*",
         "active",
+        "active:[tb]*",
         "ended:*",
         "ceilings",
         "capped",

@@ -500,7 +500,9 @@ class Config(Section):
         """The tenants that this document names, whether they have tasks or not."""
         weights = self.fairness.weights if self.fairness else {}
         vos = {*self.vos, *self.vo_overrides} if self.tenants_by == "vo" else set()
-        return sorted({*weights, *self.ceilings.tenants, *vos} - {"default"})
+        of_ceilings = self.ceilings
+        capped = {*of_ceilings.tenants, *of_ceilings.tenant_bytes, *of_ceilings.tenant_rates}
+        return sorted({*weights, *capped, *self.namespaces, *vos} - {"default", OTHERS})
 
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)
