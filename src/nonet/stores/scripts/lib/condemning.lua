@@ -47,7 +47,8 @@ local function condemn(id, problem, key, entry)
   -- The damaged record may lack the marks that it has opened groups and that clients wait for it.
   local known = {group = record.group, opens = true, waited = true, stream = stream, name = record.name,
     tenant = record.tenant, unique = record.unique, letter = string.match(record.letter or '', '^%x+$'),
-    workflow = record.workflow, edges = record.edges, any = record.any, hit = record.hit, unneeded = record.unneeded, blocked = record.blocked,
+    workflow = record.workflow, edges = record.edges, any = record.any, hit = record.hit, unneeded = record.unneeded,
+    blocked = record.blocked,
     delay = is_number(record.delay or '') and record.delay or nil, at = is_number(record.at or '') and record.at or nil,
     terms = record.terms}
   local name = string.find(record.name or '', '[%c\128-\255]') and '' or record.name or ''
