@@ -90,11 +90,10 @@ async def test_a_fetch_that_hangs_keeps_no_slots(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others get what two readers have reserved whose Redis does not answer."""
-    monkeypatch.setattr(slots_module, "_PATIENCE_SECONDS", 0.01)
+    monkeypatch.setattr(slots_module, "_PATIENCE_SECONDS", 0.2)
     for name in "ab":
         assert await pool.slots.take_turn(name)
         assert pool.slots.reserve(name, 3) == 3
-    assert pool.slots.free == 0
     async with asyncio.timeout(5):
         assert await pool.start("c", 6) == 6
     assert pool.slots.is_late("a")

@@ -210,8 +210,10 @@ class Reader:
     async def _fetch_and_start(self, wanted: int, room: int, dying: int) -> int:
         """Fetch tasks and start them; return how many take a slot."""
         deliveries, since = await self._fetch(wanted, room, dying)
-        if self._slots.are_shared and self._slots.is_late(self._worker):
-            deliveries = await self._keep_what_fits(deliveries)
+        if self._slots.are_shared:
+            self._slots.end_turn(self._worker)
+            if self._slots.is_late(self._worker):
+                deliveries = await self._keep_what_fits(deliveries)
         damaged = []
         for delivery in deliveries:
             try:

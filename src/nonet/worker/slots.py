@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 
-# A fetch that takes longer has lost its reservation.
+# A fetch that takes longer has lost its turn, and then its reservation.
+_TURN_SECONDS = 0.05
 _PATIENCE_SECONDS = 0.3
 
 
@@ -19,8 +20,9 @@ class Slots:
     backlog gets the same number of starts, however long its tasks are and however many slots are
     free in a turn. A reader that had nothing to do has saved up nothing.
 
-    A Redis that does not answer must not stop the other namespaces: a turn ends before the fetch,
-    and what was reserved for it can be taken by others once the fetch takes long.
+    A turn lasts until the fetch has answered: meanwhile slots become free, and the next reader
+    fetches for all of them at once. But a Redis that does not answer must not stop the other
+    namespaces: a turn ends after a moment, and later others can take what was reserved.
 
     Args:
         number: how many there are.
@@ -34,7 +36,9 @@ class Slots:
         slots.share(lambda: runner.slots_taken)
         if await slots.take_turn("main"):
             wanted = slots.reserve("main", 5)
-            slots.release("main", started=await start(wanted))
+            fetched = await fetch(wanted)
+            slots.end_turn("main")
+            slots.release("main", started=start(fetched))
     """
 
     def __init__(self, number: int) -> None:
@@ -46,7 +50,7 @@ class Slots:
         self._starts: dict[Hashable, int] = {}
         self._reserved: dict[Hashable, tuple[int, float]] = {}
         self._backlogged: set[Hashable] = set()
-        self._pace = 0
+        self._pace = self._granted = 0
 
     def share(self, taken: Callable[[], int]) -> None:
         """Let one more worker use them; `taken` returns how many it uses."""
@@ -65,7 +69,8 @@ class Slots:
 
     def is_late(self, reader: Hashable) -> bool:
         """Whether others may have taken what a reader has reserved, because its fetch took long."""
-        return time.monotonic() - self._reserved[reader][1] > _PATIENCE_SECONDS
+        number, since = self._reserved.get(reader, (0, 0.0))
+        return number > 0 and time.monotonic() - since > _PATIENCE_SECONDS
 
     async def take_turn(self, reader: Hashable, seconds: float | None = None) -> bool:
         """Wait for the turn of a reader, and then for a free slot, which no other one can take.
@@ -82,11 +87,12 @@ class Slots:
                 else:
                     self._waiting[reader] = asyncio.get_running_loop().create_future()
                     await self._waiting[reader]
-                while self.free <= 0:
+                while (free := self.free) <= 0:
                     self.freed.clear()
                     with suppress(TimeoutError):
                         async with asyncio.timeout(_PATIENCE_SECONDS):
                             await self.freed.wait()
+            self._granted = free
             return True
         except TimeoutError:
             self._end_turn(reader)
@@ -96,14 +102,24 @@ class Slots:
             raise
 
     def reserve(self, reader: Hashable, most: int) -> int:
-        """End the turn of a reader, which gets at most so many slots; 0 if it has no turn."""
+        """Reserve at most so many slots for the reader whose turn it is; 0 if it has no turn.
+
+        Call it right after `take_turn`.
+        """
         if self._turn != reader:
             return 0
         self._pace = max(self._pace, self._starts[reader])
-        number = max(0, min(most, self.free))
+        number = min(most, self._granted)
         self._reserved[reader] = number, time.monotonic()
-        self._end_turn(reader)
+        loop = asyncio.get_running_loop()
+        self._end = loop.call_later(_TURN_SECONDS, self._end_turn, reader)
         return number
+
+    def end_turn(self, reader: Hashable) -> None:
+        """Let the next reader fetch; call it before the new tasks run, so that both go on."""
+        if self._turn == reader:
+            self._end.cancel()
+            self._end_turn(reader)
 
     def release(self, reader: Hashable, started: int) -> None:
         """Give back what a reader has reserved, after it has started so many tasks."""
@@ -112,6 +128,7 @@ class Slots:
         if self._reserved.pop(reader, (0, 0.0))[0] > started:
             self._backlogged.discard(reader)
             self.freed.set()
+        self.end_turn(reader)
 
     def _end_turn(self, reader: Hashable) -> None:
         """End the turn of a reader, or its wait for one."""
