@@ -48,7 +48,7 @@ _NO_SETTINGS = {"NONET_X"}
 # The same of metrics: fixtures, packages, a label, a table.
 _NO_METRICS = {
     *("nonet_system", "nonet_server", "nonet_tasks", "nonet_example", "nonet_release"),
-    *("nonet_alembic_version", "nonet_adapter"),
+    *("nonet_alembic_version", "nonet_adapter", "nonet_namespace"),
 }
 
 

@@ -14,6 +14,9 @@ from acceptance.contention import held_twice
 from acceptance.namespace_tasks import Exclusive
 from acceptance.site import NAMESPACE, Site
 from daemons import until
+from faults.conftest import MakeRig
+from faults.rig import ANNOUNCING
+from faults.test_topologies import CORE
 from redis.crc import key_slot
 from topologies.cluster import Cluster
 
@@ -168,3 +171,13 @@ async def test_a_tenant_moves_between_masters(fleet: tuple[Site, Cluster, list[s
     assert held_twice(site) == []
     with site.redis as client:
         assert client.hget(f"{{{to}}}:routes", f"moved:{tenant}") == to
+
+
+@pytest.mark.parametrize("scenario", CORE)
+async def test_same_faults(make_rig: MakeRig, scenario: str) -> None:
+    """What holds for daemons of one namespace holds for those of six."""
+    fault, scale = CORE[scenario]
+    cluster = Cluster(NAMESPACE, *ANNOUNCING)
+    rig = make_rig(other=cluster)
+    rig.site.settings["NONET_NAMESPACES"] = ",".join(spread(cluster))
+    await fault(rig, scale)
