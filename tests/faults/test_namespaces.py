@@ -28,7 +28,7 @@ pytestmark = pytest.mark.soak
 # How often each tenant submits a task (s), and for how long a phase lasts.
 EVERY, PHASE = 0.1, 30.0
 # The others may wait so many times as long as before, at the 99th percentile, and a moment.
-BOUND = 1.5
+BOUND, MOMENT = 1.5, 0.01
 MASTERS = 3
 
 
@@ -148,7 +148,7 @@ async def test_a_lost_master_costs_its_tenants_only(
         "all that was accepted has run",
         seconds=60,
     )
-    assert now <= BOUND * was
+    assert now <= BOUND * was + MOMENT
     assert len(during[others[0]]) > 0.9 * PHASE / EVERY
 
 
@@ -179,5 +179,8 @@ async def test_same_faults(make_rig: MakeRig, scenario: str) -> None:
     fault, scale = CORE[scenario]
     cluster = Cluster(NAMESPACE, *ANNOUNCING)
     rig = make_rig(other=cluster)
-    rig.site.settings["NONET_NAMESPACES"] = ",".join(spread(cluster))
+    rig.site.settings |= {
+        "NONET_NAMESPACES": ",".join(spread(cluster)),
+        "NONET_CONFIG": rig.site.write("routes.yaml", f'namespaces: {{"*": {NAMESPACE}}}'),
+    }
     await fault(rig, scale)

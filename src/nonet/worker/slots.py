@@ -8,8 +8,8 @@ from collections.abc import Callable, Hashable
 from contextlib import suppress
 
 # A fetch that takes longer has lost its turn, and then its reservation.
-_TURN_SECONDS = 0.05
-_PATIENCE_SECONDS = 0.3
+_TURN_SECONDS = 0.02
+_PATIENCE_SECONDS = 0.05
 
 
 class Slots:
