@@ -144,6 +144,19 @@ async def test_known_ids_stay_known(app: Nonet, a: Parts, b: Parts) -> None:
     assert await a.stores.broker.settle(first, "done", b"") == "OK"
 
 
+async def test_the_old_namespace_is_not_asked_for_ever(app: Nonet, a: Parts, b: Parts) -> None:
+    """Once it has forgotten the ids: its master may be lost, and must not stop the tenant."""
+    await move(app)
+    assert await b.stores.routes.source_of("lhcb") == "a"
+    assert await b.stores.routes.others() == ["a", "main"]
+    await b.stores.moves.arrive("lhcb", "a", WHO, 0, [])
+    assert await b.stores.routes.source_of("lhcb") == ""
+    for parts in (app.parts_of("main"), a, b):
+        assert await parts.stores.routes.publish(await term_of(parts), {"*": "b"}, WHO)
+    assert await b.stores.routes.others() == []
+    assert (await app.submit(Free("lhcb"), id="1")).created
+
+
 async def test_delayed_tasks_come_with_their_ids(app: Nonet, a: Parts, b: Parts) -> None:
     """On request; with due time, locks and unique key. What was attempted stays."""
     await app.submit(Free("lhcb"), id="tried")

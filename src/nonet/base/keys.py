@@ -22,7 +22,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     fairness                HASH    what the leader published: version, streams
     routes                  HASH    tenant, or * for all others → namespace that has its tasks;
                                     moved:TENANT → the same of one that was moved by hand;
-                                    came:TENANT → from where one was moved here
+                                    came:TENANT → from where one was moved here, and until when
+                                    (µs) that knows its ids
     routed                  STRING  exists while `routes` does: its version
     tasks:delayed           ZSET    id → time (µs). Delayed and dying tasks: when they are due;
                                     waiting tasks: the next check; woken tasks: the end of their

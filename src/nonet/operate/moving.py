@@ -93,7 +93,8 @@ async def advance(there: Client, arrival: Arrival, who: str) -> Progress:
     """
     to, source = there.namespace, there.routing.client(arrival.source)
     left = await _depart(source, arrival, to, who)
-    await _moves(there).arrive(arrival.tenant, arrival.source, who, left.entries)
+    known_ms = source.broker.dedup_ttl_ms
+    await _moves(there).arrive(arrival.tenant, arrival.source, who, known_ms, left.entries)
     moved = await _move_delayed(source, there, arrival, who) if arrival.with_delayed else 0
     if moved:
         left = await _depart(source, arrival, to, who)

@@ -57,9 +57,15 @@ class Moves:
         tasks, is_lost, *entries = await self._scripts.run("depart", *about)
         return Departure(int(tasks), not is_lost, entries)
 
-    async def arrive(self, tenant: str, source: str, who: str, entries: Iterable[bytes]) -> None:
-        """Let new tasks of a tenant come here, with its periodic entries. Safe to repeat."""
-        await self._scripts.run("arrive", tenant, who, source, *entries)
+    async def arrive(
+        self, tenant: str, source: str, who: str, known_ms: int, entries: Iterable[bytes]
+    ) -> None:
+        """Let new tasks of a tenant come here, with its periodic entries. Safe to repeat.
+
+        Args:
+            known_ms: how long the other namespace knows ids of tasks that end now.
+        """
+        await self._scripts.run("arrive", tenant, who, source, known_ms, *entries)
 
     async def send_delayed(self, tenant: str, cursor: str, arrived: Iterable[str]) -> Page:
         """Delete the delayed tasks that have arrived, and hold back the next ones.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Mapping
 
 from nonet.base.keys import prefix
@@ -41,10 +42,13 @@ class Routes:
         return version.decode() if version and version != _BY_HAND else "", moved
 
     async def source_of(self, tenant: str) -> str:
-        """Return the namespace from which a tenant was moved here last; empty: none."""
+        """Return the namespace that may know ids of a tenant which was moved here; empty: none.
+
+        It forgets them in time, and may be gone for good then.
+        """
         async with server_errors(self._client):
             found = await self._client.hget(f"{self._prefix}routes", f"{_CAME}{tenant}")
-        return found.decode() if found else ""
+        return _source(found or b"")
 
     async def home_of(self, tenant: str) -> str:
         """Return the namespace that has the tasks of a tenant; empty: no route says so."""
@@ -66,10 +70,23 @@ class Routes:
         return bool(await self._scripts.run("publish_routes", term, version, who, *pairs) == 1)
 
     async def others(self) -> list[str]:
-        """Return the other namespaces that the routes name, in alphabetical order."""
+        """Return the other namespaces that the routes name, in alphabetical order.
+
+        Also those from which tenants were moved here, as long as they know ids of theirs.
+        """
         async with server_errors(self._client):
             found = await self._client.hgetall(f"{self._prefix}routes")
-        return sorted({name.decode() for name in found.values()} - {self._namespace})
+        names = {
+            _source(value) if field.decode().startswith(_CAME) else value.decode()
+            for field, value in found.items()
+        }
+        return sorted(names - {self._namespace, ""})
+
+
+def _source(value: bytes) -> str:
+    """The namespace in a field ``came:TENANT``; empty if it knows no ids any more."""
+    source, _, until = value.decode().partition("|")
+    return source if until and time.time() < int(until) / 1e6 else ""
 
 
 def routes_version(routes: Mapping[str, str]) -> str:

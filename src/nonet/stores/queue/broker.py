@@ -152,6 +152,7 @@ class Broker:
     Attributes:
         epoch: the epoch of Redis that this process saw last.
         lock_ttl_ms: TTL of locks that define none.
+        dedup_ttl_ms: how long ids of ended tasks are known.
         clock: detects steps of the Redis clock; daemons check it before they act by time.
         config_version: version of the configuration published at the last `presence`, or empty.
         wakes: wakes the holds of this process when a lock is offered to them.
@@ -192,7 +193,8 @@ class Broker:
         self._following: asyncio.Task[None] | None = None
         self.lock_ttl_ms: int = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
-        self.keeping: str = f"{round(result_ttl * 1000)}|{round(dedup_ttl * 1000)}|{history}"
+        self.dedup_ttl_ms: int = round(dedup_ttl * 1000)
+        self.keeping: str = f"{round(result_ttl * 1000)}|{self.dedup_ttl_ms}|{history}"
         self._submissions = transport.submissions(self.scripts, self.keeping)
         self._settlements = Settlements(self.scripts, (self.keeping, self.lock_ttl_ms))
         self._waits = waits.microseconds()

@@ -1,11 +1,11 @@
 #!lua flags=allow-oom
 -- arrive: let new tasks of a tenant come to this namespace from now on, after depart in the other one. Safe to repeat.
 -- KEYS  prefix
--- ARGV  tenant, who, the other namespace, n × (periodic entry, its record in the other namespace)
+-- ARGV  tenant, who, the other namespace, for how long that knows ids (ms), n × (periodic entry, its record there)
 -- returns OK
 -- @include base routing events moving
-local tenant, who, source = ARGV[1], ARGV[2], ARGV[3]
-for i = 4, #ARGV, 2 do
+local tenant, who, source, remembered = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+for i = 5, #ARGV, 2 do
   local entry, last = ARGV[i], tonumber(string.match(ARGV[i + 1], '^%d+') or '0')
   local before = tonumber(string.match(redis.call('HGET', P .. 'periodic', entry) or '', '^%d+') or '0')
   if last > before then
@@ -13,5 +13,5 @@ for i = 4, #ARGV, 2 do
   end
 end
 move_by_hand(tenant, string.sub(P, 2, -3), who)
-redis.call('HSET', P .. 'routes', 'came:' .. tenant, source)
+redis.call('HSET', P .. 'routes', 'came:' .. tenant, source .. '|' .. digits(now - offset + remembered * 1000))
 return 'OK'

@@ -1,6 +1,7 @@
 -- lib/routing: needs now. To which namespace a task belongs, by its tenant. HASH routes: tenant, or '*' for those that are
 -- not listed -> namespace, as configured; moved:TENANT -> namespace, if an operator has moved it and the configuration does
--- not say so yet; came:TENANT -> the namespace from which it was moved here last. STRING routed exists while the hash does.
+-- not say so yet; came:TENANT -> 'the namespace from which it was moved here last|until when (µs, wall clock)
+-- that knows its ids'. STRING routed exists while the hash does.
 
 -- Where the tasks of a tenant belong; nil: where they are submitted.
 local function home_of(tenant)
