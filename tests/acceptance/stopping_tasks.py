@@ -11,31 +11,29 @@ from nonet import IntervalSecondsSchedule, PeriodicBaseTask, Size
 _made = itertools.count(1)
 
 
-def _stop_when_submitted() -> None:
-    """Each of the two is made once to see that it can be; the third one is to be submitted."""
-    if next(_made) == 3:
-        os.kill(os.getpid(), signal.SIGTERM)
-
-
 class First(PeriodicBaseTask):
-    """Due at the same instants as `Second`."""
+    """One of five that are due at the same instants.
+
+    Each is made once to see that it can be; the sixth one is the first to be submitted.
+    """
 
     _schedule = IntervalSecondsSchedule(1)
     size = Size.SMALL
 
     def __init__(self) -> None:
-        _stop_when_submitted()
+        if next(_made) == 6:
+            os.kill(os.getpid(), signal.SIGTERM)
 
     async def execute(self) -> None: ...
 
 
-class Second(PeriodicBaseTask):
-    """Due at the same instants as `First`."""
+class Second(First): ...
 
-    _schedule = IntervalSecondsSchedule(1)
-    size = Size.SMALL
 
-    def __init__(self) -> None:
-        _stop_when_submitted()
+class Third(First): ...
 
-    async def execute(self) -> None: ...
+
+class Fourth(First): ...
+
+
+class Fifth(First): ...

@@ -209,10 +209,13 @@ async def test_what_a_worker_was_given_unseen_is_given_back(site: Site) -> None:
 
 
 def test_nothing_is_fired_after_the_signal(site: Site) -> None:
-    """Of two entries that are due, the one whose turn comes after the signal is left to others."""
+    """Of five entries that are due, those whose turn comes after the signal are left to others.
+
+    The signal comes with the first one. It may be heard after the answer of Redis to that one.
+    """
     scheduler = site.scheduler(NONET_TASKS="acceptance.stopping_tasks")
     assert scheduler.wait() == 0
-    assert len(site.live()) == 1
+    assert len(site.live()) in (1, 2)
     assert not site.redis.exists(site.key("leader"))
     site.worker(NONET_TASKS="acceptance.stopping_tasks")
     wait_until(lambda: not site.live(), "what was fired has run")
