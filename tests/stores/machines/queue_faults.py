@@ -489,7 +489,7 @@ CANCELLING = (
 SHARING = (
     Fault(
         "what had its turn stays in its list",
-        "redis.call('LPOP', list_of(kind, stream, tenant), number)",
+        "redis.call('LTRIM', list_of(kind, stream, tenant), number, -1)",
         "redis.call('LLEN', list_of(kind, stream, tenant))",
     ),
     Fault(

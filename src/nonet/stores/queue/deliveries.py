@@ -79,6 +79,8 @@ def read_delivery(row: Sequence[bytes]) -> Delivery:
         ValueError: the row cannot be parsed.
     """
     id, gen, fence, stream_key, entry, envelope, locks, *more = row
+    whose, *rest = more or (b"",)
+    since, _, tenant = whose.decode(errors="replace").partition("|")
     return Delivery(
         id.decode(),
         gen.decode(),
@@ -87,16 +89,17 @@ def read_delivery(row: Sequence[bytes]) -> Delivery:
         entry.decode(),
         envelope,
         locks.decode(),
-        *(_read_more(*more) if more else ()),
+        *(_read_rest(*rest) if rest else ()),
+        tenant=tenant if whose else None,
+        runnable_since=int(since or 0),
     )
 
 
-def _read_more(
-    whose: bytes,
-    state: bytes = b"running",
-    used: bytes = b"0",
-    deaths: bytes = b"0",
-    held: bytes = b"",
+def _read_rest(
+    state: bytes,
+    used: bytes,
+    deaths: bytes,
+    held: bytes,
     waited: bytes = b"0",
     error: bytes = b"",
     reason: bytes = b"",
@@ -107,10 +110,8 @@ def _read_more(
     suspect: bytes = b"0",
     judge: bytes = b"0",
 ) -> tuple[Any, ...]:
-    since, _, tenant = whose.decode(errors="replace").partition("|")
     return (
         *(state.decode(), int(used), int(deaths), held.decode(), int(waited), error),
         *(reason.decode(), died.decode(), detail.decode(errors="replace"), saved),
         *(int(crashes), int(suspect), judge == b"1"),
-        *(tenant if whose else None, int(since or 0)),
     )

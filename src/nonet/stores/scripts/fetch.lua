@@ -87,20 +87,15 @@ end
 
 -- Whose task it is, for figures of tenants: 'SINCE|TENANT'. SINCE (µs) is when it could run, if its pointer was in the
 -- list of a tenant; else '': its entry tells that. nil for a task without a tenant, unless there are shares.
-local function whose(record, kind)
+local function whose(record, kind, gen)
   local tenant, since = record.tenant or marks[6] and '', ''
   if record.pointer == '-' and kind == 'tasks' then  -- IN_LIST, see lib/record
-    since = digits(math.max(tonumber(record.gen) or 0, tonumber(record.due or '') or 0))
+    since = gen
+    if record.due and tonumber(record.due) > tonumber(gen) then
+      since = record.due
+    end
   end
   return tenant and since .. '|' .. tenant or nil
-end
-
-local function whose_flat(all)
-  local record = {}
-  for i = 1, #all, 2 do
-    record[all[i]] = all[i + 1]
-  end
-  return whose(record, 'tasks')
 end
 
 -- Hand over a task that waits for its first attempt. Returns false for a task that needs more, or needs a lock that is
@@ -113,6 +108,8 @@ local function hand_over_plain(source, item, envelope, lines)
     return false
   end
   local all, state, current = redis.pcall('HGETALL', P .. 't:' .. id), nil, nil
+  -- Without tenants most records have four fields, so this costs nothing then.
+  local record = (marks[6] or #all > 8) and {}
   for i = 1, #all, 2 do
     local field = all[i]
     if field == 'state' then
@@ -121,6 +118,8 @@ local function hand_over_plain(source, item, envelope, lines)
       current = all[i + 1]
     elseif not PLAIN[field] then
       return false
+    elseif record then
+      record[field] = all[i + 1]
     end
   end
   local mutexes = lines and mutexes_in(lines, lock_ttl)
@@ -133,15 +132,13 @@ local function hand_over_plain(source, item, envelope, lines)
     return false
   end
   fence, free, looks = fence + 1, free - 1, looks - 1
-  if marks[6] then  -- it may have come from a list
+  if record and record.pointer == '-' then
     redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started,
       'pointer', source.stream .. ' ' .. entry)
   else
     redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started)
   end
-  -- Without tenants most records have four fields, so this costs nothing then.
-  local mark = (marks[6] or #all > 8) and whose_flat(all) or nil
-  taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or '', mark}
+  taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or '', record and whose(record, 'tasks', gen) or nil}
   return true
 end
 

@@ -24,7 +24,7 @@ local names = {
   try('INCRBY', 1), try('HGET', 'f'), try('HMGET', 'f'), try('HGETALL'), try('HEXISTS', 'f'),
   try('HKEYS'), try('HLEN'), try('HDEL', 'f'), try('HSET', 'f', ''), try('HSETNX', 'f', ''),
   try('HINCRBY', 'f', 1), try('LRANGE', 0, 0), try('LINDEX', 0), try('LTRIM', 0, 0), try('LPUSH', ''),
-  try('LLEN'), try('LPOS', ''), try('LPOP'), try('RPUSH', ''), try('SMEMBERS'), try('SCARD'), try('SISMEMBER', 'm'), try('SRANDMEMBER'), try('SSCAN', 0), try('SREM', 'm'), try('SADD', 'm'),
+  try('LLEN'), try('LPOS', ''), try('RPUSH', ''), try('SMEMBERS'), try('SCARD'), try('SISMEMBER', 'm'), try('SRANDMEMBER'), try('SSCAN', 0), try('SREM', 'm'), try('SADD', 'm'),
   try('ZSCORE', 'm'), try('ZCARD'), try('ZCOUNT', 0, 0), try('ZRANK', 'm'), try('ZRANGE', 0, 0), try('ZSCAN', 0),
   try('ZRANGEBYSCORE', 0, 0), try('ZREM', 'm'), try('ZREMRANGEBYSCORE', 0, 0), try('ZPOPMAX'),
   try('ZADD', 0, 'm'), try('XLEN'), try('XRANGE', '-', '+'), try('XREVRANGE', '+', '-'),

@@ -36,7 +36,7 @@ local function hand_over(pointer, record, state, held, lines, document)
       (record.b and #envelope or redis.call('STRLEN', key)) + #lines, longest)
     envelope, lines = '', ''
   end
-  local text, mark = digits(fence), whose(record, pointer.kind) or ''
+  local text, mark = digits(fence), whose(record, pointer.kind, pointer.gen) or ''
   if record.since or record.held or held ~= '' then
     redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
       started, 'held', held, unpack(record.since and NOT_WAITING or {}))

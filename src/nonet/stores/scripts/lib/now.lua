@@ -13,7 +13,7 @@ local now = clock[1] * 1000000 + clock[2] + offset
 
 -- tostring() writes large numbers as 1.8e+15 and loses digits.
 local function digits(number)
-  return string.format('%.0f', number)
+  return string.format('%d', number)
 end
 
 local function is_alive(worker)

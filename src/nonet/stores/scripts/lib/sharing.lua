@@ -76,8 +76,10 @@ do
       local last = math.min(tenant.moved + turn[2], #tenant.found)
       for i = tenant.moved + 1, last do
         local kind = i <= (tenant.taken.woken or 0) and 'woken:' or 'tasks:'
-        local id, gen = string.match(tenant.found[i], '^(.*) (%d+)$')
-        redis.call('XADD', P .. kind .. stream, '*', 'id', id, 'gen', gen)
+        local pointer = tenant.found[i]
+        local blank = string.find(pointer, ' ', 1, true)
+        local id = string.sub(pointer, 1, blank - 1)
+        redis.call('XADD', P .. kind .. stream, '*', 'id', id, 'gen', string.sub(pointer, blank + 1))
         tenant_of[id] = tenant
       end
       tenant.moved = last
@@ -85,7 +87,7 @@ do
     for _, tenant in ipairs(tenants) do
       for kind, number in pairs(tenant.taken) do
         if number > 0 then
-          redis.call('LPOP', list_of(kind, stream, tenant), number)
+          redis.call('LTRIM', list_of(kind, stream, tenant), number, -1)
           moved[kind] = moved[kind] + number
         end
       end
