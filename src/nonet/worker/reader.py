@@ -136,14 +136,14 @@ class Reader:
 
     async def _fill_slots(self) -> None:
         runner = self._runner
-        free, room = max(0, self._slots.free), runner.suspects.room
-        dying = runner.burials.room
         if runner.suspects.is_exclusive:  # nothing else may run now
             await self._wait_for(_next(runner.suspects.freed))
             return
         if self._slots.are_shared:
             await self._fill_shared_slots()
             return
+        free, room = max(0, self._slots.free), runner.suspects.room
+        dying = runner.burials.room
         beside = room + dying > 0
         if not free and not (beside and time.monotonic() - self.polled_at > _BESIDE_SECONDS):
             await self._wait_for(_next(runner.freed, _BESIDE_SECONDS))

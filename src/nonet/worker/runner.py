@@ -94,6 +94,9 @@ class Runner:
         self.busy_at = time.monotonic()
         self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
+        self._context = contextvars.Context()
+        # A process may have workers of several namespaces: `.schedule()` uses the client of this one.
+        self._context.run(submit_with, parts.client)
         self._leasing = Leasing(broker, watchdog, settings.lease, settings.lock_ttl)
         self._leftovers = Leftovers(slots.number, self.freed.set, watchdog, broker)
         self._threads = ThreadPoolExecutor(2 * slots.number, thread_name_prefix="nonet-task")
@@ -172,9 +175,7 @@ class Runner:
             self.suspects.attempts.add(attempt)
         self._leasing.hold(attempt)
         # A new context, so that no attempt sees the context variables of another one.
-        context = contextvars.Context()
-        if self._slots.are_shared:  # workers of several namespaces: `.schedule()` uses this one
-            context.run(submit_with, self._parts.client)
+        context = self._context.copy()
         attempt.task = self._loop.create_task(self._run(attempt), name=delivery.id, context=context)
         self._running[attempt] = attempt.task
 

@@ -113,7 +113,11 @@ SHORT_WAYS = (
         "current ~= gen or lines and not mutexes",
         "lines and not mutexes",
     ),
-    Fault("unusual tasks are taken for plain", "elseif not PLAIN[field] then", "elseif false then"),
+    Fault(
+        "unusual tasks are taken for plain",
+        "      due = all[i + 1]\n    else\n      return false\n",
+        "      due = all[i + 1]\n",
+    ),
     Fault(
         "a plain settle does not check the fence",
         "if record.gen ~= gen or record.fence ~= fence or record.held",

@@ -61,9 +61,8 @@ local function read(key, count)
   return reply and reply[1] and reply[1][2] or {}
 end
 
--- The fields that most records have in the stream of ordinary tasks. lib/fetching examines all others.
-local PLAIN = {name = true, stream = true, group = true, ticket = true, due = true, put = true, pointer = true,
-  workflow = true, waited = true, tenant = true}
+-- Fields of ordinary tasks that do not matter here. lib/fetching examines a record with any other.
+local PLAIN = {name = true, stream = true, group = true, ticket = true, put = true, workflow = true, waited = true}
 
 -- The envelopes of these entries and their locks; false for a task without. (MGET treats a key of a wrong type as
 -- missing; the second list is nil then.)
@@ -87,15 +86,12 @@ end
 
 -- Whose task it is, for figures of tenants: 'SINCE|TENANT'. SINCE (µs) is when it could run, if its pointer was in the
 -- list of a tenant; else '': its entry tells that. nil for a task without a tenant, unless there are shares.
-local function whose(record, kind, gen)
-  local tenant, since = record.tenant or marks[6] and '', ''
-  if record.pointer == '-' and kind == 'tasks' then  -- IN_LIST, see lib/record
-    since = gen
-    if record.due and tonumber(record.due) > tonumber(gen) then
-      since = record.due
-    end
+local function whose(tenant, is_first, gen, due)
+  if not (tenant or marks[6]) then
+    return nil
   end
-  return tenant and since .. '|' .. tenant or nil
+  local since = is_first and (due and due > gen and due or gen) or ''
+  return since .. '|' .. (tenant or '')
 end
 
 -- Hand over a task that waits for its first attempt. Returns false for a task that needs more, or needs a lock that is
@@ -107,19 +103,23 @@ local function hand_over_plain(source, item, envelope, lines)
     or #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
     return false
   end
-  local all, state, current = redis.pcall('HGETALL', P .. 't:' .. id), nil, nil
-  -- Without tenants most records have four fields, so this costs nothing then.
-  local record = (marks[6] or #all > 8) and {}
+  local all, state, current, tenant, pointer, due = redis.pcall('HGETALL', P .. 't:' .. id), nil, nil, nil, nil, nil
   for i = 1, #all, 2 do
     local field = all[i]
     if field == 'state' then
       state = all[i + 1]
     elseif field == 'gen' then
       current = all[i + 1]
-    elseif not PLAIN[field] then
+    elseif PLAIN[field] then
+      -- nothing to do
+    elseif field == 'tenant' then
+      tenant = all[i + 1]
+    elseif field == 'pointer' then
+      pointer = all[i + 1]
+    elseif field == 'due' then
+      due = all[i + 1]
+    else
       return false
-    elseif record then
-      record[field] = all[i + 1]
     end
   end
   local mutexes = lines and mutexes_in(lines, lock_ttl)
@@ -132,13 +132,13 @@ local function hand_over_plain(source, item, envelope, lines)
     return false
   end
   fence, free, looks = fence + 1, free - 1, looks - 1
-  if record and record.pointer == '-' then
+  if pointer == '-' then  -- IN_LIST, see lib/record
     redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started,
       'pointer', source.stream .. ' ' .. entry)
   else
     redis.call('HSET', P .. 't:' .. id, 'state', 'running', 'owner', worker, 'fence', text, 'started', started)
   end
-  taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or '', record and whose(record, 'tasks', gen) or nil}
+  taken[#taken + 1] = {id, gen, text, source.stream, entry, envelope, lines or '', whose(tenant, pointer == '-', gen, due)}
   return true
 end
 

@@ -36,7 +36,8 @@ local function hand_over(pointer, record, state, held, lines, document)
       (record.b and #envelope or redis.call('STRLEN', key)) + #lines, longest)
     envelope, lines = '', ''
   end
-  local text, mark = digits(fence), whose(record, pointer.kind, pointer.gen) or ''
+  local text = digits(fence)
+  local mark = whose(record.tenant, record.pointer == IN_LIST and pointer.kind == 'tasks', pointer.gen, record.due) or ''
   if record.since or record.held or held ~= '' then
     redis.call('HSET', pointer.record, 'state', state, 'owner', worker, 'fence', text, 'started',
       started, 'held', held, unpack(record.since and NOT_WAITING or {}))

@@ -71,15 +71,15 @@ do
   local function move(stream, tenants, turns)
     read_lists(stream, tenants)
     local tenant_of, moved = {}, {tasks = 0, woken = 0}
+    local tasks_key, woken_key = P .. 'tasks:' .. stream, P .. 'woken:' .. stream
     for _, turn in ipairs(turns) do
       local tenant = turn[1]
       local last = math.min(tenant.moved + turn[2], #tenant.found)
       for i = tenant.moved + 1, last do
-        local kind = i <= (tenant.taken.woken or 0) and 'woken:' or 'tasks:'
-        local pointer = tenant.found[i]
+        local key, pointer = i <= (tenant.taken.woken or 0) and woken_key or tasks_key, tenant.found[i]
         local blank = string.find(pointer, ' ', 1, true)
         local id = string.sub(pointer, 1, blank - 1)
-        redis.call('XADD', P .. kind .. stream, '*', 'id', id, 'gen', string.sub(pointer, blank + 1))
+        redis.call('XADD', key, '*', 'id', id, 'gen', string.sub(pointer, blank + 1))
         tenant_of[id] = tenant
       end
       tenant.moved = last
