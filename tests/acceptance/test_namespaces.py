@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import time
 from collections import Counter
+from collections.abc import Callable
 
 import pytest
 from acceptance.contention import held_twice
-from acceptance.share_tasks import Mine
+from acceptance.share_tasks import Mine, Telling, TellingApart
 from acceptance.site import Site
 from daemons import Daemon, until
+from servers import RedisServer
 
 from nonet import Nonet, TaskFailed
 
@@ -64,7 +68,8 @@ async def test_a_worker_runs_the_tasks_of_all(split: Site) -> None:
         start = max(begun.index(tenant) for tenant in TENANTS)  # all readers have begun
         for end in range(30, 271, 30):
             counts = Counter(begun[start:end])
-            assert max(counts.values()) - min(counts[one] for one in TENANTS) <= 4, (end, counts)
+            # A slow answer costs a turn, which is caught up later.
+            assert max(counts.values()) - min(counts[one] for one in TENANTS) <= 10, (end, counts)
         # The worker idles with all slots free; a task of any namespace wakes it.
         for tenant in TENANTS:
             sent = time.monotonic()
@@ -105,6 +110,40 @@ async def test_a_killed_worker_loses_no_task(split: Site) -> None:
         split.worker("--concurrency", "30")
         await until(lambda: not live(split), "every task has ended")
         assert {event.id for event in split.journal("begun")} == set(ids)
+
+
+async def test_a_line_names_its_namespace(own_server: RedisServer, own_site: Site) -> None:
+    """Of its daemon or its task; also lines of threads, of child processes and of an outage."""
+    site = own_site
+    site.settings |= {"NONET_TASKS": "acceptance.share_tasks", "NONET_NAMESPACES": NAMESPACES}
+    await led(site)
+    texts, documents = site.worker(), site.worker(NONET_LOG_FORMAT="json")
+    async with site.app() as app:
+        await app.client.live_config.refresh()
+        for kind in (Telling, TellingApart):
+            for tenant in TENANTS:
+                tasks = [kind(tenant) for _ in range(10)]
+                await app.submit_many(tasks, labels={"vo": tenant})
+        await until(lambda: not live(site), "every task has ended")
+    own_server.kill()
+    for worker in (texts, documents):
+        await until(
+            lambda worker=worker: worker.log.count("registration lost") == 3, "all are lost"
+        )
+
+    def told(named: Callable[[str], str], log: str) -> set[tuple[str, str]]:
+        lines = (line for line in log.splitlines() if "told by" in line)
+        return {(re.findall(r"told by (\w+)", line)[0], named(line)) for line in lines}
+
+    def named(line: str) -> str:
+        return re.findall(r" namespace=(\w+)", line)[0]
+
+    found = told(named, texts.log)
+    found |= told(lambda line: json.loads(line)["namespace"], documents.log)
+    assert found == {("atlas", "acceptance"), ("lhcb", "a"), ("cms", "b")}
+    for said in ("Redis is away", "registration lost", "ready: "):
+        lines = [line for line in texts.log.splitlines() if said in line]
+        assert {named(line) for line in lines} == {"acceptance", "a", "b"}, (said, lines)
 
 
 async def test_an_idle_worker_costs_what_one_of_each_namespace_costs(split: Site) -> None:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
+import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 from nonet.base.synchronous import is_sync
@@ -34,14 +37,24 @@ def run(main: Coroutine[Any, Any, _Answer], *, with_uvloop: bool) -> _Answer:
 
 
 async def in_own_thread(function: Callable[[], _Answer]) -> _Answer:
-    """Run a blocking function in a new thread, because user code may fill the loop's executor."""
+    """Run a blocking function in a new thread, because user code may fill the loop's executor.
+
+    It has the context variables of the caller.
+    """
     thread = ThreadPoolExecutor(1, thread_name_prefix="nonet-own")
+    function = partial(contextvars.copy_context().run, function)
     try:
         if is_sync():
             return thread.submit(function).result()
         return await asyncio.get_running_loop().run_in_executor(thread, function)
     finally:
         thread.shutdown(wait=False)
+
+
+def thread_here(target: Callable[[], None], name: str) -> threading.Thread:
+    """Return a daemon thread, to be started, that has the context variables of the caller."""
+    run = contextvars.copy_context().run
+    return threading.Thread(target=run, args=(target,), name=name, daemon=True)
 
 
 def name_of(loop: asyncio.AbstractEventLoop) -> str:

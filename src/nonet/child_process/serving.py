@@ -7,7 +7,6 @@ asks the worker.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import os
 import resource
@@ -26,6 +25,7 @@ from nonet.rules.outcomes import Failed, HandedBack, Outcome
 from nonet.tasks.injection import Injector
 from nonet.telemetry.logs import process_description
 from nonet.telemetry.middleware import take_failures
+from nonet.telemetry.speaker import new_context
 from nonet.telemetry.tracing import CHILD_FLUSH_SECONDS, continue_trace, exporting_traces
 from nonet.worker.attempt.around import error_of
 from nonet.worker.attempt.attempt import Attempt
@@ -133,8 +133,7 @@ class _Serving:
             self._closed.set()
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        # A new context, so that no attempt sees the context variables of another one.
-        task = asyncio.create_task(work, name=name, context=contextvars.Context())
+        task = asyncio.create_task(work, name=name, context=new_context())
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         task.add_done_callback(_end_if_broken)

@@ -237,7 +237,7 @@ def set_up_logging(debug: bool, settings: Settings | None = None) -> None:
     level = logging.getLevelNamesMapping()[name]
     set_up_logs(settings.log_format if settings else "console", level)
     if settings is not None:
-        describe_process(namespace=settings.namespace)
+        describe_process(namespace=",".join(settings.namespaces or (settings.namespace,)))
 
 
 class _FirstLine(logging.Handler):

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from nonet.daemon.health import Answer, Observed, Page, Report
 from nonet.daemon.service import ExitCode, Stop
 from nonet.telemetry.metrics import Sample
+from nonet.telemetry.speaker import speak_for
 
 
 class Daemon(Observed, Protocol):
@@ -101,8 +102,11 @@ def observed(daemons: Sequence[tuple[str, Observed]]) -> Together:
     return Together([InNamespace(daemon, namespace) for namespace, daemon in daemons])
 
 
-async def run_together(daemons: Sequence[Daemon], stop: Stop) -> ExitCode:
+async def run_together(daemons: Sequence[tuple[str, Daemon]], stop: Stop) -> ExitCode:
     """Run daemons until a stop is requested; if one cannot start, drain the others.
+
+    Args:
+        daemons: with their namespaces, which their log lines name if there are several.
 
     Returns:
         The largest exit code.
@@ -110,7 +114,14 @@ async def run_together(daemons: Sequence[Daemon], stop: Stop) -> ExitCode:
     Raises:
         NonetError: the first error that ended a daemon.
     """
-    running = [asyncio.create_task(daemon.run(stop)) for daemon in daemons]
+    are_several = len({namespace for namespace, _ in daemons}) > 1
+
+    async def run(namespace: str, daemon: Daemon) -> ExitCode:
+        if are_several:
+            speak_for(namespace)
+        return await daemon.run(stop)
+
+    running = [asyncio.create_task(run(*each)) for each in daemons]
     try:
         await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         stop.requested.set()  # else one has failed, or ended by itself

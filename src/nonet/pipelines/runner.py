@@ -7,7 +7,6 @@ passes through `Runner._run`, which calls `processing`.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
 import time
 from collections import deque
@@ -32,6 +31,7 @@ from nonet.pipelines.processing import Item, Processing, uncancel
 from nonet.pipelines.tally import PipelineTally
 from nonet.tasks.injection import Injector
 from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.speaker import new_context
 from nonet.telemetry.tracing import fetching, start_row
 
 logger = logging.getLogger(__name__)
@@ -203,11 +203,10 @@ class Runner:
         while may_start and self._queue and len(self._running) < options.workers:
             item = self._queue.popleft()
             self._running.add(item)
-            # A new context, so that no row sees the context variables of another one.
             item.task = self._loop.create_task(
                 self._run(item),
                 name=f"{self.pipeline.name}:{item.lease.key}",
-                context=contextvars.Context(),
+                context=new_context(),
             )
         return len(self._queue) < before
 

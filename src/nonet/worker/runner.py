@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 
 from nonet.base.loop import in_own_thread
 from nonet.base.streams import Size
@@ -24,6 +24,7 @@ from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.task import Isolation, submit_with
 from nonet.telemetry.middleware import add_failures
+from nonet.telemetry.speaker import new_context
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.worker.attempt.around import error_of, report_crash
 from nonet.worker.attempt.attempt import Attempt, Stage
@@ -94,9 +95,6 @@ class Runner:
         self.busy_at = time.monotonic()
         self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
-        self._context = contextvars.Context()
-        # A process may have workers of several namespaces: `.schedule()` uses the client of this one.
-        self._context.run(submit_with, parts.client)
         self._leasing = Leasing(broker, watchdog, settings.lease, settings.lock_ttl)
         self._leftovers = Leftovers(slots.number, self.freed.set, watchdog, broker)
         self._threads = ThreadPoolExecutor(2 * slots.number, thread_name_prefix="nonet-task")
@@ -123,6 +121,16 @@ class Runner:
             parts.concluder,
             self._ordinary,
         )
+
+    @cached_property
+    def _context(self) -> contextvars.Context:
+        """What each attempt gets a copy of.
+
+        A process may have workers of several namespaces: `.schedule()` uses the client of this one.
+        """
+        context = new_context()
+        context.run(submit_with, self._parts.client)
+        return context
 
     def __len__(self) -> int:
         return len(self._running)
@@ -174,7 +182,6 @@ class Runner:
         elif delivery.suspect and not attempt.takes_slot:
             self.suspects.attempts.add(attempt)
         self._leasing.hold(attempt)
-        # A new context, so that no attempt sees the context variables of another one.
         context = self._context.copy()
         attempt.task = self._loop.create_task(self._run(attempt), name=delivery.id, context=context)
         self._running[attempt] = attempt.task

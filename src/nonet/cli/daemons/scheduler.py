@@ -54,11 +54,11 @@ def schedule(
         traces = exporting_traces("nonet-scheduler", process_description())
         signals = stop_on_signals()
         async with traces, application, application.injector() as injector, signals as stop:
-            schedulers = application.schedulers(injector)
+            schedulers = [*application.schedulers(injector).items()]
             address = settings.metrics_host, settings.metrics_port
-            async with answering_probes(*address, observed([*schedulers.items()])):
+            async with answering_probes(*address, observed(schedulers)):
                 spare_collector()
-                return await run_together([*schedulers.values()], stop)
+                return await run_together(schedulers, stop)
 
     run(target.debug, command, runs_user_code=True)
 

@@ -110,7 +110,7 @@ async def work(
             first = {namespace: daemon.id for namespace, daemon in reversed(daemons)}
             with _run_files(settings, size or PIPELINES, first) as run_files:
                 spare_collector()
-                code = await run_together([daemon for _, daemon in daemons], stop)
+                code = await run_together(daemons, stop)
                 for run_file in run_files:
                     run_file.ended(code)
                 return code

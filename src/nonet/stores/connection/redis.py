@@ -38,7 +38,7 @@ from nonet.stores.connection.topology import (
     read_place,
     will_pass,
 )
-from nonet.telemetry.outage import REDIS
+from nonet.telemetry.outage import redis_outage
 
 # Every script is safe to repeat, so a call without a reply is retried, in total below DEDUP_TTL.
 TIMEOUT_SECONDS = 5.0
@@ -225,8 +225,8 @@ class Scripts:
                     answer = await call("EVALSHA", digest, 1, self.prefix, *args)
                 except exceptions.NoScriptError:
                     answer = await call("EVAL", source, 1, self.prefix, *args)
-                if REDIS.is_away:
-                    REDIS.answered()
+                if (outage := redis_outage()).is_away:
+                    outage.answered()
                 return answer
             except REFUSALS as error:
                 if not self._may_repeat(error, failures, began):
@@ -259,8 +259,8 @@ def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
             answer = client.evalsha(digest, 1, prefix, *args)
         except exceptions.NoScriptError:
             answer = client.eval(source, 1, prefix, *args)
-        if REDIS.is_away:
-            REDIS.answered()
+        if (outage := redis_outage()).is_away:
+            outage.answered()
         return answer
     except REFUSALS as error:
         raise _translated(error, client, name) from error

@@ -80,19 +80,13 @@ def read_delivery(row: Sequence[bytes]) -> Delivery:
     """
     id, gen, fence, stream_key, entry, envelope, locks, *more = row
     whose, *rest = more or (b"",)
-    since, _, tenant = whose.decode(errors="replace").partition("|")
-    return Delivery(
-        id.decode(),
-        gen.decode(),
-        fence.decode(),
-        stream_key.decode(),
-        entry.decode(),
-        envelope,
-        locks.decode(),
-        *(_read_rest(*rest) if rest else ()),
-        tenant=tenant if whose else None,
-        runnable_since=int(since or 0),
-    )
+    since, _, name = whose.decode(errors="replace").partition("|")
+    tenant, runnable_since = name if whose else None, int(since or 0)
+    first = id.decode(), gen.decode(), fence.decode(), stream_key.decode(), entry.decode()
+    plain = *first, envelope, locks.decode()
+    if rest:
+        return Delivery(*plain, *(*_read_rest(*rest), tenant, runnable_since))
+    return Delivery(*plain, tenant=tenant, runnable_since=runnable_since)
 
 
 def _read_rest(
