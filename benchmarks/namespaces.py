@@ -4,8 +4,8 @@
 
 One Redis, one worker with 100 slots, and as many tasks that do nothing, of all namespaces in equal
 parts: so many that what a worker does once for a namespace, such as counting its first 1,000 starts
-exactly, is little. CPU time is counted while the middle of the tasks runs. The last lines compare fair shares of
-2 and 30 tenants with none, in one namespace.
+exactly, is little. CPU time is counted while the middle of the tasks runs. The last lines compare
+fair shares of 2 and 30 tenants with none, in one namespace.
 """
 
 from __future__ import annotations

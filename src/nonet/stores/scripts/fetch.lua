@@ -86,11 +86,11 @@ end
 
 -- Whose task it is, for figures of tenants: 'SINCE|TENANT'. SINCE (µs) is when it could run, if its pointer was in the
 -- list of a tenant; else '': its entry tells that. nil for a task without a tenant, unless there are shares.
-local function whose(tenant, is_first, gen, due)
+local function whose(tenant, was_listed, gen, due)
   if not (tenant or marks[6]) then
     return nil
   end
-  local since = is_first and (due and due > gen and due or gen) or ''
+  local since = was_listed and (due and due > gen and due or gen) or ''
   return since .. '|' .. (tenant or '')
 end
 
