@@ -49,6 +49,10 @@ def spread(cluster: Cluster) -> list[str]:
 @pytest.fixture
 def fleet(tmp_path: Path) -> Iterator[tuple[Site, Cluster, list[str]]]:
     with Cluster(NAMESPACE, has_replicas=True) as cluster:
+        for master in cluster.nodes[:MASTERS]:
+            # Until a replica is in step each grant of a lock waits, and may outlast its lease.
+            with master.client() as client:
+                assert client.wait(1, 20_000) >= 1
         names = spread(cluster)
         site = Site(cluster, tmp_path)  # type: ignore[arg-type]  # as the rig has one
         site.settings |= {
