@@ -13,7 +13,7 @@ def speak_for(namespace: str) -> None:
 
 
 def speaks_for() -> str:
-    """The namespace that the log lines of the current context name; empty: that of the process."""
+    """The namespace of `speak_for`; empty: the process serves only one, or this is not a daemon."""
     return _namespace.get()
 
 

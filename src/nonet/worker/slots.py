@@ -21,8 +21,9 @@ class Slots:
     free in a turn. A reader that had nothing to do has saved up nothing.
 
     A turn lasts until the fetch has answered: meanwhile slots become free, and the next reader
-    fetches for all of them at once. But a Redis that does not answer must not stop the other
-    namespaces: a turn ends after a moment, and later others can take what was reserved.
+    fetches for all of them at once. A Redis that does not answer must not stop the other
+    namespaces: after 20 ms the turn passes to the next reader, and after 50 ms the reserved slots
+    are free for all.
 
     Args:
         number: how many there are.
