@@ -1,6 +1,6 @@
 # One image for all daemons and commands. scripts/image builds it; docs/how-to/build-an-image.md says how to use it.
 
-# Any Linux image with Python 3.11 or newer as `python3`, and its venv module.
+# Any Debian-like image with Python 3.11 or newer as `python3`, and its venv module.
 ARG BASE=docker.io/library/python:3.13-slim-bookworm
 
 FROM ${BASE} AS builder
@@ -36,6 +36,9 @@ LABEL org.opencontainers.image.title="nonet" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
+# As process 1, tini forwards signals and reaps the orphans of programs that tasks start.
+RUN command -v tini \
+    || (apt-get update && apt-get install --yes --no-install-recommends tini && rm -rf /var/lib/apt/lists/*)
 # The user owns /opt/tasks, so that derived images can `RUN pip install` without root. Everyone can write
 # to the state directory, because a cluster may run the container as any user.
 RUN groupadd --gid 10001 nonet \
@@ -59,4 +62,5 @@ EXPOSE 9100
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=20s --timeout=5s --start-period=30s --retries=3 \
     CMD ["task-run", "probe", "livez"]
+ENTRYPOINT ["tini", "--"]
 CMD ["task-run", "--help"]

@@ -17,13 +17,14 @@ LOCKED := uv.lock pyproject.toml scripts/sync scripts/helm
 # neither is meant for what runs here.
 unexport PYTHONDONTWRITEBYTECODE VIRTUAL_ENV PYTHONHOME CONDA_PREFIX
 
-.PHONY: help demo test quick check docs reference screens faults soak bench compare compare-sync bench-namespaces bench-quick budget image image-test audit sbom dist release format clean servers
+.PHONY: help help-all demo test quick check docs chart size screens faults soak bench compare compare-sync bench-quick budget image image-test audit sbom dist release format clean servers
 
+# The targets that most people need stand first; help-all lists what comes after them, too.
 help:             ## this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p; /^help-all\t/q' Makefile
 
-demo: $(DEMO)     ## audit a directory tree for duplicate files, with real daemons
-	@$(BIN)/task-run demo $(ARGS)
+demo: $(DEMO)     ## audit a directory tree for duplicate files; ARGS=--web: a dashboard on live work
+	@$(BIN)/task-run $(if $(filter --web,$(ARGS)),dev --namespace shop examples/shop.py,demo $(ARGS))
 
 test: $(DEV) servers ## run the tests against real servers, six at a time
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
@@ -31,22 +32,28 @@ test: $(DEV) servers ## run the tests against real servers, six at a time
 quick: $(DEV)     ## the tests that need no server, in less than a minute: for each save
 	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not server and not soak and not static" $(ARGS)
 
-check: $(DEV)     ## ruff, mypy and pyright --strict, the direction of imports, and the site of the pages
+check: $(DEV)     ## ruff, mypy and pyright --strict, the direction of imports, the size, and the site of the pages
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@MYPYPATH=examples/tests $(BIN)/mypy --explicit-package-bases examples/tests
 	@MYPYPATH=examples/shelf/tests $(BIN)/mypy --explicit-package-bases examples/shelf/tests
 	@$(BIN)/lint-imports
+	@$(BIN)/python scripts/size.py
 	@$(BIN)/python -m pytest -q -m static tests/typing tests/docs/test_site.py
+
+format: $(DEV)    ## let ruff fix and format the sources
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
 
 docs: $(DEV)      ## the site of these pages in docs/_build; a warning is an error
 	@$(BIN)/sphinx-build -W --keep-going -E -q -b html docs docs/_build
 	@echo "open docs/_build/index.html"
 
-reference: $(DEV) ## make anew what follows from the code: the pages of commands and of the API, and parts of the chart
-	@$(BIN)/python scripts/reference
-	@$(BIN)/python scripts/rest-api
+help-all:         ## the same with benchmarks, images, releases and the rest
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' Makefile
+
+chart: $(DEV)     ## make anew the parts of the chart that follow from its values and the settings
 	@$(BIN)/python scripts/chart
 
 screens: $(DEV) servers ## make docs/reference/screens.md anew, from what commands print in a system that runs
@@ -67,14 +74,14 @@ compare: $(DEV) servers ## Nonet next to its peers, each installed from the pack
 compare-sync: $(DEV) servers ## how fast programs without an event loop submit, next to huey, RQ, dramatiq and Celery
 	@$(BIN)/python benchmarks/compare_sync.py $(ARGS)
 
-bench-namespaces: $(DEV) servers ## what a task costs with 1 to 16 namespaces, and with fair shares
-	@$(BIN)/python benchmarks/namespaces.py $(ARGS)
-
 bench-quick: $(DEV) servers ## the same with little load, in two minutes at most
 	@$(BIN)/python benchmarks/bench.py --load quick $(ARGS)
 
 budget: $(DEV) servers ## what a task costs, counted, next to what it may; ARGS=--write makes it so
 	@$(BIN)/python tests/budget/measure.py $(ARGS)
+
+size: $(DEV)      ## how much code, tests and docs there are, next to scripts/size.toml; ARGS=--write writes that
+	@$(BIN)/python scripts/size.py $(ARGS)
 
 image:            ## build the container image nonet:dev; with BASE=… on another base
 	@scripts/image
@@ -93,10 +100,6 @@ dist: $(DEV)      ## build what is committed: sdist, wheel, SBOM and SHA256SUMS,
 
 release: $(DEV)   ## check, commit, tag and build a release, and push nothing: VERSION=1.2.3
 	@$(BIN)/python scripts/release '$(VERSION)'
-
-format: $(DEV)    ## let ruff fix and format the sources
-	@$(BIN)/ruff check --fix .
-	@$(BIN)/ruff format .
 
 clean:            ## forget the virtual environment
 	rm -rf .venv

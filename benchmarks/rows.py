@@ -85,11 +85,7 @@ ROWS = (
         ),
         Bench.drain,
     ),
-    Row(
-        "drain",
-        (_rate("results", "drain, results stored", limit="raw_drain"),),
-        Bench.results,
-    ),
+    Row("drain", (_rate("results", "drain, results stored", limit="raw_drain"),), Bench.results),
     Row("drain", (_rate("mutex", "drain, a mutex each", limit="drain"),), Bench.mutex),
     Row("two", (Figure("two", "2 workers ÷ 1, 1 ms CPU", "×", "", "≥ 1.8", True),), Bench.two),
     Row(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any
@@ -20,18 +22,15 @@ _PAGES = {
     "CONTRIBUTING.md": "project/contributing",
     "SECURITY.md": "project/security",
 }
+# Pages whose larger part a script prints.
+_BUILT = {"reference/commands": "commands", "reference/rest-api": "rest-api"}
 
 project = "Nonet"
 author = "the authors of Nonet"
 copyright = "the authors of Nonet, Apache-2.0"
 release = version = version_of("nonet")
 
-extensions = [
-    "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "sphinx_copybutton",
-]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 html_theme = "furo"
 html_title = "Nonet"
@@ -78,6 +77,13 @@ def _show_example_as_code(
             margin = None
         made.append(line)
     lines[:] = made
+
+
+def _add_what_a_script_prints(app: Any, name: str, source: list[str]) -> None:
+    """Complete the pages of `_BUILT`."""
+    if script := _BUILT.get(name):
+        command = [sys.executable, str(_ROOT / "scripts" / script)]
+        source[0] += subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
 def _forget_overloads(app: Any) -> None:
@@ -139,6 +145,7 @@ class _RepositoryLinks(SphinxPostTransform):
 def setup(app: Any) -> dict[str, bool]:
     """Connect what is above."""
     app.connect("autodoc-process-docstring", _show_example_as_code, priority=100)
+    app.connect("source-read", _add_what_a_script_prints)
     app.connect("builder-inited", _forget_overloads)
     app.connect("missing-reference", _find_name)
     app.add_post_transform(_RepositoryLinks)

@@ -25,8 +25,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from daemons import Daemon, until
-from metrics_rows import Base
-from metrics_rows import Watched as WatchedRow
+from metrics_rows import Base, Watched as WatchedRow
 from metrics_tasks import Blocks, Crashes, Fails, GivesBack, Heavy, Holds, Succeeds
 from ports import HOST, free_ports
 from prometheus_client.metrics_core import Metric

@@ -45,7 +45,7 @@ _HARMLESS = (
 )
 _LIBRARIES = """
 asyncio concurrent.futures.thread ctypes email.message getpass http.server sqlite3 ssl zoneinfo
-alembic.command aiosqlite dateutil.rrule hiredis msgspec opentelemetry.trace
+alembic.command aiosqlite croniter dateutil.rrule hiredis msgspec opentelemetry.trace
 pydantic redis.asyncio redis.asyncio.sentinel sqlalchemy.ext.asyncio
 sqlalchemy.dialects.mysql.aiomysql sqlalchemy.dialects.sqlite.aiosqlite structlog typer uvloop yaml
 """.split()  # noqa: SIM905  # shorter than a list

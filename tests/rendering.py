@@ -67,7 +67,7 @@ class Rendered:
         """Name, pod template and container of each worker, scheduler and dashboard."""
         for name, pod in self.pods(hooks=False):
             container = pod["spec"]["containers"][0]
-            if container["command"][0] in ("task-worker", "task-scheduler", "task-web"):
+            if container.get("args", [""])[0] in ("task-worker", "task-scheduler", "task-web"):
                 yield name, pod, container
 
 

@@ -39,7 +39,7 @@ def problems(text: str) -> list[str]:
         found += _section_problems(title, section, may_be_empty=not released)
     if dates != sorted(dates, reverse=True):
         found.append("the newest release must come first")
-    return found + _first_problems(sections)
+    return found
 
 
 def _date_problems(title: str, text: str) -> list[str]:
@@ -48,14 +48,6 @@ def _date_problems(title: str, text: str) -> list[str]:
     except ValueError:
         return [f"{title!r} has no valid date"]
     return []
-
-
-def _first_problems(sections: list[str]) -> list[str]:
-    """Check the oldest section: the first release changed nothing, so it has only Added."""
-    kinds = re.findall(r"(?m)^### (.+)", sections[-1]) if sections else []
-    if all(kind == "Added" or kind not in KINDS for kind in kinds):
-        return []
-    return ["the first release has only Added: list the features there, not changes"]
 
 
 def _section_problems(title: str, section: str, *, may_be_empty: bool) -> list[str]:

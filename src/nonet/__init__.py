@@ -10,318 +10,174 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nonet.app import Nonet
+    from nonet.app import Nonet as Nonet
     from nonet.base.errors import (
-        AdmissionRejected,
-        BrokerFullError,
-        ConfigurationError,
-        ConflictError,
-        CpuLimitExceeded,
-        DeadlockError,
-        DependencyError,
-        InvalidArgumentsError,
-        LeaseLostError,
-        LimitImpossible,
-        MalformedMessageError,
-        MemoryLimitExceeded,
-        NonetError,
-        NotBoundError,
-        NotConfirmedError,
-        NotFoundError,
-        RegistrationError,
-        ResultError,
-        ResultUnavailable,
-        RowsBusy,
-        ServerUnreachableError,
-        StopRetrying,
-        TaskCancelled,
-        TaskCrashed,
-        TaskExpired,
-        TaskFailed,
-        TaskRetryRequested,
-        TaskTimeoutError,
-        UnableToAcquireLockError,
-        UnknownTaskError,
+        AdmissionRejected as AdmissionRejected,
+        BrokerFullError as BrokerFullError,
+        ConfigurationError as ConfigurationError,
+        ConflictError as ConflictError,
+        CpuLimitExceeded as CpuLimitExceeded,
+        DeadlockError as DeadlockError,
+        DependencyError as DependencyError,
+        InvalidArgumentsError as InvalidArgumentsError,
+        LeaseLostError as LeaseLostError,
+        LimitImpossible as LimitImpossible,
+        MalformedMessageError as MalformedMessageError,
+        MemoryLimitExceeded as MemoryLimitExceeded,
+        NonetError as NonetError,
+        NotBoundError as NotBoundError,
+        NotConfirmedError as NotConfirmedError,
+        NotFoundError as NotFoundError,
+        RegistrationError as RegistrationError,
+        ResultError as ResultError,
+        ResultUnavailable as ResultUnavailable,
+        RowsBusy as RowsBusy,
+        ServerUnreachableError as ServerUnreachableError,
+        StopRetrying as StopRetrying,
+        TaskCancelled as TaskCancelled,
+        TaskCrashed as TaskCrashed,
+        TaskExpired as TaskExpired,
+        TaskFailed as TaskFailed,
+        TaskRetryRequested as TaskRetryRequested,
+        TaskTimeoutError as TaskTimeoutError,
+        UnableToAcquireLockError as UnableToAcquireLockError,
+        UnknownTaskError as UnknownTaskError,
     )
-    from nonet.base.streams import Priority, Size
-    from nonet.client.client import Client
-    from nonet.client.shortcuts import CallbackSpawner, cancel_many, spawn_with_callback
-    from nonet.config.models import TaskConfig
-    from nonet.config.settings import Settings, load_settings
-    from nonet.daemon.embedding import RunningDaemons
-    from nonet.messages.message import Usage
-    from nonet.rules.explanation import Explanation
-    from nonet.rules.refusal import LockHolder
-    from nonet.tasks.carried import carry_context
-    from nonet.tasks.execution import TaskContext, context
-    from nonet.tasks.function import FunctionTask, task
-    from nonet.tasks.handles import ChildResult, EndedTask, Handle, Progress, TaskPage, TaskStatus
-    from nonet.tasks.hooks import Epoch, startup_hook
-    from nonet.tasks.injection import Depends, override_dependency, register_dependency
+    from nonet.base.streams import Priority as Priority, Size as Size
+    from nonet.client.client import Client as Client
+    from nonet.client.shortcuts import (
+        CallbackSpawner as CallbackSpawner,
+        cancel_many as cancel_many,
+        spawn_with_callback as spawn_with_callback,
+    )
+    from nonet.config.models import TaskConfig as TaskConfig
+    from nonet.config.settings import Settings as Settings, load_settings as load_settings
+    from nonet.daemon.embedding import RunningDaemons as RunningDaemons
+    from nonet.messages.message import Usage as Usage
+    from nonet.rules.explanation import Explanation as Explanation
+    from nonet.rules.refusal import LockHolder as LockHolder
+    from nonet.tasks.carried import carry_context as carry_context
+    from nonet.tasks.execution import TaskContext as TaskContext, context as context
+    from nonet.tasks.function import FunctionTask as FunctionTask, task as task
+    from nonet.tasks.handles import (
+        ChildResult as ChildResult,
+        EndedTask as EndedTask,
+        Handle as Handle,
+        Progress as Progress,
+        TaskPage as TaskPage,
+        TaskStatus as TaskStatus,
+    )
+    from nonet.tasks.hooks import Epoch as Epoch, startup_hook as startup_hook
+    from nonet.tasks.injection import (
+        Depends as Depends,
+        override_dependency as override_dependency,
+        register_dependency as register_dependency,
+    )
     from nonet.tasks.locks import (
-        BaseLimiter,
-        BaseLock,
-        ConcurrencyLimiter,
-        ExclusiveRWLock,
-        LockedObjectType,
-        MutexLock,
-        RateLimiter,
-        SharedRWLock,
-        register_locked_object_type,
+        BaseLimiter as BaseLimiter,
+        BaseLock as BaseLock,
+        ConcurrencyLimiter as ConcurrencyLimiter,
+        ExclusiveRWLock as ExclusiveRWLock,
+        LockedObjectType as LockedObjectType,
+        MutexLock as MutexLock,
+        RateLimiter as RateLimiter,
+        SharedRWLock as SharedRWLock,
+        register_locked_object_type as register_locked_object_type,
     )
     from nonet.tasks.middleware import (
-        Middleware,
-        OutgoingTask,
-        RunningTask,
-        register_middleware,
+        Middleware as Middleware,
+        OutgoingTask as OutgoingTask,
+        RunningTask as RunningTask,
+        register_middleware as register_middleware,
     )
-    from nonet.tasks.overflow import Overflow
-    from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
-    from nonet.tasks.runs import StepStatus, WorkflowRun, WorkflowStatus
+    from nonet.tasks.overflow import Overflow as Overflow
+    from nonet.tasks.retry import (
+        ExponentialBackoff as ExponentialBackoff,
+        NoRetry as NoRetry,
+        RetryPolicyBase as RetryPolicyBase,
+    )
+    from nonet.tasks.runs import (
+        StepStatus as StepStatus,
+        WorkflowRun as WorkflowRun,
+        WorkflowStatus as WorkflowStatus,
+    )
     from nonet.tasks.schedules import (
-        CatchUp,
-        CronSchedule,
-        IntervalSeconds,
-        IntervalSecondsSchedule,
-        Overlap,
-        RRuleSchedule,
-        TaskScheduleBase,
+        CatchUp as CatchUp,
+        CronSchedule as CronSchedule,
+        IntervalSeconds as IntervalSeconds,
+        IntervalSecondsSchedule as IntervalSecondsSchedule,
+        Overlap as Overlap,
+        RRuleSchedule as RRuleSchedule,
+        TaskScheduleBase as TaskScheduleBase,
     )
     from nonet.tasks.task import (
-        BaseTask,
-        Isolation,
-        PeriodicBaseTask,
-        PeriodicVoAwareBaseTask,
-        TaskWithOptions,
+        BaseTask as BaseTask,
+        Isolation as Isolation,
+        PeriodicBaseTask as PeriodicBaseTask,
+        PeriodicVoAwareBaseTask as PeriodicVoAwareBaseTask,
+        TaskWithOptions as TaskWithOptions,
     )
-    from nonet.tasks.unique import Unique, UniqueMode
+    from nonet.tasks.unique import Unique as Unique, UniqueMode as UniqueMode
     from nonet.tasks.workflows import (
-        PREVIOUS,
-        Given,
-        Step,
-        Workflow,
-        chain,
-        chord,
-        ended,
-        failed,
-        group,
+        PREVIOUS as PREVIOUS,
+        Given as Given,
+        Step as Step,
+        Workflow as Workflow,
+        chain as chain,
+        chord as chord,
+        ended as ended,
+        failed as failed,
+        group as group,
     )
 
     __version__: str
 
-__all__ = [
-    "PREVIOUS",
-    "AdmissionRejected",
-    "BaseLimiter",
-    "BaseLock",
-    "BaseTask",
-    "BrokerFullError",
-    "CallbackSpawner",
-    "CatchUp",
-    "ChildResult",
-    "Client",
-    "ConcurrencyLimiter",
-    "ConfigurationError",
-    "ConflictError",
-    "CpuLimitExceeded",
-    "CronSchedule",
-    "DeadlockError",
-    "DependencyError",
-    "Depends",
-    "EndedTask",
-    "Epoch",
-    "ExclusiveRWLock",
-    "Explanation",
-    "ExponentialBackoff",
-    "FunctionTask",
-    "Given",
-    "Handle",
-    "IntervalSeconds",
-    "IntervalSecondsSchedule",
-    "InvalidArgumentsError",
-    "Isolation",
-    "LeaseLostError",
-    "LimitImpossible",
-    "LockHolder",
-    "LockedObjectType",
-    "MalformedMessageError",
-    "MemoryLimitExceeded",
-    "Middleware",
-    "MutexLock",
-    "NoRetry",
-    "Nonet",
-    "NonetError",
-    "NotBoundError",
-    "NotConfirmedError",
-    "NotFoundError",
-    "OutgoingTask",
-    "Overflow",
-    "Overlap",
-    "PeriodicBaseTask",
-    "PeriodicVoAwareBaseTask",
-    "Priority",
-    "Progress",
-    "RRuleSchedule",
-    "RateLimiter",
-    "RegistrationError",
-    "ResultError",
-    "ResultUnavailable",
-    "RetryPolicyBase",
-    "RowsBusy",
-    "RunningDaemons",
-    "RunningTask",
-    "ServerUnreachableError",
-    "Settings",
-    "SharedRWLock",
-    "Size",
-    "Step",
-    "StepStatus",
-    "StopRetrying",
-    "TaskCancelled",
-    "TaskConfig",
-    "TaskContext",
-    "TaskCrashed",
-    "TaskExpired",
-    "TaskFailed",
-    "TaskPage",
-    "TaskRetryRequested",
-    "TaskScheduleBase",
-    "TaskStatus",
-    "TaskTimeoutError",
-    "TaskWithOptions",
-    "UnableToAcquireLockError",
-    "Unique",
-    "UniqueMode",
-    "UnknownTaskError",
-    "Usage",
-    "Workflow",
-    "WorkflowRun",
-    "WorkflowStatus",
-    "cancel_many",
-    "carry_context",
-    "chain",
-    "chord",
-    "context",
-    "ended",
-    "failed",
-    "group",
-    "load_settings",
-    "override_dependency",
-    "register_dependency",
-    "register_locked_object_type",
-    "register_middleware",
-    "spawn_with_callback",
-    "startup_hook",
-    "task",
-]
-
-# The module that defines each public name.
+# The module below `nonet` that defines each public name.
 _HOMES = {
-    "nonet.app": ("Nonet",),
-    "nonet.client.client": ("Client",),
-    "nonet.client.shortcuts": ("CallbackSpawner", "cancel_many", "spawn_with_callback"),
-    "nonet.config.models": ("TaskConfig",),
-    "nonet.daemon.embedding": ("RunningDaemons",),
-    "nonet.base.errors": (
-        "AdmissionRejected",
-        "BrokerFullError",
-        "ConfigurationError",
-        "ConflictError",
-        "CpuLimitExceeded",
-        "DeadlockError",
-        "DependencyError",
-        "InvalidArgumentsError",
-        "LeaseLostError",
-        "LimitImpossible",
-        "MalformedMessageError",
-        "MemoryLimitExceeded",
-        "NonetError",
-        "NotBoundError",
-        "NotConfirmedError",
-        "NotFoundError",
-        "RegistrationError",
-        "ResultError",
-        "ResultUnavailable",
-        "RowsBusy",
-        "ServerUnreachableError",
-        "StopRetrying",
-        "TaskCancelled",
-        "TaskCrashed",
-        "TaskExpired",
-        "TaskFailed",
-        "TaskRetryRequested",
-        "TaskTimeoutError",
-        "UnableToAcquireLockError",
-        "UnknownTaskError",
+    "app": "Nonet",
+    "client.client": "Client",
+    "client.shortcuts": "CallbackSpawner cancel_many spawn_with_callback",
+    "config.models": "TaskConfig",
+    "daemon.embedding": "RunningDaemons",
+    "base.errors": (
+        "AdmissionRejected BrokerFullError ConfigurationError ConflictError CpuLimitExceeded "
+        "DeadlockError DependencyError InvalidArgumentsError LeaseLostError LimitImpossible "
+        "MalformedMessageError MemoryLimitExceeded NonetError NotBoundError "
+        "NotConfirmedError NotFoundError RegistrationError ResultError ResultUnavailable "
+        "RowsBusy ServerUnreachableError StopRetrying TaskCancelled TaskCrashed TaskExpired "
+        "TaskFailed TaskRetryRequested TaskTimeoutError UnableToAcquireLockError "
+        "UnknownTaskError"
     ),
-    "nonet.base.streams": ("Priority", "Size"),
-    "nonet.tasks.carried": ("carry_context",),
-    "nonet.tasks.execution": ("TaskContext", "context"),
-    "nonet.tasks.function": ("FunctionTask", "task"),
-    "nonet.rules.explanation": ("Explanation",),
-    "nonet.rules.refusal": ("LockHolder",),
-    "nonet.tasks.handles": (
-        "ChildResult",
-        "EndedTask",
-        "Handle",
-        "Progress",
-        "TaskPage",
-        "TaskStatus",
+    "base.streams": "Priority Size",
+    "tasks.carried": "carry_context",
+    "tasks.execution": "TaskContext context",
+    "tasks.function": "FunctionTask task",
+    "rules.explanation": "Explanation",
+    "rules.refusal": "LockHolder",
+    "tasks.handles": "ChildResult EndedTask Handle Progress TaskPage TaskStatus",
+    "tasks.hooks": "Epoch startup_hook",
+    "tasks.injection": "Depends override_dependency register_dependency",
+    "tasks.locks": (
+        "BaseLimiter BaseLock ConcurrencyLimiter ExclusiveRWLock LockedObjectType MutexLock "
+        "RateLimiter SharedRWLock register_locked_object_type"
     ),
-    "nonet.tasks.hooks": ("Epoch", "startup_hook"),
-    "nonet.tasks.injection": ("Depends", "override_dependency", "register_dependency"),
-    "nonet.tasks.locks": (
-        "BaseLimiter",
-        "BaseLock",
-        "ConcurrencyLimiter",
-        "ExclusiveRWLock",
-        "LockedObjectType",
-        "MutexLock",
-        "RateLimiter",
-        "SharedRWLock",
-        "register_locked_object_type",
+    "tasks.middleware": "Middleware OutgoingTask RunningTask register_middleware",
+    "messages.message": "Usage",
+    "tasks.overflow": "Overflow",
+    "tasks.retry": "ExponentialBackoff NoRetry RetryPolicyBase",
+    "tasks.schedules": (
+        "CatchUp CronSchedule IntervalSeconds IntervalSecondsSchedule Overlap RRuleSchedule "
+        "TaskScheduleBase"
     ),
-    "nonet.tasks.middleware": (
-        "Middleware",
-        "OutgoingTask",
-        "RunningTask",
-        "register_middleware",
-    ),
-    "nonet.messages.message": ("Usage",),
-    "nonet.tasks.overflow": ("Overflow",),
-    "nonet.tasks.retry": ("ExponentialBackoff", "NoRetry", "RetryPolicyBase"),
-    "nonet.tasks.schedules": (
-        "CatchUp",
-        "CronSchedule",
-        "IntervalSeconds",
-        "IntervalSecondsSchedule",
-        "Overlap",
-        "RRuleSchedule",
-        "TaskScheduleBase",
-    ),
-    "nonet.config.settings": ("Settings", "load_settings"),
-    "nonet.tasks.task": (
-        "BaseTask",
-        "Isolation",
-        "PeriodicBaseTask",
-        "PeriodicVoAwareBaseTask",
-        "TaskWithOptions",
-    ),
-    "nonet.tasks.runs": ("StepStatus", "WorkflowRun", "WorkflowStatus"),
-    "nonet.tasks.unique": ("Unique", "UniqueMode"),
-    "nonet.tasks.workflows": (
-        "PREVIOUS",
-        "Given",
-        "Step",
-        "Workflow",
-        "chain",
-        "chord",
-        "ended",
-        "failed",
-        "group",
-    ),
+    "config.settings": "Settings load_settings",
+    "tasks.task": "BaseTask Isolation PeriodicBaseTask PeriodicVoAwareBaseTask TaskWithOptions",
+    "tasks.runs": "StepStatus WorkflowRun WorkflowStatus",
+    "tasks.unique": "Unique UniqueMode",
+    "tasks.workflows": "PREVIOUS Given Step Workflow chain chord ended failed group",
 }
-_HOME = {name: module for module, names in _HOMES.items() for name in names}
+_HOME = {name: f"nonet.{module}" for module, names in _HOMES.items() for name in names.split()}
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
@@ -338,4 +194,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOME})

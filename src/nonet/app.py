@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 
-from nonet.base.errors import (
-    ConflictError,
-    NotBoundError,
-    masked,
-)
+from nonet.base.actor import who
+from nonet.base.errors import ConflictError, NotBoundError, masked
 from nonet.base.streams import Size
-from nonet.client.client import Client
+from nonet.client.client import Client, of_client
 from nonet.client.parts import Parts
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, ensure_settings, load_settings
-from nonet.daemon.service import who
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores, stores_beside
 from nonet.tasks.execution import TaskContext
-from nonet.tasks.handles import EndedTask, Handle, R, TaskPage, TaskStatus
+from nonet.tasks.handles import Handle, R
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.tasks.middleware import (
@@ -34,17 +29,7 @@ from nonet.tasks.middleware import (
 )
 from nonet.tasks.registry import Registry
 from nonet.tasks.runs import WorkflowRun, WorkflowStatus
-from nonet.tasks.task import (
-    BaseTask,
-    Isolation,
-    SubmitManyOptions,
-    SubmitOptions,
-    TaskOf,
-    bind_submitter,
-    bind_sync_submitter,
-    unbind_submitter,
-    unbind_sync_submitter,
-)
+from nonet.tasks.task import BaseTask, Isolation, SubmitOptions, TaskOf, submitters, sync_submitters
 from nonet.tasks.workflows import Workflow
 from nonet.telemetry.logs import adopt_structlog
 from nonet.telemetry.masking import keep_secret
@@ -60,7 +45,6 @@ if TYPE_CHECKING:
     from nonet.operate.interactive import Debugger
     from nonet.pipelines.host import PipelineHost
     from nonet.pipelines.registry import Pipelines
-    from nonet.rules.explanation import Explanation
     from nonet.rules.situation import Overview
     from nonet.scheduler.scheduler import Scheduler
     from nonet.stores.namespace.leadership import Leader
@@ -76,6 +60,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
+_Answer = TypeVar("_Answer")
 
 
 class Nonet:
@@ -165,33 +150,23 @@ class Nonet:
         self.middlewares.extend(registered_middleware())
         self._closing.push_async_callback(close_middleware, self.middlewares)
         client = self._make_client(settings, stores)
-        bind_submitter(client)
-        self._closing.callback(unbind_submitter, client)
+        submitters.append(client)
+        self._closing.callback(submitters.remove, client)
         self._parts = Parts(settings, self.registry, stores, client)
         beside = _Beside(self)
-        bind_sync_submitter(beside)
-        self._closing.callback(unbind_sync_submitter, beside)
+        sync_submitters.append(beside)
+        self._closing.callback(sync_submitters.remove, beside)
         if self.prepares_sqlite:
             await stores.prepare_sqlite(self.registry)
 
     def _make_client(self, settings: Settings, stores: Stores) -> Client:
         client = Client(
-            stores.broker,
+            stores,
             self.registry,
-            settings.namespace,
-            message_limit=settings.message_limit,
-            signer=settings.signer(),
-            cipher=stores.cipher,
-            outbox=stores.outbox,
-            may_have_sql=settings.may_have_sql,
-            who=who,
-            dead_letters=stores.dead_letters,
-            resume_row=self._resume_row,
-            workflow_ttl=settings.workflow_ttl,
+            settings,
             middlewares=self.middlewares,
             beside=lambda namespace: self.parts_of(namespace).client,
-            reseal=settings.resealed,
-            namespaces=settings.namespaces,
+            resume_row=self._resume_row,
         )
         self._closing.push_async_callback(client.aclose)
         return client
@@ -308,75 +283,16 @@ class Nonet:
         """
         return self.middlewares.add(make, args, options)
 
-    async def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
-        """Submit one task.
-
-        Args:
-            task: an instance of a registered class.
-            options: ``delay``, ``at_time``, ``id``, ``labels``, ``transaction``, ``start_by`` and
-                ``unique``; see `BaseTask.schedule`.
-
-        Returns:
-            A `Handle`, which is the id (a ``str``). Its ``created`` is False if the task existed
-            before, under the same id or unique key.
-
-        Raises:
-            NotBoundError: the application is not open.
-            TypeError: `task` is not a task instance.
-            RegistrationError: its class is not registered.
-            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
-            AdmissionRejected: a ceiling of the configuration is reached.
-            BrokerFullError: Redis is out of memory.
-            ServerUnreachableError: Redis, or SQL for a durable class, does not answer. The task may
-                or may not have been submitted: with an `id` of your own you can safely submit it
-                    again.
-
-        Example:
-            handle = await app.submit(Add(1, 2), id="sum-1-2", labels={"customer": "acme"})
-            assert await handle.result(timeout=30) == 3
-        """
-        return await self.client.submit(task, **options)
-
-    async def submit_many(
-        self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
-    ) -> list[Handle[R]]:
-        """Submit many tasks in few round trips; return their handles in the same order.
-
-        All tasks are validated before the first is submitted. They are sent in batches of up to 500
-        tasks and 1 MiB; each batch is submitted completely or not at all.
-
-        Args:
-            tasks: any number, of any classes. `BaseTask.with_options` gives one options of its own.
-            options: those of `Nonet.submit` except ``id``, for all tasks. With a ``transaction``
-                all classes must be durable; the tasks exist once it is committed.
-
-        Raises:
-            NotBoundError: the application is not open.
-            TypeError: an item is not a task instance; nothing was submitted.
-            RegistrationError: a class is not registered; nothing was submitted.
-            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
-            AdmissionRejected: a ceiling refused a batch, and later batches were not sent. Its
-                ``accepted`` is the number of tasks submitted before. Durable tasks come first.
-            BrokerFullError: Redis is out of memory; earlier batches may be submitted.
-            ServerUnreachableError: Redis or SQL does not answer; any of the tasks may be submitted.
-
-        Example:
-            handles = await app.submit_many(Add(n, n) for n in range(3))
-            assert [await handle.result(timeout=30) for handle in handles] == [0, 2, 4]
-            await app.submit_many(Add(n, n).with_options(delay=n) for n in range(3))
-        """
-        return await self.client.submit_many(tasks, **options)
-
-    async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
-        """Submit all steps of a workflow; see `Workflow.submit`.
-
-        Args:
-            workflow: the workflow.
-
-        Example:
-            run = await app.submit_workflow(chain(Add(1, 2), Add(3, 4)), id="nightly-2026-11-25")
-        """
-        return await self.client.submit_workflow(workflow, id=id)
+    submit = of_client(Client.submit)
+    submit_many = of_client(Client.submit_many)
+    submit_workflow = of_client(Client.submit_workflow)
+    status = of_client(Client.status)
+    explain = of_client(Client.explain)
+    result = of_client(Client.result)
+    cancel = of_client(Client.cancel)
+    live = of_client(Client.live)
+    list_tasks = of_client(Client.list_tasks)
+    history = of_client(Client.history)
 
     def workflow(self, id: str) -> WorkflowRun:
         """Return the run of a submitted workflow.
@@ -411,216 +327,6 @@ class Nonet:
                 print(workflow.id, workflow.failed)
         """
         return (await self.client.workflows.page([state] if state else (), limit=limit)).rows
-
-    async def status(self, id: str) -> TaskStatus:
-        """Return the status of a task.
-
-        A durable task that is still in SQL only is ``delayed``, and its ``blocker`` says so.
-
-        Args:
-            id: id or handle of the task.
-
-        Raises:
-            NotBoundError: the application is not open.
-            NotFoundError: the task is unknown.
-            ServerUnreachableError: Redis does not answer, or does not know the task and SQL does
-                not answer.
-
-        Example:
-            print((await app.status(handle)).state)
-        """
-        return await self.client.status(id)
-
-    async def explain(self, id: str) -> Explanation:
-        """Explain where a task is, or the first thing that keeps it from running.
-
-        Args:
-            id: id or handle of the task.
-
-        Raises:
-            NotBoundError: the application is not open.
-            NotFoundError: the id is unknown, or belongs to a group or a hold.
-            ServerUnreachableError: Redis does not answer, or does not know the task and SQL does
-                not answer.
-
-        Example:
-            print((await app.explain(handle)).text)
-        """
-        return await self.client.explain(id)
-
-    @overload
-    async def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
-
-    # Without this overload a handle of the wrong type would match `str` and its result be Any.
-    @overload
-    async def result(  # type: ignore[overload-cannot-match]  # it is, where R cannot be as wanted
-        self, id: Handle[object], *, timeout: float | None = None
-    ) -> object: ...
-
-    @overload
-    async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
-
-    async def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """Wait for a task to end and return what it returned.
-
-        Args:
-            id: id or handle of the task; with a handle the result is typed.
-            timeout: seconds; None waits without limit.
-
-        Raises:
-            NotBoundError: the application is not open.
-            TaskFailed: the task failed for good.
-            TaskCancelled: it was cancelled.
-            TaskExpired: it did not start before its ``start_by``.
-            ResultUnavailable: the task is unknown, or its result was not kept.
-            TimeoutError: it has not ended in time.
-            DeadlockError: it needs a lock that the waiting code holds.
-            ServerUnreachableError: Redis does not answer.
-
-        Example:
-            assert await app.result(handle, timeout=30) == 3
-        """
-        return await self.client.result(id, timeout=timeout)
-
-    async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
-        """Cancel tasks in whatever state they are; workers end running ones within seconds.
-
-        A running coroutine gets ``asyncio.CancelledError``; a plain function notices at its next
-        `TaskContext.ensure_lease`. Code that still runs after ``NONET_CANCEL_GRACE`` is killed with
-        its child process, or abandoned. A cancelled task never runs again, even if its worker dies
-        meanwhile. Code that awaits the result gets `TaskCancelled`, and a group counts the child as
-        failed. The event stream gets one event per call. Calling it again is safe.
-
-        Args:
-            ids: ids or handles of the tasks.
-            reason: shown to operators.
-
-        Returns:
-            The state of each task by its id. It is ``cancelled``, also if it was cancelled before;
-            ``cancelling`` for a running task, which can still finish before its worker gets the
-            order; the state in which it stays (``dying`` or how it ended); or empty if unknown.
-
-        Raises:
-            NotBoundError: the application is not open.
-            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does not
-                answer. Some may be cancelled.
-
-        Example:
-            states = await app.cancel([handle], reason="the campaign is over")
-        """
-        return await self.client.cancel(ids, reason=reason)
-
-    def live(
-        self, *, state: str | None = None, task: str | None = None
-    ) -> AsyncIterator[TaskStatus]:
-        """Iterate over tasks that have not ended, in no order.
-
-        Args:
-            state: only tasks in this state: ``queued``, ``delayed``, ``waiting``, ``running`` or
-                ``dying``; None: any.
-            task: only tasks of this class, by its full or bare name, registered here or not; None:
-                any.
-
-        Raises:
-            NotBoundError: the application is not open; raised by the call itself.
-            ValueError: the state is unknown; raised by the call itself.
-            ServerUnreachableError: Redis does not answer.
-
-        Example:
-            async for status in app.live(state="waiting"):
-                print(status.id, status.name, status.blocker)
-        """
-        return self.client.live(state=state, task=task)
-
-    async def history(
-        self,
-        *,
-        states: Collection[str] = (),
-        task: str | None = None,
-        since: timedelta | None = None,
-        limit: int = 100,
-    ) -> list[EndedTask]:
-        """Return the tasks that ended last, the newest first.
-
-        The history keeps the last ``NONET_HISTORY`` tasks that are done or cancelled, and a tenth
-        of this number that are dead or expired.
-
-        Args:
-            states: only tasks that ended in one of these states: ``done``, ``dead``, ``cancelled``
-                or ``expired``; empty: all.
-            task: only tasks of this class, by its full or bare name; None: any.
-            since: only tasks that ended at most this long ago; None: any.
-            limit: number of tasks at most.
-
-        Raises:
-            NotBoundError: the application is not open.
-            ValueError: a state is unknown.
-            ServerUnreachableError: Redis does not answer.
-
-        Example:
-            for ended in await app.history(states=["dead"], since=timedelta(hours=1)):
-                print(ended.id, ended.name, ended.error)
-        """
-        return await self.stores.history.ended(states=states, task=task, since=since, limit=limit)
-
-    async def list_tasks(
-        self,
-        *,
-        state: str | None = None,
-        task: str | None = None,
-        labels: Mapping[str, Any] | None = None,
-        worker: str | None = None,
-        lock: str | None = None,
-        error: str = "",
-        since: timedelta | None = None,
-        limit: int = 100,
-        budget: int = 20_000,
-        cursor: str = "",
-    ) -> TaskPage:
-        """Return some of the tasks that have not ended, in the order of a list.
-
-        Running tasks come first (the longest running one first), then waiting, dying and queued
-        tasks, each the oldest first, and delayed tasks, the soonest first.
-
-        Args:
-            state: only tasks in this state: ``queued``, ``delayed``, ``waiting``, ``running`` or
-                ``dying``; None: any.
-            task: only tasks of this class, by its full or bare name; None: any.
-            labels: only tasks that have all of these labels with these values.
-            worker: only tasks that this worker has; its name (``pid@host``) or its incarnation.
-            lock: only tasks that hold this lock or limiter, or wait for it, in this order: up to
-                500 of each. Such a list has no second page.
-            error: only tasks whose last attempt failed with an error that contains this text.
-            since: only tasks that were submitted at most this long ago.
-            limit: the most tasks of the page.
-            budget: how many tasks to examine in each place: running, queued, and the set of
-                delayed and waiting tasks.
-            cursor: `TaskPage.cursor` of the page before; empty: the first page.
-
-        Raises:
-            NotBoundError: the application is not open.
-            ValueError: the state is unknown, the cursor is invalid, or `limit` or `budget` is below
-                1.
-            InvalidArgumentsError: `lock` is not the name of a lock.
-            ServerUnreachableError: Redis does not answer.
-
-        Example:
-            page = await app.list_tasks(state="running")
-            for status in page.rows:
-                print(status.id, status.name, status.worker, status.started)
-        """
-        return await self.client.list_tasks(
-            state=state,
-            task=task,
-            labels=labels,
-            worker=worker,
-            lock=lock,
-            error=error,
-            since=since,
-            limit=limit,
-            budget=budget,
-            cursor=cursor,
-        )
 
     async def call(
         self, task: TaskOf[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"
@@ -777,28 +483,9 @@ class Nonet:
                 Child processes import the task modules of the settings and ignore
                 `dependency_overrides`, so use ``LOOP`` for classes that exist only in this process.
         """
-        from nonet.worker.assembly import assemble
+        from nonet.worker.worker import Worker
 
-        return assemble(self._opened(), injector, size, concurrency, isolation)
-
-    def workers(
-        self, size: Size, injector: Injector, *, concurrency: int | None = None
-    ) -> dict[str, Worker]:
-        """Create a worker for each namespace of the settings, for the framework.
-
-        All share the slots of the process.
-
-        Args:
-            size, injector, concurrency: as of `worker`; the slots are those of the process.
-        """
-        from nonet.worker.assembly import assemble
-        from nonet.worker.slots import Slots
-
-        slots = Slots(concurrency or self.settings.slots_of(size))
-        return {
-            one.namespace: assemble(self.parts_of(one.namespace), injector, size, slots=slots)
-            for one in self.settings.each()
-        }
+        return Worker(self._opened(), injector, size, concurrency, isolation)
 
     def pipelines(self, names: Sequence[str], injector: Injector) -> PipelineHost:
         """Create what runs pipelines in this process; call its ``run``.
@@ -829,19 +516,6 @@ class Nonet:
         from nonet.scheduler.assembly import assemble
 
         return assemble(self._opened(), injector, hooks)
-
-    def schedulers(self, injector: Injector) -> dict[str, Scheduler]:
-        """Create a scheduler for each namespace of the settings, for the framework.
-
-        Each has a lease of its own.
-
-        Args:
-            injector: as of `scheduler`.
-        """
-        from nonet.scheduler.assembly import assemble
-
-        names = [one.namespace for one in self.settings.each()]
-        return {name: assemble(self.parts_of(name), injector) for name in names}
 
     @asynccontextmanager
     async def running(
@@ -881,7 +555,7 @@ class Nonet:
         from nonet.daemon.embedding import chosen_sizes, running_inside
         from nonet.daemon.health import answering_probes
         from nonet.daemon.together import Daemon, Together
-        from nonet.worker.assembly import assemble
+        from nonet.worker.worker import Worker
 
         chosen = chosen_sizes(sizes)
         if not (chosen or scheduler):
@@ -893,7 +567,7 @@ class Nonet:
             for problem in (*self.dependency_problems(injector), *self.registry.warnings()):
                 logger.warning("%s", problem)
             daemons: dict[str, Daemon] = {
-                f"{size} worker": assemble(self._opened(), injector, size, owns_process=False)
+                f"{size} worker": Worker(self._opened(), injector, size, owns_process=False)
                 for size in chosen
             }
             if scheduler:

@@ -12,35 +12,25 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import (
-    AsyncIterator,
-    Collection,
-    Iterable,
-    Iterator,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, Self, TypeVar, Unpack, overload
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from nonet.base.errors import ConflictError, NotBoundError
 from nonet.base.synchronous import complete
 from nonet.client.client import Client
 from nonet.client.envelopes import Envelopes
-from nonet.client.groups import Policy
 from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, ensure_settings, load_settings
-from nonet.daemon.service import who
-from nonet.stores.queue.places import UNFINISHED
 from nonet.stores.queue.sync_transport import THREADS
 from nonet.stores.stores import EMBEDDED, Stores, make_broker, start_embedded, stores_beside
-from nonet.tasks.handles import EndedTask, Progress, R, TaskPage, TaskStatus
+from nonet.tasks.handles import R
 from nonet.tasks.middleware import Middlewares, installed_middleware, registered_middleware
 from nonet.tasks.registry import Registry
-from nonet.tasks.runs import StepStatus, WorkflowStatus
+from nonet.tasks.runs import WorkflowStatus
 from nonet.tasks.sync_handles import Handle
 from nonet.tasks.sync_runs import WorkflowRun
 from nonet.tasks.task import (
@@ -49,19 +39,63 @@ from nonet.tasks.task import (
     SubmitManyOptions,
     SubmitOptions,
     TaskOf,
-    bind_sync_submitter,
-    unbind_sync_submitter,
+    sync_submitters,
 )
 from nonet.telemetry.masking import keep_secret
 from nonet.telemetry.middleware import close_middleware
 
 if TYPE_CHECKING:
-    from nonet.rules.explanation import Explanation
     from nonet.tasks.workflows import Workflow
 
 __all__ = ["Handle", "Nonet", "WorkflowRun"]
 
+P = ParamSpec("P")
+_Answer = TypeVar("_Answer")
 _Item = TypeVar("_Item")
+
+
+def _blocking(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, _Answer]],
+) -> Callable[Concatenate[Nonet, P], _Answer]:
+    """Make the method that calls a method of the client and blocks until it has the answer."""
+
+    def call(self: Nonet, /, *args: P.args, **options: P.kwargs) -> _Answer:
+        return complete(method(self._client(), *args, **options))
+
+    return _described(call, method)
+
+
+def _iterating(
+    method: Callable[Concatenate[Client, P], AsyncIterator[_Item]],
+) -> Callable[Concatenate[Nonet, P], Iterator[_Item]]:
+    """Make the method that iterates over what a method of the client yields without suspending."""
+
+    def call(self: Nonet, /, *args: P.args, **options: P.kwargs) -> Iterator[_Item]:
+        found = method(self._client(), *args, **options)
+
+        async def following() -> _Item:
+            return await anext(found)
+
+        def items() -> Iterator[_Item]:
+            while True:
+                try:
+                    item = complete(following())
+                except StopAsyncIteration:
+                    return
+                yield item
+
+        return items()
+
+    return _described(call, method)
+
+
+def _described(call: Callable[P, _Answer], method: Callable[..., Any]) -> Callable[P, _Answer]:
+    """Give a method that blocks the documentation of the one that it calls."""
+    update_wrapper(call, method)
+    text = method.__doc__ or ""
+    text = text.replace("await ", "").replace("async for ", "for ")
+    call.__doc__ = text.replace("client.", "app.")
+    return call
 
 
 class Nonet:
@@ -150,7 +184,7 @@ class Nonet:
             raise ConflictError("this Nonet is already open: use it")
         self._middlewares.extend(registered_middleware())
         self._opened = self._open()
-        bind_sync_submitter(self)
+        sync_submitters.append(self)
         complete(self._opened.stores.prepare_sqlite(self.registry))
         return self
 
@@ -160,7 +194,7 @@ class Nonet:
         if opened is None:
             return
         if not self._url:
-            unbind_sync_submitter(self)
+            sync_submitters.remove(self)
             if list(self._middlewares):  # their `close` may wait, which needs an event loop
                 with ThreadPoolExecutor(1) as thread:
                     thread.submit(asyncio.run, close_middleware(self._middlewares)).result()
@@ -220,143 +254,22 @@ class Nonet:
         """Check a task as `submit` does, for the framework, and submit nothing."""
         self._client().envelopes.prepare(task, Options.named(options))
 
-    def status(self, id: str) -> TaskStatus:
-        """Return the status of a task; raises as `nonet.Nonet.status`.
-
-        Args:
-            id: id or handle of the task.
-        """
-        return complete(self._client().status(id))
-
-    def explain(self, id: str) -> Explanation:
-        """Explain where a task is, or what keeps it from running; raises as `nonet.Nonet.explain`.
-
-        Args:
-            id: id or handle of the task.
-        """
-        return complete(self._client().explain(id))
-
-    @overload
-    def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
-
-    # Without this overload a handle of the wrong type would match `str` and its result be Any.
-    @overload
-    def result(  # type: ignore[overload-cannot-match]  # it is, where R cannot be as wanted
-        self, id: Handle[object], *, timeout: float | None = None
-    ) -> object: ...
-
-    @overload
-    def result(self, id: str, *, timeout: float | None = None) -> Any: ...
-
-    def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """Wait for a task to end and return what it returned; raises as `nonet.Nonet.result`.
-
-        Args:
-            id: id or handle of the task; with a handle the result is typed.
-            timeout: seconds; None waits without limit.
-        """
-        return complete(self._client().result(id, timeout=timeout))
-
-    def progress(self, id: str) -> Iterator[Progress]:
-        """Yield the progress of a task until it ends, for the framework; see `Handle.progress`."""
-        return _each(self._client().progress(id))
-
-    def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
-        """Cancel tasks in whatever state they are; returns and raises as `nonet.Nonet.cancel`.
-
-        Args:
-            ids: ids or handles of the tasks.
-            reason: shown to operators.
-        """
-        return complete(self._client().cancel(ids, reason=reason))
-
-    def cancel_many(
-        self,
-        *,
-        task: type[BaseTask] | str | None = None,
-        labels: Mapping[str, Any] | None = None,
-        states: Sequence[str] = UNFINISHED,
-        reason: str = "",
-    ) -> int:
-        """Cancel all tasks of a class or with certain labels; return how many.
-
-        Args:
-            task, labels, states, reason: as of `nonet.Client.cancel_many`, which raises the same.
-
-        Example:
-            app.cancel_many(task=SendMail, labels={"campaign": "2026-07"})
-        """
-        cancelled = self._client().cancel_many(
-            task=task, labels=labels, states=states, reason=reason
-        )
-        return complete(cancelled)
-
-    def live(self, *, state: str | None = None, task: str | None = None) -> Iterator[TaskStatus]:
-        """Iterate over tasks that have not ended, in no order; see `nonet.Nonet.live`.
-
-        Args:
-            state, task: only tasks in this state, or of this class; None: any.
-
-        Example:
-            for status in app.live(state="waiting"):
-                print(status.id, status.name, status.blocker)
-        """
-        return _each(self._client().live(state=state, task=task))
-
-    def list_tasks(self, **options: Any) -> TaskPage:
-        """Return some of the tasks that have not ended, in the order of a list.
-
-        Args:
-            options: the arguments of `nonet.Nonet.list_tasks`, which raises the same.
-
-        Example:
-            for status in app.list_tasks(state="running").rows:
-                print(status.id, status.name, status.worker)
-        """
-        return complete(self._client().list_tasks(**options))
-
-    def history(
-        self,
-        *,
-        states: Collection[str] = (),
-        task: str | None = None,
-        since: timedelta | None = None,
-        limit: int = 100,
-    ) -> list[EndedTask]:
-        """Return the tasks that ended last, the newest first.
-
-        Args:
-            states, task, since, limit: as of `nonet.Nonet.history`, which raises the same.
-
-        Example:
-            for ended in app.history(states=["dead"], limit=10):
-                print(ended.id, ended.name, ended.error)
-        """
-        history = self._here().stores.history
-        return complete(history.ended(states=states, task=task, since=since, limit=limit))
-
-    def spawn_with_callback(
-        self,
-        children: Sequence[BaseTask],
-        callback: BaseTask,
-        *,
-        on_failure: BaseTask | None = None,
-        policy: Policy = "all_success",
-        ttl_seconds: float = 86400,
-    ) -> str:
-        """Submit children and, once all have ended, the callback; return the id of the group.
-
-        Args:
-            children, callback, on_failure, policy, ttl_seconds: as of
-                `nonet.Client.spawn_with_callback`, which raises the same.
-
-        Example:
-            group = app.spawn_with_callback([Hash(part) for part in "abc"], Report())
-        """
-        spawned = self._client().spawn_with_callback(
-            children, callback, on_failure=on_failure, policy=policy, ttl_seconds=ttl_seconds
-        )
-        return complete(spawned)
+    status = _blocking(Client.status)
+    explain = _blocking(Client.explain)
+    result = _blocking(Client.result)
+    cancel = _blocking(Client.cancel)
+    cancel_many = _blocking(Client.cancel_many)
+    list_tasks = _blocking(Client.list_tasks)
+    history = _blocking(Client.history)
+    spawn_with_callback = _blocking(Client.spawn_with_callback)
+    workflow_status = _blocking(Client.workflow_status)
+    workflow_steps = _blocking(Client.workflow_steps)
+    workflow_ended = _blocking(Client.workflow_ended)
+    step_result = _blocking(Client.step_result)
+    cancel_workflow = _blocking(Client.cancel_workflow)
+    resume_workflow = _blocking(Client.resume_workflow)
+    live = _iterating(Client.live)
+    progress = _iterating(Client.progress)
 
     def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
         """Submit all steps of a workflow.
@@ -387,30 +300,6 @@ class Nonet:
         """
         page = complete(self._client().workflows.page([state] if state else (), limit=limit))
         return page.rows
-
-    def workflow_status(self, id: str) -> WorkflowStatus:
-        """Return the state of a workflow, for the framework; see `WorkflowRun.status`."""
-        return complete(self._client().workflow_status(id))
-
-    def workflow_steps(self, id: str) -> list[StepStatus]:
-        """Return the steps of a workflow, for the framework; see `WorkflowRun.steps`."""
-        return complete(self._client().workflow_steps(id))
-
-    def workflow_ended(self, id: str, timeout: float | None = None) -> WorkflowStatus:
-        """Wait for the end of a workflow, for the framework; see `WorkflowRun.wait`."""
-        return complete(self._client().workflow_ended(id, timeout))
-
-    def step_result(self, id: str, place: str, timeout: float | None = None) -> Any:
-        """Wait for the result of a step, for the framework; see `WorkflowRun.result`."""
-        return complete(self._client().step_result(id, place, timeout))
-
-    def cancel_workflow(self, id: str, reason: str = "") -> str:
-        """Cancel a workflow, for the framework; see `WorkflowRun.cancel`."""
-        return complete(self._client().cancel_workflow(id, reason))
-
-    def resume_workflow(self, id: str) -> int:
-        """Resume a workflow, for the framework; see `WorkflowRun.resume`."""
-        return complete(self._client().resume_workflow(id))
 
     def prepare_with(self, envelopes: Envelopes) -> None:
         """Create messages with these envelopes, for the framework: tests record them."""
@@ -470,22 +359,12 @@ class Nonet:
                 return made[namespace]
 
         client = made[settings.namespace] = Client(
-            stores.broker,
+            stores,
             self.registry,
-            settings.namespace,
-            message_limit=settings.message_limit,
-            signer=settings.signer(),
-            cipher=stores.cipher,
-            outbox=stores.outbox,
-            may_have_sql=settings.may_have_sql,
-            who=who,
-            dead_letters=stores.dead_letters,
-            workflow_ttl=settings.workflow_ttl,
+            settings,
             middlewares=self._middlewares,
             handles=self._handle,
             beside=beside,
-            reseal=settings.resealed,
-            namespaces=settings.namespaces,
         )
         closing.push_async_callback(client.aclose)
         return client
@@ -513,17 +392,3 @@ def _renew_lock() -> None:
 
 
 os.register_at_fork(after_in_child=_renew_lock)
-
-
-def _each(found: AsyncIterator[_Item]) -> Iterator[_Item]:
-    """Iterate over what an asynchronous iterator yields that does not suspend."""
-
-    async def following() -> _Item:
-        return await anext(found)
-
-    while True:
-        try:
-            item = complete(following())
-        except StopAsyncIteration:
-            return
-        yield item

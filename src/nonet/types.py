@@ -15,113 +15,80 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nonet.client.groups import Policy
-    from nonet.config.environment import Secret
-    from nonet.config.models import ScheduleConfig
-    from nonet.contrib.fastapi import Lifespan
-    from nonet.messages.terms import Delay, StartBy
-    from nonet.operate.doctor import Diagnosis
-    from nonet.operate.interactive import Debugger
-    from nonet.pipelines.host import PipelineHost
-    from nonet.rules.permissions import ACTIONS, Action, Principal, Role
-    from nonet.rules.situation import Overview
-    from nonet.scheduler.scheduler import Scheduler
-    from nonet.stores.namespace.leadership import Leader
-    from nonet.stores.namespace.periodic import EntryStatus
-    from nonet.stores.queue.broker import Broker
-    from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters
-    from nonet.stores.stores import Stores
-    from nonet.tasks.function import TaskAttributes
-    from nonet.tasks.hooks import Hook
-    from nonet.tasks.injection import Injector
-    from nonet.tasks.injection.providers import Provider, ReadsMetadata, Scope
-    from nonet.tasks.locks import LockKind
-    from nonet.tasks.task import FromClass, SubmitManyOptions, SubmitOptions, TaskOf, TaskOptions
-    from nonet.tasks.workflows import Added, After, Edge, Part
-    from nonet.testing.options import Tasks
-    from nonet.web.mounted import Check
-    from nonet.worker.worker import Worker
+    from nonet.client.groups import Policy as Policy
+    from nonet.config.environment import Secret as Secret
+    from nonet.config.models import ScheduleConfig as ScheduleConfig
+    from nonet.contrib.fastapi import Lifespan as Lifespan
+    from nonet.messages.terms import Delay as Delay, StartBy as StartBy
+    from nonet.operate.doctor import Diagnosis as Diagnosis
+    from nonet.operate.interactive import Debugger as Debugger
+    from nonet.pipelines.host import PipelineHost as PipelineHost
+    from nonet.rules.permissions import Action as Action, Principal as Principal, Role as Role
+    from nonet.rules.situation import Overview as Overview
+    from nonet.scheduler.scheduler import Scheduler as Scheduler
+    from nonet.stores.namespace.leadership import Leader as Leader
+    from nonet.stores.namespace.periodic import EntryStatus as EntryStatus
+    from nonet.stores.queue.broker import Broker as Broker
+    from nonet.stores.sql.dead_letters import DeadLetter as DeadLetter, DeadLetters as DeadLetters
+    from nonet.stores.stores import Stores as Stores
+    from nonet.tasks.function import TaskAttributes as TaskAttributes
+    from nonet.tasks.hooks import Hook as Hook
+    from nonet.tasks.injection import Injector as Injector
+    from nonet.tasks.injection.providers import (
+        Provider as Provider,
+        ReadsMetadata as ReadsMetadata,
+        Scope as Scope,
+    )
+    from nonet.tasks.locks import LockKind as LockKind
+    from nonet.tasks.task import (
+        FromClass as FromClass,
+        SubmitManyOptions as SubmitManyOptions,
+        SubmitOptions as SubmitOptions,
+        TaskOf as TaskOf,
+        TaskOptions as TaskOptions,
+    )
+    from nonet.tasks.workflows import Added as Added, After as After, Edge as Edge, Part as Part
+    from nonet.testing.options import Tasks as Tasks
+    from nonet.web.mounted import Check as Check
+    from nonet.worker.worker import Worker as Worker
 
-__all__ = [
-    "ACTIONS",
-    "Action",
-    "Added",
-    "After",
-    "Broker",
-    "Check",
-    "DeadLetter",
-    "DeadLetters",
-    "Debugger",
-    "Delay",
-    "Diagnosis",
-    "Edge",
-    "EntryStatus",
-    "FromClass",
-    "Hook",
-    "Injector",
-    "Leader",
-    "Lifespan",
-    "LockKind",
-    "Overview",
-    "Part",
-    "PipelineHost",
-    "Policy",
-    "Principal",
-    "Provider",
-    "ReadsMetadata",
-    "Role",
-    "ScheduleConfig",
-    "Scheduler",
-    "Scope",
-    "Secret",
-    "StartBy",
-    "Stores",
-    "SubmitManyOptions",
-    "SubmitOptions",
-    "TaskAttributes",
-    "TaskOf",
-    "TaskOptions",
-    "Tasks",
-    "Worker",
-]
-
-# The module that defines each name.
-_HOME = {
-    **dict.fromkeys(("ACTIONS", "Action", "Principal", "Role"), "rules.permissions"),
-    **dict.fromkeys(("Added", "After", "Edge", "Part"), "tasks.workflows"),
-    "Broker": "stores.queue.broker",
-    "Check": "web.mounted",
-    **dict.fromkeys(("DeadLetter", "DeadLetters"), "stores.sql.dead_letters"),
-    "Debugger": "operate.interactive",
-    "Diagnosis": "operate.doctor",
-    "EntryStatus": "stores.namespace.periodic",
-    **dict.fromkeys(
-        ("FromClass", "SubmitManyOptions", "SubmitOptions", "TaskOf", "TaskOptions"),
-        "tasks.task",
-    ),
-    "Hook": "tasks.hooks",
-    "Injector": "tasks.injection",
-    "Leader": "stores.namespace.leadership",
-    "Lifespan": "contrib.fastapi",
-    "LockKind": "tasks.locks",
-    "Overview": "rules.situation",
-    "PipelineHost": "pipelines.host",
-    "Policy": "client.groups",
-    **dict.fromkeys(("Provider", "ReadsMetadata", "Scope"), "tasks.injection.providers"),
-    "ScheduleConfig": "config.models",
-    "Scheduler": "scheduler.scheduler",
-    "Secret": "config.environment",
-    **dict.fromkeys(("Delay", "StartBy"), "messages.terms"),
-    "Stores": "stores.stores",
-    "TaskAttributes": "tasks.function",
-    "Tasks": "testing.options",
-    "Worker": "worker.worker",
+# The module below `nonet` that defines each name.
+_HOMES = {
+    "client.groups": "Policy",
+    "config.environment": "Secret",
+    "config.models": "ScheduleConfig",
+    "contrib.fastapi": "Lifespan",
+    "messages.terms": "Delay StartBy",
+    "operate.doctor": "Diagnosis",
+    "operate.interactive": "Debugger",
+    "pipelines.host": "PipelineHost",
+    "rules.permissions": "Action Principal Role",
+    "rules.situation": "Overview",
+    "scheduler.scheduler": "Scheduler",
+    "stores.namespace.leadership": "Leader",
+    "stores.namespace.periodic": "EntryStatus",
+    "stores.queue.broker": "Broker",
+    "stores.sql.dead_letters": "DeadLetter DeadLetters",
+    "stores.stores": "Stores",
+    "tasks.function": "TaskAttributes",
+    "tasks.hooks": "Hook",
+    "tasks.injection": "Injector",
+    "tasks.injection.providers": "Provider ReadsMetadata Scope",
+    "tasks.locks": "LockKind",
+    "tasks.task": "FromClass SubmitManyOptions SubmitOptions TaskOf TaskOptions",
+    "tasks.workflows": "Added After Edge Part",
+    "testing.options": "Tasks",
+    "web.mounted": "Check",
+    "worker.worker": "Worker",
 }
+_HOME = {name: f"nonet.{module}" for module, names in _HOMES.items() for name in names.split()}
+if not TYPE_CHECKING:  # type checkers read the imports above
+    __all__ = sorted(_HOME)
 
 
 def __getattr__(name: str) -> Any:
     """Import a name on its first use (PEP 562)."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f"nonet.{_HOME[name]}"), name)
+    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
     return value

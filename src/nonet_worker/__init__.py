@@ -8,7 +8,7 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from nonet.daemon.init import collect_later, end_on_sigterm, run_under_init
+from nonet.daemon.starting import collect_later, end_on_sigterm
 
 _OF_A_FLEET = ("--min", "--max")
 
@@ -24,7 +24,6 @@ def main() -> None:
         # All workers are started after the fleet has set its handler, and so are new.
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     collect_later()
-    run_under_init()  # before there is anything that its parent would have, too
     from nonet.cli.daemons import plain_worker
 
     if (found := plain_worker.read(sys.argv[1:])) is not None:

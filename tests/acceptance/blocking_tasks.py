@@ -17,16 +17,3 @@ class Blocks(BaseTask):
 
     async def execute(self) -> None:
         time.sleep(self.seconds)  # noqa: ASYNC251  # what this is about
-
-
-@dataclass
-class Short(BaseTask):
-    """Computes for a moment."""
-
-    number: int
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        ends = time.monotonic() + 0.01
-        while time.monotonic() < ends:
-            sum(range(100))

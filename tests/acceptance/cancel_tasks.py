@@ -115,14 +115,6 @@ class Swallows(BaseTask):
 
 
 @dataclass
-class SwallowsInChild(Swallows):
-    """The same in a child process, which can be killed."""
-
-    size = Size.MEDIUM
-    hard_timeout = None
-
-
-@dataclass
 class Finishes(BaseTask):
     """Succeeds although it was cancelled."""
 

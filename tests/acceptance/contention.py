@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -78,17 +77,6 @@ def spans(site: Site) -> list[Span]:
         for event in site.journal("start")
         if (event.id, event.fence) in ends
     )
-
-
-def held_twice(site: Site) -> list[Span]:
-    """Executions that noted ``held`` of a lock before another one had noted ``freed``."""
-    freed = {(event.id, event.fence): event.at for event in site.journal("freed")}
-    by_lock: dict[tuple[Any, Any], list[Span]] = defaultdict(list)
-    for event in site.journal("held"):
-        until = freed.get((event.id, event.fence), event.at)
-        lock = event.details["tenant"], event.details["lock"]
-        by_lock[lock].append(Span(event.at, until, event.id))
-    return [span for spans in by_lock.values() for span in overlaps(spans)]
 
 
 def overlaps(spans: Iterable[Span]) -> list[Span]:

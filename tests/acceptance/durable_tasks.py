@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from acceptance import probe_tasks
-
-from nonet import RateLimiter
-from nonet.tasks.locks import BaseLock
 
 
 class Kept(probe_tasks.Quick):
@@ -38,14 +33,3 @@ class KeptBuried(probe_tasks.Buried):
     """Fails for good and becomes a dead letter."""
 
     durable = True
-
-
-@dataclass
-class KeptTooBig(probe_tasks.Quick):
-    """Counts for more than its limit ever allows: it can never be handed over."""
-
-    durable = True
-
-    @property
-    def execution_locks(self) -> list[BaseLock]:
-        return [RateLimiter("job", "small", limit=1, window_seconds=60, n_items=2)]

@@ -82,13 +82,6 @@ class Segfaults(Culprit):
 
 
 @dataclass
-class SegfaultsAndRests(Segfaults):
-    """Its retry comes later than anybody waits for."""
-
-    retry_policy = ExponentialBackoff(base_delay_seconds=600, max_retries=20)
-
-
-@dataclass
 class Hogs(Culprit):
     hard_timeout = 20.0
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,19 +67,6 @@ class Holding(BaseTask):
             raise
         note("end")
         return os.getpid()
-
-
-@dataclass
-class Hogging(BaseTask):
-    """Blocks the whole event loop for `seconds`."""
-
-    seconds: float
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        note("start")
-        time.sleep(self.seconds)  # noqa: ASYNC251  # to block the loop is what it is for
-        note("end")
 
 
 @dataclass

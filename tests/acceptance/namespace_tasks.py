@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 
 from acceptance.probe_tasks import note
 
-from nonet import (
-    BaseTask,
-    CallbackSpawner,
-    IntervalSecondsSchedule,
-    MutexLock,
-    NoRetry,
-    PeriodicVoAwareBaseTask,
-    Size,
-    context,
-)
+from nonet import BaseTask, CallbackSpawner, NoRetry, Size, context
 
 
 @dataclass
@@ -54,31 +44,3 @@ class Spawn(BaseTask):
 
     async def execute(self, spawner: CallbackSpawner) -> None:
         await spawner([Followed(self.other)], Followed(self.other))
-
-
-@dataclass
-class Exclusive(BaseTask):
-    """Holds a mutex that all tasks of its tenant need, and notes for how long."""
-
-    vo: str
-    number: int
-    size = Size.SMALL
-
-    @property
-    def execution_locks(self) -> list[MutexLock]:
-        return [MutexLock("job", f"{self.vo}.{self.number % 3}")]
-
-    async def execute(self) -> None:
-        note("held", lock=self.number % 3, tenant=self.vo)
-        await asyncio.sleep(0.01)
-        note("freed", lock=self.number % 3, tenant=self.vo)
-
-
-class Ticking(PeriodicVoAwareBaseTask):
-    """Notes each occurrence."""
-
-    _schedule = IntervalSecondsSchedule(0.5)
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        note("ticked", tenant=self.vo, occurrence=context().labels.get("occurrence"))

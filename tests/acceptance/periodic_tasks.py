@@ -39,7 +39,7 @@ class TickOfVo(PeriodicVoAwareBaseTask):
     size = Size.SMALL
 
     async def execute(self) -> None:
-        note("start", vo=self.vo)
+        note("start", vo=self.vo, occurrence=context().labels.get("occurrence"))
 
 
 @dataclass

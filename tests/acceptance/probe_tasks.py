@@ -7,23 +7,18 @@ processes may share it and a killed one leaves no half line.
 from __future__ import annotations
 
 import asyncio
-import enum
 import json
 import os
-import re
 import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
-from uuid import UUID
 
 import redis
-from pydantic import BaseModel
 
 from nonet import (
     BaseTask,
@@ -263,84 +258,6 @@ class SettlesLate(BaseTask):
         return os.getpid()
 
 
-class Colour(enum.Enum):
-    RED = "r"
-    BLUE = "b"
-
-
-class Inner(BaseModel):
-    at: datetime
-    amounts: list[Decimal]
-    by_id: dict[str, UUID]
-
-
-@dataclass
-class Point:
-    x: int
-    where: Path
-    inner: Inner
-
-
-@dataclass
-class Everything(BaseTask):
-    """Arguments of every kind; returns them."""
-
-    when: datetime
-    amount: Decimal
-    uid: UUID
-    data: bytes
-    point: Point
-    big: int
-    huge: int
-    path: Path
-    pattern: re.Pattern[str]
-    colour: Colour
-    pause: timedelta
-    fail_first: bool = False
-    size = Size.SMALL
-    retry_policy = SOON
-
-    async def execute(self) -> dict[str, Any]:
-        arrived = {name: getattr(self, name) for name in EVERYTHING}
-        note("start", equal=arrived == EVERYTHING, arrived=repr(arrived))
-        if self.fail_first and context().attempt == 1:
-            raise ValueError("not yet")
-        return arrived
-
-
-EVERYTHING: dict[str, Any] = {
-    "when": datetime(2026, 3, 29, 1, 59, 59, 123456, tzinfo=UTC),
-    "amount": Decimal("1.10"),
-    "uid": UUID("12345678123456781234567812345678"),
-    "data": b"\x00\xff\xfe bytes",
-    "point": Point(
-        -1,
-        Path("/tmp/x"),
-        Inner(
-            at=datetime(2026, 1, 1, tzinfo=UTC),
-            amounts=[Decimal("0.1"), Decimal("1E+3")],
-            by_id={"a": UUID(int=7)},
-        ),
-    ),
-    "big": 2**63 - 1,
-    "huge": 2**70,
-    "path": Path(os.fsdecode(b"/data/\xff\xfe.bin")),
-    "pattern": re.compile(r"a+(b|c)", re.IGNORECASE),
-    "colour": Colour.BLUE,
-    "pause": timedelta(days=-1, microseconds=1),
-}
-
-
-@dataclass
-class SpawnEverything(BaseTask):
-    """Has one child with arguments of every kind."""
-
-    size = Size.SMALL
-
-    async def execute(self, spawn: CallbackSpawner) -> str:
-        return await spawn([Everything(**EVERYTHING)], Report("everything"))
-
-
 class Refused(Exception):
     """An error that carries data, which only the real object can show."""
 
@@ -417,54 +334,6 @@ class Unprintable(Exception):
         raise RuntimeError("no text")
 
     __repr__ = __str__
-
-
-def _recurse() -> None:
-    _recurse()
-
-
-def raise_by_name(name: str) -> None:
-    """Raise one of the exceptions that are hard on a worker."""
-    if name == "RecursionError":
-        _recurse()
-    kinds: dict[str, BaseException] = {
-        "SystemExit": SystemExit(7),
-        "KeyboardInterrupt": KeyboardInterrupt(),
-        "CancelledError": asyncio.CancelledError("own"),
-        "GeneratorExit": GeneratorExit(),
-        "StopIteration": StopIteration(1),
-        "StopAsyncIteration": StopAsyncIteration(),
-        "Unprintable": Unprintable(),
-        "BaseExceptionGroup": BaseExceptionGroup("group", [SystemExit(1), ValueError()]),
-        "UnicodeError": ValueError("lone \udcff surrogate\nand a second line"),
-        "TimeoutError": TimeoutError(),
-    }
-    raise kinds[name]
-
-
-@dataclass
-class Raises(BaseTask):
-    """Raises in the event loop."""
-
-    name: str
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        note("start")
-        await asyncio.sleep(0)
-        raise_by_name(self.name)
-
-
-@dataclass
-class RaisesInThread(BaseTask):
-    """Raises in a thread."""
-
-    name: str
-    size = Size.SMALL
-
-    def execute(self) -> None:
-        note("start")
-        raise_by_name(self.name)
 
 
 @dataclass
@@ -555,37 +424,6 @@ class Parent(BaseTask):
         if self.fail_first and context().attempt == 1:
             raise ValueError("after spawning")
         return group
-
-
-class _Cut(Exception):
-    pass
-
-
-@dataclass
-class ParentCutOff(BaseTask):
-    """Ends between opening its group and sealing it."""
-
-    with_failure: bool = False
-    size = Size.SMALL
-
-    async def execute(self, spawn: CallbackSpawner) -> None:
-        client = spawn._client
-
-        async def cut(*_: Any) -> str:
-            raise _Cut("before the seal")
-
-        note("start")
-        groups = client.groups
-        seal, groups.seal = groups.seal, cut  # type: ignore[method-assign]  # cuts the spawn there
-        try:
-            await spawn(
-                [MayFail(0), MayFail(1)],
-                Report("callback"),
-                on_failure=Report("failure") if self.with_failure else None,
-                policy="all_done",
-            )
-        finally:
-            groups.seal = seal  # type: ignore[method-assign]
 
 
 def holder_of_the_lock() -> bool:
@@ -699,17 +537,6 @@ def place() -> Iterator[None]:
     _PLACES.release()
 
 
-@dataclass
-class NeedsPlace(BaseTask):
-    """Holds a place for a moment."""
-
-    size = Size.SMALL
-
-    async def execute(self, held: Annotated[None, Depends(place)]) -> None:
-        note("start")
-        await asyncio.sleep(0.02)
-
-
 class Mute(str):
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -736,20 +563,3 @@ class ReturnsOdd(BaseTask):
         result = Hollow(1)
         del result.x
         return result
-
-
-@dataclass
-class AwaitsItsLike(BaseTask):
-    """Waits, under a mutex, for a task that needs the same mutex."""
-
-    depth: int
-    size = Size.SMALL
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "family")]
-
-    async def execute(self) -> str:
-        if self.depth == 0:
-            return "alone"
-        return str(await (await AwaitsItsLike(self.depth - 1).schedule()).result())

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from acceptance.probe_tasks import is_open, note, passed, passed_blocking
 from pydantic import SecretStr
 
-from nonet import BaseTask, ExponentialBackoff, Isolation, Size, context
+from nonet import BaseTask, Isolation, Size, context
 
 PASSWORD = SecretStr("hunter2-of-the-test")
 
@@ -62,20 +62,6 @@ class BlocksChild(Reports):
         while not is_open(self.gate):
             time.sleep(0.01)  # noqa: ASYNC251  # to block the loop is what it is for
             context().progress(0.5, f"with {self.password.get_secret_value()}")
-
-
-@dataclass
-class FailsOnce(Reports):
-    """Reports in its first attempt only."""
-
-    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
-
-    async def execute(self) -> None:
-        if context().attempt == 1:
-            context().progress(0.9, "nearly")
-            raise ValueError("once")
-        note("start")
-        await passed(self.gate)
 
 
 @dataclass

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from dataclasses import dataclass
 
 from acceptance.probe_tasks import SOON, note
 
-from nonet import BaseTask, Isolation, MutexLock, Size, context
+from nonet import BaseTask, MutexLock, Size, context
 from nonet.tasks.locks import BaseLock
 
 
@@ -33,20 +32,3 @@ class Mine(BaseTask):
             await asyncio.sleep(self.seconds)
         if context().attempt <= self.fails:
             raise ValueError("as the test wants")
-
-
-@dataclass
-class Telling(BaseTask):
-    """Logs a line that names its tenant."""
-
-    tenant: str
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        logging.getLogger("author").warning("told by %s", self.tenant)
-
-
-class TellingApart(Telling):
-    """The same in a child process."""
-
-    isolation = Isolation.FRESH

@@ -92,10 +92,6 @@ class Site:
         """Another command of this environment, e.g. ``python -c CODE``."""
         return self._start(*command, wait=False, **environment)
 
-    def run_files(self) -> list[Path]:
-        """What tells which workers run here."""
-        return list((self._home / "state" / "run").iterdir())
-
     def app(self, **options: Any) -> Nonet:
         """The application of this test's process, not yet open."""
         chosen = {

@@ -6,7 +6,7 @@ import asyncio
 import os
 from dataclasses import dataclass
 
-from nonet import BaseTask, Isolation, NoRetry, Size
+from nonet import BaseTask, NoRetry, Size
 
 
 @dataclass
@@ -25,15 +25,3 @@ class Works(BaseTask):
             await asyncio.sleep(0.02)
         if self.fails:
             raise ValueError("as the test wants")
-
-
-@dataclass
-class Burns(BaseTask):
-    """Uses CPU time and memory in a child process."""
-
-    size = Size.SMALL
-    isolation = Isolation.CHILD
-    vo = "cms"  # no argument: only the record of the task has it
-
-    def execute(self) -> int:
-        return sum(bytes(32 * 2**20))

@@ -13,7 +13,6 @@ from acceptance.cancel_tasks import (
     Finishes,
     RaisesWhenCancelled,
     Swallows,
-    SwallowsInChild,
     Urgent,
     UrgentDurable,
     UrgentKept,
@@ -24,7 +23,7 @@ from acceptance.test_durable import transaction
 from daemons import frozen, until
 
 from nonet import BaseTask, InvalidArgumentsError, Nonet, TaskCancelled, TaskExpired
-from nonet.base.errors import ConflictError, NotFoundError
+from nonet.base.errors import ConflictError
 from nonet.client.client import Handle
 from nonet.stores.queue.groups import GroupStatus
 
@@ -108,17 +107,6 @@ class TestRunning:
             assert await (await Quick(3).schedule()).result(timeout=30) == 3
             site.open(gate)
 
-    async def test_one_that_goes_on_in_a_child_process(self, site: Site) -> None:
-        """It is killed after the grace, and the slot has a new child."""
-        async with opened(site) as app:
-            site.worker("--concurrency", "1", size="medium", NONET_CANCEL_GRACE="0.5")
-            handle = await started(site, SwallowsInChild(site.gate()))
-            await handle.cancel("enough")
-            await is_cancelled(site, app, handle)
-            other = await started(site, EndlessChild(gate := site.gate()))
-            site.open(gate)
-            assert await other.result(timeout=30) == "passed"
-
     async def test_one_that_succeeds_nevertheless(self, site: Site) -> None:
         """What came to its end has ended so: the cancellation came too late."""
         async with opened(site):
@@ -187,20 +175,6 @@ class TestRunning:
             assert await other.result(timeout=30) == "passed"
             worker.wait()
             await is_cancelled(site, app, handle)
-
-    async def test_before_its_first_and_between_two_attempts(self, site: Site) -> None:
-        """What does not run ends at once, without a worker; what is unknown is told."""
-        async with opened(site) as app:
-            queued = await Endless("").schedule()
-            delayed = await Endless("").schedule(at_time=datetime.now(UTC) + timedelta(hours=1))
-            answer = await app.cancel([queued, delayed, "nobody"], reason="enough")
-            assert answer == {queued: "cancelled", delayed: "cancelled", "nobody": ""}
-            assert await queued.cancel() == "cancelled"
-            with pytest.raises(NotFoundError, match="nobody"):
-                await Handle("nobody", app.client).cancel()
-            site.worker()
-            await site.all_ended()
-            assert site.journal() == []
 
 
 async def until_fired(site: Site, app: Nonet, group: str) -> GroupStatus:

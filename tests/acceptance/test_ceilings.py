@@ -107,21 +107,6 @@ async def test_fifteen_of_fifty_are_accepted(site: Site, rounds: int) -> None:
     await site.all_ended()
 
 
-async def test_exactly_the_ceiling_without_workers(site: Site) -> None:
-    """While nothing ends, 15 of 50 and not one more; a class has its own ceiling."""
-    site.scheduler("--config", ceiling(site, "{namespace: 15, tasks: {Submitter: 2}}"))
-    await published(site)
-    async with client_of(web(site)) as client:
-        answers = await asyncio.gather(*(client.post(f"/briefs/{n}") for n in range(50)))
-        codes = [answer.status_code for answer in answers]
-        assert (codes.count(202), codes.count(429)) == (15, 35)
-    site.worker()
-    await site.all_ended()
-    async with site.app(tasks=(TASKS,)) as app:
-        with pytest.raises(AdmissionRejected, match="class unique_tasks:Submitter has 0 of at"):
-            await app.submit_many([Submitter(n) for n in range(3)])
-
-
 async def test_a_refused_task_is_handed_back(site: Site) -> None:
     """It uses no attempt, waits as long as it is told, and goes on when there is room."""
     config = ceiling(site, "{tasks: {Brief: 1}}")
@@ -143,20 +128,6 @@ async def test_a_refused_task_is_handed_back(site: Site) -> None:
     await site.all_ended()
 
 
-async def test_tasks_that_submit_do_not_block_each_other(site: Site) -> None:
-    """All places are held by tasks that have to submit before they end: each of them does."""
-    site.scheduler("--config", ceiling(site, "{namespace: 3}"))
-    await published(site)
-    async with site.app(tasks=(TASKS,)) as app:
-        handles = [await app.submit(Submitter(n)) for n in range(3)]
-        with pytest.raises(AdmissionRejected):
-            await app.submit(Submitter(3))
-        site.worker("--concurrency", "1")
-        for handle in handles:
-            assert await handle.result(timeout=60)
-    await site.all_ended()
-
-
 async def test_ceilings_come_back_after_a_loss(own_site: Site, own_server: RedisServer) -> None:
     """The leader publishes them again in an empty Redis."""
     own_site.scheduler("--config", ceiling(own_site, "{namespace: 1}"))
@@ -167,14 +138,6 @@ async def test_ceilings_come_back_after_a_loss(own_site: Site, own_server: Redis
         await app.submit(Brief(1))
         with pytest.raises(AdmissionRejected):
             await app.submit(Brief(2))
-
-
-async def test_what_is_unknown_is_not_found(site: Site) -> None:
-    """A task that Nonet does not know is a 404, not an error of the server."""
-    site.settings["NONET_TASKS"] = TASKS
-    async with client_of(web(site)) as client:
-        found = await client.get("/briefs/nobody")
-        assert (found.status_code, found.json()) == (404, {"detail": "this id is unknown"})
 
 
 async def test_what_cannot_be_taken_now_is_told_without_names(own_site: Site) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import random
 import statistics
 import time
 from collections.abc import Sequence
@@ -99,84 +97,6 @@ async def test_many_waiters_cost_each_no_more_than_few(contended: Site, scale: D
 
 
 @dataclass(frozen=True)
-class Pairs:
-    tasks: int
-    seconds: float
-    objects: int
-    slots: tuple[int, ...]
-    within: float
-    seed: int = 7
-
-    def draw(self) -> list[tuple[str, str]]:
-        """Which two objects each task needs."""
-        chosen = random.Random(self.seed)
-        return [
-            (f"M {a}", f"M {b}")
-            for a, b in (chosen.sample(range(self.objects), 2) for _ in range(self.tasks))
-        ]
-
-
-@scales(Pairs(64, 0.1, 32, (8,), within=15), Pairs(256, 0.5, 128, (1, 2, 4, 8, 16), within=1.15))
-async def test_locks_cost_little_more_than_waiting_in_line(contended: Site, scale: Pairs) -> None:
-    """Tasks that need two objects each end within 1.15 times the strict first-in-first-out ideal.
-
-    Their tickets exclude that anybody starts before an older task that wants one of its objects.
-    """
-    site = contended
-    pairs = scale.draw()
-    for slots in scale.slots:
-        before = len(spans(site))
-        started = workers(site, max(1, slots // 8), slots=min(slots, 8))
-        async with site.app() as app:
-            began = time.time()
-            ids = await submit_all(app, [Holding(list(pair), scale.seconds) for pair in pairs])
-            await site.all_ended(seconds=scale.tasks * scale.seconds * 2 + PATIENCE)
-        runs = spans(site)[before:]
-        took, ideal = (
-            max(run.end for run in runs) - began,
-            strict_ideal(pairs, scale.seconds, slots),
-        )
-        print(
-            f"\n{scale.tasks} tasks of {scale.seconds:g} s on 2 of {scale.objects} objects, "
-            f"{slots} slots: {took:.2f} s, {took / ideal:.3f} times the ideal of {ideal:.2f} s"
-        )
-        order = in_order(site, ids)
-        for name in {name for pair in pairs for name in pair}:
-            own = [id for id, pair in zip(ids, pairs, strict=True) if name in pair]
-            assert overlaps([run for run in runs if run.id in own]) == []
-            assert [id for id in order if id in own] == own, f"{name} was overtaken"
-        assert took <= scale.within * ideal
-        stop(started)
-
-
-def strict_ideal(pairs: Sequence[tuple[str, str]], seconds: float, slots: int) -> float:
-    """How long it takes if nobody ever overtakes an older one that wants one of its objects."""
-    waiting, running, now = list(pairs), list[tuple[float, tuple[str, str]]](), 0.0
-    while waiting or running:
-        taken = {name for _, pair in running for name in pair}
-        left = []
-        for pair in waiting:
-            if len(running) < slots and taken.isdisjoint(pair):
-                heapq.heappush(running, (now + seconds, pair))
-            else:
-                left.append(pair)
-            taken.update(pair)  # who waits keeps its place, too
-        waiting = left
-        now, _ = heapq.heappop(running)
-        while running and running[0][0] <= now:
-            heapq.heappop(running)
-    return now
-
-
-def test_the_ideal_is_that_of_waiting_in_line() -> None:
-    """Three in a chain run one after the other but for who is free: the yardstick itself."""
-    chain = [("a", "b"), ("b", "c"), ("c", "d")]
-    assert strict_ideal(chain, 1.0, 4) == 3.0
-    assert strict_ideal([*chain, ("x", "y")], 1.0, 4) == 3.0
-    assert strict_ideal([("a", "b"), ("c", "d"), ("e", "f")], 1.0, 2) == 2.0
-
-
-@dataclass(frozen=True)
 class Crowd:
     waiters: int
     behind: float
@@ -226,30 +146,3 @@ def stop(started: Sequence[Daemon]) -> None:
         worker.terminate()
     for worker in started:
         assert worker.wait() == 0
-
-
-@dataclass(frozen=True)
-class Opposite:
-    tasks: int
-    seconds: float = 0.002
-
-
-@scales(Opposite(100), Opposite(1000))
-async def test_opposite_orders_do_not_deadlock(contended: Site, scale: Opposite) -> None:
-    """Tasks that name A, B and as many that name B, A all end, never two at a time, in order."""
-    site = contended
-    workers(site, 2, slots=4)
-    orders = [["M a", "M b"], ["M b", "M a"]]
-    async with site.app() as app:
-        ids = await submit_all(
-            app, [Holding(orders[n % 2], scale.seconds) for n in range(2 * scale.tasks)]
-        )
-        await app.result(ids[-1], timeout=scale.tasks * 0.05 + PATIENCE)
-        await site.all_ended()
-    runs = spans(site)
-    print(
-        f"\n{scale.tasks} tasks in each order: {runs[-1].end - runs[0].start:.2f} s, all done, "
-        "no two at a time"
-    )
-    assert overlaps(runs) == []
-    assert in_order(site, ids) == ids

@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from acceptance.durable_tasks import Kept, KeptMutex
+from acceptance.durable_tasks import Kept
 from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import PROBES, Site
 from acceptance.test_durable import opened, transaction
@@ -58,56 +58,6 @@ async def test_a_pause_survives_restarts(site: Site, what: str) -> None:
         await site.all_ended()
 
 
-async def test_a_pause_survives_a_loss_of_all_data(site: Site) -> None:
-    """The leading scheduler puts back who paused what, when and why; a resume is not undone."""
-    async with site.app() as app:
-        site.worker(), site.scheduler()
-        await until(lambda: site.redis.hget(site.key("leader"), "owner"), "somebody leads")
-        await app.stores.controls.pause(["task:Quick", "stream:background:large"], WHO, "why")
-        before = await app.stores.controls.load()
-        sequence = int(site.redis.hget(site.key("epoch"), "seq"))
-        # It looks once a second, and raises the sequence as often.
-        key = site.key("epoch")
-        await until(lambda: int(site.redis.hget(key, "seq")) > sequence + 2, "it has looked")
-        site.redis.flushall()
-        paused = site.key("paused")
-        await until(lambda: site.redis.hlen(paused) == 2, "both are paused again")
-        assert await app.stores.controls.load() == before
-        handle = await Quick(1).schedule()
-        await idle(site)
-        assert ended(site) == 0
-        await app.stores.controls.resume([item.what for item in before], WHO)
-        assert await handle.result(timeout=20) == 1
-        await site.all_ended()
-
-
-async def test_paused_work_keeps_no_worker_busy(site: Site) -> None:
-    """A thousand paused tasks: the worker sleeps, and makes no more calls than an idle one."""
-    async with site.app() as app:
-        await app.stores.controls.pause(["task:Quick", "stream:normal:small"], WHO)
-        await app.submit_many(Quick(n) for n in range(1000))
-        await app.stores.controls.resume(["stream:normal:small"], WHO)
-        site.worker()
-        parked = site.key("tasks:delayed")
-        await until(lambda: site.redis.zcard(parked) == 1000, "each was looked at, and is parked")
-        await idle(site)
-        before = fetches(site)
-        # Five whole lives of others: the worker is woken for each, and sleeps again.
-        for _ in range(5):
-            assert await (await Gated(_opened(site)).schedule()).result(timeout=20)
-        await idle(site)
-        assert fetches(site) - before < 100
-        await app.stores.controls.resume(["task:Quick"], WHO)
-        await until(lambda: ended(site) == 1000, "all have run")
-        await site.all_ended()
-
-
-def _opened(site: Site) -> str:
-    gate = site.gate()
-    site.open(gate)
-    return gate
-
-
 def fetches(site: Site) -> int:
     """How often somebody asked what is paused since the server started: each fetch does, once."""
     return int(site.redis.info("commandstats")["cmdstat_hkeys"]["calls"])
@@ -157,34 +107,6 @@ async def test_a_hand_over_at_the_same_moment_does_not_bring_it_back(site: Site)
         assert await app.client.cancel_many(task=Kept) == 1
         assert await outbox.hand_over(page, epoch) == [False]
         assert (await kept.status()).state == "cancelled"
-
-
-async def test_many_by_class_and_labels(site: Site) -> None:
-    """Those in Redis and those in SQL only are meant alike; others stay."""
-    gate, idle_ones = site.gate(), ("queued", "delayed", "waiting")
-    async with opened(site) as (app, _):
-        site.worker()
-        running = await KeptMutex(gate).schedule(labels={"campaign": "one"})
-        await until(lambda: site.journal("start", task="KeptMutex"), "it runs")
-        waiting = await KeptMutex(gate).schedule(labels={"campaign": "one"})
-        other = await KeptMutex(gate).schedule(labels={"campaign": "two"})
-        labels = {"campaign": "one"}
-        async with transaction(app.settings.sql_url()) as connection:
-            kept = await KeptMutex(gate).schedule(labels=labels, transaction=connection)
-        assert await app.client.cancel_many(task="KeptMutex", labels=labels, states=idle_ones) == 2
-        assert await app.client.cancel_many(task="KeptMutex", labels=labels, states=idle_ones) == 0
-        assert (await running.status()).state == "running"
-        assert await app.client.cancel_many(task="KeptMutex", labels=labels) == 1
-        with pytest.raises(TaskCancelled):
-            await running.result(timeout=20)
-        site.open(gate)
-        await other.result(timeout=20)
-        for handle in (waiting, kept):
-            with pytest.raises(TaskCancelled):
-                await handle.result(timeout=5)
-        for event in await app.stores.events.last(10, kind="tasks-cancelled"):
-            assert event.text.endswith("of class KeptMutex, labelled campaign=one")
-        await site.all_ended()
 
 
 async def test_nothing_at_all_is_refused(site: Site) -> None:

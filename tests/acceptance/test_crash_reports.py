@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from acceptance import isolated_tasks as tasks
 from acceptance.site import Site
-from daemons import until
 
 from nonet import TaskFailed
 from nonet.stores.sql.database import upgrade
@@ -16,24 +15,6 @@ def isolated(site: Site) -> Site:
     """A site whose daemons know these tasks."""
     site.settings["NONET_TASKS"] = "acceptance.isolated_tasks"
     return site
-
-
-async def test_a_crash_is_explained_while_its_retry_waits(isolated: Site) -> None:
-    """Status and explain name the signal, the attempt, the crashes, and what it took."""
-    isolated.worker(size="medium")
-    async with isolated.app() as app:
-        handle = await app.submit(tasks.SegfaultsAndRests())
-        # On a busy machine it may be handed back before: there is no child in time.
-        record = isolated.key(f"t:{handle}")
-        await until(lambda: isolated.redis.hget(record, "crashes") == "1", "its process has died")
-        assert isolated.parked(handle)
-        found = await handle.status()
-        assert found.error == "TaskCrashed: its process was killed by signal 11 (SIGSEGV)"
-        assert (found.attempt, found.crashes, found.worker_deaths) == (1, 1, 0)
-        assert found.usage is not None and found.usage.wall is not None
-        told = (await app.explain(handle)).text
-        assert "killed by signal 11 (SIGSEGV) (crash 1 of 3)" in told
-        await handle.cancel()
 
 
 async def test_a_dead_letter_tells_what_each_attempt_took(isolated: Site, mariadb_url: str) -> None:

@@ -5,15 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from acceptance.probe_tasks import (
-    Alone,
-    Blocking,
-    Brief,
-    Gated,
-    GatedMutex,
-    Relocked,
-    SettlesLate,
-)
+from acceptance.probe_tasks import Alone, Blocking, Brief, Gated, GatedMutex, Relocked, SettlesLate
 from acceptance.site import LEASE, LOCK_TTL, Site, result_states, submit_all
 from daemons import until
 

@@ -10,21 +10,14 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
-from acceptance.durable_tasks import (
-    Kept,
-    KeptBrief,
-    KeptBuried,
-    KeptGated,
-    KeptMutex,
-    KeptTooBig,
-)
+from acceptance.durable_tasks import Kept, KeptBrief, KeptBuried, KeptGated, KeptMutex
 from acceptance.probe_tasks import Quick
 from acceptance.site import Site
 from daemons import WAIT_SECONDS, frozen, until
-from servers import MariaServer, RedisServer
+from servers import MariaServer
 from sqlalchemy.ext.asyncio import AsyncConnection, async_sessionmaker, create_async_engine
 
-from nonet import InvalidArgumentsError, LimitImpossible, Nonet, ResultUnavailable, TaskFailed
+from nonet import InvalidArgumentsError, Nonet, TaskFailed
 from nonet.base.errors import NotFoundError, ServerUnreachableError
 from nonet.stores.sql.database import upgrade
 from nonet.stores.sql.outbox import Outbox
@@ -112,20 +105,6 @@ async def test_runs_after_the_commit_and_never_without(
         await emptied(outbox)
 
 
-async def test_committed_while_nobody_relays(site: Site, mariadb_url: str) -> None:
-    """Whoever committed may die at once: the next scheduler hands the task over, to run once."""
-    async with opened(site, mariadb_url):
-        async with transaction(mariadb_url) as connection:
-            handle = await Kept(7).schedule(transaction=connection)
-        assert site.live() == []
-        site.worker()
-        site.scheduler()
-        await site.until_event("end", id=handle)
-        assert await handle.result(timeout=10) == 7
-        await site.all_ended()
-    assert len(site.journal("start")) == 1
-
-
 async def test_handle_is_good_right_after_the_commit(site: Site) -> None:
     """Committed, and not in Redis yet: it is delayed, says why, and its result can be awaited."""
     async with opened(site) as (app, outbox):
@@ -149,22 +128,6 @@ async def test_handle_is_good_right_after_the_commit(site: Site) -> None:
         assert (await handle.status()).state == "done"
 
 
-async def test_handle_of_a_roll_back_is_unknown(site: Site) -> None:
-    """Rolled back, or never submitted: nobody waits for it, and nothing is found."""
-    async with opened(site) as (app, outbox):
-        await outbox.prepare()
-        with pytest.raises(ZeroDivisionError):
-            async with transaction(app.settings.sql_url()) as connection:
-                handle = await Kept(7).schedule(transaction=connection)
-                _ = 1 / 0
-        for id in (handle, "never-submitted", "no id\0"):
-            with pytest.raises(ResultUnavailable):
-                await app.result(id, timeout=WAIT_SECONDS)
-            for unseen in (app.status(id), app.explain(id)):
-                with pytest.raises(NotFoundError):
-                    await unseen
-
-
 async def test_unknown_and_sql_away_is_told_apart(site: Site, own_maria: MariaServer) -> None:
     """While SQL is away nobody can say that a task does not exist; without tables it does not."""
     own_maria.execute("CREATE DATABASE bare")
@@ -174,19 +137,6 @@ async def test_unknown_and_sql_away_is_told_apart(site: Site, own_maria: MariaSe
         own_maria.stop()
         with pytest.raises(ServerUnreachableError, match="database mysql"):
             await app.status("some-id")
-
-
-async def test_sql_is_asked_only_of_what_redis_does_not_know(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A task that Redis knows costs no query."""
-    async with opened(site) as (app, outbox):
-        handle = await app.submit(Kept(7))
-        asked = []
-        monkeypatch.setattr(outbox, "find", asked.append)
-        site.worker()
-        await handle.status(), await app.explain(handle), await handle.result(timeout=10)
-        assert asked == []
 
 
 async def test_relay_killed_before_it_marks(
@@ -257,32 +207,6 @@ async def test_all_run_after_redis_was_emptied(site: Site) -> None:
         assert {(await handle.status()).state for handle in handles} == {"done"}
     ended = {item.id for item in site.journal("end")}
     assert ended == set(handles)
-
-
-async def test_redis_is_away_when_it_is_submitted(own_server: RedisServer, own_site: Site) -> None:
-    """The task is accepted, with a warning, and runs when Redis is back."""
-    site = own_site
-    async with opened(site) as (app, outbox):
-        site.worker(), site.scheduler()
-        own_server.kill()
-        handle = await app.submit(Kept(5))
-        assert (handle.created, await outbox.count()) == (True, 1)
-        own_server.start()
-        await site.until_event("end", id=handle)
-        assert await handle.result(timeout=10) == 5
-        await until(lambda: rows(site) == 0, "its row is deleted")
-
-
-async def test_sql_is_away_when_it_is_submitted(site: Site, own_maria: MariaServer) -> None:
-    """The submission fails, and nothing runs; a task that is not durable needs no SQL."""
-    own_maria.execute("CREATE DATABASE app")
-    async with opened(site, own_maria.url("app")) as (app, _):
-        site.worker()
-        own_maria.stop()
-        with pytest.raises(ServerUnreachableError, match="database mysql"):
-            await app.submit(Kept())
-        assert await (await app.submit(Quick(1))).result(timeout=10) == 1
-    assert site.journal(task="Kept") == []
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["worker lives", "worker killed"])
@@ -380,30 +304,6 @@ async def test_resubmitted_dead_letter_is_durable_again(site: Site) -> None:
             assert await outbox.count() == 1
         with pytest.raises(TaskFailed):
             await again.result(timeout=10)
-
-
-async def test_refused_task_holds_up_nobody(site: Site) -> None:
-    """One that no limit lets run is refused at once, or by the relay, which goes on with others."""
-    async with opened(site) as (app, outbox):
-        with pytest.raises(LimitImpossible):
-            await app.submit(KeptTooBig())
-        assert await outbox.count() == 0
-        site.worker()
-        scheduler = site.scheduler()
-        async with transaction(app.settings.sql_url()) as connection:
-            await KeptTooBig().schedule(transaction=connection, id="too-big")
-            handle = await Kept(1).schedule(transaction=connection)
-        await site.until_event("end", id=handle)
-        async with transaction(app.settings.sql_url()) as connection:
-            handle = await Kept(2).schedule(transaction=connection)
-        await site.until_event("end", id=handle)
-        await until(lambda: rows(site) == 1, "one row is left")
-        assert (
-            scheduler.log.count(
-                "durable task refused: task_id=too-big task=durable_tasks:KeptTooBig"
-            )
-            == 1
-        )
 
 
 async def test_class_unknown_to_the_scheduler_is_relayed(site: Site) -> None:

@@ -13,23 +13,17 @@ from typing import Any
 
 import pytest
 from acceptance import confiding_tasks, encrypted_tasks
-from acceptance.encrypted_tasks import Echo, Fails, Kept
+from acceptance.encrypted_tasks import Echo, Fails
 from acceptance.site import Site
 from daemons import WAIT_SECONDS, until
 from msgspec.structs import replace
 from servers import RedisServer
 
-from nonet import (
-    ConflictError,
-    Nonet,
-    NotFoundError,
-    ResultUnavailable,
-    TaskExpired,
-    TaskFailed,
-)
+from nonet import ConflictError, Nonet, NotFoundError, ResultUnavailable, TaskExpired, TaskFailed
 from nonet.base.errors import ConfigurationError
 from nonet.messages.encryption import NO_KEY, Cipher, Encrypted
-from nonet.messages.message import VERSION, Envelope, decode, decode_envelope, encode
+from nonet.messages.formats import FORMAT
+from nonet.messages.message import Envelope, decode, decode_envelope, encode
 from nonet.messages.signing import parse_keys
 from nonet.stores.queue.groups import callback_id
 from nonet.tasks.task import Options
@@ -187,23 +181,12 @@ async def test_a_worker_without_a_key_hands_on_what_it_could_not_encrypt(encrypt
     """A task that was submitted before its class was encrypted has a result all the same."""
     encrypted.worker()
     async with encrypted.app(encryption_keys=KEYS["new"]) as app:
-        data = encode(Envelope(VERSION, "plain", "encrypted_tasks:Echo", {"data": 7}, {}, 0.0))
+        data = encode(Envelope(FORMAT, "plain", "encrypted_tasks:Echo", {"data": 7}, {}, 0.0))
         encrypted.queue_raw("plain", data, name="encrypted_tasks:Echo")
         await explained(app, "plain", "no encryption key here")
         encrypted.worker(**WITH_KEY)
         assert await app.result("plain", timeout=30) == {"found": [7]}
         await encrypted.all_ended()
-
-
-async def test_processes_of_older_releases_leave_encrypted_tasks_alone(encrypted: Site) -> None:
-    """Their records say that they are of a newer format: an older leader must not bury them."""
-    async with encrypted.app(encryption_keys=KEYS["new"]) as app:
-        await app.submit(Echo("hidden"), id="now")
-        await app.submit(Kept("hidden"), id="kept")
-        group = await app.client.spawn_with_callback([], Echo("hidden"))
-        ids = ("now", "kept", callback_id(group))
-        assert [encrypted.redis.hget(encrypted.key(f"t:{id}"), "v") for id in ids] == ["2"] * 3
-        await app.cancel(ids)
 
 
 async def test_keys_are_changed_while_tasks_run(encrypted: Site) -> None:

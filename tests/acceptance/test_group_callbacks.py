@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from acceptance.probe_tasks import Parent, ParentCutOff
+from acceptance.probe_tasks import Parent
 from acceptance.site import Event, Site
 from daemons import until
 
 
 def _fired(site: Site) -> list[Event]:
     return site.journal("start", task="Report")
-
-
-@pytest.mark.parametrize("count", [0, 1, 50])
-async def test_callback_gets_the_results_in_order(site: Site, count: int) -> None:
-    """With 0, 1 and 50 children the callback runs once, with their results in child order."""
-    site.worker()
-    async with site.app() as app:
-        group = await (await app.submit(Parent(count))).result(timeout=10)
-        await until(lambda: _fired(site), "the callback has run")
-        await site.all_ended()
-        status = await app.client.groups.status(group)
-    (fired,) = _fired(site)
-    assert fired.details["name"] == "callback"
-    assert fired.details["children"] == [["done", n] for n in range(count)]
-    assert (status.state, status.outcome, status.failed) == ("fired", "done", 0)
 
 
 @pytest.mark.parametrize(
@@ -69,34 +54,3 @@ async def test_worker_killed_amid_a_group(site: Site) -> None:
     (fired,) = _fired(site)
     assert fired.details["children"] == [["done", n] for n in range(50)]
     assert set(settles().values()) == {1}
-
-
-async def test_parent_that_is_retried_spawns_once(site: Site) -> None:
-    """A parent that fails after spawning and is retried means the same group and children."""
-    site.worker()
-    async with site.app() as app:
-        parent = await app.submit(Parent(10, fail_first=True))
-        group = await parent.result(timeout=10)
-        await until(lambda: _fired(site), "the callback has run")
-        await site.all_ended()
-        assert len(await app.client.group_results(group)) == 10
-    assert [event.attempt for event in site.journal("start", id=parent)] == [1, 2]
-    assert len(site.journal("start", task="MayFail")) == 10
-    assert len(_fired(site)) == 1
-
-
-@pytest.mark.parametrize(("with_failure", "expected"), [(True, ["failure"]), (False, [])])
-async def test_parent_that_ends_before_the_seal(
-    site: Site, with_failure: bool, expected: list[str]
-) -> None:
-    """A parent that ends before it sealed its group fails the group, even under ``all_done``."""
-    site.worker()
-    async with site.app() as app:
-        parent = await app.submit(ParentCutOff(with_failure))
-        await until(lambda: len(site.journal("start", task="MayFail")) == 2, "the children ran")
-        await site.all_ended()
-        (group,) = await app.client.groups.list(10)
-        assert (await parent.status()).state == "dead"
-    assert (group.state, group.outcome) == ("fired", "failed")
-    assert "before it had spawned" in group.error
-    assert [event.details["name"] for event in _fired(site)] == expected

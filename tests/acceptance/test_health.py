@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import json
 import re
-import socket
-import time
 from typing import Any
 
 import pytest
@@ -19,8 +16,6 @@ from metrics_names import get
 from ports import HOST, free_port
 from servers import RedisServer
 
-from nonet import Size
-from nonet.daemon.health import answering_probes
 from nonet.stores.sql.database import upgrade
 
 
@@ -108,20 +103,6 @@ async def test_a_worker_tells_what_it_does(site: Site) -> None:
     assert probed.status("/livez") == 0
 
 
-async def test_a_worker_whose_watchdog_is_late_is_not_live(site: Site) -> None:
-    """Nobody would keep its leases alive: only a restart helps."""
-    port = free_port()
-    async with site.app() as app, app.injector() as injector:
-        worker = app.worker(Size.SMALL, injector)
-        async with answering_probes(HOST, port, worker):
-            assert (await asyncio.to_thread(ask, port, "/livez"))[0] == 200
-            worker._watchdog._due = time.monotonic() - 100
-            status, body = await asyncio.to_thread(ask, port, "/livez")
-    assert status == 503
-    (reason,) = body["reasons"]
-    assert reason.startswith("the watchdog has not run for 1")
-
-
 def test_a_scheduler_tells_who_leads(site: Site) -> None:
     """A standby is ready too, and says that it is one."""
     first = Probed(site, "scheduler")
@@ -129,18 +110,6 @@ def test_a_scheduler_tells_who_leads(site: Site) -> None:
     second = Probed(site, "scheduler")
     wait_until(lambda: second.status("/readyz") == 200, "the second one is ready")
     assert second.ask("/readyz")[1]["role"] == "standby"
-
-
-@pytest.mark.parametrize("kind", ["worker", "scheduler"])
-def test_a_port_in_use_ends_the_daemon(site: Site, kind: str) -> None:
-    """With exit code 2 and the port in the message: nobody believes it to be watched."""
-    with socket.create_server((HOST, 0)) as server:
-        port = server.getsockname()[1]
-        settings = {"NONET_METRICS_HOST": HOST, "NONET_METRICS_PORT": str(port)}
-        start = site.worker if kind == "worker" else site.scheduler
-        daemon = start(wait=False, **settings)
-        assert daemon.wait() == 2
-    assert f"cannot listen on {HOST} port {port}" in daemon.log
 
 
 @pytest.mark.parametrize("kind", ["worker", "scheduler"])
@@ -181,23 +150,6 @@ async def test_a_blocked_loop_blames_nobody_else(own_site: Site) -> None:
         await until(is_long, "the loop is blocked for longer than Redis may be silent")
         assert len(told) == 1
         probed.daemon.kill()
-
-
-@pytest.mark.soak
-async def test_a_long_drain_blames_nobody(site: Site) -> None:
-    """Who fetches nothing any more has not lost Redis."""
-    probed = Probed(site, "worker")
-    gate = site.gate()
-    async with site.app() as app:
-        await site.started(await app.submit(Gated(gate)))
-        probed.daemon.terminate()
-        await until(lambda: probed.status("/readyz") == 503, "it drains")
-        ends = time.monotonic() + 8
-        while time.monotonic() < ends:
-            assert reasons(probed) == ["it drains"]
-            await asyncio.sleep(0.2)
-        site.open(gate)
-        assert probed.daemon.wait() == 0
 
 
 def reasons(probed: Probed) -> list[str]:

@@ -5,27 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
-from acceptance.probe_tasks import (
-    BlockingMutexThread,
-    BuriedFreely,
-    Gated,
-    GatedMutex,
-    NeedsPlace,
-    Quick,
-    ReturnsOdd,
-)
-from acceptance.site import LEASE, NAMESPACE, Site, result_states, submit_all
+from acceptance.probe_tasks import BlockingMutexThread, Gated, GatedMutex, Quick, ReturnsOdd
+from acceptance.site import LEASE, NAMESPACE, Site
 from daemons import Daemon, until
-from servers import MariaServer, RedisServer, Server
+from servers import RedisServer, Server
 
-from nonet import ResultUnavailable, TaskFailed
-from nonet.stores.sql.database import upgrade
+from nonet import ResultUnavailable
 from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters
 
 # Nothing runs out while a test lasts, and every time-out is as long as it gets.
@@ -84,56 +73,6 @@ async def test_abandoned_thread_keeps_its_slot(site: Site) -> None:
         await site.all_ended()
 
 
-@pytest.mark.parametrize(
-    ("labels", "kept"),
-    [
-        ({"vo": 7}, {"vo": "7", "labels": {"vo": 7}}),
-        ({"n": 10**5000}, {"labels": {}, "error_type": "StopRetrying"}),
-        ({}, {"max_retries": 2**31 - 1}),
-    ],
-    ids=["vo", "huge label", "huge policy"],
-)
-async def test_what_a_database_refuses_is_cut(
-    site: Site, mariadb_url: str, labels: dict[str, Any], kept: dict[str, Any]
-) -> None:
-    """What no column can hold is cut, alone if possible; the task is buried all the same, once."""
-    await upgrade(mariadb_url)
-    site.worker(NONET_DB_URL=mariadb_url)
-    async with site.app() as app:
-        handle = await app.submit(BuriedFreely(), labels=labels)
-        with pytest.raises(TaskFailed, match="hopeless"):
-            await handle.result(timeout=10)
-        assert (await handle.status()).state == "dead"
-        await site.all_ended()
-    (row,) = await _rows(mariadb_url)
-    assert row.task_id == handle
-    assert {name: getattr(row, name) for name in kept} == kept
-    assert len(site.journal("start")) == 1
-
-
-async def test_frozen_sql_holds_up_nobody(site: Site) -> None:
-    """While MariaDB is frozen 60 dying tasks leave slots to others; then each is kept once."""
-    with MariaServer() as maria:
-        maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
-        url = maria.url("letters")
-        await upgrade(url)
-        site.worker("--concurrency", "20", NONET_DB_URL=url)
-        async with site.app() as app:
-            with frozen(maria):
-                dying = await submit_all(app, [BuriedFreely() for _ in range(60)])
-                await site.until_event("start", 20, task="BuriedFreely")
-                began = time.monotonic()
-                for handle in await app.submit_many([Quick(n) for n in range(100)]):
-                    await handle.result(timeout=10)
-                assert time.monotonic() - began < 5
-            await until(lambda: _hurried(site), "every task has ended")
-            await site.all_ended()
-            assert await result_states(app, dying) == {"dead": 60}
-        assert Counter(row.task_id for row in await _rows(url)) == dict.fromkeys(dying, 1)
-    executed = Counter(event.id for event in site.journal("start", task="BuriedFreely"))
-    assert executed == dict.fromkeys(dying, 1)
-
-
 async def test_stopping_while_redis_is_frozen(own_server: RedisServer, own_site: Site) -> None:
     """A frozen Redis holds no exit: worker 1 (cut off by the grace) or 0, scheduler 0."""
     site = own_site
@@ -167,16 +106,6 @@ async def test_second_signal_while_redis_is_frozen(own_server: RedisServer, own_
         assert await _exit(worker, PROMPT) == 143
 
 
-async def test_teardowns_never_wait_for_set_ups(site: Site) -> None:
-    """Forty tasks share three places that block a thread each while they are waited for."""
-    site.worker()
-    async with site.app() as app:
-        ids = await submit_all(app, [NeedsPlace() for _ in range(40)])
-        await site.all_ended()
-        assert await result_states(app, ids) == {"done": 40}
-    assert len(site.journal("start")) == 40
-
-
 @pytest.mark.parametrize("kind", ["hollow", "mute"])
 async def test_result_that_cannot_be_looked_at(site: Site, kind: str) -> None:
     """A task whose result breaks whoever touches it is done, after one execution."""
@@ -198,14 +127,6 @@ async def _exit(daemon: Daemon, seconds: float) -> int:
 def _after(seconds: float) -> Callable[[], bool]:
     deadline = time.monotonic() + seconds
     return lambda: time.monotonic() >= deadline
-
-
-def _hurried(site: Site) -> bool:
-    """Whether no task lives any more; what waits for SQL waits no longer."""
-    live = site.live()
-    for id in live:
-        site.hurry(id)
-    return not live
 
 
 async def _rows(url: str) -> list[DeadLetter]:

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from acceptance.probe_tasks import Brief, Fails, Parent, Quick, SpawnEverything, TwoAtATime
+from acceptance.probe_tasks import Brief, Fails, Parent, Quick, TwoAtATime
 from acceptance.site import Site, submit_all
 from daemons import until
 
@@ -60,7 +60,7 @@ async def test_nothing_stays_behind(site: Site, no_leaked_keys: list[str]) -> No
         await submit_all(app, [Quick(n) for n in range(20)])
         await submit_all(app, [Brief(n) for n in range(20)], at_time=soon)
         await submit_all(app, [Fails(), Parent(3), Parent(0), Parent(2, failing=1)])
-        await submit_all(app, [SpawnEverything(), *(TwoAtATime() for _ in range(6))])
+        await submit_all(app, [TwoAtATime() for _ in range(6)])
         await site.all_ended()
     for daemon in (worker, scheduler):
         daemon.terminate()

@@ -420,18 +420,6 @@ async def test_a_large_task_gives_its_memory_back(isolated: Site) -> None:
     assert after - before < 20 * 1024**2
 
 
-@pytest.mark.soak
-async def test_a_gigabyte_is_given_back(isolated: Site) -> None:
-    """The same with 1 GiB in objects of at most 256 bytes, 0.1 % of them kept by a global."""
-    before, peak, after = await _memory_before_and_after(isolated, 1024**3)
-    print(
-        f"\nworker with its processes: {before >> 20} MiB before, task {peak >> 20} MiB, "
-        f"{(after - before) / 2**20:+.1f} MiB two seconds after its end"
-    )
-    assert peak > 1024**3
-    assert after - before < 20 * 1024**2
-
-
 async def test_a_cancelled_small_task_that_goes_on_is_left_alone(isolated: Site) -> None:
     """It ends cancelled after the grace, which the log tells; its slot is free, and nothing that
     it does counts."""

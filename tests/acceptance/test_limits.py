@@ -137,19 +137,6 @@ async def test_a_broken_file_changes_nothing_and_is_reported(
     assert place.scheduler.log.count(log) == 1 and place.scheduler.alive
 
 
-async def test_limits_return_after_a_loss_of_all_data(site: Site) -> None:
-    """A flush of Redis costs the configured limits nothing; overrides by hand are gone."""
-    place = Installation(site, BUSY % 2)
-    await place.limit("2")
-    async with site.app(tasks=(TASKS,)) as app:
-        await app.stores.limits.override(
-            LimitAddress("job", "busy", "Run"), Limit(7), "test@host 1"
-        )
-        await place.limit("7")
-        site.redis.flushall()
-        await place.limit("2")
-
-
 async def test_a_new_leader_publishes_its_file(site: Site) -> None:
     """A standby with another file takes over with what is written there."""
     place = Installation(site, BUSY % 2)

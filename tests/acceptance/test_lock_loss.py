@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from acceptance.contention import PATIENCE, PRODUCTION, in_order, parked, scales, waits, workers
-from acceptance.lock_tasks import Holding, lock_of
+from acceptance.contention import PATIENCE, scales, waits
+from acceptance.lock_tasks import Holding
 from acceptance.site import Site
 from daemons import until
 
@@ -51,40 +51,3 @@ async def test_locks_of_a_killed_worker_end_with_their_ttl(contended: Site, scal
         + ", ".join(f"{took:.2f} s ({held.split()[0]})" for held, took in starts.items())
     )
     assert max(starts.values()) <= scale.lock_ttl + 2
-
-
-def asked_ms_ago(site: Site, size: str) -> int:
-    """How long ago a worker of a size asked for tasks, or a fetch of it that waited was made."""
-    consumers = site.redis.xinfo_consumers(site.key(f"tasks:normal:{size}"), "workers")
-    return min(int(consumer["idle"]) for consumer in consumers)
-
-
-async def test_a_woken_task_that_nobody_takes_lets_others_run(contended: Site) -> None:
-    """While the only worker of its size is frozen its reservation lapses after 5 s.
-
-    It keeps its ticket.
-    """
-    site = contended
-    medium = site.worker(size="medium", wait=False, **PRODUCTION)
-    workers(site, 1, slots=2, **PRODUCTION)
-    medium.wait_ready()
-    async with site.app() as app:
-        async with app.hold(lock_of("M a")):
-            untaken = await app.submit(Holding(["M a"]), labels={"size": "medium"})
-            await waits(site, untaken)
-            medium.freeze()
-            await until(lambda: asked_ms_ago(site, "medium") > 2100, "it waits in Redis no more")
-            behind = await app.submit(Holding(["M a"]))
-            await waits(site, behind)
-            released = time.time()
-        (start,) = await site.started(behind)
-        assert site.journal("start", id=untaken) == []
-        async with app.hold(lock_of("M a"), wait=5):  # the one behind may still run
-            younger = await app.submit(Holding(["M a"]))
-            await waits(site, younger)
-            medium.thaw()
-            await parked(site, "M a", 2)
-        await site.all_ended()
-    print(f"\nbehind a woken task that nobody took: ran {start.at - released:.2f} s after release")
-    assert 4.5 <= start.at - released <= 5 + 2
-    assert in_order(site, [untaken, younger]) == [untaken, younger]

@@ -7,7 +7,6 @@ import time
 
 import pytest
 from acceptance.blocking_tasks import Blocks
-from acceptance.probe_tasks import Quick
 from acceptance.site import Site
 from acceptance.test_health import Probed
 from daemons import until, wait_until
@@ -199,16 +198,3 @@ async def test_a_blocked_loop_hides_no_metrics(site: Site) -> None:
         await blocking.result(timeout=30)
         name = 'nonet_event_loop_blocked_total{task="blocking_tasks:Blocks"}'
         await until(lambda: metric(probed, re.escape(name)) == 1, "it is counted")
-
-
-async def test_unknown_classes_are_one_label(site: Site) -> None:
-    """A class that this worker does not know makes no series of its own."""
-    probed = Probed(site, "worker", wait=True)
-    async with site.app() as app:
-        await (await app.submit(Quick(1))).result(timeout=30)
-        site.queue_raw("stranger", b"no envelope")
-        await site.all_ended()
-    text = get(probed.port, "/metrics")[1]
-    started = re.findall(r'nonet_tasks_started_total\{.*task="([^"]*)".* ([1-9])', text)
-    assert sorted(started) == [("probe_tasks:Quick", "1"), ("unknown", "1")]
-    assert "stranger" not in text

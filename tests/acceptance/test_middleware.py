@@ -33,7 +33,6 @@ from pydantic import SecretStr
 from nonet import InvalidArgumentsError, Middleware, Nonet, Size, TaskCancelled, TaskFailed
 from nonet.daemon.service import Stop
 from nonet.messages.message import decode_envelope
-from nonet.stores.queue.records import read_envelopes
 from nonet.telemetry import middleware as failures_of
 
 MODULE = "acceptance.around_tasks"
@@ -78,8 +77,7 @@ def around(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aroun
 
 async def labels_of(app: Nonet, id: str) -> dict[str, Any]:
     """The labels that travel with a task."""
-    (data,) = await read_envelopes(app.broker.client, f"{{{NAMESPACE}}}:", [id])
-    assert data is not None
+    data = await app.broker.client.get(f"{{{NAMESPACE}}}:b:{id}")
     return decode_envelope(data).labels
 
 
@@ -326,10 +324,7 @@ async def test_context_reaches_what_a_task_submits(around: Around) -> None:
         (callback,) = await until(
             lambda: around.lines("ends", by="outer", task="around_tasks:Collect"), "it was called"
         )
-        assert await app.result(callback["id"], timeout=30) == [
-            *("4f1c", 7),
-            *[["4f1c", 7]] * 2,
-        ]
+        assert await app.result(callback["id"], timeout=30) == [*("4f1c", 7), *[["4f1c", 7]] * 2]
     assert "seen request_id=4f1c tenant=7 task_id=" in worker.log
 
 

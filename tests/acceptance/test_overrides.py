@@ -176,9 +176,7 @@ async def test_children_apply_what_their_worker_does_without_saying_so(site: Sit
     assert place.worker.log.count(f"configuration applied version={place.version()}") == 1
 
 
-async def test_an_idle_worker_applies_what_was_published_while_it_was_forgotten(
-    site: Site,
-) -> None:
+async def test_an_idle_worker_applies_what_was_published_while_it_was_forgotten(site: Site) -> None:
     """Redis comes back with another configuration before the worker is registered again."""
     place = Installation(site, OVERRIDE % ("Failing", RETRIES % 1))
     await place.published("")
@@ -194,15 +192,3 @@ async def test_an_idle_worker_applies_what_was_published_while_it_was_forgotten(
         await until(
             lambda: "configuration applied version=another" in place.worker.log, "it is applied"
         )
-
-
-async def test_it_is_kept_through_a_wipe(site: Site) -> None:
-    """With Redis emptied and no leader, workers go on with what they have."""
-    place = Installation(site, OVERRIDE % ("Failing", RETRIES % 2))
-    await place.published("")
-    async with site.app(tasks=(TASKS,)) as app:
-        await place.applied(app)
-        place.scheduler.kill()
-        site.redis.flushall()
-        assert await attempts(app, Failing()) == 3
-        assert place.version() == ""

@@ -8,7 +8,6 @@ import itertools
 import pytest
 from acceptance.reporting_tasks import (
     BlocksChild,
-    FailsOnce,
     Kills,
     Reports,
     ReportsInChild,
@@ -61,18 +60,6 @@ async def test_progress_is_followed_until_the_end(reporting: Site, kind: type[Re
     assert said[0] == (0.25, "begun") or kind in (ReportsInThread, ReportsInChildThread)
     assert said[-1] == (0.5, "with ***")
     assert all((b.at - a.at).total_seconds() > 0.9 for a, b in itertools.pairwise(seen))
-
-
-async def test_the_next_attempt_starts_without_progress(reporting: Site) -> None:
-    """What the failed attempt reported last is gone."""
-    site = reporting
-    site.worker()
-    async with site.app(tasks=TASKS) as app:
-        handle = await app.submit(FailsOnce(gate := site.gate()))
-        await site.started(handle)
-        assert (await app.status(handle)).progress is None
-        site.open(gate)
-        await handle.result(timeout=30)
 
 
 async def test_suspects_report_from_the_child_that_they_share(reporting: Site) -> None:

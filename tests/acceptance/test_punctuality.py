@@ -15,36 +15,6 @@ from daemons import until
 SLOW_CALL_US = 10_000
 
 
-@scales(scaled=(100, 2.0), full=(500, 10.0))
-async def test_delayed_tasks_are_never_early_and_hardly_late(
-    site: Site, scale: tuple[int, float]
-) -> None:
-    """Tasks spread over seconds start when they are due: none before, 99 % within 10 ms."""
-    number, seconds = scale
-    scheduler = site.scheduler(**PRODUCTION)
-    site.worker(**PRODUCTION)
-    await until(lambda: "leading: term=" in scheduler.log, "the scheduler leads")
-    base = datetime.now(UTC) + timedelta(seconds=2)
-    due = [base + timedelta(seconds=seconds * n / number) for n in range(number)]
-    async with site.app() as app:
-        handles = await asyncio.gather(
-            *(app.submit(Quick(n), at_time=moment) for n, moment in enumerate(due))
-        )
-        assert datetime.now(UTC) < base, "the machine was too slow to submit in time"
-        await site.all_ended(PATIENCE)
-    moments = {str(handle): moment.timestamp() for handle, moment in zip(handles, due, strict=True)}
-    lateness = sorted(event.at - moments[event.id] for event in site.journal("start"))
-    assert len(lateness) == number
-    median, high, worst = (lateness[int(number * share)] for share in (0.5, 0.99, 0.999))
-    print(
-        f"\n{number} delayed tasks over {seconds:g} s: started {1000 * lateness[0]:.1f} ms after"
-        f" they were due at least, median {1000 * median:.1f}, p99 {1000 * high:.1f},"
-        f" worst {1000 * worst:.1f}"
-    )
-    assert lateness[0] >= 0, "a task ran early"
-    assert median < 0.1  # of an idle machine: 0.01 at p99
-
-
 @scales(scaled=2_000, full=100_000)
 async def test_a_flood_of_due_tasks_lets_others_through(site: Site, scale: int) -> None:
     """Many tasks due in one second are promoted by bounded calls, and a realtime task starts."""

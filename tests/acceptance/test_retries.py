@@ -5,37 +5,12 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from acceptance.probe_tasks import (
-    CancelsItself,
-    Fails,
-    FailsInspected,
-    Gives,
-    LacksLock,
-    Quick,
-    Raises,
-    RaisesInThread,
-)
+from acceptance.probe_tasks import CancelsItself, Fails, FailsInspected, Gives, LacksLock, Quick
 from acceptance.raising_tasks import ALL, PLACES, InExecute, InResult
 from acceptance.site import Site
 from daemons import until
 
 from nonet import ResultUnavailable, TaskFailed
-
-# What is raised → the type under which it is kept. A generator or a future turns a few of them
-# into another one; that is Python's doing (PEP 479) and happens before the framework sees it.
-ZOO = {
-    "SystemExit": "SystemExit",
-    "KeyboardInterrupt": "KeyboardInterrupt",
-    "CancelledError": "CancelledError",
-    "GeneratorExit": "GeneratorExit",
-    "RecursionError": "RecursionError",
-    "StopIteration": "RuntimeError",
-    "StopAsyncIteration": "StopAsyncIteration",
-    "Unprintable": "Unprintable",
-    "BaseExceptionGroup": "BaseExceptionGroup",
-    "UnicodeError": "ValueError",
-    "TimeoutError": "TimeoutError",
-}
 
 
 async def test_max_retries_means_retries(site: Site) -> None:
@@ -94,25 +69,6 @@ async def test_lack_of_a_lock_is_no_attempt(site: Site) -> None:
             site.hurry(handle)
         assert await handle.result(timeout=10) == 1
     assert [event.attempt for event in site.journal("start")] == [1, 1, 1]
-
-
-@pytest.mark.parametrize("kind", [Raises, RaisesInThread])
-async def test_any_exception_is_a_failed_attempt(
-    site: Site, kind: type[Raises | RaisesInThread]
-) -> None:
-    """Whatever a task raises is its own failure, kept by its type; the next task runs."""
-    worker = site.worker()
-    async with site.app() as app:
-        handles = {name: await app.submit(kind(name)) for name in ZOO}
-        found = {}
-        for name, handle in handles.items():
-            with pytest.raises(TaskFailed) as raised:
-                await handle.result(timeout=10)
-            found[name] = raised.value.error_type
-        assert await (await app.submit(Quick(5))).result(timeout=10) == 5
-    assert found == ZOO
-    assert worker.alive
-    assert {event.pid for event in site.journal()} == {worker.pid}
 
 
 async def test_own_cancellation_is_a_failed_attempt(site: Site) -> None:

@@ -3,14 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from acceptance.saving_tasks import (
-    Counting,
-    CountingInThread,
-    Greedy,
-    Mistaken,
-    Parent,
-    TooMuch,
-)
+from acceptance.saving_tasks import Counting, CountingInThread, Greedy, Mistaken, Parent, TooMuch
 from acceptance.site import PROBES, Site
 from daemons import until
 from servers import RedisServer

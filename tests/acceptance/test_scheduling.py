@@ -14,48 +14,6 @@ PERIODIC = f"{PROBES},acceptance.periodic_tasks"
 FIRED = re.compile(r"occurrence FIRED: entry=(\S*Tick\S*) at=(\S+)")
 
 
-async def test_occurrences_survive_their_leader(site: Site) -> None:
-    """A leader killed amid a grid of one second: each occurrence once, on the same grid."""
-    site.worker(NONET_TASKS=PERIODIC)
-    first = site.scheduler(NONET_TASKS=PERIODIC)
-    await until(lambda: _fired(first), "the first scheduler has fired")
-    second = site.scheduler(NONET_TASKS=PERIODIC)
-    await until(lambda: len(_fired(first)) >= 3, "the first scheduler has fired three times")
-    first.kill()
-    await until(lambda: len(_fired(second)) >= 3, "the standby has fired three times")
-    second.terminate()
-    assert second.wait() == 0
-    fired = [*_fired(first), *_fired(second)]
-    await site.all_ended()
-    instants = sorted(fired)
-    assert len(set(instants)) == len(instants), "an occurrence was fired twice"
-    steps = {later - earlier for earlier, later in pairwise(instants)}
-    assert steps == {timedelta(seconds=1)}, "the grid has shifted, or an occurrence is missing"
-    ids = [event.id for event in site.journal("start", task="Tick")]
-    assert len(ids) == len(set(ids)) == len(instants)
-
-
-async def test_frozen_leader_does_not_fire(site: Site) -> None:
-    """A leader frozen past its lease fires nothing when it wakes beside its successor."""
-    site.worker(NONET_TASKS=PERIODIC)
-    frozen = site.scheduler(NONET_TASKS=PERIODIC)
-    await until(lambda: _fired(frozen), "the first scheduler has fired")
-    frozen.freeze()
-    other = site.scheduler(NONET_TASKS=PERIODIC)
-    await until(lambda: len(_fired(other)) >= 2, "the standby has fired twice")
-    frozen.thaw()
-    await until(lambda: len(_fired(other)) >= 4, "the new leader goes on")
-    instants = [*_fired(frozen), *_fired(other)]
-    assert len(set(instants)) == len(instants)
-    term = site.redis.hget(site.key("leader"), "term")
-    assert f"leading: term={term}" in other.log
-    for scheduler in (frozen, other):
-        scheduler.kill()
-    await site.all_ended()
-    ids = [event.id for event in site.journal("start", task="Tick")]
-    assert len(ids) == len(set(ids))
-
-
 async def test_frozen_leader_does_not_lead_on_after_a_loss_of_data(site: Site) -> None:
     """Its memory is old: its successor, which fired since, goes first and repeats nothing."""
     site.worker(NONET_TASKS=PERIODIC)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import random
-import time
 from collections import Counter
 from dataclasses import dataclass
 
@@ -29,37 +26,6 @@ async def fair(site: Site) -> Daemon:
 async def submit(app: Nonet, tenant: str, number: int, **options: object) -> list[str]:
     tasks = [Mine(tenant, **options) for _ in range(number)]
     return await submit_all(app, tasks, labels={"tenant": tenant})
-
-
-@dataclass(frozen=True)
-class Backlog:
-    tasks: int
-    asked: int
-    bound: float
-
-
-@scales(Backlog(2000, 20, 2.0), Backlog(100_000, 300, 0.05))
-async def test_nobody_waits_for_the_backlog_of_another(site: Site, scale: Backlog) -> None:
-    """With one slot, a task of the other tenant begins within two task lengths and a moment."""
-    length, waits = 0.01, []
-    await fair(site)
-    async with site.app() as app:
-        await app.client.live_config.refresh()
-        await submit(app, "b", scale.tasks, seconds=length)
-        site.worker("--concurrency", "1")
-        await site.until_event("begun", times=10)
-        for _ in range(scale.asked):
-            sent = time.time()
-            (id,) = await submit(app, "c", 1, seconds=length)
-            (event,) = await site.until_event("begun", id=id)
-            waits.append(event.at - sent)
-            await asyncio.sleep(random.uniform(0, 0.05))
-    waits.sort()
-    p99 = waits[int(len(waits) * 0.99)]
-    middle = waits[len(waits) // 2]
-    print(f"\nbehind {scale.tasks} of another: {1000 * middle:.1f} ms, p99 {1000 * p99:.1f} ms")
-    assert p99 <= 2 * length + scale.bound
-    site.redis.flushdb()
 
 
 @dataclass(frozen=True)

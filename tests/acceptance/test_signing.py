@@ -11,7 +11,8 @@ from acceptance.site import Site
 from daemons import until
 
 from nonet import Nonet, TaskFailed
-from nonet.messages.message import VERSION, Envelope, encode
+from nonet.messages.formats import FORMAT
+from nonet.messages.message import Envelope, encode
 from nonet.tasks.task import Options
 
 KEYS = {id: f"{id}:" + base64.b64encode(id.encode() * 16).decode() for id in ("new", "old", "evil")}
@@ -43,7 +44,7 @@ async def test_a_worker_with_keys_executes_only_what_they_sign(site: Site) -> No
         await refused(site, made, await made.submit(Quick(1)), "does not fit")
     async with site.app() as made:
         await refused(site, made, await made.submit(Quick(1)), "not signed")
-        site.queue_raw("raw", encode(Envelope(VERSION, "raw", "probe_tasks:Quick", {}, {}, 0.0)))
+        site.queue_raw("raw", encode(Envelope(FORMAT, "raw", "probe_tasks:Quick", {}, {}, 0.0)))
         await refused(site, made, "raw", "not signed")
     async with app(site, "new") as made:
         site.queue_raw(
@@ -80,10 +81,10 @@ async def test_an_unsigned_dying_task_is_not_written_to_sql(site: Site) -> None:
     """What a stranger wrote ends in the quarantine also where only its burial is left."""
     site.worker(NONET_SIGNING_KEYS=KEYS["new"])
     async with app(site, "new") as made:
-        data = encode(Envelope(VERSION, "raw", "probe_tasks:Buried", {}, {}, 0.0))
+        data = encode(Envelope(FORMAT, "raw", "probe_tasks:Buried", {}, {}, 0.0))
         site.queue_raw("raw", data)
         await refused(site, made, "raw", "not signed")
-        dying = encode(Envelope(VERSION, "dying", "probe_tasks:Buried", {}, {}, 0.0))
+        dying = encode(Envelope(FORMAT, "dying", "probe_tasks:Buried", {}, {}, 0.0))
         site.queue_raw("dying", dying, state="dying")
         await refused(site, made, "dying", "not signed")
         assert await (await made.dead_letters()).list() == []

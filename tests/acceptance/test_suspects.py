@@ -10,13 +10,7 @@ from dataclasses import dataclass
 import pytest
 from acceptance.contention import scales
 from acceptance.site import Site, result_states, submit_all
-from acceptance.suspect_tasks import (
-    Dies,
-    KillsItsWorker,
-    Ordinary,
-    Waits,
-    WaitsInThread,
-)
+from acceptance.suspect_tasks import Dies, KillsItsWorker, Ordinary, Waits, WaitsInThread
 from daemons import Daemon, until
 
 from nonet import BaseTask, Nonet

@@ -13,16 +13,15 @@ from typing import Any
 
 import httpx
 from acceptance.site import Site, submit_all
-from acceptance.tenant_tasks import Burns, Works
+from acceptance.tenant_tasks import Works
 from acceptance.test_health import Probed
 from daemons import WAIT_SECONDS, until
 from metrics_names import get
 from prometheus_client.parser import text_string_to_metric_families as parse
-from web.conftest import principal
+from web.conftest import Fixed, principal
 
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
-from nonet.web.access.access import Fixed
 from nonet.web.app import create_app
 
 CONFIG = "vos: [cms, idle]\nfairness: {by: vo, weights: {lhcb: 3}}\n"
@@ -148,26 +147,3 @@ async def test_all_views_of_tenants_agree(site: Site) -> None:
     await until(told, "the metrics say the same")
     site.open(second)
     await site.all_ended()
-
-
-async def test_child_processes_tell_what_a_tenant_uses(site: Site) -> None:
-    """CPU time and memory are of the tenant that the record has; without a child, not known."""
-    await fair(site)
-    gate = site.gate()
-    site.open(gate)
-    async with site.app() as app:
-        await app.client.live_config.refresh()
-        await submit_all(app, [Burns()])
-        await submit(app, "lhcb", gate, 1)
-        site.worker("--concurrency", "1")
-        await site.all_ended()
-
-        async def both() -> dict[str, Any]:
-            found = json.loads(await shown(site, "--json", "--since", "2h"))["items"]
-            ended = {item["name"]: item for item in found if item["ended"]}
-            return ended if ended.keys() == {"cms", "lhcb"} else {}
-
-        found = await eventually(both)
-    assert found["cms"]["cpu_seconds"] > 0
-    assert found["cms"]["memory_byte_seconds"] > 2**20
-    assert found["lhcb"]["cpu_seconds"] is found["lhcb"]["memory_byte_seconds"] is None

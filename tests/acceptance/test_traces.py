@@ -34,7 +34,6 @@ from nonet import InvalidArgumentsError, Nonet, Size, TaskFailed
 from nonet.base.errors import ServerUnreachableError
 from nonet.daemon.service import Stop
 from nonet.messages.message import decode_envelope
-from nonet.stores.queue.records import read_envelopes
 from nonet.telemetry import tracing
 
 MODULE = "acceptance.traced_tasks"
@@ -140,12 +139,10 @@ async def test_failures_show_their_error_and_no_secret(site: Site, spans: Spans)
     assert first.links[0].context == second.links[0].context
 
 
-@pytest.mark.parametrize(("entries", "length"), [(32, 200), (32, 100), (3, 100)])
-async def test_what_vendors_add_to_a_trace_is_cut(
-    site: Site, spans: Spans, entries: int, length: int
-) -> None:
-    """A long tracestate is shortened by whole entries: messages stay small, the link is kept."""
-    here = TraceState([(f"vendor{number}", "v" * length) for number in range(entries)])
+@pytest.mark.parametrize("entries", [1, 9])
+async def test_a_long_tracestate_is_left_out(site: Site, spans: Spans, entries: int) -> None:
+    """Messages stay small, and the link is kept."""
+    here = TraceState([(f"vendor{number}", "v" * 200) for number in range(entries)])
     above = SpanContext(0x1234, 0x56, True, TraceFlags(TraceFlags.SAMPLED), here)
     async with working(site) as app:
         token = context.attach(trace.set_span_in_context(NonRecordingSpan(above)))
@@ -157,9 +154,8 @@ async def test_what_vendors_add_to_a_trace_is_cut(
         await handle.result(timeout=30)
         await until(lambda: len(spans()) == 2, "both have ended")
     parent, _, state = carried.partition("\n")
-    assert parent.split("-")[1] == f"{0x1234:032x}" and len(state) <= 512
-    assert here.to_header().startswith(state) and (length > 128) == (state == "")
-    assert not state or len(state.split(",")[-1].partition("=")[2]) == length
+    assert parent.split("-")[1] == f"{0x1234:032x}"
+    assert state == (here.to_header() if entries == 1 else "")
     sent, processed = spans()
     assert [link.context.span_id for link in processed.links] == [sent.context.span_id]
 
@@ -215,8 +211,7 @@ async def test_without_a_tracer_nothing_travels(site: Site) -> None:
     """Nobody collects spans here, so that an envelope carries none."""
     async with site.app(tasks=(MODULE,)) as app:
         handle = await app.submit(Step(1))
-        (data,) = await read_envelopes(app.broker.client, site.key(""), [handle])
-        assert data is not None
+        data = await app.broker.client.get(site.key(f"b:{handle}"))
         assert decode_envelope(data).trace == ""
         await handle.cancel()
 
@@ -344,7 +339,7 @@ async def test_a_silent_collector_holds_up_nobody(site: Site) -> None:
     ("variables", "said"),
     [
         ({"OTEL_TRACES_EXPORTER": "pigeon"}, "'pigeon' is not installed; install nonet[otel]"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, "spans were not exported"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, "export of spans failed"),
     ],
 )
 async def test_an_exporter_that_fails_says_so_once(

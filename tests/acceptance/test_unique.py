@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from acceptance.site import Site
-from acceptance.unique_tasks import Brief, Latest, Refresh
+from acceptance.unique_tasks import Brief, Refresh
 from daemons import until
 
-from nonet import InvalidArgumentsError, TaskCancelled, Unique, spawn_with_callback
+from nonet import InvalidArgumentsError, Unique, spawn_with_callback
 
 TASKS = "acceptance.unique_tasks"
 SUBMIT = """
@@ -74,41 +74,6 @@ async def test_a_repeat_awaits_the_same_result(unique_site: Site) -> None:
         assert await again.result(timeout=30) == await first.result(timeout=30) == first
         assert (await Refresh(gate, "CERN").schedule()).created
     await site.all_ended()
-
-
-async def test_only_the_latest_counts(unique_site: Site) -> None:
-    """One runs, the newest waits behind it; those between are cancelled and name the newer one."""
-    site, gate = unique_site, unique_site.gate()
-    site.worker()
-    async with site.app():
-        first = await Latest(gate, 1).schedule()
-        await site.started(first)
-        middle = await Latest(gate, 2).schedule()
-        last = await Latest(gate, 3).schedule()
-        with pytest.raises(TaskCancelled, match=f"replaced by {last}"):
-            await middle.result(timeout=30)
-        await until(lambda: site.parked(last), "the newest waits for the one that runs")
-        assert len(site.journal("start")) == 1
-        site.open(gate)
-        assert await first.result(timeout=30) == 1
-        assert await last.result(timeout=30) == 3
-    assert [event.details["version"] for event in site.journal("start")] == [1, 3]
-    await site.all_ended()
-
-
-async def test_by_default_class_and_arguments_are_the_key(unique_site: Site) -> None:
-    """Given at the submission: equal arguments are the same task, others and other classes not."""
-    async with unique_site.app() as app:
-        unique = Unique.until_start()
-        tasks = [Brief(1), Brief(1), Brief(1, seconds=0.2), Brief(2)]
-        briefs = [await task.schedule(unique=unique) for task in tasks]
-        briefs.append(await Brief(1).schedule())
-        first, again, equal, other, common = briefs
-        assert first == again == equal
-        assert len({first, other, common}) == 3
-        refreshes = [await Refresh("", "CERN").schedule(unique=None) for _ in range(2)]
-        assert refreshes[0] != refreshes[1]
-        await app.client.cancel([str(item) for item in [*refreshes, *briefs]])
 
 
 async def test_what_is_no_unique_is_told(unique_site: Site) -> None:

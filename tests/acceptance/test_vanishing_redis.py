@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from datetime import UTC, datetime, timedelta
 
 from acceptance.probe_tasks import Alone, Gated, GatedMutex, Quick
 from acceptance.site import PROBES, Site
@@ -12,23 +11,6 @@ from daemons import Daemon, until
 from metrics_names import get
 from ports import free_port
 from servers import RedisServer
-
-
-async def test_flush_while_idle(site: Site) -> None:
-    """After a FLUSHALL the same processes go on: the next task runs, a delayed one too."""
-    worker, scheduler = site.worker(), site.scheduler()
-    async with site.app() as app:
-        await (await app.submit(Quick())).result(timeout=10)
-        site.redis.flushall()
-        assert await (await app.submit(Quick(1))).result(timeout=10) == 1
-        at = datetime.now(UTC) + timedelta(seconds=0.3)
-        delayed = await app.submit(Quick(2), at_time=at)
-        assert await delayed.result(timeout=10) == 2
-    await until(
-        lambda: site.redis.zscore(site.key("workers"), worker.incarnation),
-        "the worker is registered again",
-    )
-    assert worker.alive and scheduler.alive
 
 
 async def test_flush_while_running(site: Site) -> None:

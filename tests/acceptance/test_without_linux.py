@@ -10,8 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from acceptance import isolated_tasks as tasks
-from acceptance import test_isolation as forked
+from acceptance import isolated_tasks as tasks, test_isolation as forked
 from acceptance.site import Site
 from daemons import lives, until
 

@@ -6,17 +6,15 @@ import asyncio
 import json
 import os
 import re
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from acceptance.blocking_tasks import Blocks, Short
+from acceptance.blocking_tasks import Blocks
 from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import PROBES, Site
 from daemons import until
-from servers import RedisServer
 
 from nonet import Nonet, Size
 from nonet.daemon.service import Stop
@@ -80,17 +78,6 @@ async def test_a_task_that_blocks_the_loop_is_named(site: Site) -> None:
     assert int(counted["loop:blocked"]) >= 1
 
 
-async def test_many_short_tasks_block_nothing(site: Site) -> None:
-    """A busy loop is late for all of them, and none of them is to blame."""
-    site.settings["NONET_TASKS"] = BLOCKING
-    worker = site.worker()
-    async with site.app() as app:
-        await app.submit_many([Short(n) for n in range(300)])
-        await site.all_ended()
-    assert "Short" not in worker.log
-    assert "blocked:blocking_tasks:Short" not in site.redis.hgetall(site.key("counters"))
-
-
 # --- its own beat ---------------------------------------------------------------------------------
 
 
@@ -124,43 +111,6 @@ async def test_who_cannot_renew_its_registration_stops(site: Site) -> None:
         await site.all_ended()
 
 
-async def test_who_was_frozen_goes_on_when_it_is_heard_of_again(
-    own_server: RedisServer, own_site: Site
-) -> None:
-    """A Redis that is silent for longer than a registration lasts costs attempts, no worker."""
-    site = own_site
-    site.settings |= {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30"}
-    worker = site.worker()
-    async with site.app() as app:
-        running = await app.submit(Gated(site.gate()))
-        await site.started(running)
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
-            await site.until_event("cancelled", id=running)
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
-        assert await (await app.submit(Quick(2))).result(timeout=30) == 2
-        await site.started(running, 2)
-    assert worker.alive
-
-
-async def test_who_stops_is_not_registered_any_more(site: Site) -> None:
-    """While it drains it says so; afterwards nothing of it is left."""
-    worker = site.worker()
-    gate = site.gate()
-    async with site.app() as app:
-        running = await app.submit(Gated(gate))
-        await site.started(running)
-        worker.terminate()
-        await until(lambda: off(site, worker.incarnation) == "it drains", "it says so")
-        (found,) = await app.client.results.workers()
-        assert (found.state, found.running) == ("draining", 1)
-        site.open(gate)
-        assert worker.wait() == 0
-        assert await app.client.results.workers() == []
-    assert said(site, worker.incarnation) == {}
-
-
 async def test_a_worker_drains_on_an_order_through_redis(site: Site) -> None:
     """It lets its tasks end, ends with 0, and takes nothing meanwhile; repeating it is safe."""
     worker, other = site.worker(), site.worker("--concurrency", "7")
@@ -187,19 +137,6 @@ async def test_a_worker_drains_on_an_order_through_redis(site: Site) -> None:
         kinds = [event.kind for event in await app.stores.events.last(10)]
         assert kinds.count("workers-drained") == 2
     assert said(site, worker.incarnation) == {}
-
-
-async def test_a_lost_worker_is_cleaned_up_within_a_lease_and_a_sweep(site: Site) -> None:
-    """By a worker of another size, and by the scheduler alone."""
-    for helper in (lambda: site.worker(size="large"), site.scheduler):
-        lost = site.worker()
-        await until(lambda: lost.incarnation in idle(site), "it is idle")  # noqa: B023
-        lost.kill()
-        helping = helper()
-        await until(lambda: said(site, lost.incarnation) == {}, "it is forgotten")  # noqa: B023
-        assert site.redis.zscore(site.key("workers"), lost.incarnation) is None
-        helping.terminate()
-        helping.wait()
 
 
 # --- veto -----------------------------------------------------------------------------------------

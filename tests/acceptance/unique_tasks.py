@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from acceptance.probe_tasks import note, passed
 
-from nonet import BaseTask, ExponentialBackoff, MutexLock, Size, Unique, context
+from nonet import BaseTask, Size, Unique, context
 
 
 @dataclass
@@ -24,30 +24,6 @@ class Refresh(BaseTask):
         await passed(self.gate)
         note("end")
         return context().id
-
-
-@dataclass
-class Latest(BaseTask):
-    """Of one dataset only the newest version matters; under locks of its own, too."""
-
-    gate: str
-    version: int
-    size = Size.SMALL
-    unique = Unique.keep_latest()
-    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=5)
-
-    def unique_key(self) -> str:
-        return "dataset"
-
-    @property
-    def execution_locks(self) -> list[MutexLock]:
-        return [MutexLock("job", "dataset", self.version)]
-
-    async def execute(self) -> int:
-        note("start", version=self.version)
-        await passed(self.gate)
-        note("end", version=self.version)
-        return self.version
 
 
 @dataclass

@@ -8,15 +8,7 @@ import time
 
 import pytest
 
-from nonet.base.synchronous import (
-    Gate,
-    TimeIsOver,
-    complete,
-    is_sync,
-    seconds_left,
-    sleep,
-    timeout,
-)
+from nonet.base.synchronous import Gate, TimeIsOver, complete, is_sync, seconds_left, sleep, timeout
 
 
 async def tell() -> bool:

@@ -374,7 +374,7 @@ async def _awaited(costs: Awaitable[Costs]) -> Costs:
 
 SLACKS = {
     # How many tasks are woken, fetched and settled at a time depends on how busy the machine is.
-    "drain with a contended mutex": {"scripts": 0.2, "trips": 0.2, "commands": 6.0},
+    "drain with a contended mutex": {"scripts": 0.2, "trips": 0.2, "commands": 6.0}
 }
 
 

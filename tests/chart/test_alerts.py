@@ -139,10 +139,7 @@ CASES = [
         nonet_tasks_finished_total{pod="r",task="a:T",size="large",outcome="done"} 5 6""",
         size="small",
     ),
-    quiet(
-        "NonetNothingEnds",
-        'nonet_stream_in_flight{pod="p",priority="normal",size="small"} 0',
-    ),
+    quiet("NonetNothingEnds", 'nonet_stream_in_flight{pod="p",priority="normal",size="small"} 0'),
     there("NonetDelayedOverdue", 'nonet_delayed_overdue_tasks{pod="p"} 1'),
     quiet("NonetDelayedOverdue", 'nonet_delayed_overdue_tasks{pod="p"} 0'),
     there(

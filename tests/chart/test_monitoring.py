@@ -114,7 +114,7 @@ def test_what_is_asked_for_is_exported(monitored: Rendered) -> None:
 
 def test_labels_that_are_asked_for_exist(monitored: Rendered) -> None:
     """What a series is selected by is a label of that metric, or one that the scrape adds."""
-    # The last one is of daemons that serve several namespaces.
+    # The last one is there if there are several namespaces.
     scraped = {"namespace", "nonet_release", "pod", "nonet_namespace"}
     for expression in _asked(monitored):
         for name, matchers in re.findall(r"\b(nonet_[a-z_]+)\{([^}]*)\}", expression):

@@ -56,7 +56,7 @@ def test_each_secret_that_is_seen_is_read(rendered: Rendered) -> None:
     """The file of each secret is named by a setting, and each such setting names a file."""
     for name, pod in rendered.pods():
         for container in pod["spec"]["containers"]:
-            if not container["command"][0].startswith("task-"):
+            if "args" not in container:
                 continue
             named = {
                 value
@@ -178,10 +178,7 @@ def test_the_bundled_redis_has_a_password(charts: Charts) -> None:
 def test_the_password_survives_an_upgrade(charts: Charts) -> None:
     """Where there is a secret already, its password stays."""
     old = charts.render(_BUNDLED).named("Secret", "-redis")
-    owner = {
-        "meta.helm.sh/release-name": RELEASE,
-        "meta.helm.sh/release-namespace": NAMESPACE,
-    }
+    owner = {"meta.helm.sh/release-name": RELEASE, "meta.helm.sh/release-namespace": NAMESPACE}
     old = {**old, "metadata": {**old["metadata"], "annotations": owner}}
     path = f"api/v1/namespaces/{NAMESPACE}/secrets/prod-nonet-redis"
     new = charts.render(_BUNDLED, {path: old}).named("Secret", "-redis")
@@ -292,16 +289,24 @@ def test_the_dashboard_is_at_its_address(charts: Charts) -> None:
     assert not charts.render(_REDIS).of_kind("Ingress")
 
 
-def test_every_daemon_serves_the_namespaces(charts: Charts) -> None:
-    """Workers, scheduler and dashboard get the list; without one, none gets the setting."""
+def test_each_namespace_has_its_own_daemons(charts: Charts) -> None:
+    """Workers and schedulers of each; one dashboard shows all."""
     web = {"web": {"enabled": True, "users": {"name": "u"}, "url": "https://jobs.example.org"}}
-    for given, wanted in ((["main", "a"], "main,a"), ([], None)):
-        rendered = charts.render({**_REDIS, **web, "namespaces": given})
-        found = {
-            name: environment(container).get("NONET_NAMESPACES")
-            for name, pod in rendered.pods()
-            for container in pod["spec"]["containers"]
-            if container["command"][0].startswith("task-")
-        }
-        assert len(found) >= 4
-        assert set(found.values()) == {wanted}
+    workers = {"workers": {"small": {"autoscaling": {"type": "keda"}}}}
+    rendered = charts.render({**_REDIS, **web, **workers, "namespaces": ["main", "a"]})
+    found = {
+        name: (environment(container)["NONET_NAMESPACE"], pod["metadata"]["labels"])
+        for name, pod in rendered.pods(hooks=False)
+        for container in pod["spec"]["containers"]
+    }
+    for kind in ("worker-small", "worker-medium", "worker-large", "scheduler"):
+        for namespace in ("main", "a"):
+            own, labels = found[f"prod-nonet-{kind}-{namespace}"]
+            assert own == labels["nonet/namespace"] == namespace
+            selector = rendered.named("Deployment", f"-{kind}-{namespace}")["spec"]["selector"]
+            assert selector["matchLabels"]["nonet/namespace"] == namespace
+    assert found["prod-nonet-web"][0] == "main" and len(found) == 9
+    (container,) = rendered.named("Deployment", "-web")["spec"]["template"]["spec"]["containers"]
+    assert environment(container)["NONET_WEB_NAMESPACES"] == "a"
+    (trigger,) = rendered.named("ScaledObject", "-worker-small-a")["spec"]["triggers"]
+    assert "//prod-nonet-scheduler-a." in trigger["metadata"]["url"]

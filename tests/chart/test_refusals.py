@@ -98,10 +98,7 @@ def test_the_schema_refuses(charts: Charts, values: Object, words: list[str]) ->
             "LOCK_TTL (30 s) must be shorter than LEASE (20 s)",
         ),
         (
-            {
-                **_REDIS,
-                "workers": {"small": {"settings": {"LOCK_TTL": 60}}},
-            },
+            {**_REDIS, "workers": {"small": {"settings": {"LOCK_TTL": 60}}}},
             "workers.small: LOCK_TTL (60 s) must be shorter than LEASE (45 s)",
         ),
     ],

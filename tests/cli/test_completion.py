@@ -79,10 +79,7 @@ async def test_schedule_entries_come_from_redis(task_run: TaskRun) -> None:
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 async def test_other_shells_complete(task_run: TaskRun, shell: str) -> None:
     """They pass the line, and take the help of a command too."""
-    asked = {
-        "_TASK_RUN_COMPLETE": f"complete_{shell}",
-        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
-    }
+    asked = {"_TASK_RUN_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     ended = await task_run(**asked, _TYPER_COMPLETE_ARGS="task-run submit errands:Desc")
     assert (ended.code, ended.err) == (0, "") and "Describe" in ended.out
     ended = await task_run(**asked, _TYPER_COMPLETE_ARGS="task-run sub")

@@ -52,11 +52,5 @@ def test_a_worker_that_cannot_apply_the_newest_says_why() -> None:
     found = status(published(), LEADER, [worker("old", problem="too old")], NOW)
     assert found["leader"] == "1@host"
     assert found["workers"] == [
-        {
-            "worker": "2@host",
-            "size": "small",
-            "config": "old",
-            "behind": True,
-            "problem": "too old",
-        }
+        {"worker": "2@host", "size": "small", "config": "old", "behind": True, "problem": "too old"}
     ]

@@ -92,10 +92,3 @@ async def test_explain_queues_and_doctor(task_run: TaskRun) -> None:
         assert (await task_run("doctor", "--wait", "0")).code == 0
         await task_run("resume", "--stream", "normal:small", "--task", "Add")
         assert await handle.result(timeout=20) == 1
-
-
-async def test_redis_away(task_run: TaskRun) -> None:
-    """Exit code 3, and nothing is said to be done."""
-    for command in (["pause", "--all"], ["resume", "--all"], ["paused"], ["delayed", "list"]):
-        ended = await task_run(*command, NONET_REDIS_URL="redis://127.0.0.1:1")
-        assert (ended.code, ended.out) == (3, "")

@@ -172,12 +172,6 @@ async def test_following_survives_redis(own_run: TaskRun, own_redis: RedisServer
     assert await follower.end(signal.SIGINT) == 0
 
 
-async def test_without_redis_there_is_nothing_to_follow(task_run: TaskRun) -> None:
-    """At the beginning Redis must answer, as for every command."""
-    ended = await task_run("events", "--follow", NONET_REDIS_URL="redis://127.0.0.1:1")
-    assert ended.code == 3 and len(ended.err.splitlines()) == 1
-
-
 @pytest.fixture
 async def broker(redis_url: str) -> AsyncIterator[Broker]:
     opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)

@@ -174,7 +174,4 @@ async def test_what_is_not_registered_here_is_a_warning(task_run: TaskRun) -> No
     assert ended.code == 0 and "warning: tasks module 'no.such' cannot be imported" in ended.err
     ended = await task_run("limits", "set", "Task", "Add", "--concurrency", 2)
     assert (ended.code, ended.err) == (0, "concurrency task Add: 2\n")
-    assert set(task_run.redis.hgetall("{cli}:limits")) == {
-        "C||task|Ad|",
-        "C||task|Add|",
-    }
+    assert set(task_run.redis.hgetall("{cli}:limits")) == {"C||task|Ad|", "C||task|Add|"}

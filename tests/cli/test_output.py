@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from cli.terminal import TaskRun
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from pydantic import BaseModel, SecretStr
 
 from nonet.cli import output

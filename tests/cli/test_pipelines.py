@@ -82,14 +82,7 @@ async def test_list_and_show(pipelines: Run, reports: PipelineReports) -> None:
     assert "rows due     7; longest wait: 10 s" in shown.out
     assert f"waits for    {cause}" in shown.out and "7@host" in shown.out
     assert (await pipelines("show", "volumes", "--json")).json["replicas"] == [
-        {
-            "process": "7@host",
-            "running": 4,
-            "workers": 4,
-            "queued": 1,
-            "rate": 30,
-            "problem": "",
-        }
+        {"process": "7@host", "running": 4, "workers": 4, "queued": 1, "rate": 30, "problem": ""}
     ]
 
 

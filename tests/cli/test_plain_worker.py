@@ -14,7 +14,7 @@ LINES = [
     "--size medium --concurrency 7 --grace 3 --metrics-port 9090",
     "--size small --idle-exit 60.0 --max-lifetime 3600 --fleet-line 5",
 ]
-OF_TYPER = ["", "--help", "--size tiny", "--size small --drain", "--size small --concurrency 0"]
+OF_TYPER = ["", "--help", "--size tiny", "--size small --concurrency 0"]
 OF_TYPER += ["--size small --max 3", "--size small --no-such x", "--size small --tasks --debug"]
 OF_TYPER += ["--size small --size large"]
 

@@ -10,7 +10,7 @@ from cli.terminal import TaskRun
 
 from nonet.base.errors import NotFoundError
 from nonet.cli import progress
-from nonet.cli.batch import Report
+from nonet.cli.batch import Report, one_by_one
 from nonet.cli.progress import Progress
 
 _CLEAR = "\r\x1b[2K"
@@ -75,7 +75,8 @@ async def test_a_batch_counts_its_items(
             raise NotFoundError("it is gone")
         return {"n": row}
 
-    await Report("dead letter", "row", as_json=False, are_named=False).act_on(pages(), act)
+    report = Report("dead letter", "row", as_json=False, are_named=False)
+    await report.follow(one_by_one(act, pages()))
     shown = capsys.readouterr()
     assert "dead letters: 3" in shown.err
     assert f"{_CLEAR}error: dead letter 2: it is gone\n" in shown.err

@@ -13,8 +13,8 @@ from daemons import until
 from nonet import Nonet
 from nonet.messages.documents import encrypted_arguments
 from nonet.messages.encryption import NO_KEY, Cipher
-from nonet.messages.formats import ENCRYPTED_FORMAT, FORMAT
-from nonet.messages.message import VERSION, Envelope, encode
+from nonet.messages.formats import FORMAT
+from nonet.messages.message import Envelope, encode
 from nonet.messages.repetition import repeat_of_entry
 from nonet.stores.namespace.quarantine import Quarantine
 
@@ -24,7 +24,7 @@ OLD = "old:" + base64.b64encode(b"o" * 32).decode()
 
 
 def envelope(id: str, name: str = "errands:Add", **args: object) -> bytes:
-    return encode(Envelope(VERSION, id, name, args, {"run": 7, "api_token": "s3cret-pw"}, 1.5))
+    return encode(Envelope(FORMAT, id, name, args, {"run": 7, "api_token": "s3cret-pw"}, 1.5))
 
 
 def queue(task_run: TaskRun, id: str, data: bytes) -> None:
@@ -79,7 +79,7 @@ async def test_an_encrypted_message_is_shown_and_retried_with_the_key_only(
     """An entry whose key is there is decrypted as a worker would do it."""
     cipher = Cipher({"new": b"n" * 32}, NAMESPACE)
     args = encrypted_arguments({"a": 2, "b": 40}, "locked", cipher)
-    data = encode(Envelope(ENCRYPTED_FORMAT, "locked", "errands:Add", args, {}, 1.5))
+    data = encode(Envelope(FORMAT, "locked", "errands:Add", args, {}, 1.5))
     task_run.environment["NONET_SIGNING_KEYS"] = NEW  # why it is quarantined
     (entry,) = await put_aside(task_run, ("locked", data))
     del task_run.environment["NONET_SIGNING_KEYS"]
@@ -247,11 +247,17 @@ async def test_an_id_of_another_task_is_refused(task_run: TaskRun, is_live: bool
     assert task_run.redis.xlen(key) == 1
 
 
+def kept(id: str, data: bytes) -> dict[str, str | int | bytes]:
+    """The fields of an entry of the quarantine."""
+    about = {"at": 1, "reason": "", "stream": "", "entry": ""}
+    return {**about, "task": id, "size": len(data), "bytes": data}
+
+
 async def test_one_of_all_is_not_told_from_one_of_many(task_run: TaskRun) -> None:
     """The code of `--all` does not depend on how many others were left: 1, not all."""
-    data = encode(Envelope(VERSION, "odd", "errands:Nobody", {}, {}, 1.5))
+    data = encode(Envelope(FORMAT, "odd", "errands:Nobody", {}, {}, 1.5))
     key = f"{{{NAMESPACE}}}:quarantine"
-    entry = task_run.redis.xadd(key, {"task": "odd", "size": len(data), "bytes": data})
+    entry = task_run.redis.xadd(key, kept("odd", data))
     named, every = [await task_run("quarantine", "retry", which) for which in (entry, "--all")]
     assert (named.code, every.code) == (2, 1)
     assert f"entry {entry}: unknown task" in named.err and named.err == every.err
@@ -279,7 +285,7 @@ async def test_sizes_are_those_that_are_listed(task_run: TaskRun) -> None:
 
 async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> None:
     """Each with its reason; it stays where it is, and the others are submitted."""
-    unknown = encode(Envelope(VERSION, "unknown", "errands:Nobody", {}, {}, 1.5))
+    unknown = encode(Envelope(FORMAT, "unknown", "errands:Nobody", {}, {}, 1.5))
     cases = {
         "bytes": (b"\xc1", "begins like a signed message"),
         "swapped": (envelope("other", a=1), "another task, other"),
@@ -306,7 +312,7 @@ async def test_a_retry_refuses_what_can_never_be_a_task(task_run: TaskRun) -> No
         ("newer", newer("newer"), 1, f"by another release (task format {FORMAT + 1}"),
         ("good", envelope("good", a=1), 0, ""),
     ]:
-        entry = task_run.redis.xadd(key, {"task": name, "size": len(data), "bytes": data})
+        entry = task_run.redis.xadd(key, kept(name, data))
         one = await task_run("quarantine", "retry", entry)
         assert (one.code, reason in one.err) == (code, True), one.err
 

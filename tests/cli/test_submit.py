@@ -372,6 +372,12 @@ async def test_a_choice_is_refused_in_plain_words(
         ("queues",),
         ("workers",),
         ("groups",),
+        ("pause", "--all"),
+        ("resume", "--all"),
+        ("paused",),
+        ("delayed", "list"),
+        ("config", "status"),
+        ("events", "--follow"),
     ],
 )
 async def test_unreachable_redis_is_exit_code_3(
@@ -412,12 +418,7 @@ async def test_help_names_every_command(task_run: TaskRun) -> None:
 
 @pytest.mark.parametrize(
     ("script", "arguments"),
-    [
-        ("task-run", ()),
-        ("task-run", ("dlq", "purge")),
-        ("task-worker", ()),
-        ("task-scheduler", ()),
-    ],
+    [("task-run", ()), ("task-run", ("dlq", "purge")), ("task-worker", ()), ("task-scheduler", ())],
 )
 async def test_help_is_plain_text(
     task_run: TaskRun, script: str, arguments: tuple[str, ...]

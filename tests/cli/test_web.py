@@ -13,7 +13,6 @@ from cli.terminal import NAMESPACE, TaskRun
 from ports import free_port
 
 from nonet import Nonet
-from nonet.rules.permissions import Action
 from nonet.stores.sql.audit import AuditEntry
 from nonet.web.access.users import Users
 
@@ -21,7 +20,7 @@ from nonet.web.access.users import Users
 async def test_the_lines_make_a_file(task_run: TaskRun, tmp_path: Path) -> None:
     """The printed lines are those of a user and of tokens; no secret is on stdout."""
     user = await task_run("web", "password", "alice", "--role", "admin", input="correct horse\n")
-    scope = ("--action", "submit", "--action", "cancel", "--task", "reports:*")
+    scope = ("--role", "operator", "--namespace", "a", "--namespace", "b")
     token = await task_run("web", "token", "ci", *scope, "--expires", "90d")
     simple = await task_run("web", "token", "watch")
     assert [item.code for item in (user, token, simple)] == [0, 0, 0], user.err
@@ -35,17 +34,17 @@ async def test_the_lines_make_a_file(task_run: TaskRun, tmp_path: Path) -> None:
     (secret,) = re.findall(r"nonet_[\w-]{43}", token.err)
     assert secret not in token.out and "correct" not in user.out + user.err
     found = users.token(secret)
-    assert found is not None and found.actions == {Action.SUBMIT, Action.CANCEL}
-    assert found.classes == ("reports:*",)
+    assert found is not None and found.role == "operator"
+    assert found.namespaces == ("a", "b")
     assert found.expires is not None and 88 < (found.expires - datetime.now(UTC)).days < 91
 
 
 async def test_wrong_users_are_refused(task_run: TaskRun) -> None:
-    """A short password, a strange name, and a role beside actions, are errors (exit code 2)."""
+    """A short password, a strange name, and an unknown role, are errors (exit code 2)."""
     for arguments, words in (
         (("password", "alice"), "too short"),
         (("password", "alice smith"), "is not a name"),
-        (("token", "ci", "--role", "admin", "--action", "read"), "either --role or --action"),
+        (("token", "ci", "--role", "boss"), "'boss' is not one of"),
     ):
         ended = await task_run("web", *arguments, input="short\n")
         assert ended.code == 2 and words in ended.err, ended.err

@@ -10,12 +10,11 @@ import time
 from dataclasses import dataclass
 
 import pytest
+from clients import client_of
 
 from nonet import BaseTask, Priority, RetryPolicyBase, Size
-from nonet.client.client import Client
 from nonet.client.envelopes import Envelopes
 from nonet.client.live import LiveConfig
-from nonet.config.overrides import Overrides
 from nonet.config.reading import parse_config
 from nonet.messages.signing import Signer
 from nonet.stores.namespace.leadership import Leadership
@@ -82,12 +81,7 @@ LATER = "common: {tasks: {Remove: {priority: background}}}"
     ],
 )
 async def test_a_submission_names_its_tenant(
-    live: LiveConfig,
-    publication: Publication,
-    registry: Registry,
-    term: str,
-    text: str,
-    terms: str,
+    live: LiveConfig, publication: Publication, registry: Registry, term: str, text: str, terms: str
 ) -> None:
     """Fair shares say who is one; without them it is the VO."""
     await live.follow(await publish(publication, term, text))
@@ -191,28 +185,6 @@ async def test_a_document_may_be_anything(
     assert live.problem and len(caplog.records) == 1
 
 
-async def test_an_error_that_nobody_foresaw_changes_nothing(
-    live: LiveConfig,
-    publication: Publication,
-    registry: Registry,
-    term: str,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Also of a check that raises: the process goes on, and does not try each second."""
-
-    def fail(*_: object) -> None:
-        raise SystemExit("odd")
-
-    first = await publish(publication, term, URGENT)
-    await live.follow(first)
-    monkeypatch.setattr(Overrides, "check", fail)
-    for _ in range(3):
-        await live.follow(await publish(publication, term, LATER))
-    assert (live.version, priority(live, registry)) == (first, Priority.REALTIME)
-    assert live.problem == "SystemExit: odd" and len(caplog.records) == 1
-
-
 async def test_only_known_classes_count(
     live: LiveConfig, publication: Publication, registry: Registry, term: str
 ) -> None:
@@ -235,7 +207,7 @@ async def test_submitting_looks_once_a_second(
     broker: Broker, publication: Publication, registry: Registry, term: str
 ) -> None:
     """Many submissions ask once, the first ones wait for the answer, later ones see the change."""
-    client = Client(broker, registry, "test", message_limit=1024)
+    client = client_of(broker, registry)
     await publish(publication, term, URGENT + "\nvo-overrides: {lhcb: {tasks: {Remove: {}}}}")
     before = await broker.client.info("commandstats")
     handles = await asyncio.gather(*(client.submit(Remove()) for _ in range(50)))
@@ -257,7 +229,7 @@ async def test_labels_of_a_submission_count_first(
     broker: Broker, publication: Publication, registry: Registry, term: str
 ) -> None:
     """Label before VO before common before class, for priority and size each."""
-    client = Client(broker, registry, "test", message_limit=1024)
+    client = client_of(broker, registry)
     await publish(
         publication, term, URGENT + "\nvo-overrides: {lhcb: {tasks: {Remove: {size: large}}}}"
     )

@@ -70,41 +70,30 @@ async def refused(awaited: Awaitable[Any], kind: type[Exception], text: str) -> 
         await awaited
 
 
-@pytest.mark.parametrize("given", [UUID(int=7), 3])
-async def test_an_id_that_is_no_text(app: Nonet, given: Any) -> None:
-    """The message names the class and shows how to make one."""
-    await refused(
-        app.submit(Add(1), id=given), InvalidArgumentsError, f"sums:Add: id: {given!r} must be text"
-    )
+LATER = datetime(2099, 1, 1, tzinfo=UTC)
+DELAYS = [-1, math.nan, math.inf, True, "60", timedelta(-1), 4e8]
+SUBMITTED: list[tuple[dict[str, Any], str]] = [
+    *(({"id": given}, f"id: {given!r} must be text") for given in (UUID(int=7), 3)),
+    *(
+        ({"at_time": given}, f"at_time: {given!r} must be a datetime")
+        for given in (3, 0, "2026-07-01", date(2026, 7, 1), timedelta(hours=1))
+    ),
+    *(
+        ({name: datetime(2099, 1, 1)}, f"{name}: {datetime(2099, 1, 1)!r} has no time zone")
+        for name in ("at_time", "start_by")
+    ),
+    *(
+        ({"delay": given}, f"must be seconds or a timedelta from 0 to ten years, not {given!r}")
+        for given in DELAYS
+    ),
+    ({"at_time": LATER, "delay": 60}, "sums:Add: pass at_time or delay, not both"),
+]
 
 
-@pytest.mark.parametrize("given", [3, 0, "2026-07-01", date(2026, 7, 1), timedelta(hours=1)])
-async def test_a_time_that_is_no_instant(app: Nonet, given: Any) -> None:
-    """Numbers, texts, days and spans are none; nothing is taken for now."""
-    text = f"sums:Add: at_time: {given!r} must be a datetime"
-    await refused(app.submit(Add(1), at_time=given), InvalidArgumentsError, text)
-
-
-@pytest.mark.parametrize("option", ["at_time", "start_by"])
-async def test_a_time_without_a_zone(app: Nonet, option: str) -> None:
-    """It could mean local time or UTC: nothing is guessed."""
-    text = f"sums:Add: {option}: datetime.datetime(2099, 1, 1, 0, 0) has no time zone"
-    given: Any = {option: datetime(2099, 1, 1)}
-    await refused(app.submit(Add(1), **given), InvalidArgumentsError, text)
-
-
-@pytest.mark.parametrize("given", [-1, math.nan, math.inf, True, "60", timedelta(-1), 4e8])
-async def test_a_delay_that_is_none(app: Nonet, given: Any) -> None:
-    """It must be a span that ends within ten years, and not in the past."""
-    text = f"sums:Add: delay: must be seconds or a timedelta from 0 to ten years, not {given!r}"
-    await refused(app.submit(Add(1), delay=given), InvalidArgumentsError, text)
-
-
-async def test_a_delay_and_a_time(app: Nonet) -> None:
-    """Only one of them can be meant."""
-    text = "sums:Add: pass at_time or delay, not both"
-    later = datetime.now(UTC) + timedelta(hours=1)
-    await refused(app.submit(Add(1), at_time=later, delay=60), InvalidArgumentsError, text)
+@pytest.mark.parametrize(("options", "text"), SUBMITTED, ids=str)
+async def test_options_of_a_submission(app: Nonet, options: dict[str, Any], text: str) -> None:
+    """Nothing is guessed or taken for now; the message shows what to write."""
+    await refused(app.submit(Add(1), **options), InvalidArgumentsError, text)
 
 
 async def test_an_argument_that_does_not_fit(app: Nonet) -> None:
@@ -130,12 +119,7 @@ GROUPS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] 
         TypeError,
         "on_failure: 'Add' is not a task",
     ),
-    "policy": (
-        ([], Add(1)),
-        {"policy": "any"},
-        ValueError,
-        "'any' must be one of ('all_succ",
-    ),
+    "policy": (([], Add(1)), {"policy": "any"}, ValueError, "'any' must be one of ('all_succ"),
     "no policy": (([], Add(1)), {"policy": None}, ValueError, "policy=None must be one of"),
     "time": (([], Add(1)), {"ttl_seconds": 0}, ValueError, "ttl_seconds=0 must be above 0"),
 }

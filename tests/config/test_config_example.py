@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -55,29 +54,6 @@ def test_lhcb_has_entries_of_its_own_and_others_the_common_one(
         ("gridpp", "default"): CronSchedule("@daily"),
     }
     assert all(entry.task_name == "example_tasks:SubmitPilots" for entry in plan.values())
-
-
-@pytest.mark.parametrize(
-    ("name", "hours"),
-    [
-        ("SubmitPilotsCERN", [*range(2, 24, 2), 0]),
-        ("SubmitPilotsRAL", [6, 12, 18, 0]),
-        ("SubmitPilotsOthers", [0]),
-    ],
-)
-def test_they_fire_at_the_hours_that_are_written_there(
-    config: Config, registry: Registry, name: str, hours: list[int]
-) -> None:
-    """One day of each entry of lhcb, hour by hour, in UTC."""
-    schedule = planned(config, registry)["lhcb", name].schedule
-    found: list[datetime] = []
-    moment = datetime(2025, 3, 29, tzinfo=UTC)
-    for _ in hours:
-        following = schedule.next_occurrence(moment)
-        assert following is not None
-        found.append(moment := following)
-    assert [(item.hour, item.minute) for item in found] == [(hour, 0) for hour in hours]
-    assert found[-1] == datetime(2025, 3, 30, tzinfo=UTC)
 
 
 def test_each_computing_element_belongs_to_one_entry(config: Config, registry: Registry) -> None:

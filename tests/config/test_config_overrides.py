@@ -95,10 +95,7 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        (
-            "priority: high",
-            ".priority: is 'high', but must be realtime, normal or background",
-        ),
+        ("priority: high", ".priority: is 'high', but must be realtime, normal or background"),
         (
             "priority: Realtime",
             ".priority: is 'Realtime', but must be realtime, normal or background. Did you mean"
@@ -114,10 +111,7 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
             " Did you mean retry-policy?",
         ),
         *(
-            (
-                f"{key}: ",
-                f".{key}: has no value: write one, or remove the key",
-            )
+            (f"{key}: ", f".{key}: has no value: write one, or remove the key")
             for key in (
                 "priority",
                 "size",
@@ -152,7 +146,7 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
         ),
         ("dlq-eligible: 'true'", ".dlq-eligible: must be true or false"),
         ("dlq-eligible: 1", ".dlq-eligible: must be true or false"),
-        ("retry-policy: NoRetry", ".retry-policy: must be a mapping: write {class: NoRetry}"),
+        ("retry-policy: NoRetry", ".retry-policy: must be a mapping, lines of 'key: value'"),
         (RETRY % "", ".retry-policy.class: is missing"),
         (RETRY % "class: 5", ".retry-policy.class: must be text, not a number"),
         (
@@ -283,9 +277,7 @@ def test_two_policies_of_one_name_are_refused() -> None:
 
     def defined(qualname: str) -> type[RetryPolicyBase]:
         return type(
-            "TwinPolicy",
-            (RetryPolicyBase,),
-            {"__module__": __name__, "__qualname__": qualname},
+            "TwinPolicy", (RetryPolicyBase,), {"__module__": __name__, "__qualname__": qualname}
         )
 
     kept = [defined("One.TwinPolicy"), defined("Other.TwinPolicy")]
@@ -299,9 +291,7 @@ def test_a_reimported_policy_is_the_newest() -> None:
 
     def defined() -> type[RetryPolicyBase]:
         return type(
-            "AnewPolicy",
-            (RetryPolicyBase,),
-            {"__module__": __name__, "__qualname__": "AnewPolicy"},
+            "AnewPolicy", (RetryPolicyBase,), {"__module__": __name__, "__qualname__": "AnewPolicy"}
         )
 
     old, new = defined(), defined()

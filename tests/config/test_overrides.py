@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 
 from nonet import BaseTask, ExponentialBackoff, Isolation, NoRetry, Priority, RetryPolicyBase, Size
 from nonet.base.errors import ConfigurationError

@@ -174,8 +174,8 @@ def test_the_check_is_silent_about_a_good_project(project: Project) -> None:
         (
             "shop/settings.py",
             '"NAMESPACE"',
-            '"NAMESPACEZ"',
-            "(nonet.E001) setting NONET_NAMESPACEZ",
+            '"NAMESPACES"',
+            "(nonet.E001) setting NONET_NAMESPACES",
         ),
         ("shop/settings.py", '"RESULT_TTL": 60', '"RESULT_TTL": -1', "NONET_RESULT_TTL: must be"),
         (

@@ -1,4 +1,4 @@
-"""The demo as its users run it: with its own server, scheduler and workers."""
+"""The demo as its users run it: with its own server, a scheduler and workers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,7 +51,7 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def nothing_left_running(tmp_path: Path) -> Iterator[None]:
-    """A test that fails leaves no daemons to the next one."""
+    """A test that fails leaves no server to the next one."""
     yield
     for pid in _processes(tmp_path / "state"):
         os.kill(pid, signal.SIGKILL)
@@ -71,7 +70,7 @@ def test_it_agrees_with_sha256sum(tree: Path, tmp_path: Path) -> None:
     assert document["wasted_bytes"] == sum(sizes[group[0]] * (len(group) - 1) for group in groups)
     assert document["dead_letters"] == 0
     assert document["tasks"] == 3 + 3  # batches; and who lists, gathers, reports
-    assert _processes(tmp_path / "state") == {}
+    assert _processes(tmp_path / "state") == set()
     assert list((tmp_path / "state" / "demo").iterdir()) == []
 
 
@@ -162,33 +161,20 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path, kind: str) -> No
 def test_a_signal_stops_everything(tree: Path, tmp_path: Path, number: signal.Signals) -> None:
     """Within seconds nothing is left, and the exit code says that there is no result."""
     with _start(tree, tmp_path / "state") as demo:
-        _wait_for_daemons(tmp_path / "state")
+        _wait(lambda: bool(_processes(tmp_path / "state")))
         demo.send_signal(number)
         out, error = demo.communicate(timeout=8)
     assert (demo.returncode, json.loads(out)["error"]["exit_code"]) == (1, 1)
     assert "stopped by a signal" in error
-    assert _processes(tmp_path / "state") == {}
+    assert _processes(tmp_path / "state") == set()
 
 
-def test_a_killed_demo_leaves_nothing(tree: Path, tmp_path: Path) -> None:
-    """kill -9 of the command takes everything along; the next run removes its directory."""
+def test_a_killed_demo_leaves_no_process(tree: Path, tmp_path: Path) -> None:
+    """kill -9 of the command takes everything along."""
     with _start(tree, tmp_path / "state") as demo:
-        _wait_for_daemons(tmp_path / "state")
+        _wait(lambda: bool(_processes(tmp_path / "state")))
         demo.kill()
-    _wait(lambda: _processes(tmp_path / "state") == {})
-    assert _run(tree, tmp_path / "state").returncode == 0
-    assert list((tmp_path / "state" / "demo").glob("run-*")) == []
-
-
-def test_a_daemon_that_ends_early_is_told(tree: Path, tmp_path: Path) -> None:
-    """The demo fails with the daemon's name, its exit code and the end of its log."""
-    with _start(tree, tmp_path / "state") as demo:
-        worker = _wait_for_daemons(tmp_path / "state")["task-worker --size=large"]
-        os.kill(worker, signal.SIGKILL)
-        _, error = demo.communicate(timeout=20)
-    assert demo.returncode == 1
-    assert "task-worker --size=large ended early, with exit code -9" in error
-    assert _processes(tmp_path / "state") == {}
+    _wait(lambda: _processes(tmp_path / "state") == set())
 
 
 def test_two_demos_do_not_mix(tree: Path, tmp_path: Path) -> None:
@@ -199,23 +185,6 @@ def test_two_demos_do_not_mix(tree: Path, tmp_path: Path) -> None:
     with _start(tree, tmp_path / "state") as first, _start(other, tmp_path / "state") as second:
         documents = [json.loads(demo.communicate(timeout=60)[0]) for demo in (first, second)]
     assert [document["files"] for document in documents] == [261, 1]
-
-
-def test_the_dashboard_is_open_while_work_runs(tmp_path: Path) -> None:
-    """`--web` prints an address that answers, works until a signal, and leaves nothing."""
-    with _start("--web", state=tmp_path / "state", options=()) as demo:
-        assert demo.stderr is not None
-        said = iter(demo.stderr.readline, "")
-        address = next(line for line in said if "http://" in line).split()[-1]
-        assert next(said) == "working until Ctrl-C\n"
-        with urllib.request.urlopen(address, timeout=10) as answer:
-            assert answer.status == 200
-        running = _processes(tmp_path / "state")
-        assert any("task-web" in command for command in running.values())
-        demo.send_signal(signal.SIGINT)
-        assert demo.wait(timeout=30) == 0
-    _wait(lambda: _processes(tmp_path / "state") == {})
-    assert list((tmp_path / "state" / "demo").iterdir()) == []
 
 
 def _run(
@@ -279,21 +248,13 @@ def _give_up_rights() -> None:
                 os._exit(99)
 
 
-def _wait_for_daemons(state: Path) -> dict[str, int]:
-    """Process ids by command line, as soon as the scheduler and all workers are there."""
-    wanted = {f"task-worker --size={size}" for size in ("medium", "large")} | {"task-scheduler"}
-    _wait(lambda: wanted <= set(_processes(state).values()))
-    return {command: pid for pid, command in _processes(state).items()}
-
-
-def _processes(state: Path) -> dict[int, str]:
-    """Command lines of the processes that work in a state directory, without the interpreter."""
-    found = {}
+def _processes(state: Path) -> set[int]:
+    """Processes that work in a state directory, as the server does."""
+    found = set()
     for process in Path("/proc").iterdir():
         try:
             if process.name.isdigit() and os.readlink(process / "cwd").startswith(str(state)):
-                script, *options = (process / "cmdline").read_text().split("\0")[1:-1] or ["?"]
-                found[int(process.name)] = " ".join([os.path.basename(script), *options])
+                found.add(int(process.name))
         except OSError:  # it has just ended
             continue
     return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nonet.dev.log import Lines, MergedLog, rendered
+from nonet.dev.log import MergedLog, rendered
 
 LINE = "2026-11-22T11:35:40.123Z ERROR shop.tasks: no connection task_id=a"
 
@@ -23,13 +23,3 @@ def test_colours_tell_processes_and_levels() -> None:
         "no connection task_id=a"
     )
     assert rendered("web", "printed") == "\x1b[33mweb    |\x1b[0m printed"
-
-
-def test_pieces_become_lines() -> None:
-    """However they are cut, in the middle of a character too; the last one need not end."""
-    lines = Lines()
-    data = "first é\r\n\nthird".encode()
-    found = [line for place in range(len(data)) for line in lines.feed(data[place : place + 1])]
-    assert found == ["first é", ""]
-    assert lines.feed(b"") == ["third"]
-    assert lines.feed(b"") == []

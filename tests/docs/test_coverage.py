@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from typing import Any, Literal, get_args, get_origin
@@ -63,27 +61,6 @@ def told(page: str, title: str = "") -> dict[str, list[str]]:
     names = [codes(row[0])[0] for row in found]
     assert len(names) == len(set(names)), f"{page}: a row is there twice"
     return dict(zip(names, found, strict=True))
-
-
-@pytest.mark.parametrize("name", ["reference", "rest-api"])
-def test_generated_pages_are_current(name: str) -> None:
-    """commands.md has each command with its options as --help has them, rest-api.md each route."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / name), "--check"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("name", ["reference", "rest-api", "chart"])
-def test_what_is_stale_is_made_by_a_target(name: str) -> None:
-    """What a script says to run, runs it, with an interpreter that has what it imports."""
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    (recipe,) = re.findall(r"(?m)^reference: \$\(DEV\).*\n((?:\t.*\n)+)", makefile)
-    assert f"$(BIN)/python scripts/{name}\n" in recipe
-    assert "; run make reference" in (ROOT / "scripts" / name).read_text(encoding="utf-8")
 
 
 def settings() -> dict[str, list[str]]:

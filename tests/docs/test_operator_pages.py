@@ -14,6 +14,7 @@ from nonet.stores.queue import workers
 from nonet.stores.queue.workers import DRAINS
 from nonet.stores.sql.dead_letters import Status
 
+OPERATE = Page.read("how-to/operate.md")
 DEAD_LETTERS = Page.read("how-to/dead-letters.md")
 
 
@@ -37,7 +38,7 @@ def _constants(module: object, call: str) -> set[str]:
 
 def test_each_kind_of_finding_of_the_doctor_has_a_next_step() -> None:
     """Those that it can tell of, and no other."""
-    told = _first_column(Page.read("how-to/check-a-namespace.md"), "| `kind` |")
+    told = _first_column(OPERATE, "| `kind` |")
     kinds = set[str]().union(
         *(_constants(module, "Finding") for module in (diagnosis, servers, doctor))
     )
@@ -57,7 +58,7 @@ def test_each_status_of_a_dead_letter_is_told() -> None:
 
 def test_each_state_of_a_worker_is_told() -> None:
     """With what to do."""
-    told = _first_column(Page.read("how-to/watch-workers.md"), "| `state` | it means |")
+    told = _first_column(OPERATE, "| `state` | it means |")
     # Rest state, a beat that is due, a veto, a drain: all that the rule knows.
     states = {
         workers._state(now, 0, 30, off, running)

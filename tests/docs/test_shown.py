@@ -21,8 +21,7 @@ from example import example_tasks
 from docs import page_tasks
 from nonet.base.errors import ConfigurationError
 from nonet.cli import run as task_run
-from nonet.cli.daemons import scheduler as task_scheduler
-from nonet.cli.daemons import worker as task_worker
+from nonet.cli.daemons import scheduler as task_scheduler, web as task_web, worker as task_worker
 from nonet.config.reading import parse_config
 from nonet.scheduler.configuration.configuration_loop import check
 from nonet.tasks.registry import Registry
@@ -37,9 +36,10 @@ APPS = {
     "task-run": task_run.app,
     "task-worker": task_worker.app,
     "task-scheduler": task_scheduler.app,
+    "task-web": task_web.app,
 }
 # Not the middle of a path, a container's name or a word such as `task-run-…`.
-_COMMAND = re.compile(r"(?<![\w/.:=-])(task-(?:run|worker|scheduler))(?= |$)")
+_COMMAND = re.compile(r"(?<![\w/.:=-])(task-(?:run|worker|scheduler|web))(?= |$)")
 _SHELL = ("sh", "bash", "console")
 # What prose leaves out, or only names: `task-run dlq`, `--size …`, `--port N`.
 _INCOMPLETE = {
@@ -132,6 +132,26 @@ def test_command_lines_are_understood(page: Page) -> None:
 def test_wrong_command_lines_are_seen(line: str) -> None:
     """A name, an option, a value or an argument that there is not, at any depth, is refused."""
     assert refusal(words_of(f"{line}  # and more")) is not None
+
+
+def _commands(command: Any) -> Iterator[Any]:
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from _commands(below)
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_each_command_has_help_and_examples_that_are_understood(name: str) -> None:
+    """The examples are the last paragraph; a group that needs a subcommand may have none."""
+    wrong = []
+    for command in _commands(_command(name)):
+        help, _, examples = command.help.partition("\n\n\b\n")
+        is_group = hasattr(command, "commands") and not command.invoke_without_command
+        assert help and (examples or is_group), command.name
+        lines = [line.partition(" # ")[0] for line in examples.replace("\\\n", " ").splitlines()]
+        found = [line[match.start() :] for line in lines for match in _COMMAND.finditer(line)]
+        wrong += [(line, error) for line in found if (error := refusal(words_of(line)))]
+    assert not wrong
 
 
 def _shown(language: str) -> list[Block]:

@@ -37,11 +37,7 @@ def test_its_code_is_that_of_the_example() -> None:
 @pytest.mark.server
 def test_it_runs_as_the_page_says() -> None:
     """From an empty folder to the thumbnails; nothing runs any more at its end."""
-    instead = {
-        "PATH/TO/CLONE": str(ROOT),
-        "8000": str(_free_port()),
-        "8001": str(_free_port()),
-    }
+    instead = {"PATH/TO/CLONE": str(ROOT), "8000": str(_free_port()), "8001": str(_free_port())}
     page = Page(PAGE.name, PAGE.source)
     for old, new in list(instead.items())[1:]:
         page = Page(page.name, page.source.replace(old, new))

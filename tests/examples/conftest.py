@@ -133,11 +133,7 @@ def tables(example_package: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def example(
-    example_package: Path,
-    tables: Path,
-    redis_server: RedisServer,
-    redis_url: str,
-    tmp_path: Path,
+    example_package: Path, tables: Path, redis_server: RedisServer, redis_url: str, tmp_path: Path
 ) -> Iterator[Example]:
     """The package with an empty Redis, empty tables and two storage elements."""
     made = Example(example_package, tables, redis_server, tmp_path)

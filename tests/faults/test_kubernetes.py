@@ -13,7 +13,7 @@ from acceptance.probe_tasks import Gated
 from daemons import until
 from faults.fault_tasks import FailsOnce, Timed
 from faults.pod_tasks import LargeTimed, MediumTimed
-from faults.pods import CUT_OFF, Deletion, Pod
+from faults.pods import Deletion, Pod
 from faults.rig import PRODUCTION, TASKS, Load, Rig
 
 from nonet import BaseTask
@@ -67,8 +67,6 @@ async def test_rolling_restarts(rig: Rig, scale: Rollout) -> None:
     once = {(name, 1) for name in ("Timed", "MediumTimed", "LargeTimed")}
     assert set(kinds) == once | {("FailsOnce", 1, 2)}, kinds
     assert {(item.code, item.killed) for item in deletions} == {(0, False)}
-    # Process 1 waits for its guests for 2 s, which is not always enough where others work, too.
-    assert {item.hook for item in deletions} <= ({0} if scale.rounds > 1 else {0, CUT_OFF})
     assert in_hand > 0, "no pod had anything to drain"
     longest = max(item.seconds for item in deletions)
     print(f"\n{len(deletions)} pods deleted, {in_hand} deliveries in hand, {longest:.1f} s at most")
@@ -85,7 +83,6 @@ async def test_the_grace_is_too_short(rig: Rig) -> None:
         await rig.site.until_event("start", 10)
         deletion = await asyncio.to_thread(pod.delete)
         assert (deletion.code, deletion.killed) == (1, False), pod.daemon.log[-2000:]
-        assert deletion.hook in (1, CUT_OFF)
         records = [rig.site.redis.hgetall(rig.site.key(f"t:{id}")) for id in ids]
         states = {(item["state"], item.get("attempt", "0")) for item in records}
         assert states == {("queued", "0")}
@@ -107,7 +104,7 @@ async def test_only_sigkill_helps(rig: Rig) -> None:
         held = {event.id for event in await rig.site.until_event("start", 5)}
         pod.freeze()
         deletion = await asyncio.to_thread(pod.delete)
-        assert (deletion.hook, deletion.killed) == (None, True)
+        assert deletion.killed
         _pod(rig, "small")
         await until(
             lambda: {event.id for event in rig.site.journal("start")[5:]} == set(ids),

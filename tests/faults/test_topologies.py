@@ -93,8 +93,7 @@ async def families_reported(rig: Rig) -> None:
     events = rig.site.journal("start")
     parents = {event.id for event in events if event.task == "Family"} & rig.owed
     await until(
-        lambda: len(_names(rig)) >= len(parents),
-        f"the callbacks of {len(parents)} groups have run",
+        lambda: len(_names(rig)) >= len(parents), f"the callbacks of {len(parents)} groups have run"
     )
 
 

@@ -26,8 +26,7 @@ def forked(file: IO[bytes], home: Path, *options: str, **environment: str) -> Pr
 
 
 @pytest.mark.parametrize(
-    "options",
-    [["--version"], ["status"], ["config", "check", "missing.yaml"]],
+    "options", [["--version"], ["status"], ["config", "check", "missing.yaml"]]
 )
 def test_a_fork_says_and_ends_as_a_real_start(tmp_path: Path, options: list[str]) -> None:
     """Exit codes and words are the same, good or bad."""

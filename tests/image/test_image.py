@@ -136,13 +136,13 @@ def test_what_is_in_it(engine: Engine) -> None:
 
 
 def test_what_it_says_of_itself(engine: Engine) -> None:
-    """User, stop signal and health check are part of the image; no entrypoint, no volume is."""
+    """User, stop signal, health check and init are part of the image; no volume is."""
     found = json.loads(engine.call("image", "inspect", IMAGE, check=True).stdout)[0]
     config = found["Config"]
     health = config.get("Healthcheck") or found.get("HealthCheck") or found.get("Healthcheck")
     assert health["Test"] == ["CMD", "task-run", "probe", "livez"]
     assert (config["User"], config["StopSignal"]) == ("10001:10001", "SIGTERM")
-    assert not config.get("Entrypoint") and not config.get("Volumes")
+    assert config["Entrypoint"] == ["tini", "--"] and not config.get("Volumes")
     labels = config["Labels"]
     assert labels["org.opencontainers.image.version"] not in ("", "unknown")
 
@@ -184,17 +184,6 @@ def test_stop_drains(engine: Engine, worker: Container, environment: dict[str, s
     began = time.monotonic()
     assert worker.stop(40) == 0, worker.log
     print(f"\nstopped in {time.monotonic() - began:.1f} s")
-    status = engine.run(USER_IMAGE, "task-run", "status", id, "--json", environment=environment)
-    assert json.loads(status.stdout)["state"] == "done"
-
-
-def test_the_hook_drains(engine: Engine, worker: Container, environment: dict[str, str]) -> None:
-    """The preStop command waits for the end and returns its code, although its container ends."""
-    id = _submit(engine, environment, "mine:Sleep", "--args", "[2]")
-    wait_until(lambda: "it sleeps" in worker.log, "the task runs")
-    hook = worker.execute("task-worker", "--drain")
-    assert hook.returncode == 0, hook.stderr
-    assert worker.wait() == 0, worker.log
     status = engine.run(USER_IMAGE, "task-run", "status", id, "--json", environment=environment)
     assert json.loads(status.stdout)["state"] == "done"
 

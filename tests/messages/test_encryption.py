@@ -7,8 +7,7 @@ import sys
 
 import pytest
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nonet.base.errors import ConfigurationError, MalformedMessageError
 from nonet.messages.encryption import (

@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import msgspec
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 from msgspec.msgpack import Ext
 
 from nonet.base.errors import MalformedMessageError
@@ -15,7 +14,6 @@ from nonet.messages.message import (
     HARD_LIMIT_BYTES,
     MAX_DEPTH,
     MAX_ELEMENTS,
-    VERSION,
     Envelope,
     ErrorDocument,
     ResultDocument,
@@ -30,7 +28,7 @@ from nonet.messages.message import (
 from nonet.messages.signing import Signer
 
 DECODERS = [decode, decode_envelope, decode_result, decode_error]
-ENVELOPE = Envelope(VERSION, "id", "files:Audit", {"n": 1}, {"vo": "lhcb"}, 1.5, "p", "g", "1.4")
+ENVELOPE = Envelope(FORMAT, "id", "files:Audit", {"n": 1}, {"vo": "lhcb"}, 1.5, "p", "g", "1.4")
 RESULT = ResultDocument("files:Audit", 2, 3.5, [1], "ValueError", "no", "retries", "note")
 ERROR = ErrorDocument("retries", "ValueError", "no", "  File …", 3, 1.5)
 
@@ -85,7 +83,7 @@ def test_a_newer_envelope_is_known_by_how_it_begins(rest: list[object]) -> None:
     known = Envelope(FORMAT + 1, "id", "files:Audit", {}, {}, 0.0)
     assert open_envelope(newer, "id", Signer(), limit_bytes=HARD_LIMIT_BYTES) == known
     with pytest.raises(MalformedMessageError):
-        decode_envelope(msgspec.msgpack.encode([VERSION, "id", "files:Audit", *rest]))
+        decode_envelope(msgspec.msgpack.encode([FORMAT, "id", "files:Audit", *rest]))
 
 
 @pytest.mark.parametrize(
@@ -128,7 +126,7 @@ class FirstLayout(msgspec.Struct, array_like=True, frozen=True):
 
 def test_an_older_worker_reads_what_needs_a_version() -> None:
     """The field was appended, so the version of the layout stays."""
-    assert VERSION == 1
+    assert FORMAT == 1
     read = msgspec.msgpack.Decoder(FirstLayout).decode(encode(ENVELOPE))
     assert (read.id, read.group) == ("id", "g")
 
@@ -181,7 +179,7 @@ def test_bytes_nested_too_deeply_are_refused(depth: int, level: bytes) -> None:
 
 def test_an_envelope_as_deep_as_packing_allows_is_read() -> None:
     """The envelope's own levels do not count against its arguments."""
-    envelope = Envelope(VERSION, "id", "files:Audit", {"a": pack(nested(MAX_DEPTH))}, {}, 0.0)
+    envelope = Envelope(FORMAT, "id", "files:Audit", {"a": pack(nested(MAX_DEPTH))}, {}, 0.0)
     assert decode_envelope(encode(envelope)) == envelope
 
 

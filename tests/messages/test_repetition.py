@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nonet.messages.message import is_id
 from nonet.messages.repetition import Identity, Known, Progress, Step, next_step, repeat_of_entry
@@ -15,7 +14,6 @@ OURS, THEIRS = REPEAT.mark, ""
 NEW = Progress("PENDING", "")
 BEGUN = Progress("PENDING", REPEAT.id)
 SENT = Progress("DISPATCHED", REPEAT.id)
-OLD = Progress("DISPATCHED", "dlq-7")
 
 _parts = st.tuples(st.text(min_size=1).filter(lambda text: "\0" not in text), st.integers(0, 9))
 
@@ -62,9 +60,6 @@ def test_a_row_is_no_part_of_a_repeat() -> None:
         (SENT, Known("done", OURS), Step.DONE, Step.DONE),
         (SENT, Known("expired", OURS), Step.ENDED, Step.RAISE),
         (SENT, Known("queued", THEIRS), Step.FOREIGN, Step.RAISE),
-        (OLD, Known("queued", THEIRS), Step.LIVE, Step.LIVE),
-        (OLD, Known("done", THEIRS), Step.DONE, Step.DONE),
-        (OLD, Known("cancelled", THEIRS), Step.ENDED, Step.RAISE),
         (Progress("FAILED", REPEAT.id), Known("dead", OURS), Step.DIED, Step.DIED),
     ],
 )

@@ -9,16 +9,16 @@ import traceback
 
 import msgspec
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nonet.base.errors import MalformedMessageError
-from nonet.messages.message import VERSION, Envelope, decode_envelope, encode, open_envelope
+from nonet.messages.formats import FORMAT
+from nonet.messages.message import Envelope, decode_envelope, encode, open_envelope
 from nonet.messages.signing import Signer, parse_keys, unsigned
 
 NEW, OLD = b"n" * 32, b"o" * 32
 SIGNER = Signer({"new": NEW, "old": OLD}, "test")
-ENVELOPE = encode(Envelope(VERSION, "id", "files:Audit", {"n": 1}, {}, 1.5))
+ENVELOPE = encode(Envelope(FORMAT, "id", "files:Audit", {"n": 1}, {}, 1.5))
 
 
 def key(text: str) -> str:

@@ -57,10 +57,7 @@ SWEEPS = TaskFilter("test:Sweep", {}, UNFINISHED)
 async def test_later_tasks_are_left_alone(nonet: Nonet) -> None:
     """Only what existed at the moment of the estimate is cancelled: queued and delayed tasks."""
     later = datetime.now(UTC) + timedelta(hours=1)
-    before = [
-        await nonet.submit(Sweep(1)),
-        await nonet.submit(Sweep(2), at_time=later),
-    ]
+    before = [await nonet.submit(Sweep(1)), await nonet.submit(Sweep(2), at_time=later)]
     found = await preview_cancel(nonet.client, SWEEPS)
     assert (found.number, found.is_exact) == (2, True)
     assert {item.id for item in found.sample} == {str(id) for id in before}

@@ -11,7 +11,7 @@ import pytest
 
 SQL = ("sqlalchemy", "alembic", "aiomysql", "aiosqlite")
 WEB = ("fastapi", "starlette", "uvicorn", "jinja2", "http.server", "prometheus_client")
-RULES = ("dateutil", "yaml")
+RULES = ("croniter", "dateutil", "yaml")
 DAEMONS = ("nonet.worker.worker", "nonet.scheduler", "nonet.daemon.fleet", "nonet.demo", "pdb")
 CLIENT = ("redis", "nonet.app", "nonet.client.client")
 LOGS = ("structlog",)

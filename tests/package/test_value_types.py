@@ -199,12 +199,7 @@ async def test_a_run_that_was_read_has_no_application() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "text"),
-    [
-        (Usage, '{"wall": "long"}'),
-        (WorkflowRun, "7"),
-        (Handle, "7"),
-        (LockedObjectType, '"jop"'),
-    ],
+    [(Usage, '{"wall": "long"}'), (WorkflowRun, "7"), (Handle, "7"), (LockedObjectType, '"jop"')],
 )
 def test_what_is_none_is_refused(kind: type, text: str) -> None:
     """As pydantic refuses what does not fit, so that FastAPI answers 422."""

@@ -36,11 +36,11 @@ def test_rate_and_wait_are_of_the_last_minute(clock: list[float]) -> None:
 def test_samples_are_declared_metrics() -> None:
     """Each outcome is a series, and durations are histograms with all rows."""
     counted = PipelineTally()
-    counted.fetched(3)
+    counted.fetches += 1
     counted.started(0.5)
     counted.processed("done", 1.0)
     counted.processed("failed", 2.0)
-    counted.lost()
+    counted.losses += 1
     found = {(name, *labels): value for name, labels, value in counted.samples("volumes")}
     assert all(name in METRICS for name, *_ in found)
     assert found["nonet_pipeline_processed_total", "volumes", "done"] == 1

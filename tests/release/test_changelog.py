@@ -34,8 +34,6 @@ def test_ours_has_it() -> None:
         (HEAD + NEW + "### Added\n\n- Twice.\n", "each kind at most once"),
         (HEAD + NEW + "### Fixed\n\n- X.\n\n### Changed\n\n- Y.\n", "in this order"),
         (HEAD + NEW + "### Fixed\n\n", "is empty"),
-        (HEAD + NEW + OLD, "the first release has only Added"),
-        (HEAD + NEW.rstrip() + "\n\n### Changed\n\n- Y.\n", "the first release has only Added"),
         (HEAD + NEW + "Prose.\n", "not a list entry"),
     ],
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from nonet.rules.demand import Demand, LiveWorker, Need, desired, live_worker, spawns
+from nonet.rules.demand import Demand, LiveWorker, Need, desired, spawns
 
 
 def demand(runnable: int, *busy: int, slots: int = 4, running: int | None = None) -> Demand:
@@ -118,14 +117,6 @@ def test_what_starts_is_not_started_again(found: Demand, alive: int) -> None:
     overflow = max(0, found.runnable - found.free)
     assert starting <= math.ceil(overflow / slots)
     assert starting * slots >= overflow or math.isclose(starting * slots, overflow)
-
-
-@pytest.mark.parametrize(
-    "told", [None, [], "x", {}, {"concurrency": "4"}, {"concurrency": True}, {"concurrency": -4}]
-)
-def test_a_worker_that_does_not_tell_its_slots(told: object) -> None:
-    """Whatever it says of itself, it counts as one that has none."""
-    assert live_worker("a", 2, told) == LiveWorker("a", 0, 2)
 
 
 class TestNeed:

@@ -72,9 +72,7 @@ def test_what_is_in_order(row: list[Any]) -> None:
         (changed(QUEUED, entry_gen=""), "in no stream"),
         (changed(QUEUED, entry_gen="6"), "in no stream"),
         (changed(QUEUED, holder="w"), "does not run it"),
-        (["damaged", "a", "it has no state"], "is damaged: it has no state"),
         (changed(QUEUED, due="9"), "also in the delayed set"),
-        (changed(QUEUED, due="inf", places=1), "is due at inf"),
         (changed(DELAYED, entry_gen="7"), "is delayed, but also in a stream"),
         (changed(RUNNING, entry_gen="", holder=""), "does not have it"),
         (changed(RUNNING, entry_gen="", holder="", kept="45000000"), "does not have it"),
@@ -92,7 +90,6 @@ def test_what_is_in_order(row: list[Any]) -> None:
         (["child", "g", "sealed", "a", 1], "waits for task a, which does not exist"),
         (["child", "g", "sealed", "a", 3], "waits for task a and 2 others"),
         (["child", "g", "", "a", 1], "is gone, and waited for task a, which does"),
-        (["flow", "w", "odd", 0, -1, 0], "has the unknown state 'odd'"),
         (["flow", "w", "running", 0, -1, 0], "has no step left to run"),
         (["flow", "w", "running", 1, 86_000, 0], "has not ended, but its keys expire"),
         (["flow", "w", "resuming", 1, -1, 0], "is being resumed, but no process continues"),
@@ -109,7 +106,6 @@ def test_what_is_in_order(row: list[Any]) -> None:
         (["idle", "small", "small-a", 0], "is gone"),
         (["entry", "tasks:normal:small", "1-0", "a", 0, 0], "does not exist"),
         (["entry", "tasks:normal:small", "1-0", "a", 0, 1], "is elsewhere"),
-        (["garbage", "{n}:fence", "abc"], "holds 'abc'"),
         (["orphan", "a"], "no record"),
         (["part", "{n}:b:a"], "no record"),
         (["lasting", "{n}:r:a"], "never expires"),
@@ -118,9 +114,24 @@ def test_what_is_in_order(row: list[Any]) -> None:
     ],
 )
 def test_what_is_wrong(row: list[Any], said: str) -> None:
-    """Each kind of damage is told, of the thing that is damaged."""
+    """Each kind of problem is reported, with the thing that has it."""
     finding = examine(row, lease=LEASE)
     assert finding is not None and said in finding.problem and finding.what and finding.hint
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("{n}:t:a", "end its task: redis-cli DEL '{n}:t:a'"),
+        ("{n}:l:w:0", "end its task: redis-cli DEL '{n}:t:w:0' '{n}:l:w:0'"),
+        ("{n}:tasks:delayed", "delete it: redis-cli DEL '{n}:tasks:delayed'"),
+        ("{n}:paused", "delete it: redis-cli DEL '{n}:paused'"),
+    ],
+)
+def test_a_key_of_a_wrong_type_has_a_command(key: str, hint: str) -> None:
+    """It ends the task that the key belongs to, or deletes the key."""
+    finding = examine(["type", key, "list"], lease=LEASE)
+    assert finding is not None and finding.what == key and finding.hint == hint
 
 
 HEALTHY = {"redis_version": "7.0.15", "maxmemory_policy": "noeviction", "maxmemory": 100}

@@ -50,11 +50,6 @@ def queued(**known: Any) -> Facts:
     [
         (facts("done", is_ended=True), "ended", "done"),
         (
-            facts("damaged", damage="it has no state"),
-            "damaged",
-            "damaged: it has no state. The next worker that reads it quarantines it",
-        ),
-        (
             facts("dead", is_ended=True, error="ValueError: no (retries)"),
             "ended",
             "dead: ValueError: no (retries)",
@@ -159,11 +154,7 @@ def queued(**known: Any) -> Facts:
             "dying: 7@host is writing its dead letter to SQL. That worker no longer answers, and "
             "no small worker is live",
         ),
-        (
-            facts("dying", worker="7@host"),
-            "sql",
-            "dying: 7@host is writing its dead letter to SQL",
-        ),
+        (facts("dying", worker="7@host"), "sql", "dying: 7@host is writing its dead letter to SQL"),
         (
             facts("dying", worker="7@host", is_worker_alive=False, workers=1),
             "sql",
@@ -288,11 +279,7 @@ def queued(**known: Any) -> Facts:
             "hand-back",
             "waiting, handed back: a worker does not know files:Audit. Next try in 12 s",
         ),
-        (
-            facts("delayed", due=NOW + 3600),
-            "time",
-            "delayed until 2026-07-01 13:00:00Z (in 1 h)",
-        ),
+        (facts("delayed", due=NOW + 3600), "time", "delayed until 2026-07-01 13:00:00Z (in 1 h)"),
         (
             facts("delayed", due=NOW + 20, used=1, error="ValueError: no"),
             "retry",
@@ -331,16 +318,8 @@ def queued(**known: Any) -> Facts:
             "time",
             "delayed until 2026-07-01 11:59:00Z (in 0 s)",
         ),
-        (
-            queued(workers=0, ahead=9),
-            "worker",
-            "queued: no small worker is live",
-        ),
-        (
-            queued(ahead=9),
-            "queue",
-            "queued, 9 ahead of it. Both live small workers are busy",
-        ),
+        (queued(workers=0, ahead=9), "worker", "queued: no small worker is live"),
+        (queued(ahead=9), "queue", "queued, 9 ahead of it. Both live small workers are busy"),
         (
             queued(ahead=1, idle=1),
             "queue",
@@ -426,10 +405,7 @@ def test_what_ends_a_task_early(known: Facts, cause: str, text: str) -> None:
     ("known", "next"),
     [
         (facts("running", worker="7@host"), ""),
-        (
-            facts("running", worker="7@host", is_worker_alive=False),
-            "task-worker --size small",
-        ),
+        (facts("running", worker="7@host", is_worker_alive=False), "task-worker --size small"),
         (queued(cancel="by ann"), ""),
         (queued(cancel="by ann", workers=0), "task-worker --size small"),
         (facts("waiting", paused=Pause("all", SINCE, "ann")), "task-run resume --all"),
@@ -475,7 +451,6 @@ def test_what_ends_a_task_early(known: Facts, cause: str, text: str) -> None:
         (queued(workers=1, peers=(Peer("7@host", layout=1),)), ""),
         (queued(idle=1), ""),
         (queued(place="woken"), ""),
-        (facts("damaged", damage="it has no state"), "task-run doctor"),
         (
             facts("dead", is_ended=True, error="Malformed: no (quarantined)"),
             "task-run quarantine list",
@@ -549,12 +524,7 @@ FULL = replace(NEW, off="memory: 1 MiB free")
             "unknown",
             ": it is encrypted with key new, which no live small worker has (2 workers). Set NO",
         ),
-        (
-            (NEW, replace(OLD, keys=("new 4e5f",))),
-            Needs(key="new 4e5f"),
-            "queue",
-            ", first",
-        ),
+        ((NEW, replace(OLD, keys=("new 4e5f",))), Needs(key="new 4e5f"), "queue", ", first"),
         (
             (OLD, FULL),
             Needs(),

@@ -55,9 +55,8 @@ def text(*frames: str, error: str = "ValueError: no", head: str = "most recent c
         (text("/srv/x/a.py:f") + CAUSE + text(NONET, "/srv/x/b.py:g"), "x.b:g"),
         (text("/srv/x/a.py:f") + CAUSE + text(NONET), "x.a:f"),
         (text(NONET), "nonet.worker.attempt.execute:_invoke"),
-        # Bounded tracebacks, those of older releases, and texts that pretend to have frames.
+        # Bounded tracebacks, and texts that pretend to have frames.
         ("  …\n" + text("/srv/x/a.py:f").partition("\n")[2], "x.a:f"),
-        ('  File "/srv/x/a.py", line 3, in f\n    1/0\n    ~^~\n', "x.a:f"),
         (text("/srv/x/a.py:f", error='E: \n  File "/srv/y/z.py", line 1, in g\n'), "x.a:f"),
         ("ValueError: no", ""),
         ("", ""),

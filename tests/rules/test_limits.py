@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.reading import parse_config
@@ -101,9 +100,7 @@ def test_an_unknown_type_has_the_customary_name() -> None:
     assert snake_case("LFN") == "lfn"
 
 
-def test_a_document_sets_the_fields_that_scripts_look_up(
-    storage_element: LockedObjectType,
-) -> None:
+def test_a_document_sets_the_fields_that_scripts_look_up(storage_element: LockedObjectType) -> None:
     """Type, key and action, for all and for a VO, as the fields of the hash ``limits``."""
     assert limits_of(
         """
@@ -156,19 +153,6 @@ ONE = "{ConcurrencyLimiter: {limit: 1}}"
                 "Task.files:RemoveFile: limits go by the bare class name, which classes of one"
                 " name share: write 'RemoveFile'"
             ],
-        ),
-        (
-            "Jobb: {}, Transformaton: {a: {}}, job: {}, Task: {RemovFile: {}, default: {}}",
-            [
-                "Jobb: unknown object type 'Jobb', known are KNOWN. Did you mean job?",
-                "Transformaton: unknown object type 'Transformaton', known are KNOWN."
-                " Did you mean transformation?",
-                "Task.RemovFile: unknown task class 'RemovFile'. Did you mean RemoveFile?",
-            ],
-        ),
-        (
-            f"Jobb: {{a: {{}}, b: {ONE}}}",
-            ["Jobb: unknown object type 'Jobb', known are KNOWN. Did you mean job?"],
         ),
         (
             f"Boat: {{a: {ONE}}}, Task: {{Nobody: {ONE}}}",

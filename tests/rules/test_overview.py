@@ -126,11 +126,7 @@ def situation(**known: Any) -> Situation:
             "workflow w is being resumed for 2 min",
             "task-run workflows resume w",
         ),
-        (
-            {"lost_workers": 1},
-            "1 worker died within an hour",
-            "task-run events --kind worker-lost",
-        ),
+        ({"lost_workers": 1}, "1 worker died within an hour", "task-run events --kind worker-lost"),
         (
             {"waiters": [Waiters(MUTEX, 19, 60, ("files:Audit", "files:Sweep"))]},
             "19 tasks wait for lock:mutex:job:7 (files:Audit, files:Sweep), held by task t-1 "
@@ -179,11 +175,7 @@ def situation(**known: Any) -> Situation:
             "the event loop of 7@host was blocked for 2.5 s",
             "task-run workers 7@host",
         ),
-        (
-            {"quarantined": 1},
-            "1 message in the quarantine",
-            "task-run quarantine list",
-        ),
+        ({"quarantined": 1}, "1 message in the quarantine", "task-run quarantine list"),
         (
             {"kept": (1, 42.0)},
             "1 durable task is still not in Redis, 42 s after the submission",

@@ -15,6 +15,7 @@ from nonet.rules.pauses import Pause
 from nonet.rules.pipelines import PipelineStatus, Replica, RowFigures, RowState, explain_row
 from nonet.rules.servers import Server
 from nonet.rules.situation import Situation
+from nonet.rules.viewing import for_viewer
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 AGO, LATER = NOW - timedelta(seconds=90), NOW + timedelta(seconds=20)
@@ -89,11 +90,7 @@ def status(*replicas: Replica, **rows: Any) -> PipelineStatus:
         ),
         ({"is_selected": False}, [IDLE], "due, but select() of its pipeline does not select it"),
         ({}, [], "no process runs its pipeline: task-worker --pipelines volumes"),
-        (
-            {},
-            [BY_ANN],
-            "its pipeline is paused by ann@host 1: task-run pipelines resume volumes",
-        ),
+        ({}, [BY_ANN], "its pipeline is paused by ann@host 1: task-run pipelines resume volumes"),
         (
             {},
             [replace(IDLE, paused="with everything else by ann@host 1")],
@@ -185,10 +182,10 @@ def test_the_finding_of_a_pause() -> None:
     assert finding.hint == "task-run resume --pipeline volumes"
 
 
-def test_a_report_without_details_has_no_text_of_an_error() -> None:
+def test_a_viewer_sees_no_text_of_an_error() -> None:
     """Webhooks get the types of errors only."""
     items = [status(BROKEN), status(replace(IDLE, letters="no such table"))]
-    findings = troubles(Situation(server=SERVER, pipelines=items).without_details())
+    findings = troubles(for_viewer(Situation(server=SERVER, pipelines=items)))
     assert "OperationalError" in findings[0].problem
     assert not any("10.0.0.7" in one.problem or "table" in one.problem for one in findings)
 

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nonet.base.errors import NonetError
 from nonet.rules.tenants import TenantTable
 from nonet.scheduler.census import Census
 from nonet.scheduler.tenants import TenantCensus
@@ -15,7 +14,6 @@ from nonet.stores.namespace.pipelines import PipelineReports
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.dead_letters import DeadLetters
-from nonet.telemetry.metrics import METRICS
 
 
 async def no_letters() -> DeadLetters:
@@ -74,36 +72,3 @@ async def test_accepted_tasks_are_counted_once_somebody_looks(
     assert await submitted("b", "c") == 2
     assert await submitted("b", "d") == 3
     assert await submitted("a") == 3
-
-
-async def test_keys_of_other_types_hide_nothing_else(census: Census, broker: Broker) -> None:
-    """Whatever somebody wrote there, the rest is told; doctor tells what is wrong."""
-    names = (
-        "tasks:delayed",
-        "counters",
-        "active",
-        "desired",
-        "workers",
-        "config",
-        "leader",
-        "term",
-    )
-    for name in (*names, "paused", "quarantine", "tasks:normal:small"):
-        await broker.client.delete(f"{{test}}:{name}")
-        await broker.client.lpush(f"{{test}}:{name}", "x")
-    await census.look()
-    found = values(census)
-    assert found["nonet_scheduler_has_leader",] == found["nonet_delayed_tasks",] == 0
-    assert {name for name, *_ in found} <= set(METRICS)
-    await broker.client.flushall()
-
-
-async def test_a_damaged_report_of_pipelines_hides_nothing_else(
-    census: Census, broker: Broker
-) -> None:
-    """Whatever is in their key, the figures of the streams are told."""
-    await broker.submit([Submission("a", "p:T", "normal:small", b"e")])
-    await broker.client.set("{test}:pipelines", "no hash")
-    with pytest.raises(NonetError):
-        await census.look()
-    assert values(census)["nonet_stream_depth", "normal", "small"] == 1

@@ -8,8 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nonet.scheduler.periodic.due import BATCH, Due, Occurrence, due
 from nonet.tasks.schedules import (
@@ -145,13 +144,7 @@ CAUGHT_UP = [
         [("14:00", 4, False), ("15:00", 0, True)],
     ),
     (HOURLY, {"catch_up": CatchUp.SKIP}, "10:00", "11:00:30", [("11:00", 0, True)]),
-    (
-        HOURLY,
-        THREE,
-        "10:00",
-        "15:30",
-        [("13:00", 2, True), ("14:00", 0, True), ("15:00", 0, True)],
-    ),
+    (HOURLY, THREE, "10:00", "15:30", [("13:00", 2, True), ("14:00", 0, True), ("15:00", 0, True)]),
     (HOURLY, THREE, "10:00", "12:30", [("11:00", 0, True), ("12:00", 0, True)]),
     (
         HALF_PAST,

@@ -234,19 +234,6 @@ async def test_sql_that_was_never_used_remembers_nothing(
     assert len([line for line in caplog.messages if "no such driver" in line]) == 1
 
 
-@pytest.mark.parametrize("lives_on", [True, False])
-@pytest.mark.parametrize("key", ["paused", "periodic:paused"])
-async def test_a_foreign_hand_takes_no_pause_away(rig: Rig, key: str, lives_on: bool) -> None:
-    """A key of another type is replaced by what the leader, or SQL, remembers."""
-    await use_sql(rig)
-    memory = rig.memory()
-    await memory.tick(rig.term)
-    everything = await rig.paused()
-    await rig.app.broker.client.set(f"{{test}}:{key}", "foreign")
-    await (memory if lives_on else rig.memory()).tick(rig.term)
-    assert await rig.paused() == everything
-
-
 async def test_pauses_of_pipelines_are_put_back(rig: Rig) -> None:
     """A pipeline that was paused before a wipe does not process rows after it."""
     await rig.app.stores.controls.pause(["pipeline:volumes"], "me")

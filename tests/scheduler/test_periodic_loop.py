@@ -15,15 +15,8 @@ from typing import Any
 
 import pytest
 
-from nonet import (
-    CatchUp,
-    IntervalSecondsSchedule,
-    Nonet,
-    Overlap,
-    PeriodicBaseTask,
-    Size,
-)
-from nonet.scheduler.periodic import periodic_loop as periodic
+from nonet import CatchUp, IntervalSecondsSchedule, Nonet, Overlap, PeriodicBaseTask, Size
+from nonet.scheduler.periodic import asking, periodic_loop as periodic
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop, jitter, occurrence_id
 from nonet.scheduler.periodic.plan import Entry
@@ -527,7 +520,9 @@ async def test_a_schedule_that_answers_with_the_past_is_broken(rig: Rig) -> None
     assert await loop.tick(rig.term) > 0.5
 
 
-async def test_a_schedule_that_hangs_holds_up_nobody(rig: Rig) -> None:
+async def test_a_schedule_that_hangs_holds_up_nobody(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is asked in a thread, is broken after a while, and not asked again before it answers."""
     go_on = threading.Event()
 
@@ -541,7 +536,7 @@ async def test_a_schedule_that_hangs_holds_up_nobody(rig: Rig) -> None:
 
     hanging = entry("Shared", "hanging", schedule=Hanging())
     loop = rig.loop(hanging, entry("Shared"))
-    loop._asker._longest_seconds = 0.05
+    monkeypatch.setattr(asking, "_LONGEST_SECONDS", 0.05)
     try:
         await rig.at(loop, 5)
         assert await rig.at(loop, 10) == [10]

@@ -1,12 +1,10 @@
 """Every form of task class arrives as it was sent, or is refused when it is registered."""
 
 import enum
-import importlib
 import inspect
 import math
 import os
 import re
-import sys
 from collections.abc import Callable
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta, timezone
@@ -17,14 +15,14 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 from uuid import UUID
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, RootModel, SecretStr
 from typing_extensions import TypedDict
 
 from nonet import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size
 from nonet.base.errors import InvalidArgumentsError, RegistrationError
-from nonet.messages.message import VERSION, Envelope, decode_envelope, encode, pack
+from nonet.messages.formats import FORMAT
+from nonet.messages.message import Envelope, decode_envelope, encode
 from nonet.tasks.arguments import Arguments
 
 T = TypeVar("T")
@@ -33,7 +31,7 @@ T = TypeVar("T")
 def travel(task: Any) -> Any:
     """The task as a worker sees it: packed, encoded, decoded, built."""
     arguments = Arguments(type(task))
-    envelope = Envelope(VERSION, "id", "tests:Task", arguments.pack(task), {}, 0.0)
+    envelope = Envelope(FORMAT, "id", "tests:Task", arguments.pack(task), {}, 0.0)
     return arguments.build(decode_envelope(encode(envelope)).args)
 
 
@@ -262,75 +260,6 @@ def test_class_attributes_are_no_arguments() -> None:
     assert KeywordOnly(number=1).size is Size.SMALL
 
 
-def test_a_real_module_with_string_annotations_is_accepted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A module as the first implementation writes them needs only other imports."""
-    (tmp_path / "executor_tasks.py").write_text(
-        """
-from __future__ import annotations
-
-import dataclasses
-from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from nonet.tasks.locks import JOB, BaseLock, MutexLock
-from nonet.tasks.retry import ExponentialBackoff
-from nonet.tasks.schedules import CronSchedule, IntervalSeconds
-from nonet.base.streams import Priority, Size
-from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
-
-if TYPE_CHECKING:
-    from somewhere import Database
-
-
-@dataclasses.dataclass
-class Monitor(PeriodicBaseTask):
-    priority = Priority.BACKGROUND
-    size = Size.SMALL
-    _enabled = False
-    default_schedule = IntervalSeconds(10)
-
-    async def execute(self, job_db: Database) -> int: ...
-
-
-@dataclasses.dataclass
-class Executor(BaseTask):
-    priority: ClassVar[Priority] = Priority.NORMAL
-    retry_policy = ExponentialBackoff(base_delay_seconds=10, max_retries=3)
-
-    job_id: int
-    since: datetime | None = None
-
-    @property
-    def execution_locks(self) -> list[BaseLock]:
-        return [MutexLock(JOB, self.job_id)]
-
-    async def execute(self, job_db: Database) -> int: ...
-
-
-class Sweep(PeriodicVoAwareBaseTask):
-    default_schedule = CronSchedule("0 6 * * *")
-    older_than: int = 7
-
-    async def execute(self, **kwargs: Any) -> str: ...
-
-
-class Simple(BaseTask):
-    def serialize(self) -> tuple[Any, ...]:
-        return ()
-"""
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "executor_tasks", raising=False)
-    module = importlib.import_module("executor_tasks")
-    since = datetime(2026, 1, 1, tzinfo=UTC)
-    for task in (module.Monitor(), module.Executor(7, since), module.Sweep("lhcb", 3)):
-        assert state(travel(task)) == state(task)
-    assert isinstance(travel(module.Simple()), module.Simple)
-    assert module.Executor(7).serialize() == (7, None)
-
-
 # --- serialize() ----------------------------------------------------------------------------------
 
 
@@ -548,14 +477,11 @@ def test_values_arrive_equal_and_of_the_same_type(hint: Any, data: st.DataObject
         assert arrived.utcoffset() == value.utcoffset()
 
 
-@pytest.mark.parametrize("hint", [datetime, time, Part, dict[datetime, int], Any, "Versions"])
+@pytest.mark.parametrize("hint", [datetime, time, Part, dict[datetime, int], Any])
 @given(at=st.datetimes(), fold=st.sampled_from([0, 1]))
 def test_a_naive_time_keeps_its_fold(hint: Any, at: datetime, fold: int) -> None:
     """Which pass of a repeated hour is meant, wherever the time stands in an argument."""
     at = at.replace(fold=fold)
-    if hint == "Versions":  # one that does not know the digit reads the same time
-        assert datetime.fromisoformat(_text_of(at)) == at
-        return
     value: Any = {
         time: lambda: at.time(),
         Part: lambda: Part(amount=Decimal(1), at=at),
@@ -564,11 +490,6 @@ def test_a_naive_time_keeps_its_fold(hint: Any, at: datetime, fold: int) -> None
     arrived = travel(box(hint)(value)).value
     found = arrived.at if hint is Part else next(iter(arrived)) if type(value) is dict else arrived
     assert (arrived, found.fold) == (value, fold)
-
-
-def _text_of(at: datetime) -> str:
-    """How a datetime stands in a message."""
-    return bytes(pack(at).data).decode()
 
 
 @given(TEXT, st.integers(0, 511), st.binary(max_size=20))

@@ -164,10 +164,7 @@ def test_a_misspelt_schedule_is_told_beside_it() -> None:
     ("text", "attributes"),
     [
         ("common: {periodic-tasks: {Odd: []}}", {}),
-        (
-            "common: {periodic-tasks: {Odd: [{schedule: {class: IntervalSeconds, arg: 60}}]}}",
-            {},
-        ),
+        ("common: {periodic-tasks: {Odd: [{schedule: {class: IntervalSeconds, arg: 60}}]}}", {}),
         ("{}", {"_enabled": False}),
         ("{}", {"_schedule": NIGHTLY}),
     ],

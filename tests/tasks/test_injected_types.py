@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, NewType, Protocol, TypedDict, TypeVa
 from unittest.mock import AsyncMock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nonet import BaseTask
 from nonet.base.errors import DependencyError

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import fastapi
 import httpx
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nonet import BaseTask, Nonet
 from nonet.base.errors import DependencyError, RegistrationError
@@ -167,14 +166,6 @@ async def test_the_default_may_be_the_marker(injector: Injector) -> None:
     ) -> None: ...
 
     assert await provided(injector, execute) == {"x": "plain", "y": "plain"}
-
-
-async def test_a_marker_wins_over_a_default(injector: Injector) -> None:
-    """A default beside Depends serves direct calls only."""
-
-    def execute(x: Annotated[str | None, Depends(plain)] = None) -> None: ...
-
-    assert await provided(injector, execute) == {"x": "plain"}
 
 
 class Foreign:
@@ -413,9 +404,7 @@ class JobDB(BaseDB): ...
 class SpecialDB(JobDB): ...
 
 
-async def test_a_registered_base_serves_its_subclasses(
-    global_registry: DependencyRegistry,
-) -> None:
+async def test_a_registered_base_serves_its_subclasses(global_registry: DependencyRegistry) -> None:
     """Parameters of a registered class need no Depends; the nearest base is asked, once a class."""
     asked: list[type] = []
 
@@ -796,13 +785,6 @@ def bank(request: pytest.FixtureRequest) -> Bank:
     return Bank(request.param)
 
 
-async def test_success_commits_in_reverse_order(injector: Injector, bank: Bank) -> None:
-    """Generators run on past their yield, the last opened first, after the body."""
-    async with injector.open(bank.execute):
-        bank.log.append("body")
-    assert bank.log == ["body", "commit inner", "commit outer"]
-
-
 @pytest.mark.parametrize("error", [Boom, StopIteration, StopAsyncIteration, asyncio.CancelledError])
 async def test_an_exception_of_the_body_rolls_back(
     injector: Injector, bank: Bank, error: type[BaseException]
@@ -845,19 +827,6 @@ async def test_a_failing_rollback_is_chained(injector: Injector, bank: Bank) -> 
             raise Boom
     assert isinstance(caught.value.__context__, Boom)
     assert bank.log == ["rollback inner Boom", "rollback outer Worse"]
-
-
-async def test_half_way_opened_dependencies_are_closed(injector: Injector, bank: Bank) -> None:
-    """A dependency that fails to open rolls back those before it; the body never runs."""
-
-    def execute(
-        s: Annotated[str, Depends(bank.execute)], x: Annotated[str, Depends(fail(Boom))]
-    ) -> None: ...
-
-    with pytest.raises(Boom):
-        async with injector.open(execute):
-            bank.log.append("body")
-    assert bank.log == ["rollback inner Boom", "rollback outer Boom"]
 
 
 async def test_cancelling_the_body_rolls_back(injector: Injector, bank: Bank) -> None:

@@ -9,8 +9,7 @@ from pathlib import PurePosixPath
 from uuid import UUID
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nonet.base.errors import RegistrationError
 from nonet.tasks.locks import (
@@ -103,11 +102,7 @@ RATE = "L|limiter:rate:job:1"
 @pytest.mark.parametrize(
     ("one", "other", "line"),
     [
-        (
-            ConcurrencyLimiter(JOB, 1, limit=5),
-            ConcurrencyLimiter(JOB, 1, limit=2),
-            f"{CONC}||2||",
-        ),
+        (ConcurrencyLimiter(JOB, 1, limit=5), ConcurrencyLimiter(JOB, 1, limit=2), f"{CONC}||2||"),
         (ConcurrencyLimiter(JOB, 1, limit=9), ConcurrencyLimiter(JOB, 1, limit=10), f"{CONC}||9||"),
         (ConcurrencyLimiter(JOB, 1), ConcurrencyLimiter(JOB, 1, limit=2), f"{CONC}||2||"),
         (
@@ -126,11 +121,7 @@ RATE = "L|limiter:rate:job:1"
             "M|lock:mutex:job:1|10000|||",
         ),
         (MutexLock(JOB, 1, ttl_ms=500), MutexLock(JOB, 1), "M|lock:mutex:job:1||||"),
-        (
-            SharedRWLock(JOB, 1, ttl_ms=45_000),
-            ExclusiveRWLock(JOB, 1),
-            "W|lock:rw:job:1|45000|||",
-        ),
+        (SharedRWLock(JOB, 1, ttl_ms=45_000), ExclusiveRWLock(JOB, 1), "W|lock:rw:job:1|45000|||"),
     ],
 )
 def test_the_same_lock_twice_satisfies_both(one: BaseLock, other: BaseLock, line: str) -> None:

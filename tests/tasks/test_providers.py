@@ -7,8 +7,7 @@ from typing import Annotated
 
 import fastapi
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nonet import BaseTask, Nonet
 from nonet.base.errors import DependencyError, RegistrationError

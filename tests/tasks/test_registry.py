@@ -13,16 +13,9 @@ from typing import Any
 
 import pytest
 
-from nonet import (
-    BaseTask,
-    Isolation,
-    PeriodicBaseTask,
-    PeriodicVoAwareBaseTask,
-    Unique,
-)
+from nonet import BaseTask, Isolation, PeriodicBaseTask, PeriodicVoAwareBaseTask, Unique
 from nonet.base import versions
 from nonet.base.errors import RegistrationError, UnknownTaskError
-from nonet.tasks.locks import BaseLock, LockedObjectType, MutexLock
 from nonet.tasks.registry import Registry, vos_from_entry_points
 from nonet.tasks.retry import ExponentialBackoff
 from nonet.tasks.schedules import CronSchedule
@@ -209,10 +202,7 @@ def test_a_class_without_execute_is_told(install: Install) -> None:
 @pytest.mark.parametrize(
     ("module", "advice"),
     [
-        (
-            "nonet_test_file.py",
-            "this is the name of a file: write the name of the module, ",
-        ),
+        ("nonet_test_file.py", "this is the name of a file: write the name of the module, "),
         ("__main__", "workers cannot import the script that you run: move the class"),
     ],
 )
@@ -467,21 +457,6 @@ def test_what_cannot_work_is_refused_with_its_place(cls: type[BaseTask], reason:
         Registry().add(cls, "tests")
 
 
-class KnownLocks(BaseTask):
-    @property
-    def execution_locks(self) -> list[BaseLock]:
-        kind = LockedObjectType
-        assert kind.registered()
-        return [MutexLock(LockedObjectType.JOB, n) for n in range(3)]
-
-    async def execute(self) -> None: ...
-
-
-def test_locks_of_registered_types_are_fine() -> None:
-    """Nothing else in the code of the locks is mistaken for a type."""
-    assert Registry().add(KnownLocks, "tests").name == "tests:KnownLocks"
-
-
 # --- results --------------------------------------------------------------------------------------
 
 
@@ -510,19 +485,6 @@ def test_a_result_is_of_the_type_that_execute_promises(
 ) -> None:
     """If it fits; otherwise it stays as it was stored, and nothing is raised."""
     assert Registry().add(returning(hint), "tests").typed_result(stored) == expected
-
-
-def test_a_module_with_an_error_says_which(install: Install) -> None:
-    """An import inside of it that fails is reported with the module."""
-    install("nonet-test-imports", "import nowhere_at_all\n")
-    with pytest.raises(RegistrationError, match=r"nonet_test_imports.*nowhere_at_all"):
-        Registry().add_module("nonet_test_imports")
-
-
-def test_arguments_are_ready_after_registration() -> None:
-    """A registered class can be packed and built without more ado."""
-    added = Registry().add(Audit, "files")
-    assert added.arguments.build(added.arguments.pack(Audit("/a"))) == Audit("/a")
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from clients import client_of
 
 from nonet import (
     BaseTask,
@@ -23,17 +24,11 @@ from nonet import (
     context,
 )
 from nonet.base.errors import InvalidArgumentsError, LeaseLostError
-from nonet.client.client import Client
 from nonet.stores.queue.broker import Broker
 from nonet.tasks.execution import enter_context, running_context
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.tasks.registry import Registry
-from nonet.tasks.task import (
-    bind_submitter,
-    current_submitter,
-    declared_locks,
-    unbind_submitter,
-)
+from nonet.tasks.task import current_submitter, declared_locks, submitters
 
 
 @dataclass
@@ -150,15 +145,15 @@ async def test_schedule_goes_to_the_application_that_opened_last() -> None:
     """All its options are passed on, and closing gives the place back."""
     outer, inner = Recorder(), Recorder()
     task, options = Simple(1), {"at_time": datetime(2026, 1, 1, tzinfo=UTC), "unique": None}
-    bind_submitter(outer)
-    bind_submitter(inner)
+    submitters.append(outer)
+    submitters.append(inner)
     try:
         assert await task.schedule(**options) == "handle"
-        unbind_submitter(inner)
+        submitters.remove(inner)
         await task.schedule()
         assert current_submitter() is outer
     finally:
-        unbind_submitter(outer)
+        submitters.remove(outer)
     assert (inner.calls, outer.calls) == ([(task, options)], [(task, {})])
 
 
@@ -235,7 +230,7 @@ async def test_labels_that_do_not_fit_are_refused(labels: dict[Any, Any], reason
     registry.add(Simple, "tests")
     options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
     broker = Broker("redis://127.0.0.1:1", "test", **options)
-    client = Client(broker, registry, "test", message_limit=1024)
+    client = client_of(broker, registry)
     with pytest.raises(InvalidArgumentsError, match=rf"tests:Simple: labels?: .*{reason}"):
         await client.submit(Simple(), labels=labels)
     await client.aclose()
@@ -256,7 +251,7 @@ async def test_more_locks_than_a_message_may_have_are_refused() -> None:
     registry.add(Greedy, "tests")
     options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
     broker = Broker("redis://127.0.0.1:1", "test", **options)
-    client = Client(broker, registry, "test", message_limit=1024)
+    client = client_of(broker, registry)
     with pytest.raises(InvalidArgumentsError, match=r"execution_locks: the locks take \d+ bytes"):
         client.envelopes.prepare(Greedy())
     await client.aclose()

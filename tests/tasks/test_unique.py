@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from nonet import BaseTask, Unique
 from nonet.base.errors import AdmissionRejected
@@ -45,10 +44,7 @@ def test_equal_arguments_are_one_key() -> None:
     assert len(key(one)) == 32
 
 
-@pytest.mark.parametrize(
-    "other",
-    [Collect({"a"}), Collect({"a", "b"}, {"x": 1}), Collect()],
-)
+@pytest.mark.parametrize("other", [Collect({"a"}), Collect({"a", "b"}, {"x": 1}), Collect()])
 def test_other_arguments_are_another_key(other: Collect) -> None:
     """As other classes are."""
     assert key(Collect({"a", "b"})) != key(other)

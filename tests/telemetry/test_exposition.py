@@ -52,15 +52,6 @@ def test_both_formats_say_the_same(accept: str, read: object) -> None:
     }
 
 
-@pytest.mark.parametrize("version", ["abc", "1.0.0-rc", "1..0"])
-@pytest.mark.parametrize("format", ["application/openmetrics-text", "text/plain"])
-def test_a_version_that_is_none_gets_text(format: str, version: str) -> None:
-    """Whoever asks for what there is not gets what everybody can read."""
-    content, content_type = Exposition(lambda: SAMPLES).render(f"{format};version={version}")
-    assert content_type.startswith("text/plain; version=0.0.4")
-    assert b"nonet_ready 1.0" in content
-
-
 def test_a_name_that_is_nowhere_documented_is_an_error() -> None:
     """Nobody adds a metric without saying what it means."""
     with pytest.raises(KeyError, match="nonet_surprise"):

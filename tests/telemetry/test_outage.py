@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import logging
-from contextvars import Context
 
 import pytest
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.telemetry import outage
 from nonet.telemetry.failures import FailureLog
-from nonet.telemetry.outage import Outage, redis_outage
-from nonet.telemetry.speaker import speak_for
+from nonet.telemetry.outage import Outage
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +75,8 @@ def test_a_loop_leaves_it_to_the_process(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another error of the loop is logged as before."""
-    monkeypatch.setattr(outage, "_outages", {})
+    redis = Outage()
+    monkeypatch.setattr("nonet.telemetry.failures.REDIS", redis)
     caplog.set_level(logging.INFO)
     loops = [FailureLog(f"loop {n}", logger) for n in range(5)]
     away = ServerUnreachableError("refused")
@@ -95,16 +94,3 @@ def test_a_loop_leaves_it_to_the_process(
         "loop 0 failed: error=SQL does not answer",
         "loop 0 is back after 0 s: failures=1",
     ]
-
-
-def test_each_namespace_has_its_own(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """An answer to one does not end the outage of the Redis of another."""
-    contexts = {name: Context() for name in ("a", "b")}
-    for name, context in contexts.items():
-        context.run(speak_for, name)
-    contexts["a"].run(lambda: redis_outage().failed("fetch", "refused"))
-    clock.now += 5
-    contexts["b"].run(lambda: redis_outage().answered())
-    assert [context.run(lambda: redis_outage().is_away) for context in contexts.values()] == [1, 0]
-    contexts["a"].run(lambda: redis_outage().answered())
-    assert lines(caplog) == ["Redis is away: refused; waiting", "Redis is back after 5 s"]

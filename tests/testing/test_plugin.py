@@ -83,11 +83,7 @@ def passed(ran: subprocess.CompletedProcess[str]) -> int:
 def test_every_example_of_the_guide_passes(project: Project) -> None:
     """The files that docs/how-to/test-your-tasks.md shows are a project whose tests all pass."""
     examples = re.findall(r"^```python\n# (\S+)\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.M)
-    assert [name for name, _ in examples] == [
-        "mytasks.py",
-        "test_inline.py",
-        "test_system.py",
-    ]
+    assert [name for name, _ in examples] == ["mytasks.py", "test_inline.py", "test_system.py"]
     for name, text in examples:
         project.write(name, text)
     tests = sum(len(re.findall(r"^(?:async )?def test_", text, re.M)) for _, text in examples)

@@ -25,39 +25,29 @@ _TIMEOUT_MS = 30_000
 
 
 class Cluster:
-    """Three masters, which may have a replica each; one of them holds all keys of a namespace.
+    """Three masters without replicas; one of them holds all keys of a namespace.
 
     Args:
         namespace: whose slot may be moved.
         options: of each node's command line.
         make: the kind of server that the nodes are.
-        has_replicas: a replica takes over from a master that is gone for two seconds.
 
     Attributes:
-        nodes: its masters; the slot of the namespace begins on the first.
-        replicas: that of each master.
+        nodes: its servers; the slot of the namespace begins on the first.
         slot: that of the namespace.
     """
 
     def __init__(
-        self,
-        namespace: str,
-        *options: str,
-        make: Callable[..., RedisServer] = RedisServer,
-        has_replicas: bool = False,
+        self, namespace: str, *options: str, make: Callable[..., RedisServer] = RedisServer
     ) -> None:
         self.slot = key_slot(prefix(namespace).encode())
         bus = ("--cluster-port", FREE_PORT, "--cluster-node-timeout", "500")
-        common = ("--cluster-enabled", "yes", *bus, *options)
-        if has_replicas:  # a lost master must not stop the others
-            common = (*common, "--cluster-require-full-coverage", "no")
-        self.nodes = [make(*common) for _ in range(3)]
-        self.replicas = [make(*common) for _ in range(3 if has_replicas else 0)]
+        self.nodes = [make("--cluster-enabled", "yes", *bus, *options) for _ in range(3)]
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            for node in (*self.nodes, *self.replicas):
+            for node in self.nodes:
                 stack.enter_context(node)
             self._form()
             self._stack = stack.pop_all()
@@ -139,29 +129,15 @@ class Cluster:
                 client.execute_command("CLUSTER", "ADDSLOTSRANGE", start, last)
                 if node is not first:
                     client.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port, bus)
-            for node in self.replicas:
-                with node.client() as replica:
-                    replica.execute_command("CLUSTER", "MEET", "127.0.0.1", first.port, bus)
-        every = (*self.nodes, *self.replicas)
-        for node in every:
+        for node in self.nodes:
             wait_until(lambda node=node: self._is_whole(node), "the cluster is formed")
-        for master, node in zip(self.nodes, self.replicas, strict=False):
-            with master.client() as client, node.client() as replica:
-                name = client.execute_command("CLUSTER", "MYID")
-                replica.execute_command("CLUSTER", "REPLICATE", name)
-                wait_until(
-                    lambda client=client: client.info("replication")["connected_slaves"],
-                    "it follows",
-                )
-        for node in every:
             with node.client() as client:  # a short one forms it soon, a busy machine needs more
-                client.config_set("cluster-node-timeout", 2000 if self.replicas else 15000)
+                client.config_set("cluster-node-timeout", 15000)
 
     def _is_whole(self, node: RedisServer) -> bool:
         with node.client() as client:
             info = str(client.execute_command("CLUSTER", "INFO"))
-        known = len(self.nodes) + len(self.replicas)
-        return "cluster_state:ok" in info and f"cluster_known_nodes:{known}" in info
+        return "cluster_state:ok" in info and f"cluster_known_nodes:{len(self.nodes)}" in info
 
 
 class Move:

@@ -182,10 +182,7 @@ async def test_nobody_runs_a_script_on_half_of_the_keys(cluster: Cluster) -> Non
         settled = asyncio.create_task(broker.scripts.run("presence", "", 30_000, "", "before-1"))
         with move.source.client() as source:
             refused = _asked(source)
-            await until(
-                lambda: _asked(source) > refused + 4,
-                "the calls are tried again",
-            )
+            await until(lambda: _asked(source) > refused + 4, "the calls are tried again")
         with move.target.client() as target:
             assert set(target.scan_iter(f"{PREFIX}*")) == moved
         assert not submitting.done() and not settled.done()

@@ -8,14 +8,7 @@ from datetime import timedelta
 from typing import assert_type
 from uuid import UUID
 
-from nonet import (
-    Middleware,
-    Nonet,
-    OutgoingTask,
-    RunningTask,
-    carry_context,
-    register_middleware,
-)
+from nonet import Middleware, Nonet, OutgoingTask, RunningTask, carry_context, register_middleware
 
 request_id: ContextVar[str] = ContextVar("request_id")
 user: ContextVar[str | None] = ContextVar("user", default=None)

@@ -15,7 +15,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from nonet.messages.formats import PLAIN_FORMAT, STEP_FORMAT
+from nonet.messages.formats import FORMAT
 from nonet.messages.message import (
     Envelope,
     ErrorDocument,
@@ -74,7 +74,7 @@ SEVEN = encode_locks([MutexLock(JOB, "7")])
 USAGE = Usage(wall=11.5, cpu=12.5, rss=13)
 # Each field of them has a value of its own, so that it shows if two are swapped.
 ENVELOPE = Envelope(
-    version=PLAIN_FORMAT,
+    version=FORMAT,
     id="a",
     name="x:T",
     args=pack(VALUES),
@@ -85,6 +85,7 @@ ENVELOPE = Envelope(
     min_version="1.4",
     trace="00-01-02-01",
     resubmitted_from=17,
+    is_step=True,
 )
 RESULT = ResultDocument(
     name="x:T",
@@ -117,7 +118,14 @@ def an_envelope(
 ) -> bytes:
     """The envelope of another task."""
     return encode(
-        replace(ENVELOPE, id=id, args=pack(args or {}), trace=trace, resubmitted_from=repeats)
+        replace(
+            ENVELOPE,
+            id=id,
+            args=pack(args or {}),
+            trace=trace,
+            resubmitted_from=repeats,
+            is_step=False,
+        )
     )
 
 
@@ -126,11 +134,10 @@ def documents() -> dict[str, bytes | str]:
     return {
         "envelope": an_envelope("a", VALUES),
         "envelope, traced": an_envelope("a", VALUES, ENVELOPE.trace),
-        "envelope of a repeat": encode(ENVELOPE),
+        "envelope of a repeat": encode(replace(ENVELOPE, is_step=False)),
         "envelope of a step": encode(
             replace(
                 ENVELOPE,
-                version=STEP_FORMAT,
                 args=pack({"one": Reference("3"), "added": [Reference("0.1", added=True)]}),
                 trace="",
                 resubmitted_from=0,
@@ -407,7 +414,7 @@ def readable(value: Any) -> str:
 async def written(broker: Broker) -> dict[str, Any]:
     """All that `golden.json` has, as it is written now."""
     return {
-        "format": PLAIN_FORMAT,
+        "format": FORMAT,
         "documents": {name: readable(value) for name, value in documents().items()},
         "acts": await Acts(broker).play(),
     }

@@ -27,27 +27,11 @@ from typing import Any
 HERE = Path(__file__).parent
 NAMESPACE = "upgrade"
 P = f"{{{NAMESPACE}}}:"
-DAEMON = """
-import sys
-try:
-    from nonet_worker import main as worker
-except ImportError:
-    from nonet.cli.worker import main as worker
-try:
-    from nonet.cli.entry import schedule as scheduler
-except ImportError:
-    from nonet.cli.scheduler import main as scheduler
-kind = sys.argv.pop(1)
-sys.argv[0] = "task-" + kind
-sys.exit((worker if kind == "worker" else scheduler)())
-"""
-COMMAND = """
-try:
-    from nonet.cli.entry import main
-except ImportError:
-    from nonet.cli.run import main
-main()
-"""
+ENTRIES = {
+    "worker": "from nonet_worker import main",
+    "scheduler": "from nonet.cli.entry import schedule as main",
+    "run": "from nonet.cli.entry import main",
+}
 
 
 def main() -> None:
@@ -101,15 +85,20 @@ async def fill(revision: str, home: Path) -> None:
     database = home / "nonet.db"
     client = redis.Redis.from_url(os.environ["NONET_REDIS_URL"])
     os.environ["NONET_DB_URL"] = f"sqlite+aiosqlite:///{database}"
-    run = [sys.executable, "-c", COMMAND]
-    await asyncio.to_thread(subprocess.run, [*run, "db", "upgrade"], check=True)
+
+    def command(kind: str, *words: str) -> list[str]:
+        code = f"import sys; sys.argv[0] = 'task-{kind}'; {ENTRIES[kind]}; main()"
+        return [sys.executable, "-c", code, *words]
+
+    async def run(*words: str) -> None:
+        await asyncio.to_thread(subprocess.run, command("run", *words), check=True)
+
+    await run("db", "upgrade")
     with ExitStack() as stack:
 
-        def start(*words: str) -> subprocess.Popen[bytes]:
-            log = stack.enter_context(Path(home, f"log-{words[0]}").open("wb"))
-            daemon = subprocess.Popen(
-                [sys.executable, "-c", DAEMON, *words], stdout=log, stderr=log
-            )
+        def start(kind: str, *words: str) -> subprocess.Popen[bytes]:
+            log = stack.enter_context(Path(home, f"log-{kind}").open("wb"))
+            daemon = subprocess.Popen(command(kind, *words), stdout=log, stderr=log)
             stack.callback(daemon.wait)
             stack.callback(daemon.send_signal, signal.SIGKILL)
             return daemon
@@ -131,7 +120,7 @@ async def fill(revision: str, home: Path) -> None:
                 await submit(f"limited-{n}", tasks.Limited(), "limited")
             await submit("parent", tasks.Parent(), ...)
             await submit("buried", tasks.Buried(), ...)
-            await asyncio.to_thread(subprocess.run, [*run, "pause", "--task", "Paused"], check=True)
+            await run("pause", "--task", "Paused")
             await submit("paused", tasks.Paused(5), [5, *plain[1:]])
             worker = start("worker", "--size", "small")
             scheduler = start("scheduler", "--config", str(home / "config.yaml"))

@@ -21,14 +21,10 @@ from nonet import (
     MutexLock,
     PeriodicBaseTask,
     Size,
+    Unique,
     context,
     spawn_with_callback,
 )
-
-try:
-    from nonet import Unique
-except ImportError:  # older than that
-    Unique = None
 
 
 def note() -> None:
@@ -186,7 +182,6 @@ class Swept(PeriodicBaseTask):
 
 
 class Only(Plain):
-    """One of its key at a time, where there are such keys."""
+    """One of its key at a time."""
 
-    if Unique is not None:
-        unique = Unique.until_done()
+    unique = Unique.until_done()

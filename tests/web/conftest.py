@@ -9,15 +9,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from playwright.async_api import Page, async_playwright
 from ports import free_port
 
-from nonet import Nonet
+from nonet import Isolation, Nonet, Size
 from nonet.config.web_settings import WebSettings
-from nonet.daemon.service import Stop
-from nonet.rules.permissions import ACTIONS, Principal, Role
-from nonet.web.access.access import Fixed
+from nonet.daemon.service import ExitCode, Stop
+from nonet.rules.permissions import Principal, Role
 from nonet.web.access.passwords import PasswordHash
 from nonet.web.app import create_app
 from nonet.web.server import Server
@@ -28,9 +27,20 @@ PASSWORD = "correct horse"
 _HASH = str(PasswordHash.of(PASSWORD))
 
 
+class Fixed:
+    """Takes every request as one principal's."""
+
+    def __init__(self, who: Principal) -> None:
+        self._who = who
+
+    async def identify(self, request: Request) -> Principal | None:
+        """See `nonet.web.access.access.Access`."""
+        return self._who
+
+
 def principal(role: Role = Role.ADMIN, name: str = "alice") -> Principal:
     """A principal with a role."""
-    return Principal(name, ACTIONS[role])
+    return Principal(name, role)
 
 
 @pytest.fixture
@@ -81,6 +91,26 @@ async def serving(app: FastAPI, settings: WebSettings) -> AsyncIterator[str]:
     finally:
         stop.request()
         await running
+
+
+@asynccontextmanager
+async def working(
+    nonet: Nonet, size: Size = Size.SMALL, concurrency: int | None = None
+) -> AsyncIterator[asyncio.Task[ExitCode]]:
+    """A registered worker in this loop; gives the task that ends with its exit code."""
+    stop = Stop()
+    async with nonet.injector() as injector:
+        worker = nonet.worker(size, injector, concurrency=concurrency, isolation=Isolation.LOOP)
+        running = asyncio.create_task(worker.run(stop))
+        while worker.id not in [  # noqa: ASYNC110  # Redis tells of no event
+            item.worker for item in await nonet.stores.results.workers()
+        ]:
+            await asyncio.sleep(0.02)
+        try:
+            yield running
+        finally:
+            stop.request()
+            await running
 
 
 @pytest.fixture

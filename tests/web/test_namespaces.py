@@ -11,6 +11,7 @@ from web.conftest import Fixed, principal
 
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
+from nonet.rules.permissions import Principal, Role
 from nonet.web.app import create_sites
 
 
@@ -55,3 +56,16 @@ async def test_each_namespace_has_its_pages_and_its_api(
     answer = await client.get(f"{base}/in/a")
     assert answer.headers["location"] == f"{base}/in/a/"
     assert (await client.get(f"{base}/in/nobody/")).status_code == 404
+
+
+@pytest.mark.parametrize("path", ["", "tasks", "api/v1/tasks", "account"])
+async def test_a_role_holds_in_its_namespaces(applications: list[Nonet], path: str) -> None:
+    """A principal of some namespaces enters no other one, and finds no link to it."""
+    who = Principal("alice", Role.ADMIN, namespaces=("a",))
+    served, _ = create_sites(applications, WebSettings.plain(), Fixed(who))
+    transport = httpx.ASGITransport(served)
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        refused = await client.get(f"/{path}")
+        assert refused.status_code == 403 and "alice may enter a, but not main" in refused.text
+        page = await client.get(f"/in/a/{path}")
+        assert page.status_code == 200 and 'class="namespace" href="/"' not in page.text

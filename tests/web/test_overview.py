@@ -3,39 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from fastapi import Request
 from playwright.async_api import Page
-from web.conftest import principal
+from starlette.routing import Match
+from web.conftest import Fixed, principal, working
 from web_tasks import Held, Mail, Report
 
-from nonet import Nonet, Size
+from nonet import Nonet
 from nonet.config.settings import plain_settings
 from nonet.config.web_settings import WebSettings
-from nonet.daemon.service import Stop
-from nonet.rules.diagnosis import Finding
-from nonet.tasks.task import Isolation
-from nonet.web.access.access import Fixed
+from nonet.rules.pages import page_of
 from nonet.web.app import create_app
-from nonet.web.pages.overview import linker
-
-
-@asynccontextmanager
-async def working(nonet: Nonet) -> AsyncIterator[None]:
-    """A small worker with two slots in this loop."""
-    stop = Stop()
-    async with nonet.injector() as injector:
-        worker = nonet.worker(Size.SMALL, injector, concurrency=2, isolation=Isolation.LOOP)
-        running = asyncio.create_task(worker.run(stop))
-        try:
-            yield
-        finally:
-            stop.request()
-            await running
 
 
 async def test_the_api_shows_what_the_command_shows(client: httpx.AsyncClient) -> None:
@@ -52,7 +33,7 @@ async def test_the_overview_shows_a_live_system(
     Held.gate = asyncio.Event()
     await nonet.submit_many([Mail() for _ in range(20)])
     await nonet.submit_many([Report(number) for number in range(7)])
-    async with working(nonet):
+    async with working(nonet, concurrency=2):
         held = await nonet.submit(Held())
         async with asyncio.timeout(60):
             found = (await client.get("/api/v1/overview")).json()
@@ -112,16 +93,25 @@ async def test_a_stream_and_a_class_are_paused_on_their_pages(
         ("class", "mail:Send", "/classes/mail:Send"),
         ("worker", "small", "/workers?size=small"),
         ("worker", "mail:Send", "/classes/mail:Send"),
+        ("worker", "deaths", "/events?kind=worker-lost"),
+        ("queue", "large", "/workers?size=large"),
         ("pause", "stream:background:small", "/streams/background/small"),
         ("pause", "task:mail:Send", "/classes/mail:Send"),
-        ("pause", "all", ""),
+        ("pause", "all", "/"),
+        ("pause", "pipeline:volumes", "/pipelines/volumes"),
+        ("pipeline", "volumes", "/pipelines/volumes"),
+        ("workflow", "building", "/workflows?state=building"),
+        ("workflow", "nightly", "/workflows?state=failed"),
+        ("stream", "quarantine", "/quarantine"),
+        ("task", "a/b", "/tasks/a%2Fb"),
         ("schedule", "mail:Send", "/schedules"),
         ("sql", "dead letters", "/dead-letters"),
-        ("sql", "database", ""),
+        ("sql", "database", "/"),
     ],
 )
 def test_a_finding_links_to_what_it_is_about(kind: str, what: str, path: str) -> None:
     """The page of a finding shows the thing itself; a finding about no thing has no link."""
     app = create_app(Nonet(plain_settings()), WebSettings.plain(), Fixed(principal()))
-    request = Request({"type": "http", "app": app, "root_path": ""})
-    assert linker(request)(Finding(kind, what, "", "")) == path
+    assert page_of(kind, what) == path
+    scope = {"type": "http", "method": "GET", "path": urlsplit(path).path}
+    assert any(route.matches(scope)[0] is Match.FULL for route in app.routes)

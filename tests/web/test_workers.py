@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
 from playwright.async_api import Page, expect
-from web.conftest import ClientOf
+from web.conftest import ClientOf, working
 from web_tasks import Held
 
 from nonet import Nonet, Size
-from nonet.daemon.service import ExitCode, Stop
+from nonet.daemon.service import ExitCode
 from nonet.rules.permissions import Role
-from nonet.tasks.task import Isolation
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -25,21 +23,6 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             if await condition():
                 return
             await asyncio.sleep(0.02)
-
-
-@asynccontextmanager
-async def working(nonet: Nonet, size: Size = Size.SMALL) -> AsyncIterator[asyncio.Task[ExitCode]]:
-    """A worker in this loop; gives the task that ends with its exit code."""
-    stop = Stop()
-    async with nonet.injector() as injector:
-        worker = nonet.worker(size, injector, isolation=Isolation.LOOP)
-        running = asyncio.create_task(worker.run(stop))
-        await eventually(lambda: _is_registered(nonet, worker.id))
-        try:
-            yield running
-        finally:
-            stop.request()
-            await running
 
 
 @pytest.fixture(autouse=True)
@@ -101,10 +84,6 @@ async def test_pages_show_workers_and_drain_them(
 async def _shows(page: Page, text: str) -> bool:
     await page.reload()
     return text in await page.inner_text("main")
-
-
-async def _is_registered(nonet: Nonet, worker: str) -> bool:
-    return any(item.worker == worker for item in await nonet.stores.results.workers())
 
 
 async def _runs(nonet: Nonet, id: str) -> bool:

@@ -49,10 +49,7 @@ def _without_proc(function: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-for module, *names in (
-    (os, "listdir", "scandir", "stat", "readlink", "open"),
-    (builtins, "open"),
-):
+for module, *names in ((os, "listdir", "scandir", "stat", "readlink", "open"), (builtins, "open")):
     for name in names:
         setattr(module, name, _without_proc(getattr(module, name)))
 # `Path.open` has a name of its own for it.

@@ -9,9 +9,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
+from clients import client_of
 
 from nonet import BaseTask, Middleware, RunningTask
-from nonet.client.client import Client
 from nonet.rules.outcomes import DONE, Outcome, Succeeded
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
@@ -67,7 +67,7 @@ async def tools() -> AsyncIterator[Tools]:
     registry.add(Works, "tests")
     options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
     broker = Broker("redis://127.0.0.1:1", "test", **options)
-    client = Client(broker, registry, "test", message_limit=1024)
+    client = client_of(broker, registry)
     with ThreadPoolExecutor(1) as threads:
         async with Injector() as injector:
             made = Tools(client, registry, injector, threads, 1024, *[lambda *_: None] * 2)
@@ -80,7 +80,7 @@ async def run(tools: Tools) -> Outcome:
     """Execute an attempt, and conclude it."""
     sent = tools.client.envelopes.prepare(Works())
     delivery = Delivery(
-        *(sent.id, "1", "1", "tasks:normal:medium", "1-0", sent.envelope, sent.locks),
+        *(sent.id, "1", "1", "tasks:normal:medium", "1-0", sent.envelope, sent.locks)
     )
     attempt = Attempt(delivery, time.monotonic())
     outcome = await carry_out(attempt, tools)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import pytest
+from clients import client_of
 
 from nonet import BaseTask, Depends
-from nonet.client.client import Client
 from nonet.rules.outcomes import Lost, Outcome, Succeeded
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
@@ -55,7 +55,7 @@ async def tools() -> AsyncIterator[Tools]:
     registry.add(InThread, "tests")
     options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
     broker = Broker("redis://127.0.0.1:1", "test", **options)
-    client = Client(broker, registry, "test", message_limit=1024)
+    client = client_of(broker, registry)
     with ThreadPoolExecutor(1) as threads:
         async with Injector() as injector:
             yield Tools(client, registry, injector, threads, 1024, *[lambda *_: None] * 2)
@@ -66,7 +66,7 @@ async def tools() -> AsyncIterator[Tools]:
 def attempt_at(task: BaseTask, tools: Tools) -> Attempt:
     sent = tools.client.envelopes.prepare(task)
     delivery = Delivery(
-        *(sent.id, "1", "1", "tasks:normal:medium", "1-0", sent.envelope, sent.locks),
+        *(sent.id, "1", "1", "tasks:normal:medium", "1-0", sent.envelope, sent.locks)
     )
     return Attempt(delivery, time.monotonic())
 

@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from nonet.base.streams import Size
-from nonet.messages.message import Usage
 from nonet.rules.fairness import MOST_TENANTS, OTHERS
-from nonet.rules.figures import figures_of, started_in, sums_of
+from nonet.rules.figures import figures_of, started_in, starts_of
 from nonet.worker.tenants import TenantTally
 
 KINDS = (("done", "dead"), ("dead",), ("retry",))
 
 
-def run(tally: TenantTally, tenant: str, outcome: str = "done", usage: Usage | None = None) -> None:
+def run(tally: TenantTally, tenant: str, outcome: str = "done") -> None:
     tally.started(tenant, Size.SMALL, 2.0)
-    tally.finished(tenant, outcome, usage)
+    tally.finished(tenant, outcome)
 
 
 def test_each_attempt_is_reported_once() -> None:
-    """Starts, ends, waits, and what a child process has measured."""
+    """Starts, ends and waits."""
     tally = TenantTally(KINDS, tuple)
     for outcome in ("done", "dead", "retry"):
-        run(tally, "cms", outcome, Usage(wall=0.25, cpu=0.125, rss=2 * 2**20))
-    run(tally, "lhcb", usage=Usage(wall=1.0))
+        run(tally, "cms", outcome)
+    run(tally, "lhcb")
     found, named = tally.figures()
     assert (found.keys(), named) == ({"cms", "lhcb"}, 0)
     total = figures_of(found["cms"])
     assert (total.ended, total.failed, total.retried) == (2, 1, 1)
     assert total.wait.p50 is not None and 1 < total.wait.p50 <= 2.5
-    used = {"cpu_us": 375_000, "kib_seconds": 3 * 512}
-    assert sums_of(found["cms"]) == {"started:small": 3, **used}
-    assert sums_of(found["lhcb"]) == {"started:small": 1}
+    assert starts_of(found["cms"]) == {Size.SMALL: 3, Size.MEDIUM: 0, Size.LARGE: 0}
+    assert started_in(found["lhcb"]) == 1
     assert tally.figures() == ({}, 0)
 
 
@@ -40,7 +38,7 @@ def test_what_runs_is_told_until_it_ends() -> None:
     for _ in range(3):
         tally.figures()
     assert tally.running() == {"cms": 1}
-    tally.finished("cms", "done", None)
+    tally.finished("cms", "done")
     assert tally.running() == {}
     assert figures_of(tally.figures()[0]["cms"]).ended == 1
 

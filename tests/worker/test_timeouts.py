@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
+from clients import client_of
 from daemons import until
 
 from nonet import BaseTask, Depends, StopRetrying, TaskTimeoutError, context
 from nonet.base.errors import LeaseLostError
-from nonet.client.client import Client
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Succeeded
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
@@ -236,7 +236,7 @@ async def tools() -> AsyncIterator[Tools]:
         registry.add(cls, "tests")
     options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
     broker = Broker("redis://127.0.0.1:1", "test", **options)
-    client = Client(broker, registry, "test", message_limit=1024)
+    client = client_of(broker, registry)
     with ThreadPoolExecutor(2) as threads:
         async with Injector() as injector:
             yield Tools(
@@ -255,7 +255,7 @@ async def nobody_refuses(attempt: Attempt, lines: str) -> None: ...
 def attempt_at(task: BaseTask, tools: Tools) -> Attempt:
     sent = tools.client.envelopes.prepare(task)
     delivery = Delivery(
-        *(sent.id, "1", "1", "tasks:normal:medium", "1-0", sent.envelope, sent.locks),
+        *(sent.id, "1", "1", "tasks:normal:medium", "1-0", sent.envelope, sent.locks)
     )
     return Attempt(delivery, time.monotonic())
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 from workflows import flow_tasks
-from workflows.flow_tasks import Add, Fail, Flaky, Note, Spread, Sum, Total
+from workflows.flow_tasks import Add, Fail, Note, Spread, Sum, Total
 
 from nonet import PREVIOUS, Size, TaskFailed, Workflow, chain, chord, ended, failed, group
 from nonet.tasks.runs import WorkflowRun
@@ -36,12 +36,6 @@ async def errors(run: WorkflowRun) -> dict[str, str]:
     return {step.place: step.state for step in await run.steps()}
 
 
-async def test_a_chord_whose_part_is_retried_fires(system: System) -> None:
-    """Only the last attempt of a part counts; the body gets its result."""
-    flow = chord([Flaky(2, 5), Add(1, 1), Flaky(3, 7)], SUM)
-    assert await last(system, flow) == 14
-
-
 async def test_a_chord_whose_part_raises_fails_at_once(system: System) -> None:
     """The body does not run, and whoever waits for it learns which part has failed."""
     flow = chord([Add(1, 1), Fail("broken")], SUM)
@@ -58,37 +52,6 @@ async def test_nested_chords(system: System) -> None:
     inner = chain(Add(1, 1), chord([Add.given(PREVIOUS, 1), Add.given(PREVIOUS, 2)], SUM))
     middle = chain(chord([inner, Add(10, 0)], SUM), Add.given(PREVIOUS, 100))
     assert await last(system, chord([group(middle, Add(1000, 0)), inner], SUM)) == 1124
-
-
-async def test_a_chord_of_one(system: System) -> None:
-    """Its body gets a list, and it fires."""
-    assert await last(system, chord([Add(1, 1)], SUM)) == 2
-    assert await last(system, chain(group(Add(2, 2)), SUM)) == 4
-
-
-async def test_a_chord_of_none(system: System) -> None:
-    """Its body runs with an empty list."""
-    assert await last(system, chord([], SUM)) == 0
-
-
-async def test_a_handler_runs_for_each_kind_of_failure(system: System) -> None:
-    """Also if the step before it could not run, was retried, or is one of several."""
-    flow = Workflow()
-    broken = flow.step(Fail("broken"))
-    never = flow.step(Add.given(flow.step(Fail()), 1))
-    retried = flow.step(Flaky(9, 0))
-    handlers = [flow.step(Note(), after=failed(step)) for step in (broken, never, retried)]
-    both = flow.step(Note(), after=[failed(broken), failed(retried)])
-    run = await flow.submit()
-    await system.run_until_idle()
-    assert (await run.status()).state == "done"
-    texts = [await run.result(step, timeout=0) for step in (*handlers, both)]
-    assert texts == [
-        ["dead ValueError: broken"],
-        [f"cancelled cancelled: step {run}:1 failed"],
-        ["dead ValueError: attempt 4"],
-        ["dead ValueError: broken", "dead ValueError: attempt 4"],
-    ]
 
 
 async def test_the_handler_of_a_chain_runs(system: System) -> None:

@@ -83,17 +83,6 @@ async def test_edges(flows: FlowSite, case: str) -> None:
     assert flows.leaks() == []
 
 
-@pytest.mark.parametrize("order", ["01", "10"])
-async def test_the_order_of_ends_does_not_matter(flows: FlowSite, order: str) -> None:
-    """A failure counts, too, if it comes after another reason why its successor need not run."""
-    run = await submitted([(), (), [("f", "0")], [("s", "2"), ("s", "1")]])
-    found = {delivery.id.rpartition(":")[2]: delivery for delivery in await flows.fetch()}
-    for place in order:
-        await flows.settle(found[place], "dead" if place == "1" else "done")
-    assert (await run.status()).state == "failed"
-    assert set(flows.states("w").values()) == {"done", "dead", "cancelled"}
-
-
 @pytest.mark.parametrize("outcome", ["dead", "expired", "cancelled"])
 async def test_however_a_step_fails_its_handler_runs(flows: FlowSite, outcome: str) -> None:
     """Dead, expired and cancelled are failures."""

@@ -92,26 +92,9 @@ async def quarantined(flows: FlowSite) -> None:
     )
 
 
-async def damaged_at_a_fetch(flows: FlowSite) -> None:
-    flows.redis.hdel(f"{P}t:w:0", "gen")
-    await flows.fetch()
-
-
-async def damaged_at_a_promotion(flows: FlowSite) -> None:
-    flows.redis.hset(f"{P}t:w:0", mapping={"state": "delayed", "stream": "no:such"})
-    flows.redis.zadd(f"{P}tasks:delayed", {"w:0": 1})
-    await flows.app.broker.promote()
-
-
-async def damaged_at_a_walk(flows: FlowSite) -> None:
-    flows.redis.hset(f"{P}t:w:0", "state", "?")
-    await flows.walk()
-
-
 ENDS: list[End] = [
     *(settled, settled_with_others, cancelled, cancelled_by_class, reclaimed, taken_over, disowned),
-    *(late_at_a_promotion, late_at_a_fetch, late_with_a_row, quarantined, damaged_at_a_fetch),
-    *(damaged_at_a_promotion, damaged_at_a_walk),
+    *(late_at_a_promotion, late_at_a_fetch, late_with_a_row, quarantined),
 ]
 
 

@@ -95,17 +95,6 @@ async def test_a_step_whose_record_is_gone(flows: FlowSite) -> None:
     assert flows.leaks() == []
 
 
-@pytest.mark.parametrize("field", ["state", "stream", "gen"])
-async def test_a_damaged_step(flows: FlowSite, field: str) -> None:
-    """It ends in the quarantine, and its workflow goes on at once."""
-    run = await submitted([(), [("s", "0")], [("f", "0")]])
-    flows.redis.hset(f"{P}t:w:0", field, "?")
-    await flows.walk()
-    assert flows.states("w") == {"0": "dead", "1": "cancelled", "2": "ready"}
-    assert await flows.run() == ["w:2"]
-    assert (await run.status()).state == "done"
-
-
 async def test_a_workflow_that_is_gone(flows: FlowSite) -> None:
     """Its blocked steps end, whoever waits for them hears of it, and its keys expire."""
     await submitted([(), [("s", "0")], [("f", "1")]])
@@ -116,20 +105,6 @@ async def test_a_workflow_that_is_gone(flows: FlowSite) -> None:
     assert flows.keys("t:*") == []
     with pytest.raises(TaskCancelled, match="its workflow is gone from Redis"):
         await flows.app.result("w:1", timeout=10)
-    await flows.walk()
-    assert flows.leaks() == []
-
-
-@pytest.mark.parametrize("key", ["f:w", "f:w:live", "f:w:graph", "f:w:results", "f:w:failed"])
-async def test_a_key_of_a_wrong_type(flows: FlowSite, key: str) -> None:
-    """The workflow is forgotten, so that its steps end."""
-    await submitted(CHAIN)
-    flows.redis.delete(P + key)
-    flows.redis.set(P + key, "x")
-    await flows.walk()
-    await flows.walk()
-    assert await flows.run() == ["w:0"]
-    assert flows.keys("t:*") == []
     await flows.walk()
     assert flows.leaks() == []
 
@@ -174,41 +149,6 @@ async def test_a_program_that_died_while_it_submitted(
     assert flows.leaks() == []
 
 
-async def test_a_damaged_key_stops_no_other_workflow(flows: FlowSite) -> None:
-    """Edges that the promoter cannot read are left to the walk; it follows those of the others."""
-    for id in ("a", "b"):
-        await submitted([(), *([("s", "0")] for _ in range(210))], id)
-    first, second = await flows.fetch()
-    await flows.settle(first)
-    await flows.settle(second)
-    flows.redis.delete(f"{P}n:a:0")
-    flows.redis.set(f"{P}n:a:0", "x")
-    for _ in range(3):
-        await flows.app.broker.promote()
-    assert not flows.redis.exists(f"{P}edges")
-    assert list(flows.states("b").values()).count("ready") == 210
-    await walk_later(flows)
-    assert list(flows.states("a").values()).count("ready") == 210
-
-
-@pytest.mark.parametrize("kind", ["t", "m"])
-async def test_a_damaged_step_harms_no_other(flows: FlowSite, kind: str) -> None:
-    """The step before it stays done, and the other steps after that one run."""
-    run = await submitted([(), [("s", "0")], [("s", "0")], [("s", "0")]])
-    (first,) = await flows.fetch()
-    flows.redis.delete(f"{P}{kind}:w:2")
-    flows.redis.set(f"{P}{kind}:w:2", "x")
-    await flows.settle(first)
-    for _ in range(2):
-        await walk_later(flows)
-    ran = await flows.run()
-    assert ran == (["w:1", "w:3"] if kind == "t" else ["w:1", "w:3", "w:2"])
-    await walk_later(flows)
-    states = flows.states("w")
-    assert states["0"] == "done" and states["2"] == ("dead" if kind == "t" else "done")
-    assert (await run.status()).state == ("failed" if kind == "t" else "done")
-
-
 async def test_a_lost_step_of_a_large_workflow_is_found(flows: FlowSite) -> None:
     """Each walk looks at another page of the steps."""
     await submitted([(), *([("s", str(number))] for number in range(2500))])
@@ -218,12 +158,3 @@ async def test_a_lost_step_of_a_large_workflow_is_found(flows: FlowSite) -> None
         if flows.end_of("w", "2000") == "dead":
             break
     assert flows.end_of("w", "2000") == "dead"
-
-
-async def test_a_list_of_a_wrong_type_is_made_anew(flows: FlowSite) -> None:
-    """The end of a workflow must not fail because of it."""
-    run = await submitted([()])
-    flows.redis.set(f"{P}workflows:done", "x")
-    await flows.run()
-    assert (await run.wait(timeout=10)).state == "done"
-    assert [found.id for found in (await flows.app.client.workflows.page(["done"])).rows] == ["w"]

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from acceptance.contention import scales
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from servers import RedisServer
 from workflows.flow_model import Edge, Model
 from workflows.flow_site import FlowSite, P, workflow_of

@@ -78,19 +78,6 @@ async def test_it_can_fail_again(flows: FlowSite) -> None:
     assert flows.ends() == {"w:0": 4, "w:1": 4}
 
 
-async def test_added_steps_run_again(flows: FlowSite) -> None:
-    """The step that added them does not; those behind it wait for them."""
-    run = await submitted([(), [("s", "0")]])
-    (first,) = await flows.fetch()
-    await flows.settle(first, "done", flows.added_by(first, [(), ()], Noop()))
-    await flows.run(fails=["0.1"])
-    assert (await run.status()).state == "failed"
-    assert await run.resume() == 2
-    assert await flows.run() == ["w:0.1", "w:1"]
-    assert (await run.status()).state == "done"
-    assert flows.leaks() == []
-
-
 async def test_deeply_added_steps_run_again(flows: FlowSite) -> None:
     """However deep they are, each step above waits for them again."""
     run = await submitted([(), [("s", "0")]])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import timedelta
 
 import pytest
 from workflows import flow_tasks
@@ -13,7 +12,6 @@ from workflows.flow_tasks import (
     Fail,
     Guarded,
     Large,
-    Late,
     Noop,
     Note,
     Parent,
@@ -23,9 +21,9 @@ from workflows.flow_tasks import (
     Values,
 )
 
-from nonet import PREVIOUS, ConflictError, Size, TaskFailed, Workflow, chain, ended, failed
+from nonet import PREVIOUS, ConflictError, Size, TaskFailed, Workflow, chain, ended
 from nonet.tasks.runs import WorkflowRun
-from nonet.testing import NotIdleError, System
+from nonet.testing import System
 
 
 @pytest.fixture
@@ -122,36 +120,6 @@ async def test_steps_may_submit_workflows(system: System) -> None:
     run = await ran(system, flow)
     inner = await run.result(parent, timeout=0)
     assert [(await system.app.workflow(id).status()).parent for id in inner] == [f"{run}:0"] * 2
-
-
-async def test_delays_and_deadlines_count_from_the_release(system: System) -> None:
-    """A step before takes long; the one behind it is neither early nor late."""
-    flow = Workflow()
-    first = flow.step(Noop(), delay=timedelta(hours=1))
-    second = flow.step(Late(), after=first, delay=10)
-    run = await flow.submit()
-    await system.run_until_idle()
-    await system.advance(3600)
-    await system.run_until_idle()
-    assert [step.state for step in await run.steps()] == ["done", "delayed"]
-    await system.advance(10)
-    await system.run_until_idle()
-    assert (await run.status()).state == "done"
-    assert await run.result(second, timeout=0) is None
-
-
-async def test_a_late_step_expires(redis_url: str) -> None:
-    """No worker comes: its deadline counts from when it could start, and its handler runs."""
-    async with System(tasks=[flow_tasks], sizes=[], redis_url=redis_url) as system:
-        flow = Workflow()
-        late = flow.step(Late())
-        flow.step(Noop(), after=failed(late))
-        run = await flow.submit()
-        await system.advance(Late.start_by + 1)
-        with pytest.raises(NotIdleError):
-            await system.run_until_idle(timeout=0.5)
-        assert [step.state for step in await run.steps()] == ["expired", "queued"]
-        await run.cancel()
 
 
 async def test_an_interrupted_cancel_is_finished_by_the_leader(system: System) -> None:

@@ -10,8 +10,6 @@ from workflows.flow_site import FlowSite, P, submitted, workflow_of
 from workflows.flow_tasks import Add, Late, Noop, Only
 
 from nonet import InvalidArgumentsError, NonetError, Workflow, group
-from nonet.messages.formats import STEP_FORMAT
-from nonet.stores.connection.redis import script
 from nonet.stores.queue import workflows as stored
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.workflows import step_terms
@@ -129,42 +127,6 @@ async def test_a_deadline_counts_from_the_release(flows: FlowSite) -> None:
     await flows.app.broker.promote()
     assert flows.states("w") == {"0": "done", "1": "expired", "2": "cancelled"}
     assert (await run.status()).state == "failed"
-
-
-def _older(name: str) -> str:
-    """A script as it was before there were steps."""
-    now, before = (f"local FORMAT = {format}\n" for format in (STEP_FORMAT, STEP_FORMAT - 1))
-    source, _ = script(name)
-    assert now in source
-    return source.replace(now, before)
-
-
-async def test_older_workers_hand_steps_on(flows: FlowSite) -> None:
-    """A worker that reads format 2 neither runs nor ends a step; one that reads 3 runs it."""
-    await submitted([(), [("s", "0")]])
-    older = _older("fetch")
-    waits = (30_000_000, 300_000_000, 60_000_000)
-    args = ("60000|60000|0", "small-old", "small", 10, 200, 30_000, *waits, 0, 4096, "", 10, 10)
-    answer = flows.redis.eval(older, 1, P, *args)
-    assert len(answer) == 4, "it was delivered"
-    record = flows.record("w:0")
-    assert (record["state"], record["handed"], record["v"]) == ("waiting", "1", "3")
-    assert record["blocker"].startswith("task format 3, read here up to 2")
-    flows.redis.zadd(f"{P}tasks:delayed", {"w:0": 1})
-    await flows.app.broker.promote()
-    assert await flows.run() == ["w:0", "w:1"]
-
-
-async def test_an_older_program_may_cancel_a_blocked_step(flows: FlowSite) -> None:
-    """Its script cannot end the step, and orders it; the next worker ends it without running it."""
-    await submitted([(), [("s", "0")]])
-    args = ("60000|60000|0", 0, "by a test", "by a test", "w:1", "")
-    answer = flows.redis.eval(_older("cancel"), 1, P, *args)
-    assert answer == ["cancelling"]
-    await flows.app.broker.promote()
-    assert await flows.run() == ["w:0"]
-    assert flows.states("w") == {"0": "done", "1": "cancelled"}
-    assert flows.leaks() == []
 
 
 async def test_a_step_counts_as_an_unfinished_task(flows: FlowSite) -> None:

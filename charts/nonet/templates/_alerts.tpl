@@ -1,6 +1,6 @@
 {{/*
 The alerts, explained in docs/reference/alerts.md. Schedulers export the same numbers of the namespace, hence max
-of theirs; workers each their own, hence sum. Daemons of several namespaces add the label nonet_namespace.
+of theirs; workers each their own, hence sum. With several namespaces each has the label nonet_namespace.
 */}}
 {{- define "nonet.alerts" -}}
 {{- $here := printf "namespace=%q,nonet_release=%q" .Release.Namespace (include "nonet.fullname" .) -}}

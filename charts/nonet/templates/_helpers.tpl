@@ -41,14 +41,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and (kindIs "float64" .) (eq (floor .) .) -}}{{ int64 . }}{{- else -}}{{ . }}{{- end -}}
 {{- end -}}
 
-{{/* The enabled pools, with defaults: name → pool. */}}
+{{/* The enabled pools, with defaults: name → pool. With several namespaces, each has every pool. */}}
 {{- define "nonet.pools" -}}
 {{- $pools := dict -}}
 {{- range $name, $pool := .Values.workers -}}
 {{- $merged := mustMergeOverwrite (deepCopy $.Values.workerDefaults) (deepCopy $pool) -}}
-{{- if $merged.enabled -}}{{- $_ := set $pools $name $merged -}}{{- end -}}
+{{- range $suffix, $namespace := include "nonet.namespaces" $ | fromJson -}}
+{{- $own := mustMerge (dict "namespace" $namespace "suffix" $suffix) $merged -}}
+{{- if $merged.enabled -}}{{- $_ := set $pools (print $name $suffix) $own -}}{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- toJson $pools -}}
+{{- end -}}
+
+{{/* Suffix of object names → namespace. Both are empty without the value `namespaces`. */}}
+{{- define "nonet.namespaces" -}}
+{{- $found := dict -}}
+{{- range .Values.namespaces -}}{{- $_ := set $found (print "-" .) . -}}{{- end -}}
+{{- toJson (default (dict "" "") $found) -}}
+{{- end -}}
+
+{{/* The label of the pods of a namespace. Takes the namespace; nothing if it is empty. */}}
+{{- define "nonet.ofNamespace" -}}
+{{- with . }}nonet/namespace: {{ . }}{{ end -}}
 {{- end -}}
 
 {{/* The first reference in a list that names a secret. Order the list from specific to general. */}}
@@ -87,12 +102,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 
 {{/*
 Environment of a container. Takes root, secrets (as of nonet.secrets), settings (a list of mappings; the
-last wins), own (settings that the chart computes), extraEnv.
+last wins), own (settings that the chart computes), extraEnv, namespace (if there are several).
 */}}
 {{- define "nonet.env" -}}
 {{- $env := dict "NONET_STATE_DIR" "/var/lib/nonet" -}}
 {{- with include "nonet.tasks" .root -}}{{- $_ := set $env "NONET_TASKS" . -}}{{- end -}}
-{{- with .root.Values.namespaces -}}{{- $_ := set $env "NONET_NAMESPACES" (join "," .) -}}{{- end -}}
 {{- range .settings -}}
 {{- range $name, $value := . -}}
 {{- $_ := set $env (printf "NONET_%s" $name) (include "nonet.text" $value) -}}
@@ -101,6 +115,7 @@ last wins), own (settings that the chart computes), extraEnv.
 {{- range $name, $value := .own -}}
 {{- $_ := set $env (printf "NONET_%s" $name) (include "nonet.text" $value) -}}
 {{- end -}}
+{{- with default (first .root.Values.namespaces) .namespace -}}{{- $_ := set $env "NONET_NAMESPACE" . -}}{{- end -}}
 {{- range $setting, $secret := .secrets -}}
 {{- if $secret -}}
 {{- $_ := set $env (printf "NONET_%s_FILE" $setting) (printf "/etc/nonet/secrets/%s" ($setting | lower | replace "_" "-")) -}}
@@ -314,6 +329,9 @@ priorityClassName: {{ . }}
 {{- include "nonet.validateLabels" (dict "where" "scheduler.podLabels" "labels" .Values.scheduler.podLabels) -}}
 {{- include "nonet.validateWeb" . -}}
 {{- range $name, $pool := $pools -}}
+{{- if gt (len (printf "%s-worker-%s" (include "nonet.fullname" $) $name)) 63 -}}
+{{- fail (printf "workers.%s: the name of its Deployment has more than 63 characters; choose a shorter fullnameOverride" $name) -}}
+{{- end -}}
 {{- if not (or $pool.size $pool.pipelines) -}}
 {{- fail (printf "workers.%s: it has neither a size nor pipelines; set one of them" $name) -}}
 {{- end -}}

@@ -58,9 +58,7 @@ class RemoveFile(_OneFile):
     soft_timeout = 60
 
     async def execute(
-        self,
-        db: FileDB,
-        files: Annotated[Storage, Depends(storage, scope="process")],
+        self, db: FileDB, files: Annotated[Storage, Depends(storage, scope="process")]
     ) -> int:
         context().ensure_lease()  # last check before the irreversible step
         freed = await files.remove(self.storage_element, self.lfn)
@@ -80,9 +78,7 @@ class CreateFile(_OneFile):
     retry_policy = WhileUnavailable(every_seconds=30, max_retries=10)
 
     async def execute(
-        self,
-        db: FileDB,
-        files: Annotated[Storage, Depends(storage, scope="process")],
+        self, db: FileDB, files: Annotated[Storage, Depends(storage, scope="process")]
     ) -> int:
         await db.add(self.lfn, self.vo, self.storage_element)
         return await files.create(self.storage_element, self.lfn, self.content)

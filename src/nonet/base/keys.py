@@ -20,11 +20,6 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     fair                    STRING  the streams whose new tasks go to lists, between blanks; exists
                                     until all lists are empty
     fairness                HASH    what the leader published: version, streams
-    routes                  HASH    tenant, or * for all others → namespace that has its tasks;
-                                    moved:TENANT → the same of one that was moved by hand;
-                                    came:TENANT → from where one was moved here, and until when
-                                    (µs) that knows its ids
-    routed                  STRING  exists while `routes` does: its version
     tasks:delayed           ZSET    id → time (µs). Delayed and dying tasks: when they are due;
                                     waiting tasks: the next check; woken tasks: the end of their
                                     reservation, or when they age; steps that wait for others: the
@@ -153,7 +148,6 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     pipelines               HASH    pipeline → its due rows, JSON; TTL
     pipelines:replicas      HASH    process → what it reports of its pipelines, JSON; TTL
     pipelines:turn:NAME     STRING  a process counts the rows of a pipeline; TTL
-    alerts                  STRING  findings that were reported to the webhook, JSON
     quarantine              STREAM  messages that are not valid tasks: fields at (µs), reason, task,
                                     stream, entry, size, bytes; capped
     quarantine:bytes        STRING  total bytes of its entries
@@ -198,7 +192,6 @@ STRUCTURE = (
         "ceilings",
         "capped",
         "slots",
-        "alerts",
     ),
 )
 
@@ -210,7 +203,6 @@ EVENT_KINDS = {
     "clock": "the clock of Redis was set",
     "config-published": "a changed configuration was published",
     "config-refused": "the configuration is invalid and was not applied",
-    "dlq-adopt": "dead letters without a namespace were assigned to this one",
     "dlq-discard": "dead letters were deleted by hand",
     "dlq-purge": "old dead letters were deleted by hand",
     "dlq-resubmit": "dead letters were submitted again",
@@ -224,8 +216,6 @@ EVENT_KINDS = {
     "quarantine-discard": "entries of the quarantine were deleted",
     "quarantine-retry": "an entry of the quarantine was submitted as a task",
     "resume": "paused work was resumed",
-    "tenant-moved": "an operator has moved a tenant to another namespace",
-    "routes-published": "the configuration changed which tenants belong to which namespace",
     "schedule-pause": "a periodic entry was paused",
     "schedule-resume": "a periodic entry was resumed",
     "schedule-run": "a periodic entry was run by hand",
@@ -238,6 +228,11 @@ EVENT_KINDS = {
     "workflow-cancelled": "a workflow was cancelled",
     "workflow-resumed": "a failed workflow was resumed",
 }
+
+
+NAMESPACE = r"^[A-Za-z0-9_.-]{1,64}$"
+"""What the name of a namespace looks like."""
+NAMESPACE_TEXT = "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'"
 
 
 def prefix(namespace: str) -> str:

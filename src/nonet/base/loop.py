@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, TypeVar
 
 from nonet.base.synchronous import is_sync
@@ -37,12 +34,8 @@ def run(main: Coroutine[Any, Any, _Answer], *, with_uvloop: bool) -> _Answer:
 
 
 async def in_own_thread(function: Callable[[], _Answer]) -> _Answer:
-    """Run a blocking function in a new thread, because user code may fill the loop's executor.
-
-    It has the context variables of the caller.
-    """
+    """Run a blocking function in a new thread, because user code may fill the loop's executor."""
     thread = ThreadPoolExecutor(1, thread_name_prefix="nonet-own")
-    function = partial(contextvars.copy_context().run, function)
     try:
         if is_sync():
             return thread.submit(function).result()
@@ -51,10 +44,11 @@ async def in_own_thread(function: Callable[[], _Answer]) -> _Answer:
         thread.shutdown(wait=False)
 
 
-def thread_here(target: Callable[[], None], name: str) -> threading.Thread:
-    """Return a daemon thread, to be started, that has the context variables of the caller."""
-    run = contextvars.copy_context().run
-    return threading.Thread(target=run, args=(target,), name=name, daemon=True)
+def uncancel() -> None:
+    """Clear the cancellation of the current asyncio task, which has handled it."""
+    current = asyncio.current_task()
+    while current is not None and current.cancelling():
+        current.uncancel()
 
 
 def name_of(loop: asyncio.AbstractEventLoop) -> str:

@@ -21,15 +21,7 @@ from nonet.child_process.loading import load
 from nonet.child_process.serving import serve
 from nonet.worker.children.board import Board
 from nonet.worker.children.processes import descendants
-from nonet.worker.children.wire import (
-    FOR_START,
-    READ_BYTES,
-    Frames,
-    SetUp,
-    Spawn,
-    Start,
-    frame,
-)
+from nonet.worker.children.wire import FOR_START, READ_BYTES, Frames, SetUp, Spawn, Start, frame
 
 logger = logging.getLogger(__name__)
 

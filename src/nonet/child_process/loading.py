@@ -13,7 +13,6 @@ from nonet.stores.stores import make_broker
 from nonet.tasks.secrecy import secret_texts
 from nonet.tasks.task import Isolation
 from nonet.telemetry.logs import describe_process, set_up_logs
-from nonet.telemetry.speaker import speak_for
 from nonet.telemetry.tracing import are_traces_wanted, load_exporters
 from nonet.worker.children.wire import SetUp
 
@@ -45,7 +44,6 @@ def set_up_process(set_up: SetUp) -> None:
     sys.path[:] = set_up.path
     set_up_logs(set_up.settings["log_format"], set_up.log_level)
     describe_process(**set_up.about)
-    speak_for(set_up.speaks_for)
     with suppress(ImportError):  # the worker has logged that the extra is missing
         if are_traces_wanted():
             load_exporters()  # here once, instead of in each child

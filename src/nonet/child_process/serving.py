@@ -7,6 +7,7 @@ asks the worker.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import resource
@@ -25,7 +26,6 @@ from nonet.rules.outcomes import Failed, HandedBack, Outcome
 from nonet.tasks.injection import Injector
 from nonet.telemetry.logs import process_description
 from nonet.telemetry.middleware import take_failures
-from nonet.telemetry.speaker import new_context
 from nonet.telemetry.tracing import CHILD_FLUSH_SECONDS, continue_trace, exporting_traces
 from nonet.worker.attempt.around import error_of
 from nonet.worker.attempt.attempt import Attempt
@@ -63,11 +63,9 @@ async def _serve(application: Nonet, connection: socket.socket, board: Board, nu
     os.register_at_fork(after_in_child=partial(os.dup2, nowhere, connection.fileno()))
     # Opened in the child: exporters use a thread, and threads do not survive a fork.
     traces = exporting_traces(
-        "nonet-worker",
-        process_description(),
-        flush_seconds=CHILD_FLUSH_SECONDS,
-        log_level=logging.DEBUG,  # the worker logs it already
+        "nonet-worker", process_description(), flush_seconds=CHILD_FLUSH_SECONDS
     )
+    logging.getLogger("nonet.telemetry.tracing").setLevel(logging.ERROR)  # the worker logs it
     async with traces, application, application.injector() as injector:
         application.client.live_config.log_level = logging.DEBUG  # the worker logs it already
         with ThreadPoolExecutor(2, thread_name_prefix="nonet-task") as threads:
@@ -133,7 +131,8 @@ class _Serving:
             self._closed.set()
 
     def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name, context=new_context())
+        # A new context, so that no attempt sees the context variables of another one.
+        task = asyncio.create_task(work, name=name, context=contextvars.Context())
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         task.add_done_callback(_end_if_broken)

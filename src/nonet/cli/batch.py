@@ -53,20 +53,10 @@ class Report:
     failures: list[ExitCode] = field(default_factory=list)
     _printed: int = 0
 
-    async def act_on(
-        self, pages: AsyncIterator[list[_Id]], act: Callable[[_Id], Awaitable[dict[str, Any]]]
-    ) -> None:
-        """Act on each item and print every outcome, even if an error stops the command.
-
-        Raises:
-            ServerUnreachableError: a server does not answer; other errors concern one item only.
-        """
-        await self.follow(one_by_one(act, pages))
-
     async def follow(
         self, outcomes: AsyncIterator[tuple[_Id, dict[str, Any] | NonetError]]
     ) -> None:
-        """Print each outcome: a result, or the error of one item."""
+        """Print each outcome, a result or the error of one item, even if an error ends them."""
         try:
             with Progress(f"{self.thing}s") as progress:
                 async for id, outcome in outcomes:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import sys
 
-from nonet.daemon.init import collect_later, end_on_sigterm, run_under_init
+from nonet.daemon.starting import collect_later, end_on_sigterm
 
 
 def schedule() -> None:
     """Entry point of ``task-scheduler``."""
     end_on_sigterm()
     collect_later()
-    run_under_init()
     from nonet.cli.daemons.scheduler import main as run
 
     run()
@@ -26,7 +25,6 @@ def serve() -> None:
     """Entry point of ``task-web``."""
     end_on_sigterm()
     collect_later()
-    run_under_init()
     from nonet.cli.daemons.web import main as run
 
     run()

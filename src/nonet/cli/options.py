@@ -35,14 +35,6 @@ Tasks = Annotated[
 Namespace = Annotated[
     str | None, typer.Option(help="Prefix of all keys in Redis.", show_default="nonet")
 ]
-Namespaces = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAMES",
-        help="Several namespaces, separated by commas; the first is that of --namespace.",
-        show_default="NONET_NAMESPACES",
-    ),
-]
 StateDir = Annotated[
     Path | None,
     typer.Option(
@@ -64,8 +56,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Log at level DEBUG, with t
 
 TaskId = Annotated[str, typer.Argument(metavar="ID", help="Id of the task.")]
 TaskIds = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[ID...]", help="Ids of tasks.", show_default=False),
+    list[str] | None, typer.Argument(metavar="[ID...]", help="Ids of tasks.", show_default=False)
 ]
 OfClass = Annotated[
     str | None,

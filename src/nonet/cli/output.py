@@ -12,8 +12,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
 from pprint import pformat
@@ -55,31 +54,18 @@ _COLOURS = {
 PRINTED: set[str] = set()
 
 
-# The namespace of which is printed, if a command shows several.
-_namespace = ""
-
-
-@contextmanager
-def of_namespace(name: str, *, as_json: bool) -> Iterator[None]:
-    """Say that what the block prints is of a namespace: by a heading, or in each line of JSON."""
-    global _namespace
-    if not as_json:
-        print_heading(f"namespace {name}")
-    _namespace = name
-    try:
-        yield
-    finally:
-        _namespace = ""
-
-
 def print_json(value: Any) -> None:
-    """Print one line of JSON; bytes that are not UTF-8 become surrogate escapes.
-
-    A command that shows several namespaces prints a line ``{"namespace": …, "found": …}`` for each.
-    """
+    """Print one line of JSON; bytes that are not UTF-8 become surrogate escapes."""
     PRINTED.add("json")
-    found = {"namespace": _namespace, "found": plain(value)} if _namespace else plain(value)
-    typer.echo(json.dumps(found, allow_nan=False))
+    typer.echo(json.dumps(plain(value), allow_nan=False))
+
+
+def print_answer(document: Any, text: str, as_json: bool) -> None:
+    """Print what a command did: a document for programs, or a line for people."""
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(text)
 
 
 def print_rows(

@@ -25,8 +25,7 @@ from nonet.base.errors import (
     ServerUnreachableError,
     UnknownTaskError,
 )
-from nonet.base.loop import loop_factory
-from nonet.base.loop import run as run_in_loop
+from nonet.base.loop import loop_factory, run as run_in_loop
 from nonet.daemon.service import ExitCode
 from nonet.telemetry.masking import without_secrets
 
@@ -59,11 +58,11 @@ _TYPES: dict[int, str] = {
 }
 _problems: dict[str, str] = {}
 
-Command = Callable[[], Coroutine[Any, Any, int]]
+Command = Callable[[], Coroutine[Any, Any, int | None]]
 
 
 def run(debug: bool, command: Command, *, runs_user_code: bool = False) -> None:
-    """Run a command and end the process with its exit code.
+    """Run a command and end the process with its exit code; None: 0.
 
     A `NonetError` is printed as one line on stderr, and with --json also as JSON on stdout.
 
@@ -139,7 +138,7 @@ async def _with_bounded_end(command: Command) -> int:
     threads = ThreadPoolExecutor(thread_name_prefix=_THREADS)
     loop.set_default_executor(threads)
     try:
-        code = await command()
+        code = await command() or ExitCode.OK
     finally:
         threads.shutdown(wait=False)
         loop.set_default_executor(ThreadPoolExecutor())
@@ -179,6 +178,11 @@ def _exit_now(code: int) -> NoReturn:
 def exit_code(error: NonetError) -> ExitCode:
     """Return the exit code for an error."""
     return next((code for kind, code in _CODES.items() if isinstance(error, kind)), ExitCode.FAILED)
+
+
+def is_at_terminal() -> bool:
+    """Return whether stdin is a terminal, where a person can answer."""
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def print_error(problem: str) -> None:
@@ -237,7 +241,7 @@ def set_up_logging(debug: bool, settings: Settings | None = None) -> None:
     level = logging.getLevelNamesMapping()[name]
     set_up_logs(settings.log_format if settings else "console", level)
     if settings is not None:
-        describe_process(namespace=",".join(settings.namespaces or (settings.namespace,)))
+        describe_process(namespace=settings.namespace)
 
 
 class _FirstLine(logging.Handler):

@@ -1,15 +1,15 @@
 """``task-run``: the list of its commands, each of which is imported when it is called.
 
 Imports take longer than most commands run. `PLACES` has all that ``task-run --help`` needs.
-To add a command: write its module in `commands`, name it here with its group, run
-``make reference``.
+To add a command: write its module in `commands`, and name it here with its group.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections import UserDict
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import typer
 from typer.main import get_group
@@ -18,129 +18,66 @@ from nonet.cli import completion
 from nonet.cli.options import Version
 from nonet.cli.plain_words import PlainCommand, PlainGroup
 
-Group = Literal["look", "act", "set up"]
+# It shows something, changes tasks, or prepares an installation.
+_GROUPS = ("look", "act", "set-up")
 
 
 class Command(NamedTuple):
-    """Module and attribute of a command, the first line of its help (at most 62 characters).
-
-    Attributes:
-        group: where ``task-run --help`` lists the command: it shows something, changes tasks, or
-            prepares an installation.
-    """
+    """A command: where it is, and how ``task-run --help`` lists it."""
 
     module: str
     attribute: str
     help: str
-    group: Group = "look"
+    group: str
 
 
-PLACES = {
-    "call": Command(
-        "call", "call", "Run one task here, without the broker, and print its result.", group="act"
-    ),
-    "submit": Command(
-        "submit", "submit", "Submit one task, or many from stdin, and print the ids.", group="act"
-    ),
-    "classes": Command("tasks", "classes", "List the task classes that are registered here."),
-    "list": Command("tasks", "list_", "List live tasks, or with --ended those that ended last."),
-    "status": Command("tasks", "status", "Show one task, live or ended."),
-    "result": Command(
-        "ended", "result", "Print the result of a task, or its error with the traceback."
-    ),
-    "explain": Command("locks", "explain", "Explain why a task does not run, or where it runs."),
-    "overview": Command(
-        "overview", "overview", "Show what is wrong now, and the command that mends it."
-    ),
-    "resubmit": Command(
-        "ended",
-        "resubmit",
-        "Submit a failed task again as a new task, and print its id.",
-        group="act",
-    ),
-    "cancel": Command(
-        "cancel",
-        "cancel",
-        "Cancel tasks for good: queued, delayed, waiting or running.",
-        group="act",
-    ),
-    "queues": Command("views", "queues", "Show the nine streams, and the tasks outside them."),
-    "figures": Command(
-        "figures", "figures", "Show how many tasks of each class end and fail, and how fast."
-    ),
-    "tenants": Command(
-        "tenants", "app", "Show what each tenant has, gets and is due; or move one."
-    ),
-    "workers": Command("workers", "app", "Show the registered workers, or drain some."),
-    "groups": Command("views", "groups", "Show callback groups, newest first."),
-    "pause": Command(
-        "control", "pause", "Stop starting some or all tasks, until 'task-run resume'.", group="act"
-    ),
-    "resume": Command(
-        "control", "resume", "End pauses, so that paused tasks can start again.", group="act"
-    ),
-    "paused": Command("control", "paused", "List pauses: what, since when, by whom and why."),
-    "events": Command("events", "events", "Show what happened to the namespace and who did it."),
-    "doctor": Command(
-        "doctor", "doctor", "Find tasks, locks and keys that are lost, stuck or left over."
-    ),
-    "probe": Command(
-        "probe", "probe", "Ask the daemon on this machine whether it is live or ready."
-    ),
-    "dev": Command(
-        "dev",
-        "dev",
-        "Run all that tasks need on a laptop, and reload their code.",
-        group="set up",
-    ),
-    "demo": Command(
-        "demo",
-        "demo",
-        "Audit a directory tree for duplicate files, with real daemons.",
-        group="set up",
-    ),
-    "locks": Command("locks", "app", "Show who holds locks and limiters, and who waits for them."),
-    "limits": Command(
-        "limits",
-        "app",
-        "Limits: how many tasks run at a time, or start in a window.",
-        group="set up",
-    ),
-    "delayed": Command(
-        "delayed", "app", "Delayed tasks: waiting for their start time or for a retry."
-    ),
-    "schedules": Command(
-        "schedules", "app", "Periodic entries: when they fire, their pauses, the leader."
-    ),
-    "pipelines": Command(
-        "pipelines", "app", "Pipelines: rows of SQL tables that are processed continuously."
-    ),
-    "workflows": Command("workflows", "app", "List workflows, or show, cancel or resume one."),
-    "dlq": Command(
-        "dead_letters", "app", "Dead letters: tasks that failed for good, kept in SQL.", group="act"
-    ),
-    "quarantine": Command(
-        "quarantine", "app", "Quarantine: messages in Redis that are not valid tasks.", group="act"
-    ),
-    "config": Command(
-        "config",
-        "app",
-        "The central configuration: check it, and show what it sets.",
-        group="set up",
-    ),
-    "web": Command(
-        "web",
-        "app",
-        "The dashboard: users, tokens, links to log in, and its audit.",
-        group="set up",
-    ),
-    "db": Command(
-        "database",
-        "app",
-        "Create, migrate and check the tables of the SQL database.",
-        group="set up",
-    ),
-}
+# Name, group, module and attribute, and the first line of the help (at most 62 characters).
+_COMMANDS = """
+call       act    call.call         Run one task here, without the broker, and print its result.
+submit     act    submit.submit     Submit one task, or many from stdin, and print the ids.
+classes    look   tasks.classes     List the task classes that are registered here.
+list       look   tasks.list_       List live tasks, or with --ended those that ended last.
+status     look   tasks.status      Show one task, live or ended.
+result     look   ended.result      Print the result of a task, or its error with the traceback.
+explain    look   locks.explain     Explain why a task does not run, or where it runs.
+overview   look   overview.overview Show what is wrong now, and the command that mends it.
+resubmit   act    ended.resubmit    Submit a failed task again as a new task, and print its id.
+cancel     act    cancel.cancel     Cancel tasks for good: queued, delayed, waiting or running.
+queues     look   views.queues      Show the nine streams, and the tasks outside them.
+figures    look   figures.figures   Show how many tasks of each class end and fail, and how fast.
+tenants    look   tenants.tenants   Show what each tenant has, gets and is due.
+workers    look   workers.app       Show the registered workers, or drain some.
+groups     look   views.groups      Show callback groups, newest first.
+pause      act    control.pause     Stop starting some or all tasks, until 'task-run resume'.
+resume     act    control.resume    End pauses, so that paused tasks can start again.
+paused     look   control.paused    List pauses: what, since when, by whom and why.
+events     look   events.events     Show what happened to the namespace and who did it.
+doctor     look   doctor.doctor     Find tasks, locks and keys that are lost, stuck or left over.
+probe      look   probe.probe       Ask the daemon on this machine whether it is live or ready.
+dev        set-up dev.dev           Run all that tasks need on a laptop, and reload their code.
+demo       set-up demo.demo         Audit a directory tree for duplicate files, with real workers.
+locks      look   locks.app         Show who holds locks and limiters, and who waits for them.
+limits     set-up limits.app        Limits: how many tasks run at a time, or start in a window.
+delayed    look   delayed.app       Delayed tasks: waiting for their start time or for a retry.
+schedules  look   schedules.app     Periodic entries: when they fire, their pauses, the leader.
+pipelines  look   pipelines.app     Pipelines: rows of SQL tables that are processed continuously.
+workflows  look   workflows.app     List workflows, or show, cancel or resume one.
+dlq        act    dead_letters.app  Dead letters: tasks that failed for good, kept in SQL.
+quarantine act    quarantine.app    Quarantine: messages in Redis that are not valid tasks.
+config     set-up config.app        The central configuration: check it, and show what it sets.
+web        set-up web.app           The dashboard: users, tokens, links to log in, and its audit.
+db         set-up database.app      Create, migrate and check the tables of the SQL database.
+"""
+
+
+def _places() -> Iterator[tuple[str, Command]]:
+    for line in _COMMANDS.strip().splitlines():
+        name, group, place, text = line.split(maxsplit=3)
+        module, attribute = place.split(".")
+        yield name, Command(module, attribute, text, group)
+
+
+PLACES = dict(_places())
 
 
 class _LazyCommands(UserDict[str, Any]):
@@ -177,8 +114,8 @@ class _TaskRun(PlainGroup):
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """See `typer.core.TyperGroup`."""
         longest = max(map(len, PLACES))
-        for group in get_args(Group):
-            with formatter.section(group.capitalize()):
+        for group in _GROUPS:
+            with formatter.section(group.replace("-", " ").capitalize()):
                 formatter.write_dl(
                     [
                         (name.ljust(longest), place.help)
@@ -196,10 +133,7 @@ class _TaskRun(PlainGroup):
 
 
 app = typer.Typer(
-    cls=_TaskRun,
-    pretty_exceptions_enable=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
+    cls=_TaskRun, pretty_exceptions_enable=False, no_args_is_help=True, rich_markup_mode=None
 )
 
 

@@ -7,13 +7,10 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from functools import wraps
 from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
 
-from nonet.base.errors import ConfigurationError, ServerUnreachableError
-from nonet.cli.options import Debug, Namespace, Namespaces, StateDir, Tasks
-from nonet.cli.process import print_error, run
-from nonet.daemon.service import ExitCode
+from nonet.cli.options import Debug, Namespace, StateDir, Tasks
+from nonet.cli.process import run
 from nonet.telemetry.masking import keep_secret
 
 if TYPE_CHECKING:
@@ -29,17 +26,12 @@ class Target:
     """The namespace that a command acts on. The environment supplies missing options."""
 
     namespace: Namespace = None
-    namespaces: Namespaces = None
     state_dir: StateDir = None
     debug: Debug = False
 
     def options(self) -> dict[str, Any]:
         """Return the arguments for `nonet.config.settings.load_settings`."""
-        return {
-            "namespace": self.namespace,
-            "namespaces": self.namespaces,
-            "state_dir": self.state_dir,
-        }
+        return {"namespace": self.namespace, "state_dir": self.state_dir}
 
     def settings(self) -> Settings:
         """The settings of this process."""
@@ -82,8 +74,8 @@ class CodeTarget(Target):
         return Nonet.from_settings(**self.options())
 
 
-def operation(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., None]:
-    """Make a command of an async function that returns an exit code.
+def operation(function: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..., None]:
+    """Make a command of an async function that returns an exit code; None: 0.
 
     Its first parameter is a `Target` or `CodeTarget`; see `flat` for its options.
     """
@@ -94,56 +86,6 @@ def operation(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[...
     command.__name__, command.__doc__ = function.__name__, function.__doc__
     command.__signature__ = inspect.signature(function, eval_str=True)  # type: ignore[attr-defined]
     return flat(command)
-
-
-def listing(function: Callable[..., Coroutine[Any, Any, int]]) -> Callable[..., None]:
-    """Make a command as `operation` does, which shows each namespace of its target."""
-
-    @wraps(function)
-    async def shown(target: Target, *args: Any, **options: Any) -> int:
-        is_endless = bool(options.get("watch") or options.get("follow"))
-        as_json = bool(options.get("as_json"))
-        return await in_each(
-            target, lambda one: function(one, *args, **options), as_json, is_endless=is_endless
-        )
-
-    return operation(shown)
-
-
-async def in_each(
-    target: Target,
-    show: Callable[[Target], Coroutine[Any, Any, int]],
-    as_json: bool,
-    *,
-    is_endless: bool = False,
-) -> int:
-    """Show each namespace of a target, and return the largest exit code.
-
-    A namespace whose Redis does not answer does not hide the others.
-
-    Raises:
-        ConfigurationError: there are several, and the command never ends by itself.
-    """
-    names = target.settings().namespaces
-    if len(names) < 2:
-        return await show(target)
-    if is_endless:
-        raise ConfigurationError(
-            f"only one namespace can be watched: name it, such as --namespace {names[0]}"
-        )
-    from nonet.cli.output import of_namespace  # slower to import than `--help` may take
-
-    codes: list[int] = []
-    for name in names:
-        with of_namespace(name, as_json=as_json):
-            try:
-                codes.append(
-                    await show(dataclasses.replace(target, namespace=name, namespaces=None))
-                )
-            except ServerUnreachableError as error:
-                print_error(f"namespace {name}: {error}")
-                codes.append(ExitCode.UNREACHABLE)
-    return max(codes)
 
 
 def flat(function: Callable[..., _Result]) -> Callable[..., _Result]:
@@ -158,7 +100,7 @@ def flat(function: Callable[..., _Result]) -> Callable[..., _Result]:
     ... def show(target: Target, page: Page, name: str = "") -> str:
     ...     return f"{target.namespace} {page.limit} {name}"
     >>> list(inspect.signature(show).parameters)
-    ['limit', 'name', 'namespace', 'namespaces', 'state_dir', 'debug']
+    ['limit', 'name', 'namespace', 'state_dir', 'debug']
     >>> show(limit=5, namespace="test")
     'test 5 '
     """

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
 
+from nonet.base.actor import who
 from nonet.base.errors import (
     AdmissionRejected,
     ConfigurationError,
@@ -17,8 +27,7 @@ from nonet.base.errors import (
     ResultUnavailable,
     UnknownTaskError,
 )
-from nonet.base.synchronous import Gate, sleep
-from nonet.base.synchronous import timeout as time_limit
+from nonet.base.synchronous import Gate, sleep, timeout as time_limit
 from nonet.client import workflows
 from nonet.client.envelopes import Envelopes
 from nonet.client.groups import Policy, check_group, open_group
@@ -26,15 +35,11 @@ from nonet.client.live import LiveConfig
 from nonet.client.outcomes import child_result, value_of
 from nonet.client.routing import Routing
 from nonet.client.workflows import submit_workflow
-from nonet.messages.encryption import NO_KEYS, Cipher
+from nonet.messages.encryption import Cipher
 from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
-from nonet.messages.signing import Signer
 from nonet.stores.namespace.cancellation import Cancellation
-from nonet.stores.namespace.ceilings import Ceilings
 from nonet.stores.namespace.hints import Hints
-from nonet.stores.namespace.leadership import Leadership
-from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.places import BUDGET, LIVE_STATES, UNFINISHED, TaskFilter
@@ -44,6 +49,7 @@ from nonet.stores.queue.workflows import Workflows
 from nonet.tasks.execution import current_holders
 from nonet.tasks.handles import (
     ChildResult,
+    EndedTask,
     Handle,
     Progress,
     R,
@@ -68,9 +74,10 @@ from nonet.tasks.workflows import Workflow
 from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
+    from nonet.config.settings import Settings
     from nonet.rules.explanation import Explanation, Facts
-    from nonet.stores.sql.dead_letters import DeadLetters
-    from nonet.stores.sql.outbox import Kept, Outbox
+    from nonet.stores.sql.outbox import Kept
+    from nonet.stores.stores import Stores
 
 # Seconds between two queries of a task that is in SQL only; the relay runs once a second.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 1.0
@@ -83,6 +90,9 @@ _PROGRESS_SECONDS = 0.5
 _CONCURRENT_SQL_QUERIES = 4
 
 
+P = ParamSpec("P")
+_Answer = TypeVar("_Answer")
+
 ResumeRow = Callable[[str, str, datetime | None], Awaitable[None]]
 """Takes the name of a pipeline, the key of a row, and when it is due (None: now)."""
 
@@ -91,24 +101,13 @@ class Client:
     """Submits tasks to one namespace and reads their state; `Nonet.client` is one.
 
     Args:
-        broker: the open broker.
+        stores: the open stores of the namespace.
         registry: the task classes of this process.
-        namespace: prefix of all keys in Redis.
-        message_limit: longest message in bytes, including its signature.
-        signer: signs and verifies messages.
-        cipher: encrypts and decrypts the data of tasks.
-        outbox: opens the SQL store of durable tasks on first use; None: there are no durable tasks.
-        may_have_sql: whether a task unknown to Redis may still be in a database.
-        who: returns the author of changes for the event stream, ``user@host pid``.
-        dead_letters: opens the SQL store of dead letters on first use; None: there are none.
-        resume_row: makes the row of a dead letter due again; None: this program has no pipelines.
-        workflow_ttl: seconds for which a failed workflow is kept, so that it can be resumed.
+        settings: the settings of the namespace.
         middlewares: runs around submissions and attempts; None: nothing does.
         handles: makes the handle of a task, given its id, the client and whether it was created.
         beside: returns the open client of another namespace; None: this program has no others.
-        namespaces: others in which to look for tasks, too, besides those of the routes.
-        reseal: signs and encrypts the message of a task anew, given the message, the id of the task
-            and the namespace for which it is.
+        resume_row: makes the row of a dead letter due again; None: this program has no pipelines.
 
     Attributes:
         namespace: its namespace.
@@ -125,54 +124,40 @@ class Client:
 
     def __init__(
         self,
-        broker: Broker,
+        stores: Stores,
         registry: Registry,
-        namespace: str,
+        settings: Settings,
         *,
-        message_limit: int,
-        signer: Signer | None = None,
-        cipher: Cipher = NO_KEYS,
-        outbox: Callable[[], Awaitable[Outbox]] | None = None,
-        may_have_sql: Callable[[], bool] = lambda: False,
-        who: Callable[[], str] = lambda: "",
-        dead_letters: Callable[[], Awaitable[DeadLetters]] | None = None,
-        resume_row: ResumeRow | None = None,
-        workflow_ttl: float = 7 * 86400,
         middlewares: Middlewares | None = None,
         handles: Callable[..., Any] = Handle,
         beside: Callable[[str], Client] | None = None,
-        namespaces: Sequence[str] = (),
-        reseal: Callable[[bytes, str, str], bytes] = lambda data, id, namespace: data,
+        resume_row: ResumeRow | None = None,
     ) -> None:
-        self.broker = broker
+        self.stores = stores
+        self.broker: Broker = stores.broker
         self.registry = registry
-        self.cipher: Cipher = cipher
-        self.live_config: LiveConfig = LiveConfig(Publication(broker.client, namespace), registry)
+        self.settings = settings
+        self.namespace = settings.namespace
+        self.cipher: Cipher = stores.cipher
+        self.live_config: LiveConfig = LiveConfig(stores.publication, registry)
         self.middlewares: Middlewares = Middlewares() if middlewares is None else middlewares
         self.envelopes: Envelopes = Envelopes(
-            *(registry, self.live_config, signer or Signer()),
-            message_limit=message_limit,
+            *(registry, self.live_config, settings.signer()),
+            message_limit=settings.message_limit,
             middlewares=self.middlewares,
-            cipher=cipher,
+            cipher=stores.cipher,
         )
-        self._ceilings = Ceilings(broker.client, namespace)
-        self.groups: Groups = Groups(broker.client, namespace, cipher)
-        self.workflows: Workflows = Workflows(broker.client, broker.scripts, broker.keeping, cipher)
-        self.workflow_ttl = workflow_ttl
-        self.hints: Hints = Hints(broker.client, namespace)
-        self.results: Results = Results(
-            broker.client, broker.scripts, broker.url, namespace, cipher, broker.transport.wakes
-        )
-        self._outbox = outbox
-        self._may_have_sql = may_have_sql
+        self.groups: Groups = stores.groups
+        self.workflows: Workflows = stores.workflows
+        self.results: Results = stores.results
+        self.hints: Hints = Hints(stores.broker.client, settings.namespace)
         self._sql_queries = Gate(_CONCURRENT_SQL_QUERIES)
-        self._who = who
-        self._dead_letters = dead_letters
         self._resume_row = resume_row
         self._handles: Callable[..., Handle[Any]] = handles
-        self.cancellation: Cancellation = Cancellation(broker, outbox, may_have_sql)
-        self.namespace = namespace
-        self.routing: Routing = Routing(self, beside, namespaces, reseal)
+        self.cancellation: Cancellation = Cancellation(
+            stores.broker, stores.outbox, settings.may_have_sql
+        )
+        self.routing: Routing = Routing(self, beside, settings.resealed)
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -180,9 +165,8 @@ class Client:
 
     async def aclose(self) -> None:
         """Close the connections that this client opened; it cannot be used afterwards."""
-        await self.hints.aclose()
         self._is_closed = True
-        await self.results.aclose()
+        await self.hints.aclose()
 
     def _ensure_open(self, *ids: str) -> None:
         """Raise NotBoundError after `aclose`, because nothing would close a new connection."""
@@ -194,7 +178,32 @@ class Client:
             )
 
     async def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
-        """Submit one task; see `Nonet.submit`."""
+        """Submit one task.
+
+        Args:
+            task: an instance of a registered class.
+            options: ``delay``, ``at_time``, ``id``, ``labels``, ``transaction``, ``start_by`` and
+                ``unique``; see `BaseTask.schedule`.
+
+        Returns:
+            A `Handle`, which is the id (a ``str``). Its ``created`` is False if the task existed
+            before, under the same id or unique key.
+
+        Raises:
+            NotBoundError: the application is not open.
+            TypeError: `task` is not a task instance.
+            RegistrationError: its class is not registered.
+            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
+            AdmissionRejected: a ceiling of the configuration is reached.
+            BrokerFullError: Redis is out of memory.
+            ServerUnreachableError: Redis, or SQL for a durable class, does not answer. The task may
+                or may not have been submitted: with an `id` of your own you can safely submit it
+                    again.
+
+        Example:
+            handle = await app.submit(Add(1, 2), id="sum-1-2", labels={"customer": "acme"})
+            assert await handle.result(timeout=30) == 3
+        """
         given: Any = task  # a `BaseTask`; the protocol `TaskOf` cannot say so
         if isinstance(given, TaskWithOptions):
             given, said = given.task, given.over(options)
@@ -212,13 +221,37 @@ class Client:
                 return (await self._send_within(said.transaction, [submission]))[0]
             if durable:
                 return await self.send(submission, durable=True, id_is_new=said.id is None)
-            (accepted,) = await self.accept([submission], ids_are_new=said.id is None)
+            (accepted,) = await self.accept([submission])
             return self._handle(accepted)
 
     async def submit_many(
         self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
     ) -> list[Handle[R]]:
-        """Submit many tasks in few round trips; see `Nonet.submit_many`."""
+        """Submit many tasks in few round trips; return their handles in the same order.
+
+        All tasks are validated before the first is submitted. They are sent in batches of up to 500
+        tasks and 1 MiB; each batch is submitted completely or not at all.
+
+        Args:
+            tasks: any number, of any classes. `BaseTask.with_options` gives one options of its own.
+            options: those of `Nonet.submit` except ``id``, for all tasks. With a ``transaction``
+                all classes must be durable; the tasks exist once it is committed.
+
+        Raises:
+            NotBoundError: the application is not open.
+            TypeError: an item is not a task instance; nothing was submitted.
+            RegistrationError: a class is not registered; nothing was submitted.
+            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
+            AdmissionRejected: a ceiling refused a batch, and later batches were not sent. Its
+                ``accepted`` is the number of tasks submitted before. Durable tasks come first.
+            BrokerFullError: Redis is out of memory; earlier batches may be submitted.
+            ServerUnreachableError: Redis or SQL does not answer; any of the tasks may be submitted.
+
+        Example:
+            handles = await app.submit_many(Add(n, n) for n in range(3))
+            assert [await handle.result(timeout=30) for handle in handles] == [0, 2, 4]
+            await app.submit_many(Add(n, n).with_options(delay=n) for n in range(3))
+        """
         shared = Options.named(options) if options else PLAIN
         self._ensure_open()
         if self.live_config.is_due:
@@ -249,7 +282,7 @@ class Client:
         Args:
             prepared: the validated tasks.
             durable: whether to keep each in SQL; those are submitted first.
-            ids_are_new: all ids were generated for these submissions.
+            ids_are_new: the ids of durable tasks were generated for these submissions.
 
         Raises:
             NonetError: as `submit_many`.
@@ -258,7 +291,7 @@ class Client:
         others = [item for item, is_kept in zip(prepared, durable, strict=True) if not is_kept]
         stored = iter(await self._store(kept, ids_are_new=ids_are_new) if kept else ())
         try:
-            accepted = iter(await self.accept(others, ids_are_new=ids_are_new))
+            accepted = iter(await self.accept(others))
         except AdmissionRejected as error:
             raise error.after(len(kept)) from None
         return [self._handle(next(stored if is_kept else accepted)) for is_kept in durable]
@@ -276,14 +309,12 @@ class Client:
         if durable:
             (accepted,) = await self._store([submission], ids_are_new=id_is_new)
         else:
-            (accepted,) = await self.accept([submission], ids_are_new=id_is_new)
+            (accepted,) = await self.accept([submission])
         return self._handle(accepted)
 
-    async def accept(
-        self, submissions: Sequence[Submission], *, ids_are_new: bool = False
-    ) -> Sequence[Accepted]:
+    async def accept(self, submissions: Sequence[Submission]) -> Sequence[Accepted]:
         """Submit prepared tasks that are not durable, for the framework; see `Routing.accept`."""
-        return await self.routing.accept(submissions, _accept, ids_are_new=ids_are_new)
+        return await self.routing.accept(submissions, _accept)
 
     def _handle(self, accepted: Accepted) -> Handle[Any]:
         client = self.routing.client(accepted.namespace)
@@ -295,9 +326,10 @@ class Client:
         """Submit durable tasks."""
 
         async def store(client: Client, some: Sequence[Submission]) -> list[Accepted]:
-            return await (await client._rows()).submit(some, ids_are_new=ids_are_new)
+            made = await (await client.stores.outbox()).submit(some, ids_are_new=ids_are_new)
+            return [Accepted(item.id, is_new) for item, is_new in zip(some, made, strict=True)]
 
-        return await self.routing.accept(submissions, store, ids_are_new=ids_are_new)
+        return await self.routing.accept(submissions, store)
 
     async def _send_within(
         self, transaction: Any, submissions: Sequence[Submission]
@@ -305,14 +337,10 @@ class Client:
         """Submit durable tasks in a transaction of the caller."""
 
         async def store(client: Client, some: Sequence[Submission]) -> list[Accepted]:
-            return await (await client._rows()).submit_within(transaction, some)
+            await (await client.stores.outbox()).submit_within(transaction, some)
+            return [Accepted(item.id, True) for item in some]
 
         return [self._handle(item) for item in await self.routing.accept(submissions, store)]
-
-    async def _rows(self) -> Outbox:
-        if self._outbox is None:
-            raise NotBoundError("a durable task needs SQL: submit it through an open application")
-        return await self._outbox()
 
     async def active_tasks(self, name: str) -> int:
         """Return how many tasks of a class have not ended.
@@ -323,17 +351,7 @@ class Client:
         Raises:
             ServerUnreachableError: Redis does not answer.
         """
-        return await self._ceilings.active_tasks(name)
-
-    async def dead_letters(self) -> DeadLetters:
-        """Open the SQL store of dead letters.
-
-        Raises:
-            ConfigurationError: this program has none, or it cannot be used.
-        """
-        if self._dead_letters is None:
-            raise ConfigurationError("this program has no database for dead letters")
-        return await self._dead_letters()
+        return await self.stores.ceilings.active_tasks(name)
 
     async def resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:
         """Make the row of a dead letter due again.
@@ -352,7 +370,22 @@ class Client:
         await self._resume_row(pipeline, key, at_time)
 
     async def status(self, id: str) -> TaskStatus:
-        """Return the status of a task; see `Nonet.status`."""
+        """Return the status of a task.
+
+        A durable task that is still in SQL only is ``delayed``, and its ``blocker`` says so.
+
+        Args:
+            id: id or handle of the task.
+
+        Raises:
+            NotBoundError: the application is not open.
+            NotFoundError: the task is unknown.
+            ServerUnreachableError: Redis does not answer, or does not know the task and SQL does
+                not answer.
+
+        Example:
+            print((await app.status(handle)).state)
+        """
         self._ensure_open(id)
         return await self.routing.find(lambda client: client._status(id))
 
@@ -418,30 +451,37 @@ class Client:
         Query Redis before this call. If it returns None, query Redis again, because the relay may
         have moved the task there in between.
         """
-        if self._outbox is None or not self._may_have_sql() or not is_id(id):
+        if not self.settings.may_have_sql() or not is_id(id):
             return None
         async with self._sql_queries:
             try:
-                return await (await self._outbox()).find(id)
+                return await (await self.stores.outbox()).find(id)
             except ConfigurationError:  # no tables or no driver, so no durable task was submitted
                 return None
 
-    async def explain(self, id: str, *, details: bool = True) -> Explanation:
-        """Explain where a task is or what keeps it from running; see `Nonet.explain`.
+    async def explain(self, id: str) -> Explanation:
+        """Explain where a task is, or the first thing that keeps it from running.
 
         Args:
-            details: quote errors. False: for readers who may see only their types.
-        """
-        return (await self.explain_by_facts(id, details=details))[0]
+            id: id or handle of the task.
 
-    async def explain_by_facts(
-        self, id: str, *, details: bool = True
-    ) -> tuple[Explanation, Facts | None]:
+        Raises:
+            NotBoundError: the application is not open.
+            NotFoundError: the id is unknown, or belongs to a group or a hold.
+            ServerUnreachableError: Redis does not answer, or does not know the task and SQL does
+                not answer.
+
+        Example:
+            print((await app.explain(handle)).text)
+        """
+        return (await self.explain_by_facts(id))[0]
+
+    async def explain_by_facts(self, id: str) -> tuple[Explanation, Facts | None]:
         """As `explain`, with the facts, for the framework; None: SQL alone knows the task."""
         self._ensure_open(id)
-        return await self.routing.find(lambda client: client._explain(id, details=details))
+        return await self.routing.find(lambda client: client._explain(id))
 
-    async def _explain(self, id: str, *, details: bool) -> tuple[Explanation, Facts | None]:
+    async def _explain(self, id: str) -> tuple[Explanation, Facts | None]:
         from nonet.rules.explanation import explain
         from nonet.stores.namespace.explaining import TaskFacts  # workers explain no tasks
 
@@ -458,7 +498,6 @@ class Client:
                 return await self._explain_kept(id, kept), None
             # The relay may have moved it from SQL to Redis in between.
             facts = await source.read(id)
-        facts = facts if details else facts.without_details()
         return explain(facts), facts
 
     async def _explain_kept(self, id: str, kept: Kept) -> Explanation:
@@ -467,13 +506,9 @@ class Client:
         return explain_kept(
             id,
             seconds=(datetime.now(UTC) - kept.created).total_seconds(),
-            is_led=await self._is_led(),
+            is_led=await self.stores.leader() is not None,
             due=kept.due,
         )
-
-    async def _is_led(self) -> bool:
-        leader = await Leadership(self.broker, self.namespace).leader()
-        return leader is not None and leader.expiry > await self.broker.logical_now()
 
     @overload
     async def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
@@ -487,7 +522,25 @@ class Client:
     async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """Wait for the result of a task; see `Nonet.result`."""
+        """Wait for a task to end and return what it returned.
+
+        Args:
+            id: id or handle of the task; with a handle the result is typed.
+            timeout: seconds; None waits without limit.
+
+        Raises:
+            NotBoundError: the application is not open.
+            TaskFailed: the task failed for good.
+            TaskCancelled: it was cancelled.
+            TaskExpired: it did not start before its ``start_by``.
+            ResultUnavailable: the task is unknown, or its result was not kept.
+            TimeoutError: it has not ended in time.
+            DeadlockError: it needs a lock that the waiting code holds.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            assert await app.result(handle, timeout=30) == 3
+        """
         self._ensure_open(id)
         if timeout is not None and not isinstance(timeout, int | float):
             raise TypeError(
@@ -540,10 +593,58 @@ class Client:
     def live(
         self, *, state: str | None = None, task: str | None = None
     ) -> AsyncIterator[TaskStatus]:
-        """Iterate over tasks that have not ended, in no order; see `Nonet.live`."""
+        """Iterate over tasks that have not ended, in no order.
+
+        Args:
+            state: only tasks in this state: ``queued``, ``delayed``, ``waiting``, ``running`` or
+                ``dying``; None: any.
+            task: only tasks of this class, by its full or bare name, registered here or not; None:
+                any.
+
+        Raises:
+            NotBoundError: the application is not open; raised by the call itself.
+            ValueError: the state is unknown; raised by the call itself.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            async for status in app.live(state="waiting"):
+                print(status.id, status.name, status.blocker)
+        """
         self._ensure_open()
         _check_state("live", state)
         return self.results.live(state=state, task=task)
+
+    async def history(
+        self,
+        *,
+        states: Collection[str] = (),
+        task: str | None = None,
+        since: timedelta | None = None,
+        limit: int = 100,
+    ) -> list[EndedTask]:
+        """Return the tasks that ended last, the newest first.
+
+        The history keeps the last ``NONET_HISTORY`` tasks that are done or cancelled, and a tenth
+        of this number that are dead or expired.
+
+        Args:
+            states: only tasks that ended in one of these states: ``done``, ``dead``, ``cancelled``
+                or ``expired``; empty: all.
+            task: only tasks of this class, by its full or bare name; None: any.
+            since: only tasks that ended at most this long ago; None: any.
+            limit: number of tasks at most.
+
+        Raises:
+            NotBoundError: the application is not open.
+            ValueError: a state is unknown.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            for ended in await app.history(states=["dead"], since=timedelta(hours=1)):
+                print(ended.id, ended.name, ended.error)
+        """
+        self._ensure_open()
+        return await self.stores.history.ended(states=states, task=task, since=since, limit=limit)
 
     async def list_tasks(
         self,
@@ -559,39 +660,83 @@ class Client:
         budget: int = BUDGET,
         cursor: str = "",
     ) -> TaskPage:
-        """Return some of the tasks that have not ended; see `Nonet.list_tasks`."""
+        """Return some of the tasks that have not ended, in the order of a list.
+
+        Running tasks come first (the longest running one first), then waiting, dying and queued
+        tasks, each the oldest first, and delayed tasks, the soonest first.
+
+        Args:
+            state: only tasks in this state: ``queued``, ``delayed``, ``waiting``, ``running`` or
+                ``dying``; None: any.
+            task: only tasks of this class, by its full or bare name; None: any.
+            labels: only tasks that have all of these labels with these values.
+            worker: only tasks that this worker has; its name (``pid@host``) or its incarnation.
+            lock: only tasks that hold this lock or limiter, or wait for it, in this order: up to
+                500 of each. Such a list has no second page.
+            error: only tasks whose last attempt failed with an error that contains this text.
+            since: only tasks that were submitted at most this long ago.
+            limit: the most tasks of the page.
+            budget: how many tasks to examine in each place: running, queued, and the set of
+                delayed and waiting tasks.
+            cursor: `TaskPage.cursor` of the page before; empty: the first page.
+
+        Raises:
+            NotBoundError: the application is not open.
+            ValueError: the state is unknown, the cursor is invalid, or `limit` or `budget` is below
+                1.
+            InvalidArgumentsError: `lock` is not the name of a lock.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            page = await app.list_tasks(state="running")
+            for status in page.rows:
+                print(status.id, status.name, status.worker, status.started)
+        """
         self._ensure_open()
         _check_state("list_tasks", state)
         for name, value in (("limit", limit), ("budget", budget)):
             if value < 1:
                 raise ValueError(f"list_tasks: {name}={value!r} must be at least 1")
-        from nonet.stores.namespace.live_tasks import live_filter, page_of_lock
+        from nonet.stores.namespace.task_queries import TaskQuery, page_of_lock
 
-        selection = await live_filter(
-            self.broker,
-            self.results,
-            (state,) if state else (),
-            task=task,
-            labels=labels,
-            worker=worker,
-            error=error,
-            since=since,
-        )
+        query = TaskQuery(task=task, labels=labels or {}, worker=worker, error=error, since=since)
+        selection = await query.live(self.broker, self.results, (state,) if state else ())
         if lock is None:
             return await self.results.page(selection, limit=limit, budget=budget, cursor=cursor)
-        from nonet.stores.namespace.lock_board import LockBoard  # workers look at no locks
-
-        locks = LockBoard(self.broker.client, self.namespace, self.broker.lock_ttl_ms)
-        return await page_of_lock(self.results, locks, lock, selection, limit)
+        return await page_of_lock(self.results, self.stores.locks, lock, selection, limit)
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
-        """Cancel tasks in whatever state they are; see `Nonet.cancel`."""
+        """Cancel tasks in whatever state they are; workers end running ones within seconds.
+
+        A running coroutine gets ``asyncio.CancelledError``; a plain function notices at its next
+        `TaskContext.ensure_lease`. Code that still runs after ``NONET_CANCEL_GRACE`` is killed with
+        its child process, or abandoned. A cancelled task never runs again, even if its worker dies
+        meanwhile. Code that awaits the result gets `TaskCancelled`, and a group counts the child as
+        failed. The event stream gets one event per call. Calling it again is safe.
+
+        Args:
+            ids: ids or handles of the tasks.
+            reason: shown to operators.
+
+        Returns:
+            The state of each task by its id. It is ``cancelled``, also if it was cancelled before;
+            ``cancelling`` for a running task, which can still finish before its worker gets the
+            order; the state in which it stays (``dying`` or how it ended); or empty if unknown.
+
+        Raises:
+            NotBoundError: the application is not open.
+            ServerUnreachableError: Redis does not answer, or does not know a task and SQL does not
+                answer. Some may be cancelled.
+
+        Example:
+            states = await app.cancel([handle], reason="the campaign is over")
+        """
         named = [ids] if isinstance(ids, str) else ids  # a single handle is a str
         self._ensure_open(*named)
-        states = await self.cancellation.cancel(named, self._who(), reason, running=True)
+        states = await self.cancellation.cancel(named, who(), reason, running=True)
         unknown = [id for id, state in states.items() if not state]
         for other in await self.routing.others() if unknown else ():
-            found = await other.cancellation.cancel(unknown, self._who(), reason, running=True)
+            found = await other.cancellation.cancel(unknown, who(), reason, running=True)
             states |= {id: state for id, state in found.items() if state}
         return states
 
@@ -631,7 +776,7 @@ class Client:
             ServerUnreachableError: Redis does not answer, or does not know a task and SQL does not
                 answer. Some may be cancelled.
         """
-        return await self.cancellation.cancel(ids, self._who(), reason)
+        return await self.cancellation.cancel(ids, who(), reason)
 
     async def cancel_many(
         self,
@@ -671,7 +816,7 @@ class Client:
         self._ensure_open()
         name = self._name_of(task)
         selection = TaskFilter(name, labels or {}, states)
-        found = await self.cancellation.cancel_all(selection, self._who(), reason)
+        found = await self.cancellation.cancel_all(selection, who(), reason)
         if name and not found.number:
             self._ensure_known(name)
         return found.number
@@ -729,24 +874,19 @@ class Client:
         self._ensure_open()
         children = list(children)
         check_group(children, callback, on_failure, policy, ttl_seconds)
-
-        async def spawn(client: Client) -> str:
-            return await open_group(client, children, callback, on_failure, policy, ttl_seconds)
-
-        return await self.routing.together("group", self.registry.of(callback).name, spawn)
+        return await open_group(self, children, callback, on_failure, policy, ttl_seconds)
 
     async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
         """Submit all steps of a workflow; see `Workflow.submit`.
 
         Args:
             workflow: the workflow.
+
+        Example:
+            run = await app.submit_workflow(chain(Add(1, 2), Add(3, 4)), id="nightly-2026-11-25")
         """
         self._ensure_open()
-
-        async def submit(client: Client) -> WorkflowRun:
-            return await submit_workflow(client, workflow, id)
-
-        return await self.routing.together("workflow", workflow.title or "Workflow", submit)
+        return await submit_workflow(self, workflow, id)
 
     async def workflow_status(self, id: str) -> WorkflowStatus:
         """Return the state of a workflow; see `WorkflowRun.status`.
@@ -817,8 +957,8 @@ class Client:
         Raises:
             ConflictError: one was submitted again; none was deleted.
         """
-        if self._dead_letters is not None and self._may_have_sql():
-            await (await self._dead_letters()).withdraw(ids)
+        if self.settings.may_have_sql():
+            await (await self.stores.dead_letters()).withdraw(ids)
 
     async def cancel_steps(self, ids: Sequence[str], who: str, reason: str) -> None:
         """Cancel steps of a workflow that is being cancelled, for the framework."""
@@ -826,11 +966,11 @@ class Client:
 
     async def log_event(self, kind: str, text: str) -> None:
         """Record a change by the user of this process, for the framework."""
-        await self.broker.scripts.run("log_event", kind, self._who(), text)
+        await self.broker.scripts.run("log_event", kind, who(), text)
 
     def signed(self, reason: str) -> str:
         """Return a reason with the author of the change, for the framework."""
-        return ": ".join(filter(None, (f"by {self._who()}", reason)))
+        return ": ".join(filter(None, (f"by {who()}", reason)))
 
     async def group_results(self, group: str) -> list[ChildResult]:
         """Return how the children of a group ended, in the order of spawning.
@@ -840,6 +980,24 @@ class Client:
         """
         ended = await self.routing.find(lambda client: client.groups.results(group))
         return [child_result(id, end, self.registry) for id, end in ended]
+
+
+class _HasClient(Protocol):
+    @property
+    def client(self) -> Client:
+        """The client that it calls."""
+
+
+def of_client(
+    method: Callable[Concatenate[Client, P], _Answer],
+) -> Callable[Concatenate[_HasClient, P], _Answer]:
+    """Make the method of something with a client that calls a method of this client."""
+
+    def call(self: _HasClient, /, *args: P.args, **options: P.kwargs) -> _Answer:
+        return method(self.client, *args, **options)
+
+    update_wrapper(call, method)
+    return call
 
 
 async def _accept(client: Client, submissions: Sequence[Submission]) -> list[Accepted]:

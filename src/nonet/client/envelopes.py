@@ -21,14 +21,13 @@ from nonet.base.streams import Priority, Size
 from nonet.client.live import LiveConfig
 from nonet.messages.documents import are_encrypted, decrypted_arguments, encrypted_arguments
 from nonet.messages.encryption import NO_KEYS, SETTING, Cipher
-from nonet.messages.formats import ENCRYPTED_FORMAT, PLAIN_FORMAT, STEP_FORMAT
+from nonet.messages.formats import FORMAT
 from nonet.messages.message import Envelope, encode, is_id, open_envelope, pack, references
 from nonet.messages.repetition import Repeat
 from nonet.messages.signing import Signer
 from nonet.messages.terms import (
     StartBy,
     delay_problem,
-    format_term,
     is_naive,
     microseconds,
     span_of,
@@ -124,7 +123,7 @@ class Envelopes:
         locks, terms = self._demands(task_class, task, options, content, group)
         cipher = self._cipher
         if cipher is not None and (task_class.cls.encrypted or cipher.everything):
-            content, terms = _encrypted(content, cipher), _lines(terms, _ENCRYPTED)
+            content = _encrypted(content, cipher)
         envelope = self._sealed(content)
         if repeat is not None:
             terms = _lines(terms, repeat.term)
@@ -163,7 +162,7 @@ class Envelopes:
         id = repeat.id if repeat is not None else options.id
         running, labels = running_context(), options.labels
         return Envelope(
-            STEP_FORMAT if is_step else PLAIN_FORMAT,
+            FORMAT,
             _checked_id(task_class, id) if id is not None else new_id(),
             task_class.name,
             _packed_arguments(task_class, task),
@@ -174,6 +173,7 @@ class Envelopes:
             task_class.cls.min_version or "",
             trace,
             repeat.row if repeat is not None else 0,
+            is_step,
         )
 
     def _sealed(self, content: Envelope) -> bytes:
@@ -218,9 +218,8 @@ class Envelopes:
             key = _unique_key(task_class, task, wanted, content, in_group=group)
             locks = _lines(locks, unique_lock(wanted, key))
             terms = _lines(terms, unique_term(wanted, key))
-        if (
-            content.parent and content.version == PLAIN_FORMAT
-        ):  # ceilings reserve room for submissions of running tasks: lib/ceilings
+        # Ceilings reserve room for submissions of running tasks: lib/ceilings.
+        if content.parent and not content.is_step:
             terms = _lines(terms, f"by|{content.parent}")
         return locks, terms
 
@@ -334,7 +333,6 @@ class Envelopes:
 
 
 _NO_LABELS: Mapping[str, Any] = {}
-_ENCRYPTED = format_term(ENCRYPTED_FORMAT)
 _STREAMS = {(priority, size): f"{priority}:{size}" for priority in Priority for size in Size}
 
 
@@ -369,7 +367,7 @@ def _encrypted(content: Envelope, cipher: Cipher) -> Envelope:
             "a KEY of 'openssl rand -base64 32'"
         )
     args = encrypted_arguments(content.args, content.id, cipher)
-    return replace(content, version=max(content.version, ENCRYPTED_FORMAT), args=args)
+    return replace(content, args=args)
 
 
 def _lines(first: str, second: str) -> str:

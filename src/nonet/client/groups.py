@@ -63,7 +63,7 @@ async def open_group(
     """Open a group and submit its children; see `Client.spawn_with_callback`.
 
     Raises:
-        Elsewhere: they belong to other namespaces; nothing was submitted.
+        InvalidArgumentsError: they belong to several namespaces; nothing was submitted.
     """
     running = running_context()
     if running:
@@ -79,20 +79,21 @@ async def open_group(
         follow = partial(prepare, callback_of=group)
         if trace:
             describe_sent(prepared)
-        then = follow(callback, Options(id=callback_id(group)))
-        otherwise = None
+        follows = [follow(callback, Options(id=callback_id(group)))]
         if on_failure is not None:
-            otherwise = follow(on_failure, Options(id=failure_id(group)))
+            follows.append(follow(on_failure, Options(id=failure_id(group))))
+        name, number = client.registry.of(callback).name, len(prepared)
+        client, tasks = client.routing.together("group", name, [*prepared, *follows])
+        prepared, (then, *otherwise) = tasks[:number], tasks[number:]
         for _ in range(_SPAWNS):
             state = await client.groups.open(
                 group,
                 parent,
                 policy=policy,
                 ttl_seconds=ttl_seconds,
-                total=len(prepared),
+                total=number,
                 callback=then,
-                on_failure=otherwise,
-                children_terms={item.terms for item in prepared},
+                on_failure=otherwise[0] if otherwise else None,
             )
             if state != "building":
                 return group
@@ -102,7 +103,7 @@ async def open_group(
             if await client.groups.seal(group, parent):
                 return group
     raise NonetError(
-        f"group {group} is gone: Redis lost it {_SPAWNS} times while {len(prepared)} children were "
+        f"group {group} is gone: Redis lost it {_SPAWNS} times while {number} children were "
         "submitted, or that took longer than a day"
     )
 

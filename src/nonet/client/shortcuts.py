@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nonet.base.errors import NotBoundError
-from nonet.client.client import Client
+from nonet.client.client import Client, of_client
 from nonet.client.groups import Policy
 from nonet.stores.queue.places import UNFINISHED
 from nonet.tasks.task import BaseTask, current_submitter
@@ -22,21 +22,9 @@ class CallbackSpawner:
     """
 
     def __init__(self, client: Client) -> None:
-        self._client = client
+        self.client = client
 
-    async def __call__(
-        self,
-        children: Sequence[BaseTask],
-        callback: BaseTask,
-        *,
-        on_failure: BaseTask | None = None,
-        policy: Policy = "all_success",
-        ttl_seconds: float = 86400,
-    ) -> str:
-        """Submit a group; see `Client.spawn_with_callback`."""
-        return await self._client.spawn_with_callback(
-            children, callback, on_failure=on_failure, policy=policy, ttl_seconds=ttl_seconds
-        )
+    __call__ = of_client(Client.spawn_with_callback)
 
 
 async def cancel_many(

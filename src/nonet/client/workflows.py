@@ -48,12 +48,14 @@ async def submit_workflow(client: Client, workflow: Workflow, id: str | None) ->
         prepared = _prepared(client, workflow, name, trace)
         if trace:
             describe_sent(prepared)
+        name_of = workflow.title or "Workflow"
+        client, prepared = client.routing.together("workflow", name_of, prepared)
         await client.broker.check_room(prepared)
         if running:
             running.ensure_lease()
         parent = running.id if running else ""
         await client.workflows.submit(
-            name, workflow.title, parent, prepared, client.workflow_ttl, is_used=is_used
+            name, workflow.title, parent, prepared, client.settings.workflow_ttl, is_used=is_used
         )
     return WorkflowRun(name, client)
 

@@ -38,8 +38,7 @@ class Document:
             self._read(_Loader(text, self.problems))
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
-            said = str(error.problem or error.context)
-            self.problems.append((line, said + _advice(said, str(error.context))))
+            self.problems.append((line, str(error.problem or error.context)))
         except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
             self.problems.append((0, f"is not valid YAML: {' '.join(str(error).split())}"))
 
@@ -52,55 +51,10 @@ class Document:
         # The constructor has resolved `<<`, so merged values have lines in their new place, too.
         self.lines.update(_lines(node, (), loader))
 
-    def rename(self, old: str, new: str) -> int | None:
-        """Rename the top-level key `old` to `new` unless `new` exists; return its line or None."""
-        if not isinstance(self.value, dict) or old not in self.value or new in self.value:
-            return None
-        self.value[new] = self.value.pop(old)
-        line = self.line_of((old,))
-        below = {at: line for at, line in self.lines.items() if at[:1] == (old,)}
-        self.lines.update({(new, *at[1:]): line for at, line in below.items()})
-        return line
-
     def line_of(self, path: Path) -> int:
         """Return the line of the longest known prefix of `path`; 0: unknown."""
         found = (self.lines.get(path[:length]) for length in range(len(path), 0, -1))
         return next((line for line in found if line), 0)
-
-
-_IN_QUOTES = ": write text that begins with {} in quotes"
-# Patterns of the parser's message or context, and advice for each.
-_ADVICE = (
-    (re.compile(r"character '\\t'"), ": indent with spaces, not with tabs"),
-    (re.compile(r"character '([@`%])' that cannot start"), _IN_QUOTES),
-    (re.compile(r"while scanning an (alias)|undefined (alias)"), _IN_QUOTES.format("*")),
-    (re.compile(r"while scanning an anchor"), _IN_QUOTES.format("&")),
-    (re.compile(r"constructor for the tag"), _IN_QUOTES.format("!")),
-    (re.compile(r"scanning a block scalar"), _IN_QUOTES.format("| or >")),
-    (
-        re.compile(r"unknown escape character"),
-        ": in double quotes a backslash is written twice, in single quotes once",
-    ),
-    (
-        re.compile(r"mapping values are not allowed"),
-        ": write text with ': ' in it in quotes, and keys of one mapping below each other",
-    ),
-    (
-        re.compile(r"sequence entries are not allowed"),
-        ": begin a list on the line after its key, or write text that begins with '- ' in quotes",
-    ),
-    (re.compile(r"expected <block end>"), ": keys of one mapping stand below each other"),
-    (re.compile(r"expected ',' or '([\]}])'"), ": is a bracket before it not closed?"),
-    (re.compile(r"while scanning a quoted scalar"), ": is a quotation mark before it not closed?"),
-)
-
-
-def _advice(said: str, context: str) -> str:
-    """Return how to correct a syntax error; empty if unknown."""
-    for pattern, advice in _ADVICE:
-        if found := pattern.search(said) or pattern.search(context):
-            return advice.format(*found.groups())
-    return ""
 
 
 def _lines(node: yaml.Node, at: Path, loader: _Loader) -> Iterator[tuple[Path, int]]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, ClassVar, TypeAlias
 
 from pydantic import (
@@ -30,8 +29,8 @@ from pydantic_core import InitErrorDetails, PydanticCustomError, to_json
 
 from nonet.base.amounts import AMOUNT, format_bytes, parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, unknown_argument
+from nonet.base.keys import NAMESPACE, NAMESPACE_TEXT
 from nonet.base.streams import Priority, Size
-from nonet.config.settings import NAMESPACE, NAMESPACE_TEXT
 from nonet.config.wording import value_reason
 from nonet.rules.fairness import BY_VO, by_problem
 from nonet.rules.limits import LimitRule, Location, read_limits, written_limits
@@ -50,9 +49,6 @@ from nonet.tasks.schedules import (
 from nonet.tasks.task import LEAST_MEMORY_LIMIT, Isolation
 
 Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
-
-# Renamed top-level keys, old to new. Files may still use the old names.
-RENAMED = {"admission": "ceilings"}
 
 MOST_SECONDS = 366 * 86_400
 MOST_JITTER_SECONDS = 86_400
@@ -113,19 +109,32 @@ _Memory: TypeAlias = Annotated[
 _Count: TypeAlias = Annotated[Annotated[StrictInt, Field(ge=1, le=MOST_CAUGHT_UP)] | None, _Given]
 
 
+def _key(field: str) -> str:
+    return field.rstrip("_").replace("_", "-")
+
+
 class Section(BaseModel):
-    """Base of every mapping of the document. It rejects unknown keys."""
+    """Base of every mapping of the document. It rejects unknown keys.
+
+    The JSON Schema has what the docstrings say of the attributes.
+    """
 
     model_config: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid", frozen=True, ser_json_bytes="base64"
+        extra="forbid", frozen=True, ser_json_bytes="base64", alias_generator=_key
     )
 
 
 class ScheduleConfig(Section):
-    """``schedule: {class: CronSchedule, arg: "0 */6 * * *", timezone: Europe/Zurich}``."""
+    """``schedule: {class: CronSchedule, arg: "0 */6 * * *", timezone: Europe/Zurich}``.
+
+    Attributes:
+        class_: IntervalSecondsSchedule, CronSchedule or RRuleSchedule.
+        timezone: IANA name, such as Europe/Zurich. Default: UTC.
+        arg: Seconds of an interval, five fields of cron or an @alias, or an RRULE.
+    """
 
     # The order matters: `arg` is checked with the two others.
-    class_: StrictStr = Field(alias="class")
+    class_: StrictStr
     timezone: Annotated[StrictStr | None, _Given] = None
     arg: str | int | float
 
@@ -160,15 +169,18 @@ class TaskConfig(Section):
     """One entry of a periodic class; `PeriodicBaseTask.validate_config` gets a list of these.
 
     Attributes:
-        name: distinguishes the entries of one class; optional if there is only one.
-        schedule: None: the schedule of the class.
-        args: keyword arguments of the constructor.
-        enabled: None: the default of the class, as for all attributes below.
-        overlap: what to do with an occurrence while the previous one still runs.
-        catch_up: what to do with occurrences missed for longer than `misfire_grace`.
-        catch_up_limit: the most occurrences to submit with catch-up ``all``.
-        jitter: seconds; delays each occurrence by a random time of at most this.
-        misfire_grace: seconds; occurrences missed for less are submitted one by one.
+        name: Distinguishes the entries of one class. Optional if there is only one.
+        schedule: When it fires. Default: the schedule of the class.
+        args: Arguments of the class. The VO is added by the scheduler.
+        enabled: false: the entry does not fire. Default: the attribute of the class.
+        overlap: What to do with an occurrence while the previous one still runs: skip, queue (wait
+            for it) or allow.
+        catch_up: What to submit of occurrences missed for longer than misfire-grace: the latest
+            (one), none (skip) or all.
+        catch_up_limit: With 'catch-up: all', the most occurrences to submit.
+        jitter: Seconds: delays each occurrence by a random time of at most this.
+        misfire_grace: Seconds: occurrences missed for less are submitted one by one. Default:
+            NONET_MISFIRE_GRACE, or the interval if that is shorter.
 
     Example:
         entry = TaskConfig(name="everywhere", args={"ce_regex": ".*"}, jitter=5)
@@ -180,11 +192,11 @@ class TaskConfig(Section):
     args: dict[StrictStr, Any] = Field(default_factory=dict)
     enabled: Annotated[StrictBool | None, _Given] = None
     overlap: Annotated[Overlap | None, _Given] = None
-    catch_up: Annotated[CatchUp | None, _Given] = Field(default=None, alias="catch-up")
+    catch_up: Annotated[CatchUp | None, _Given] = None
     # The order matters: `catch_up_limit` is checked with `catch_up`.
-    catch_up_limit: _Count = Field(default=None, alias="catch-up-limit")
+    catch_up_limit: _Count = None
     jitter: _Jitter = None
-    misfire_grace: _Grace = Field(default=None, alias="misfire-grace")
+    misfire_grace: _Grace = None
 
     @field_validator("catch_up_limit")
     @classmethod
@@ -198,12 +210,12 @@ class RetryPolicyConfig(Section):
     """``retry-policy: {class: ExponentialBackoff, args: {max_retries: 3}}``.
 
     Attributes:
-        class_: name of a built-in policy, or of one that a loaded module defines.
-        args: the fields of the policy.
+        class_: A built-in policy, or one that a package of tasks defines.
+        args: Its arguments.
     """
 
     # The order matters: `args` is checked with `class_`.
-    class_: StrictStr = Field(alias="class")
+    class_: StrictStr
     args: dict[StrictStr, Any] = Field(default_factory=dict, validate_default=True)
 
     @field_validator("class_")
@@ -237,25 +249,30 @@ class TaskOverride(Section):
     """Values for a class under ``tasks``; None keeps the value of the class.
 
     Attributes:
-        soft_timeout: seconds after which an attempt is cancelled.
-        hard_timeout: seconds after which an attempt is killed or abandoned.
-        memory_limit: most bytes that the process of an attempt may have.
-        cpu_limit: most seconds of CPU time that an attempt may use.
+        priority: The priority of its stream.
+        size: Which pool of workers runs it.
+        retry_policy: What happens after a failed attempt.
+        soft_timeout: Seconds after which an attempt is cancelled.
+        hard_timeout: Seconds after which an attempt is given up; not below soft-timeout.
+        dlq_eligible: true: keep a task in SQL when it has failed for good.
+        isolation: Where an attempt runs: loop (in the worker's process), child (in a child process,
+            which runs others after it) or fresh (in one of its own).
+        memory_limit: Memory that the process of an attempt may have: bytes, or with a unit, such as
+            512MiB.
+        cpu_limit: Seconds of CPU time that an attempt may use.
     """
 
     priority: Annotated[Priority | None, _Given] = None
     size: Annotated[Size | None, _Given] = None
-    retry_policy: Annotated[RetryPolicyConfig | None, _Given] = Field(
-        default=None, alias="retry-policy"
-    )
+    retry_policy: Annotated[RetryPolicyConfig | None, _Given] = None
     # The order matters: `hard_timeout` is checked with `soft_timeout`.
-    soft_timeout: _Seconds = Field(default=None, alias="soft-timeout")
-    hard_timeout: _Seconds = Field(default=None, alias="hard-timeout")
-    dlq_eligible: Annotated[StrictBool | None, _Given] = Field(default=None, alias="dlq-eligible")
+    soft_timeout: _Seconds = None
+    hard_timeout: _Seconds = None
+    dlq_eligible: Annotated[StrictBool | None, _Given] = None
     # The order matters: limits are checked with `isolation`.
     isolation: Annotated[Isolation | None, _Given] = None
-    memory_limit: _Memory = Field(default=None, alias="memory-limit")
-    cpu_limit: _Seconds = Field(default=None, alias="cpu-limit")
+    memory_limit: _Memory = None
+    cpu_limit: _Seconds = None
 
     @field_validator("hard_timeout")
     @classmethod
@@ -274,12 +291,13 @@ class SmallConfig(Section):
     """Limits under ``sizes`` for tasks of size small whose class has no limits of its own.
 
     Attributes:
-        soft_timeout, hard_timeout: as in `TaskOverride`.
+        soft_timeout: Seconds after which an attempt is cancelled.
+        hard_timeout: Seconds after which an attempt is given up; not below soft-timeout.
     """
 
     # The order matters: `hard_timeout` is checked with `soft_timeout`.
-    soft_timeout: _Seconds = Field(default=None, alias="soft-timeout")
-    hard_timeout: _Seconds = Field(default=None, alias="hard-timeout")
+    soft_timeout: _Seconds = None
+    hard_timeout: _Seconds = None
 
     @field_validator("hard_timeout")
     @classmethod
@@ -291,15 +309,25 @@ class SizeConfig(SmallConfig):
     """Limits under ``sizes`` for tasks with a process each: also memory and CPU time.
 
     Attributes:
-        memory_limit, cpu_limit: as in `TaskOverride`.
+        soft_timeout: Seconds after which an attempt is cancelled.
+        hard_timeout: Seconds after which an attempt is given up; not below soft-timeout.
+        memory_limit: Memory that the process of an attempt may have: bytes, or with a unit, such as
+            512MiB.
+        cpu_limit: Seconds of CPU time that an attempt may use.
     """
 
-    memory_limit: _Memory = Field(default=None, alias="memory-limit")
-    cpu_limit: _Seconds = Field(default=None, alias="cpu-limit")
+    memory_limit: _Memory = None
+    cpu_limit: _Seconds = None
 
 
 class SizesConfig(Section):
-    """``sizes: {medium: {memory-limit: 512MiB}}``; a missing size has no limits."""
+    """``sizes: {medium: {memory-limit: 512MiB}}``; a missing size has no limits.
+
+    Attributes:
+        small: Limits of small classes. Of time only: they share a process.
+        medium: Limits of medium classes.
+        large: Limits of large classes.
+    """
 
     small: SmallConfig = SmallConfig()
     medium: SizeConfig = SizeConfig()
@@ -343,20 +371,20 @@ class CeilingsConfig(Section):
     """``ceilings: {namespace: 100000, tasks: {RemoveFile: 5000}}``: the most tasks at a time.
 
     Attributes:
-        namespace: for all tasks together.
-        streams: by ``priority:size``.
-        tasks: by class.
-        tenants: by tenant, ``default`` for all that are not listed; see `FairnessConfig.by`.
-        tenant_bytes: the most bytes of the messages of these tasks.
-        tenant_rates: the most new tasks a second.
+        namespace: For all tasks together.
+        streams: Per stream, such as background:small.
+        tenants: Per tenant, see fairness.by (default: vo); 'default' for all others.
+        tenant_bytes: Per tenant: most bytes of the messages of its tasks, such as 512MiB.
+        tenant_rates: Per tenant: most new tasks a second.
+        tasks: Per class (Class, or category:Class).
     """
 
     namespace: Annotated[_Ceiling | None, _Given] = None
     streams: dict[_Stream, _Ceiling] = Field(default_factory=dict)
     tasks: dict[Name, _Ceiling] = Field(default_factory=dict)
     tenants: dict[Name, _Ceiling] = Field(default_factory=dict)
-    tenant_bytes: dict[Name, _Bytes] = Field(default_factory=dict, alias="tenant-bytes")
-    tenant_rates: dict[Name, _Ceiling] = Field(default_factory=dict, alias="tenant-rates")
+    tenant_bytes: dict[Name, _Bytes] = Field(default_factory=dict)
+    tenant_rates: dict[Name, _Ceiling] = Field(default_factory=dict)
 
 
 def _by(name: str) -> str:
@@ -372,9 +400,9 @@ class FairnessConfig(Section):
     """``fairness: {by: vo, weights: {lhcb: 3}}``: tenants share the slots of a priority.
 
     Attributes:
-        by: what tells tenants apart: ``vo``, ``class`` or ``label:NAME``.
-        weights: shares of tenants, relative to each other; ``default`` for all others.
-        streams: those that are shared, by ``priority:size``; none: all.
+        by: What tells tenants apart: vo, class or label:NAME.
+        weights: Shares of tenants, relative to each other; 'default' for all others, else 1.
+        streams: The streams that are shared, such as normal:small. Default: all.
     """
 
     by: Annotated[StrictStr, AfterValidator(_by)]
@@ -394,9 +422,7 @@ def _namespace(name: str) -> str:
 
 
 _Namespace: TypeAlias = Annotated[
-    StrictStr,
-    AfterValidator(_namespace),
-    WithJsonSchema({"type": "string", "pattern": NAMESPACE}),
+    StrictStr, AfterValidator(_namespace), WithJsonSchema({"type": "string", "pattern": NAMESPACE})
 ]
 
 
@@ -404,10 +430,10 @@ class PipelineConfig(Section):
     """``pipelines: {volumes: {workers: 40}}``: values that replace attributes of a pipeline.
 
     Attributes:
-        workers: how many rows one process processes at once.
-        interval: seconds until a processed row is due again.
-        queue: how many rows one process leases in advance at most.
-        pause: fetch no rows.
+        workers: How many rows one process processes at once.
+        interval: Seconds until a processed row is due again.
+        queue: How many rows one process leases in advance at most.
+        pause: true: no row is fetched.
     """
 
     workers: Annotated[Annotated[StrictInt, Field(ge=1, le=10_000)] | None, _Given] = None
@@ -439,14 +465,15 @@ class SectionConfig(Section):
     """The content of ``common`` and of each VO under ``vo-overrides``.
 
     Attributes:
-        limits: one rule per limiter.
-        tasks: values by class. For a VO, its value for a class replaces the whole common one.
-        sizes: limits by size. For a VO, its limits of a size replace all common ones.
+        periodic_tasks: Per class (Class, or category:Class): a list of entries.
+        limits: Object type, then key or 'default', then limiters, or actions with limiters.
+        tasks: Per class (Class, or category:Class): values that override its attributes.
+        sizes: Per size: limits for classes that have none of their own.
     """
 
     periodic_tasks: dict[
         StrictStr, Annotated[list[TaskConfig], AfterValidator(_distinct_names)]
-    ] = Field(default_factory=dict, alias="periodic-tasks")
+    ] = Field(default_factory=dict)
     limits: Annotated[
         tuple[LimitRule, ...], BeforeValidator(_limit_rules), PlainSerializer(written_limits)
     ] = ()
@@ -454,37 +481,23 @@ class SectionConfig(Section):
     sizes: SizesConfig = SizesConfig()
 
 
-@dataclass(frozen=True, slots=True)
-class Unplaced:
-    """Parts of a file that the models dropped, kept so that errors in them are reported, too.
-
-    Attributes:
-        arguments: place and value of ``args``, for entries of classes that were dropped because
-            another entry is invalid.
-        limits: places of object types and keys that have no limiter.
-    """
-
-    arguments: tuple[tuple[Location, Mapping[str, Any]], ...] = ()
-    limits: tuple[Location, ...] = ()
-
-
 class Config(Section):
     """The whole document.
 
     Attributes:
-        vos: virtual organisations (tenants), in addition to those under `vo_overrides`.
-        common: values for the installation and for every VO.
-        vo_overrides: by VO; the entries of a class replace its common entries for this VO.
-        ceilings: the most tasks at a time; further submissions are rejected.
-        fairness: how tenants share the slots of a priority; None: tasks run in the order of
-            their submission.
-        pipelines: by pipeline; a name that no process knows has no effect.
-        namespaces: by tenant the namespace that has its tasks, ``*`` for all that are not listed.
+        vos: Virtual organisations, in addition to those under vo-overrides.
+        common: Values for the installation and for every VO.
+        vo_overrides: Per VO; the entries of a class replace its common entries for this VO.
+        ceilings: The most tasks at a time; further submissions are rejected.
+        fairness: How tenants share the slots of a priority. Default: tasks run in order.
+        pipelines: Per pipeline: values that override its attributes.
+        namespaces: Per tenant, see fairness.by (default: vo): the namespace that has its tasks; '*'
+            for all others. Default: that to which a task is submitted.
     """
 
     vos: list[Name] = Field(default_factory=list)
     common: SectionConfig = SectionConfig()
-    vo_overrides: dict[Name, SectionConfig] = Field(default_factory=dict, alias="vo-overrides")
+    vo_overrides: dict[Name, SectionConfig] = Field(default_factory=dict)
     ceilings: CeilingsConfig = CeilingsConfig()
     fairness: Annotated[FairnessConfig | None, _Given] = None
     pipelines: dict[Name, PipelineConfig] = Field(default_factory=dict)
@@ -506,8 +519,6 @@ class Config(Section):
 
     _source: str = PrivateAttr("configuration")
     _where: Callable[[Location], str] | None = PrivateAttr(None)
-    _unplaced: Unplaced = PrivateAttr(Unplaced())
-    _warnings: tuple[str, ...] = PrivateAttr(())
 
     @field_validator("vos")
     @classmethod
@@ -535,26 +546,9 @@ class Config(Section):
         """
         return self._where(location) if self._where else self._source
 
-    @property
-    def unplaced(self) -> Unplaced:
-        """The dropped parts of the file; empty for a published configuration."""
-        return self._unplaced
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """Deprecated keys in the file, each with its place."""
-        return self._warnings
-
-    def read_from(
-        self,
-        source: str,
-        where: Callable[[Location], str] | None = None,
-        unplaced: Unplaced | None = None,
-        warnings: tuple[str, ...] = (),
-    ) -> Config:
+    def read_from(self, source: str, where: Callable[[Location], str] | None = None) -> Config:
         """Record where this document was read from, and return it."""
         self._source, self._where = source, where
-        self._unplaced, self._warnings = unplaced or Unplaced(), warnings
         return self
 
     @property
@@ -569,9 +563,6 @@ class Config(Section):
         It does not depend on comments, on the order of keys or on explicit defaults.
         """
         found = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
-        for old, new in RENAMED.items():  # workers of the previous version know the old name
-            if new in found:
-                found[old] = found.pop(new)
         return json.dumps(found, sort_keys=True)
 
     @classmethod
@@ -585,11 +576,7 @@ class Config(Section):
             ConfigurationError: a newer version wrote it, with values that this one does not know.
         """
         try:
-            found = json.loads(text)
-            for old, new in RENAMED.items():
-                if old in found:
-                    found[new] = found.pop(old)
-            return cls.model_validate(found, context=PUBLISHED)
+            return cls.model_validate(json.loads(text), context=PUBLISHED)
         except ValidationError as error:
             wrong = error.errors()[0]
             reason = f"{dotted(wrong['loc'])}: {wrong['msg']}; update this process"

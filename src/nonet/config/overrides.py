@@ -17,13 +17,7 @@ from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import BaseTask, Isolation
 
 if TYPE_CHECKING:  # the models take 30 ms to import, and only a published configuration needs them
-    from nonet.config.models import (
-        Config,
-        RetryPolicyConfig,
-        Section,
-        SizesConfig,
-        TaskOverride,
-    )
+    from nonet.config.models import Config, RetryPolicyConfig, Section, SizesConfig, TaskOverride
     from nonet.tasks.retry import RetryPolicyBase
 
 CLASS = "class"
@@ -31,11 +25,7 @@ SIZE = "size"
 _TIMES = ("soft_timeout", "hard_timeout")
 _LIMITS = (*_TIMES, "memory_limit", "cpu_limit")
 _FIELDS = ("priority", "size", "retry_policy", "dlq_eligible", "isolation", *_LIMITS)
-_BY_SIZE = {
-    Size.SMALL: Isolation.LOOP,
-    Size.MEDIUM: Isolation.CHILD,
-    Size.LARGE: Isolation.FRESH,
-}
+_BY_SIZE = {Size.SMALL: Isolation.LOOP, Size.MEDIUM: Isolation.CHILD, Size.LARGE: Isolation.FRESH}
 
 
 class TimeLimits(Struct, frozen=True):

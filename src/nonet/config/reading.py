@@ -2,41 +2,34 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, get_args, get_origin
 
 from pydantic import ValidationError
 
 from nonet.base.errors import ConfigurationError, suggestion
 from nonet.config.document import Document
 from nonet.config.models import (
-    RENAMED,
     SHARED,
     WRITTEN,
-    CeilingsConfig,
     Config,
-    FairnessConfig,
-    PipelineConfig,
-    RetryPolicyConfig,
-    ScheduleConfig,
     Section,
     SectionConfig,
     SizeConfig,
-    SizesConfig,
     SmallConfig,
-    TaskConfig,
-    TaskOverride,
-    Unplaced,
     dotted,
 )
-from nonet.config.wording import place_reason, value_reason
+from nonet.config.wording import value_reason
 from nonet.rules.limits import Location
 
 Problem = tuple[str, Location, str]
 
 _ON_TOP = {field.alias or name for name, field in Config.model_fields.items()}
 _IN_SECTIONS = {field.alias or name for name, field in SectionConfig.model_fields.items()}
+_DURATIONS = (
+    *("soft-timeout", "hard-timeout", "cpu-limit"),
+    *("jitter", "misfire-grace", "interval"),
+)
 
 
 def parse_config(text: str, source: str) -> Config:
@@ -63,106 +56,23 @@ def parse_files(texts: Iterable[tuple[str, str]], source: str) -> Config:
     Raises:
         ConfigurationError: lists all problems.
     """
-    config, problems = parse_sound(texts, source)
-    if problems:
-        raise problems_error(problems)
-    return config
-
-
-def parse_sound(texts: Iterable[tuple[str, str]], source: str) -> tuple[Config, list[Problem]]:
-    """Like `parse_files`, but return the valid parts of the configuration with all problems.
-
-    The caller can check the valid parts against the task classes and report those problems, too.
-    """
     merged = _Merger(source)
     for name, text in texts:
         merged.add(name, text)
-    arguments: tuple[tuple[Location, Mapping[str, Any]], ...] = ()
+    problems = merged.problems
     try:
         config = Config.model_validate(merged.document, context=WRITTEN)
+        if not problems:
+            return config.read_from(source, merged.where)
     except ValidationError as error:
-        wrong = error.errors()
-        for details in wrong:
+        for details in error.errors():
             location = _location(details)
-            merged.problems.append((merged.where(location), location, _reason(details)))
-        places = [_location(details) for details in wrong]
-        config = _sound(merged.document, places)
-        arguments = tuple(_lost_arguments(merged.document, places))
-    unplaced = Unplaced(arguments, tuple(_empty_limits(merged.document)))
-    read = config.read_from(source, merged.where, unplaced, tuple(merged.warnings))
-    return read, merged.problems
+            problems.append((merged.where(location), location, _reason(details)))
+    raise problems_error(problems)
 
 
 def _location(details: Any) -> Location:
     return tuple(part for part in details["loc"] if part != "[key]")
-
-
-def _sound(document: dict[Any, Any], wrong: Iterable[Location]) -> Config:
-    """Return the configuration without the parts that contain a problem."""
-    kept = copy.deepcopy(document)
-    for location in wrong:
-        _remove(kept, location[: _whole(location)])
-    try:
-        return Config.model_validate(kept, context=WRITTEN)
-    except ValidationError:
-        return Config()
-
-
-def _whole(location: Location) -> int:
-    """Return the length of the path to the smallest part that can be dropped on its own."""
-    if location[:1] == ("ceilings",):
-        return 3
-    if location[:1] == ("pipelines",):
-        return 2
-    section = {"common": 1, "vo-overrides": 2}.get(str(location[0]), 0) if location else 0
-    if not section or len(location) <= section:
-        return section or 1
-    # A class with its overrides or all its entries; a size or an object with its limits.
-    parts = {"tasks": 2, "periodic-tasks": 2, "sizes": 2, "limits": 3}
-    return section + parts.get(str(location[section]), 1)
-
-
-def _remove(node: Any, path: Location) -> None:
-    """Remove the value at `path`, or at its longest prefix that exists."""
-    for index, part in enumerate(path):
-        inner = node.get(part)
-        if index == len(path) - 1 or not isinstance(inner, dict) or path[index + 1] not in inner:
-            node.pop(part, None)
-            return
-        node = inner
-
-
-def _lost_arguments(
-    document: Mapping[Any, Any], wrong: Collection[Location]
-) -> Iterator[tuple[Location, Mapping[str, Any]]]:
-    """Yield the valid arguments of the classes that `_sound` dropped because of other errors."""
-    lost = dict.fromkeys(place[: _whole(place)] for place in wrong if "periodic-tasks" in place)
-    for at in lost:
-        entries = _value_at(document, at)
-        for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-            here = (*at, index, "args")
-            args = entry.get("args") if isinstance(entry, dict) else None
-            if isinstance(args, dict) and not any(place[: len(here)] == here for place in wrong):
-                yield here, args
-
-
-def _empty_limits(document: Mapping[Any, Any]) -> Iterator[Location]:
-    vos = _value_at(document, ("vo-overrides",))
-    of_vos = [("vo-overrides", vo) for vo in vos] if isinstance(vos, dict) else []
-    for at in [("common",), *of_vos]:
-        here = (*at, "limits")
-        section = _value_at(document, here)
-        for name, keys in section.items() if isinstance(section, dict) else ():
-            if keys == {}:
-                yield (*here, name)
-            elif isinstance(keys, dict):
-                yield from ((*here, name, key) for key, item in keys.items() if item == {})
-
-
-def _value_at(node: Any, path: Location) -> Any:
-    for part in path:
-        node = node.get(part) if isinstance(node, dict) else None
-    return node
 
 
 def problems_error(problems: Iterable[Problem]) -> ConfigurationError:
@@ -180,16 +90,12 @@ class _Merger:
     def __init__(self, source: str) -> None:
         self.document: dict[Any, Any] = {}
         self.problems: list[Problem] = []
-        self.warnings: list[str] = []
         self._source = source
         self._documents: dict[str, Document] = {}
         self._files: dict[tuple[Any, ...], str] = {}
 
     def add(self, file: str, text: str) -> None:
         document = self._documents[file] = Document(text)
-        for old, new in RENAMED.items():
-            if (line := document.rename(old, new)) is not None:
-                self.warnings.append(f"{_place(file, line)}: {old} is called {new} now: rename it")
         for line, reason in document.problems:
             self.problems.append((_place(file, line), (), reason))
         if document.value is None and not document.problems:
@@ -244,7 +150,9 @@ def _reason(details: Any) -> str:
         return (reason + suggestion(str(written), known)).removesuffix(".")
     if kind == "extra_forbidden":
         return _unknown_key(details["loc"])
-    return place_reason(_location(details), details)
+    *above, key = details["loc"]
+    is_duration = key in _DURATIONS and "args" not in above
+    return value_reason(details, " of seconds, such as 60" if is_duration else "")
 
 
 def _unknown_key(location: Location) -> str:
@@ -265,31 +173,20 @@ def _keys(model: type[Section]) -> list[str]:
 
 
 def _model_at(location: Location) -> type[Section]:
-    match location:
-        case ():
-            return Config
-        case ("ceilings", *_):
-            return CeilingsConfig
-        case ("fairness", *_):
-            return FairnessConfig
-        case ("pipelines", *_):
-            return PipelineConfig
-        case ("common", *inside) | ("vo-overrides", _, *inside):
-            pass
-    match inside:
-        case []:
-            return SectionConfig
-        case ["periodic-tasks", _, _]:
-            return TaskConfig
-        case ["tasks", _]:
-            return TaskOverride
-        case ["tasks", _, "retry-policy"]:
-            return RetryPolicyConfig
-        case ["sizes"]:
-            return SizesConfig
-        case ["sizes", "small"]:
-            return SmallConfig
-        case ["sizes", _]:
-            return SizeConfig
-        case _:
-            return ScheduleConfig
+    """Return the model of the mapping at `location`."""
+    model: type[Section] = Config
+    parts = iter(location)
+    for part in parts:
+        annotations = {field.alias: field.annotation for field in model.model_fields.values()}
+        if (annotation := annotations.get(str(part))) is not None:
+            model = _section_in(annotation) or model
+            if get_origin(annotation) is dict:
+                next(parts, None)  # the name of a VO or a class
+    return model
+
+
+def _section_in(annotation: Any) -> type[Section] | None:
+    """Return the model of the values of a field, of its items or of its entries."""
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    return next(filter(None, map(_section_in, get_args(annotation))), None)

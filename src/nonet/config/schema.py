@@ -6,6 +6,7 @@ rejects everything that the schema rejects.
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from nonet.config.models import Config
@@ -23,110 +24,15 @@ Schema = dict[str, Any]
 
 _DRAFT = "http://json-schema.org/draft-07/schema#"  # the draft that editors understand
 
-_MEMORY_LIMIT = (
-    "Memory that the process of an attempt may have: bytes, or with a unit, such as 512MiB."
-)
-_CPU_LIMIT = "Seconds of CPU time that an attempt may use."
-_TIMES = {
-    "soft-timeout": "Seconds after which an attempt is cancelled.",
-    "hard-timeout": "Seconds after which an attempt is given up; not below soft-timeout.",
-}
-
-_DESCRIPTIONS: dict[str, dict[str, str]] = {
-    "Config": {
-        "vos": "Virtual organisations, in addition to those under vo-overrides.",
-        "common": "Values for the installation and for every VO.",
-        "vo-overrides": "Per VO; the entries of a class replace its common entries for this VO.",
-        "ceilings": "The most tasks at a time; further submissions are rejected.",
-        "fairness": "How tenants share the slots of a priority. Default: tasks run in order.",
-        "pipelines": "Per pipeline: values that override its attributes.",
-        "namespaces": "Per tenant, see fairness.by (default: vo): the namespace that has its tasks;"
-        " '*' for all others. Default: that to which a task is submitted.",
-    },
-    "PipelineConfig": {
-        "workers": "How many rows one process processes at once.",
-        "interval": "Seconds until a processed row is due again.",
-        "queue": "How many rows one process leases in advance at most.",
-        "pause": "true: no row is fetched.",
-    },
-    "FairnessConfig": {
-        "by": "What tells tenants apart: vo, class or label:NAME.",
-        "weights": "Shares of tenants, relative to each other; 'default' for all others, else 1.",
-        "streams": "The streams that are shared, such as normal:small. Default: all.",
-    },
-    "CeilingsConfig": {
-        "namespace": "For all tasks together.",
-        "streams": "Per stream, such as background:small.",
-        "tenants": "Per tenant, see fairness.by (default: vo); 'default' for all others.",
-        "tenant-bytes": "Per tenant: most bytes of the messages of its tasks, such as 512MiB.",
-        "tenant-rates": "Per tenant: most new tasks a second.",
-        "tasks": "Per class (Class, or category:Class).",
-    },
-    "SectionConfig": {
-        "periodic-tasks": "Per class (Class, or category:Class): a list of entries.",
-        "limits": "Object type, then key or 'default', then limiters, or actions with limiters.",
-        "tasks": "Per class (Class, or category:Class): values that override its attributes.",
-        "sizes": "Per size: limits for classes that have none of their own.",
-    },
-    "TaskConfig": {
-        "name": "Distinguishes the entries of one class. Optional if there is only one.",
-        "schedule": "When it fires. Default: the schedule of the class.",
-        "args": "Arguments of the class. The VO is added by the scheduler.",
-        "enabled": "false: the entry does not fire. Default: the attribute of the class.",
-        "overlap": "What to do with an occurrence while the previous one still runs: skip, queue"
-        " (wait for it) or allow.",
-        "catch-up": "What to submit of occurrences missed for longer than misfire-grace: the latest"
-        " (one), none (skip) or all.",
-        "catch-up-limit": "With 'catch-up: all', the most occurrences to submit.",
-        "jitter": "Seconds: delays each occurrence by a random time of at most this.",
-        "misfire-grace": "Seconds: occurrences missed for less are submitted one by one. Default:"
-        " NONET_MISFIRE_GRACE, or the interval if that is shorter.",
-    },
-    "ScheduleConfig": {
-        "class": "IntervalSecondsSchedule, CronSchedule or RRuleSchedule.",
-        "timezone": "IANA name, such as Europe/Zurich. Default: UTC.",
-        "arg": "Seconds of an interval, five fields of cron or an @alias, or an RRULE.",
-    },
-    "TaskOverride": {
-        "priority": "The priority of its stream.",
-        "size": "Which pool of workers runs it.",
-        "retry-policy": "What happens after a failed attempt.",
-        "soft-timeout": "Seconds after which an attempt is cancelled.",
-        "hard-timeout": "Seconds after which an attempt is given up; not below soft-timeout.",
-        "dlq-eligible": "true: keep a task in SQL when it has failed for good.",
-        "isolation": "Where an attempt runs: loop (in the worker's process), child (in a child"
-        " process, which runs others after it) or fresh (in one of its own).",
-        "memory-limit": _MEMORY_LIMIT,
-        "cpu-limit": _CPU_LIMIT,
-    },
-    "SizesConfig": {
-        "small": "Limits of small classes. Of time only: they share a process.",
-        "medium": "Limits of medium classes.",
-        "large": "Limits of large classes.",
-    },
-    "SmallConfig": _TIMES,
-    "SizeConfig": {
-        **_TIMES,
-        "memory-limit": _MEMORY_LIMIT,
-        "cpu-limit": _CPU_LIMIT,
-    },
-    "RetryPolicyConfig": {
-        "class": "A built-in policy, or one that a package of tasks defines.",
-        "args": "Its arguments.",
-    },
-}
-
 
 def json_schema() -> Schema:
     """Return the JSON Schema (draft 7) of the configuration."""
     schema = Config.model_json_schema(ref_template="#/definitions/{model}")
     definitions = schema.pop("$defs")
     del definitions["LimitRule"]  # the internal form of limits, not the form in the file
-    for name, definition in {"Config": schema, **definitions}.items():
-        if name in _DESCRIPTIONS:
-            definition["properties"] = _described(name, definition["properties"])
-        for key in ("title", "description"):
-            definition.pop(key, None)
+    for definition in (schema, *definitions.values()):
+        del definition["title"]
+        _describe(definition)
     limits = definitions["SectionConfig"]["properties"]["limits"]
     definitions["SectionConfig"]["properties"]["limits"] = _limits(limits["description"])
     definitions["TaskConfig"] |= _catch_up()
@@ -141,11 +47,14 @@ def json_schema() -> Schema:
     }
 
 
-def _described(model: str, properties: Schema) -> Schema:
-    return {
-        key: {"description": _DESCRIPTIONS[model][key], **_without_null(found)}
-        for key, found in properties.items()
-    }
+def _describe(definition: Schema) -> None:
+    """Describe the properties of a model as its docstring does, and allow no null."""
+    _, _, attributes = definition.pop("description", "").partition("Attributes:\n")
+    texts = re.findall(r"^    (\w+): (.+(?:\n {5,}.+)*)", attributes.partition("\n\n")[0], re.M)
+    for name, text in texts if "properties" in definition else ():
+        key = name.rstrip("_").replace("_", "-")
+        found = _without_null(definition["properties"][key])
+        definition["properties"][key] = {"description": " ".join(text.split()), **found}
 
 
 def _without_null(found: Schema) -> Schema:

@@ -10,13 +10,14 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 from msgspec import Meta, field, structs
 
 from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, masked, url_problem
+from nonet.base.keys import NAMESPACE_TEXT
 from nonet.base.machine import cores
 from nonet.base.streams import Size
 from nonet.config.environment import (
@@ -35,18 +36,10 @@ from nonet.rules.crashes import CRASH_LIMIT
 
 PREFIX = "NONET_"
 
-NAMESPACE = r"^[A-Za-z0-9_.-]{1,64}$"
-"""What the name of a namespace looks like."""
-NAMESPACE_TEXT = "1 to 64 characters of A-Z, a-z, 0-9, '_', '.' and '-'"
-
 _DEFAULT_REDIS = "redis://127.0.0.1:6379/0"
 
 # Small tasks share the event loop, medium tasks have a core each, a large task has the machine.
-_DEFAULT_CONCURRENCY = {
-    Size.SMALL: 100,
-    Size.MEDIUM: cores(),
-    Size.LARGE: 1,
-}
+_DEFAULT_CONCURRENCY = {Size.SMALL: 100, Size.MEDIUM: cores(), Size.LARGE: 1}
 _SLOTS = re.compile(rf"({'|'.join(Size)}):([1-9]\d{{0,4}})")
 # In a URL: the password of the user, and parameters such as sentinel_password.
 _PASSWORDS = re.compile(r"://[^:/?#@]*:([^/?#@]+)@|[?&][^=&#]*passw[^=&#]*=([^&#]+)", re.I)
@@ -107,18 +100,6 @@ def _slots(value: Any) -> dict[str, int]:
     return numbers
 
 
-def _names(value: Any) -> tuple[str, ...]:
-    parts = value.split(",") if isinstance(value, str) else value
-    return tuple(dict.fromkeys(name for part in parts if (name := part.strip())))
-
-
-def _namespaces(value: Any) -> tuple[str, ...]:
-    names = _names(value)
-    if wrong := [name for name in names if not re.fullmatch(NAMESPACE, name)]:
-        raise ValueError(f"{wrong[0]!r:.100} must be {NAMESPACE_TEXT}")
-    return names
-
-
 def _directory(value: Any) -> Path:
     try:
         return Path(value).expanduser()
@@ -140,15 +121,13 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         db_url: SQLAlchemy URL for dead letters and durable tasks; empty: SQLite under `state_dir`.
             ``NONET_DB_URL_FILE`` names a file that holds it.
         namespace: prefix of all keys; one Redis may have several.
-        namespaces: those that a daemon serves and a command shows, if there are several; the
-            default of `namespace` is then the first. See the page "Split into namespaces".
         config: the central configuration, read by the scheduler: a file, a directory or a git
             repository (``git+https://HOST/REPOSITORY.git#BRANCH``); empty: none.
         config_poll: how often a git repository is polled.
         tasks: modules with tasks, in addition to entry points.
         entry_points: prefixes of entry point groups, in addition to ``nonet``.
         extensions: distributions by precedence, if several define the same task.
-        state_dir: directory for embedded servers, SQLite and the run files of workers.
+        state_dir: directory for embedded servers and SQLite.
         concurrency: tasks at a time in one worker; unset: 100 for small, the number of cores for
             medium, 1 for large.
         slots: slots per worker by size, ``small:10,large:4``, which a scheduler assumes while no
@@ -228,7 +207,6 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
     READERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
         "redis_url": _url,
         "db_url": _url,
-        "namespaces": _namespaces,
         "state_dir": _directory,
         "slots": _slots,
         "child_max_rss": parse_bytes,
@@ -242,7 +220,6 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
     redis_url: Secret = Secret(_DEFAULT_REDIS)
     db_url: Secret = Secret("")
     namespace: Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}$")] = "nonet"
-    namespaces: tuple[str, ...] = ()
     config: str = ""  # a URL may hold a token
     config_poll: Annotated[float, Meta(ge=1, le=1e6)] = 60
     tasks: tuple[str, ...] = ()
@@ -290,11 +267,6 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
     encrypt_all: bool = False
 
     def __post_init__(self) -> None:
-        if self.namespaces and self.namespace not in self.namespaces:
-            raise ValueError(
-                f"namespace ({self.namespace}) must be one of namespaces "
-                f"({', '.join(self.namespaces)}), or leave one of the two out"
-            )
         if self.encrypt_all and not self.encryption_keys.get_secret_value():
             raise ValueError("encrypt_all needs a key: set NONET_ENCRYPTION_KEYS, too")
         if self.lock_ttl >= self.lease:
@@ -308,44 +280,13 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
                 f"lock_recheck_max ({self.lock_recheck_max:g} s)"
             )
 
-    @classmethod
-    def given(cls, **options: Any) -> dict[str, Any]:
-        """Return the unchecked value of each field that has one, for the framework.
-
-        The option `namespace` hides the variable of `namespaces`.
-
-        Args:
-            options: fields of `Settings`.
-        """
-        found = super().given(**options)
-        if options.get("namespace") and not options.get("namespaces"):
-            found.pop("namespaces", None)
-        names = _names(found.get("namespaces", ()))
-        if names and not options.get("namespace") and found.get("namespace") not in names:
-            found.pop("namespace", None)
-        return found
-
-    @classmethod
-    def _made(cls, given: Mapping[str, Any]) -> Self:
-        names = _names(given.get("namespaces", ()))
-        return super()._made({"namespace": names[0], **given} if names else given)
-
     def of(self, namespace: str) -> Settings:
         """For the framework: return these settings for one namespace on the same servers.
 
         Args:
             namespace: its name.
         """
-        return structs.replace(self, namespace=namespace, namespaces=())
-
-    def each(self) -> list[Settings]:
-        """For the framework: return these settings once for each namespace.
-
-        Example:
-            >>> [one.namespace for one in plain_settings(namespaces="main,a").each()]
-            ['main', 'a']
-        """
-        return [self.of(name) for name in self.namespaces or (self.namespace,)]
+        return structs.replace(self, namespace=namespace)
 
     def resealed(self, data: bytes, id: str, namespace: str) -> bytes:
         """For the framework: return the message of task `id` as another namespace needs it.

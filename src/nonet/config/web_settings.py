@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from ipaddress import ip_network
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 
+from nonet.base.keys import NAMESPACE, NAMESPACE_TEXT
 from nonet.config.environment import EnvironmentModel, Secret
 
 _Seconds = Annotated[float, Meta(ge=60, le=1e7)]
@@ -23,6 +25,14 @@ def _networks(value: Any) -> tuple[str, ...]:
         except ValueError:
             raise ValueError(f"{part!r} is not an address or a network") from None
     return parts
+
+
+def _namespaces(value: Any) -> tuple[str, ...]:
+    names = [name.strip() for name in (value.split(",") if isinstance(value, str) else value)]
+    for name in filter(None, names):
+        if not re.fullmatch(NAMESPACE, name):
+            raise ValueError(f"{name!r:.100} must be {NAMESPACE_TEXT}")
+    return tuple(filter(None, names))
 
 
 def _roles(value: str) -> str:
@@ -45,6 +55,8 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
             behind a proxy; empty: ``http://HOST:PORT``.
         hosts: further names under which requests may come, besides those of `url` and `host` and
             loopback; ``*``: any.
+        namespaces: further namespaces whose pages and API are below ``/in/NAME``; those of
+            ``NONET_NAMESPACE`` are at the root.
         users: YAML file of users and tokens; empty: none.
         oidc_issuer: URL of an OpenID Connect provider; empty: none.
         oidc_client: client id there.
@@ -72,6 +84,7 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
     port: Annotated[int, Meta(ge=0, le=65535)] = 8800
     url: Annotated[str, Meta(pattern=r"^(https?://[^\s?#]+)?$")] = ""
     hosts: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
     users: Path | None = None
     oidc_issuer: Annotated[str, Meta(pattern=r"^(https?://[^\s?#]+)?$")] = ""
     oidc_client: str = ""
@@ -92,6 +105,7 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
     }
 
     READERS: ClassVar[Mapping[str, Callable[[Any], Any]]] = {
+        "namespaces": _namespaces,
         "proxy_addresses": _networks,
         "oidc_roles": _roles,
     }

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import date
 from typing import Any
 
@@ -11,7 +10,6 @@ _MAPPINGS = ("model_type", "model_attributes_type", "dataclass_type", "dict_type
 _FLAGS = ("bool_type", "bool_parsing")
 _WHOLE = ("int_type", "int_parsing", "int_from_float")
 _NUMBERS = ("float_type", "float_parsing")
-_LONGEST_ADVICE = 80
 
 
 def value_reason(details: Mapping[str, Any], unit: str = "") -> str:
@@ -46,38 +44,6 @@ def value_reason(details: Mapping[str, Any], unit: str = "") -> str:
     return said.replace("Input should be", "must be").replace("Input should", "must")
 
 
-def place_reason(location: Sequence[Any], details: Mapping[str, Any]) -> str:
-    """Like `value_reason`, with advice that depends on the place in the file.
-
-    >>> place_reason(("vos",), {"type": "list_type", "msg": "", "loc": (), "input": "lhcb"})
-    'must be a list: write [lhcb]'
-    """
-    kind, value = details["type"], details.get("input")
-    advice = ""
-    match tuple(location):
-        case ("ceilings", *_) if kind == "greater_than_equal":
-            return (
-                "must be at least 1; leave it out to have no ceiling. To stop a class, pause it: "
-                "task-run pause --help"
-            )
-        case ("vos",) if kind == "list_type":
-            return _vos_wanted(value)
-        case (_, *_, "periodic-tasks", _) if kind == "list_type":
-            return _entries_wanted(value)
-        case (_, *_, "periodic-tasks", _, _, "schedule") if kind in _MAPPINGS:
-            advice = _schedule_wanted(value)
-        case (_, *_, "tasks", _, "retry-policy") if kind in _MAPPINGS and isinstance(value, str):
-            advice = f"{{class: {value}}}"
-        case (
-            *above,
-            "soft-timeout" | "hard-timeout" | "cpu-limit" | "jitter" | "misfire-grace" | "interval",
-        ) if "args" not in above:
-            return value_reason(details, " of seconds, such as 60")
-    if advice and len(advice) <= _LONGEST_ADVICE:
-        return f"must be a mapping: write {advice}"
-    return value_reason(details)
-
-
 def _text_wanted(value: object) -> str:
     if isinstance(value, bool):
         return (
@@ -93,27 +59,6 @@ def _mapping_wanted(value: object) -> str:
     if value is None:
         return "must be a mapping; write {} for an empty one"
     return f"must be a mapping, lines of 'key: value', not {_kind(value)}"
-
-
-def _vos_wanted(value: object) -> str:
-    if isinstance(value, str):
-        return f"must be a list: write [{value:.{_LONGEST_ADVICE}}]"
-    return "must be a list, such as [lhcb, gridpp]; write [] for an empty one"
-
-
-def _entries_wanted(value: object) -> str:
-    if isinstance(value, dict) and value:
-        return "must be a list of entries: put '- ' before each, or [ ] around them"
-    return "must be a list of entries: [] for none, [{}] for one as the class has it"
-
-
-def _schedule_wanted(value: object) -> str:
-    if isinstance(value, str):
-        name = "RRuleSchedule" if "FREQ=" in value.upper() else "CronSchedule"
-        return f"{{class: {name}, arg: {json.dumps(value, ensure_ascii=False)}}}"
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return f"{{class: IntervalSecondsSchedule, arg: {json.dumps(value)}}}"
-    return ""
 
 
 def _kind(value: object) -> str:

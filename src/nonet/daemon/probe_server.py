@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
 import socket
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,15 +14,15 @@ from nonet.daemon.health import Answer, family_of
 
 logger = logging.getLogger(__name__)
 
-# A connection is closed after this time, even in the middle of a request.
-REQUEST_SECONDS = 5.0
 MOST_CONNECTIONS = 32
+# How long a connection may be silent.
+_SILENT_SECONDS = 5.0
 
 _Answers = Callable[[str, str], Answer]
 
 
 class ProbeServer(ThreadingHTTPServer):
-    """One thread per connection, with a limit on connections and on their duration.
+    """One thread per connection, with a limit on connections.
 
     When there are too many, the server closes the oldest connection. A new client is therefore
     always answered, and slow clients cannot keep others out.
@@ -36,8 +34,9 @@ class ProbeServer(ThreadingHTTPServer):
 
     def __init__(self, host: str, port: int, answer: _Answers) -> None:
         self.answer = answer
-        # The connections that have a thread, oldest first, and when each is closed.
-        self._open: dict[socket.socket, float] = {}
+        self._open: dict[
+            socket.socket, None
+        ] = {}  # the connections that have a thread, oldest first
         self.address_family = family_of(host)
         super().__init__((host, port), _Handler)
 
@@ -48,24 +47,17 @@ class ProbeServer(ThreadingHTTPServer):
         if len(self._open) >= MOST_CONNECTIONS:
             for oldest in list(self._open)[:1]:
                 self._cut_off(oldest)
-        self._open[request] = time.monotonic() + REQUEST_SECONDS
+        self._open[request] = None
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
         self._open.pop(request, None)
         super().shutdown_request(request)
 
-    def service_actions(self) -> None:
-        self._cut_off_late(time.monotonic())
-
     def server_close(self) -> None:
         super().server_close()
-        self._cut_off_late(math.inf)
-
-    def _cut_off_late(self, now: float) -> None:
-        for connection, end in list(self._open.items()):
-            if now >= end:
-                self._cut_off(connection)
+        for connection in list(self._open):
+            self._cut_off(connection)
 
     def _cut_off(self, connection: socket.socket) -> None:
         """End the thread of a connection: each read or write of it now fails at once."""
@@ -79,6 +71,7 @@ class ProbeServer(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     server: ProbeServer
+    timeout = _SILENT_SECONDS
     server_version = "nonet"
     sys_version = ""
 

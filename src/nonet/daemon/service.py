@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import getpass
 import logging
 import math
 import os
 import random
 import select
 import signal
-import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence, Set
-from contextlib import asynccontextmanager, contextmanager
-from contextvars import ContextVar
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence, Set
+from contextlib import asynccontextmanager
 from enum import IntEnum
-from functools import cache
-from typing import Any, NoReturn
+from typing import Any, TypeVar
 
 from nonet.base.errors import ServerUnreachableError
-from nonet.daemon.init import STARTING_THRESHOLD
+from nonet.daemon.starting import STARTING_THRESHOLD
 from nonet.telemetry.failures import FailureLog
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 # Asks a daemon to drain. Sent twice it is still one request, unlike SIGTERM.
 DRAIN_SIGNAL = signal.SIGUSR1
@@ -52,62 +50,6 @@ class ExitCode(IntEnum):
     UNREACHABLE = 3
     NOT_FOUND = 4
     SECOND_SIGNAL = 143
-
-
-def process_name(pid: int | None = None) -> str:
-    """``pid@host``, the name of a process of this machine for people; by default of this one."""
-    return f"{pid or os.getpid()}@{_host()}"
-
-
-_actor: ContextVar[str] = ContextVar("actor", default="")
-
-
-@contextmanager
-def acting_as(name: str) -> Iterator[None]:
-    """Let `who` return `name` in this block: what a daemon does on behalf of a user."""
-    token = _actor.set(name)
-    try:
-        yield
-    finally:
-        _actor.reset(token)
-
-
-def who() -> str:
-    """The actor for the event stream: ``user@host pid``, or the name given to `acting_as`."""
-    if name := _actor.get():
-        return name
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container whose user id has no name
-        user = str(os.getuid())
-    return f"{user}@{_host()} {os.getpid()}"
-
-
-@cache
-def _host() -> str:
-    return socket.getfqdn()  # may ask DNS
-
-
-_end_callbacks: list[Callable[[int], None]] = []
-
-
-@contextmanager
-def told_of_end(tell: Callable[[int], None]) -> Iterator[None]:
-    """Call `tell` with the exit code if `end_without_loop` is called during the block."""
-    _end_callbacks.append(tell)
-    try:
-        yield
-    finally:
-        _end_callbacks.remove(tell)
-
-
-def end_without_loop(code: ExitCode) -> NoReturn:
-    """End this process at once, from a thread, because the event loop is blocked."""
-    try:
-        for tell in _end_callbacks.copy():
-            tell(code)
-    finally:
-        os._exit(code)
 
 
 class _SignalThread:
@@ -154,7 +96,7 @@ class _SignalThread:
             left = None if ends_at == math.inf else max(0.0, ends_at - time.monotonic())
             if not select.select([self._pipe], [], [], left)[0]:
                 logger.critical("event loop blocked: exiting without handing tasks back")
-                end_without_loop(code)
+                os._exit(code)
             numbers = os.read(self._pipe, 64)
             if _NO_SIGNAL in numbers:
                 return
@@ -256,13 +198,19 @@ async def until_signal(work: Coroutine[Any, Any, None]) -> None:
     A signal also interrupts a call to a Redis that hangs.
     """
     async with stop_on_signals() as stop:
-        working = asyncio.create_task(work)
-        stopping = asyncio.create_task(stop.requested.wait(), name="stop")
+        await unless_stopped(work, stop)
+
+
+async def unless_stopped(work: Coroutine[Any, Any, _Result], stop: Stop) -> _Result | None:
+    """Do `work`, and return its result; None if a stop was requested first."""
+    working = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop.requested.wait(), name="stop")
+    try:
         await asyncio.wait({working, stopping}, return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if working.done():
-            working.result()
+        return working.result() if working.done() else None
+    finally:
         working.cancel()
+        stopping.cancel()
 
 
 def _ignore(number: int, frame: object) -> None:
@@ -290,25 +238,21 @@ async def reached(stop: Stop, check: Callable[[], Awaitable[None]]) -> bool:
     False means that a stop was requested first. A daemon may therefore start before its Redis.
     Other errors of `check` are raised, because waiting cannot fix them.
     """
-    requested = asyncio.create_task(stop.requested.wait())
+
+    async def answers() -> bool:
+        await check()
+        return True
+
     failures = FailureLog("connection to the servers", logger)
-    try:
-        while not requested.done():
-            checking = asyncio.ensure_future(check())
-            await asyncio.wait({checking, requested}, return_when=asyncio.FIRST_COMPLETED)
-            if not checking.done():
-                checking.cancel()
-                return False
-            try:
-                await checking
+    while not stop.requested.is_set():
+        try:
+            if await unless_stopped(answers(), stop):
                 failures.succeeded()
                 return True
-            except ServerUnreachableError as error:
-                failures.failed(error, _REACH_AGAIN_SECONDS)
-            await stop.sleep(_REACH_AGAIN_SECONDS)
-        return False
-    finally:
-        requested.cancel()
+        except ServerUnreachableError as error:
+            failures.failed(error, _REACH_AGAIN_SECONDS)
+        await stop.sleep(_REACH_AGAIN_SECONDS)
+    return False
 
 
 def spare_collector() -> None:
@@ -323,10 +267,7 @@ def spare_collector() -> None:
 
 
 async def every(
-    stop: Stop,
-    name: str,
-    tick: Callable[[], Awaitable[float]],
-    failures: FailureLog | None = None,
+    stop: Stop, name: str, tick: Callable[[], Awaitable[float]], failures: FailureLog | None = None
 ) -> None:
     """Call `tick` until a stop is requested; it returns the seconds until the next call.
 

@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import msgspec
 
-from nonet.base.loop import thread_here
 from nonet.stores.queue.leases import Lease, Leases
 from nonet.telemetry.failures import FailureLog
 
@@ -105,8 +104,10 @@ class Watchdog:
         # When the beating thread must wake; infinite while it is awake.
         self._due = _NEVER
         self._beats, self._deadlines = _Sleep(), _Sleep()
-        # Once they have started: the one that beats, and the one that enforces deadlines.
-        self._threads: tuple[threading.Thread, ...] = ()
+        self._thread = threading.Thread(target=self._run, name="nonet-watchdog", daemon=True)
+        self._enforcer = threading.Thread(
+            target=self._enforce_deadlines, name="nonet-deadlines", daemon=True
+        )
 
     def start(self) -> None:
         """Beat once, to register the worker, then start the threads.
@@ -115,21 +116,19 @@ class Watchdog:
             Exception: the first beat failed.
         """
         self._beat()
-        beating = thread_here(self._run, "nonet-watchdog")
-        enforcing = thread_here(self._enforce_deadlines, "nonet-deadlines")
-        beating.start()
-        enforcing.start()
-        self._threads = beating, enforcing
+        self._thread.start()
+        self._enforcer.start()
 
     def stop(self) -> None:
         """End the threads and close the connection."""
         self._stopping = True
         for sleep in (self._beats, self._deadlines):
             sleep.wake_by(-_NEVER)
-        for thread in self._threads:
-            thread.join(_STOP_SECONDS)
-        # One that still waits for Redis ends with its beat.
-        if not any(thread.is_alive() for thread in self._threads):
+        if self._enforcer.ident is not None:
+            self._enforcer.join(_STOP_SECONDS)
+        if self._thread.ident is not None:
+            self._thread.join(_STOP_SECONDS)
+        if not self._thread.is_alive():  # else it still waits for Redis, and ends with its beat
             self._leases.close()
 
     def hold(
@@ -176,8 +175,8 @@ class Watchdog:
 
     def stuck(self) -> str:
         """Why the leases are not renewed; empty if they are, or if only Redis is silent."""
-        for thread in self._threads:
-            if not thread.is_alive() and not self._stopping:
+        for thread in (self._thread, self._enforcer):
+            if thread.ident is not None and not thread.is_alive() and not self._stopping:
                 return f"the thread {thread.name} has ended"
         late = time.monotonic() - self._due
         if late > _STUCK_SECONDS:

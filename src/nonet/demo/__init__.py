@@ -1,1 +1,1 @@
-"""The demo: audit a directory tree for duplicate files, with real daemons."""
+"""The demo: audit a directory tree for duplicate files, with a scheduler and workers."""

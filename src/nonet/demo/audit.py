@@ -1,39 +1,28 @@
-"""Run the demo: start the daemons, submit one task, follow its groups, and summarise."""
+"""Run the demo: start a system, submit one task, follow its groups, and summarise."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.config.settings import plain_settings
-from nonet.daemon.service import stop_on_signals
-from nonet.demo.daemons import running, unless_stopped, workers_ready
+from nonet.daemon.service import stop_on_signals, unless_stopped
 from nonet.demo.hashing import Duplicates, as_text
-from nonet.demo.tasks import Audited, AuditTree, DiskSlots, HashFile, read_report
-from nonet.demo.workspace import workspace
+from nonet.demo.tasks import Audited, AuditTree, HashFile, read_report
 from nonet.stores.queue.groups import callback_id
 
 TASKS = "nonet.demo.tasks"
 NAMESPACE = "demo"
 _POLL_SECONDS = 0.1
-_READY_SECONDS = 60.0
-# The small workers together have as many slots as the limiter of the disk allows, so no task waits
-# for it.
-_SMALL = ["task-worker", "--size=small", f"--concurrency={DiskSlots.limit // 2}"]
-_COMMANDS = [
-    ["task-scheduler"],
-    _SMALL,
-    _SMALL,
-    ["task-worker", "--size=medium"],
-    ["task-worker", "--size=large"],
-]
 
 Progress = Callable[[str, int, int], None]
 """Called repeatedly with the current step, how many of its tasks have ended, and of how many.
@@ -52,7 +41,7 @@ class Summary:
         retries: attempts after a failed one.
         dead_letters: rows in the dead-letter table, one per unreadable file.
         tasks: number of ended tasks.
-        seconds: from the first submission to the report, without the start of the daemons.
+        seconds: from the first submission to the report, without the start of the workers.
         database: SQLAlchemy URL of the dead-letter table.
     """
 
@@ -88,8 +77,8 @@ class Summary:
 async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
     """Audit a tree with an embedded server, a scheduler and workers of all sizes.
 
-    Only the dead letters stay, in ``STATE_DIR/demo``. ``NONET_`` variables of this process are
-    neither used nor passed on.
+    Scheduler and workers run in this process. Only the dead letters stay, in ``STATE_DIR/demo``.
+    ``NONET_`` variables of this process are not used.
 
     Args:
         tree: the directory to audit.
@@ -98,12 +87,12 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
 
     Raises:
         ConfigurationError: the tree cannot be listed, or no Redis server is installed.
-        NonetError: a daemon ended early, or a signal stopped the demo.
+        NonetError: a worker or the scheduler failed, or a signal stopped the demo.
     """
     root, home = _checked(tree), _home(state_dir)
     letters = home / "nonet.db"
     had_letters = letters.exists()
-    with workspace(home) as directory:
+    with _workspace(home) as directory:
         values = {
             "redis_url": "embedded://",
             "db_url": f"sqlite+aiosqlite:///{letters}",
@@ -111,17 +100,14 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
             "tasks": TASKS,
             "state_dir": str(directory),
             "grace": "1",
-            "log_format": "console",  # the demo shows the log if a daemon ends early
         }
-        environment = {f"NONET_{name.upper()}": value for name, value in values.items()}
-        progress("starting the server and the daemons", 0, 0)
-        async with (
-            stop_on_signals() as stop,
-            Nonet(plain_settings(**values)) as app,
-            running(_COMMANDS, environment, directory) as daemons,
-        ):
+        progress("starting the server, a scheduler and workers", 0, 0)
+        app = Nonet(plain_settings(**values))
+        async with stop_on_signals() as stop, app.running():
             audit = _Audit(app, progress)
-            summary = await unless_stopped(audit.run(AuditTree(root, directory)), daemons, stop)
+            summary = await unless_stopped(audit.run(AuditTree(root, directory)), stop)
+            if summary is None:
+                raise NonetError("the demo was stopped by a signal")
     if not had_letters and not summary.dead_letters:
         letters.unlink(missing_ok=True)  # it contains only data of the scheduler
     return summary
@@ -135,7 +121,6 @@ class _Audit:
     progress: Progress
 
     async def run(self, task: AuditTree) -> Summary:
-        await workers_ready(self.app)
         start = time.monotonic()
         self.progress(f"listing {_shown(task.tree)}", 0, 0)
         handle = await self.app.submit(task)
@@ -183,6 +168,21 @@ class _Audit:
         name = self.app.registry.get(HashFile.__name__).name
         rows = await letters.list(task_class=name, limit=1_000_000)
         return sum(row.task_id in ids for row in rows)
+
+
+@contextmanager
+def _workspace(home: Path) -> Iterator[Path]:
+    """Create a directory for one run, and remove it afterwards."""
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory = TemporaryDirectory(prefix="run-", dir=home, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the demo cannot write to {home}: {error.strerror}. Set NONET_STATE_DIR or "
+            "--state-dir to a writable directory"
+        ) from error
+    with directory as path:
+        yield Path(path)
 
 
 def _home(state_dir: Path) -> Path:

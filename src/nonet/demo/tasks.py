@@ -19,15 +19,7 @@ import msgspec
 
 from nonet.base.streams import Priority, Size
 from nonet.client.shortcuts import CallbackSpawner
-from nonet.demo.hashing import (
-    Duplicates,
-    Hashed,
-    Walk,
-    batches,
-    duplicates,
-    hash_file,
-    walk,
-)
+from nonet.demo.hashing import Duplicates, Hashed, Walk, batches, duplicates, hash_file, walk
 from nonet.tasks.execution import context
 from nonet.tasks.locks import (
     BaseLock,

@@ -3,7 +3,7 @@
 code        the modules that a developer names, and where Python finds them
 loading     a process that loads them: what is wrong with them, and which files they consist of
 watching    which of these files have changed
-processes   the daemons
+plan        what the system consists of
 log         the one log of all of them
 system      all of it together
 """

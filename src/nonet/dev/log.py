@@ -60,17 +60,3 @@ def rendered(name: str, line: str) -> str:
 
 def _styled(text: str, style: str) -> str:
     return f"\x1b[{style}m{text}\x1b[0m" if style else text
-
-
-class Lines:
-    """Makes lines of what a process writes in pieces."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> list[str]:
-        """Add what was written; return the lines that are complete now. At the end feed nothing."""
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        if not data and self._rest:
-            lines, self._rest = [*lines, self._rest], b""
-        return [line.decode("utf-8", "replace").rstrip("\r") for line in lines]

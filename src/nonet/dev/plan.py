@@ -13,16 +13,36 @@ from nonet.base.errors import masked
 from nonet.config.settings import Settings, load_settings
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.health import free_port
+from nonet.daemon.processes import daemon_command
 from nonet.dev.code import Code, find_code
-from nonet.dev.processes import Program, dashboard
 from nonet.stores.stores import EMBEDDED
 
 # A developer waits for it, and tasks that are cut off run again with the new code.
 GRACE_SECONDS = 5.0
 # What the extra 'web' installs for `task-web`.
-_WEB = ("fastapi", "jinja2", "joserfc", "python_multipart", "uvicorn")
+_WEB = ("authlib", "fastapi", "jinja2", "python_multipart", "uvicorn")
 # What only the daemons need, or what may be secret.
 _NOT_EXPORTED = ("NONET_CONFIG", "NONET_GRACE")
+
+
+@dataclass(frozen=True)
+class Program:
+    """A daemon that can be started.
+
+    Attributes:
+        name: a short one, which its log lines begin with.
+        command: its command line.
+        is_alone: a second one cannot run beside the first.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    is_alone: bool = False
+
+
+def daemon(name: str, script: str, *options: str, is_alone: bool = False) -> Program:
+    """Return the program of a console script."""
+    return Program(name, tuple(daemon_command(script, *options)), is_alone)
 
 
 @dataclass(frozen=True)
@@ -84,7 +104,7 @@ def make_plan(
     variables = {f"NONET_{name.upper()}": str(value) for name, value in chosen.items()}
     path = [*map(str, code.path), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     variables["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, path)))
-    program, notes = _dashboard(web_port) if has_web else (None, [])
+    dashboard, notes = _dashboard(web_port) if has_web else (None, [])
     if not url.startswith(EMBEDDED):
         notes = [f"it uses the server of NONET_REDIS_URL: {masked(url)}", *notes]
     return Plan(
@@ -92,7 +112,7 @@ def make_plan(
         code,
         _environment(variables, debug=debug),
         _exports(variables, settings, given),
-        program,
+        dashboard,
         notes,
         reloads,
     )
@@ -130,6 +150,7 @@ def _dashboard(port: int | None) -> tuple[Program | None, list[str]]:
     if missing:
         return None, [f"no dashboard ({missing[0]} is missing): pip install 'nonet[web]'"]
     web = WebSettings.load(port=port)
-    if "port" in WebSettings.given(port=port):
-        return dashboard(web.host, web.port), []
-    return dashboard(web.host, free_port(web.host, web.port - 1)), []
+    if "port" not in WebSettings.given(port=port):
+        port = free_port(web.host, web.port - 1)
+    options = ("--host", web.host, "--port", str(port or web.port))
+    return daemon("web", "task-web", *options, is_alone=True), []

@@ -10,38 +10,31 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import sys
+import time
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import cache_from_source
 from pathlib import Path
 from typing import Any
 
 from nonet.base.streams import Size
+from nonet.daemon.processes import LONGEST_STOP_SECONDS, Backoff, ChildProcess, all_ended, stop_all
 from nonet.daemon.service import Stop
 from nonet.dev.loading import Loaded
 from nonet.dev.log import MergedLog
-from nonet.dev.plan import Plan
-from nonet.dev.processes import (
-    Process,
-    Program,
-    all_ended,
-    kill_group,
-    lines_of,
-    pipelines,
-    scheduler,
-    start,
-    worker,
-)
+from nonet.dev.plan import Plan, Program, daemon
 from nonet.dev.watching import State, changes, state_of
 
 _POLL_SECONDS = 0.25
-# A process that was ready is started again after this time.
-_AGAIN_SECONDS = 1.0
-# How long processes may take to end after the grace period, and after a second signal.
-_END_SECONDS, _FORCED_SECONDS = 10.0, 5.0
-LONGEST_END_SECONDS = _END_SECONDS + 2 * _FORCED_SECONDS
+# How long processes may take to end after the grace period.
+_END_SECONDS = 10.0
+LONGEST_END_SECONDS = _END_SECONDS + LONGEST_STOP_SECONDS
+# A link in the log of task-web, by which one browser logs in.
+_LINK = re.compile(r"http://\S+/login\?code=[\w-]+")
 _MOST_NAMED = 8
 
 
@@ -59,7 +52,8 @@ class System:
         self._files: Sequence[str] = [str(file) for file in plan.code.files]
         self._state: State = {}
         self._loaded = Loaded()
-        self._processes: list[Process] = []
+        self._processes: dict[ChildProcess, Program] = {}
+        self._backoff = Backoff()
         self._failed: set[Program] = set()  # what is not started again before the next change
         self._starts: set[asyncio.Task[None]] = set()
         self._starting = asyncio.Lock()
@@ -121,36 +115,35 @@ class System:
         """
         read, write = os.pipe()
         command = [sys.executable, "-P", "-m", "nonet.dev.loading", str(write)]
+        environment = self._plan.environment
         try:
-            process = await start(command, self._plan.environment, [write])
+            process = await ChildProcess.start(
+                command, environment, partial(self._log.add, "dev"), [write]
+            )
         finally:
             os.close(write)
         with os.fdopen(read, "rb") as report:
             reading = asyncio.create_task(asyncio.to_thread(report.read))
-            loading = asyncio.create_task(self._log_of_loading(process))
+            ending = asyncio.create_task(process.wait())
             is_given_up = False
-            while not (await asyncio.wait({loading}, timeout=_POLL_SECONDS))[0]:
+            while not (await asyncio.wait({ending}, timeout=_POLL_SECONDS))[0]:
                 if stop.requested.is_set() or changes(self._state, state_of(self._files)):
                     is_given_up = True
-                    kill_group(process)
+                    process.kill()
             text = await reading
         if is_given_up:
             return None
         if not text:
-            return Loaded(f"the process that loads them ended with exit code {process.returncode}")
+            return Loaded(f"the process that loads them ended with exit code {process.code}")
         return Loaded(**json.loads(text))
-
-    async def _log_of_loading(self, process: asyncio.subprocess.Process) -> None:
-        async for line in lines_of(process):
-            self._log.add("dev", line)
-        await process.wait()
 
     # ---- processes ------------------------------------------------------------------------------
 
     def _programs(self) -> list[Program]:
-        found = [scheduler(), *map(worker, Size)]
-        if self._loaded.pipelines:
-            found.append(pipelines(self._loaded.pipelines))
+        found = [daemon("sched", "task-scheduler")]
+        found += [daemon(size, "task-worker", "--size", size) for size in Size]
+        if names := ",".join(self._loaded.pipelines):
+            found.append(daemon("rows", "task-worker", "--pipelines", names))
         if self._plan.dashboard is not None:
             found.append(self._plan.dashboard)
         return found
@@ -175,12 +168,19 @@ class System:
         """Start a program, unless its code has been replaced since."""
         async with self._starting:
             if generation == self._generation:
-                process = await Process.start(program, self._plan.environment, self._log)
-                self._processes.append(process)
+                hear = partial(self._hear, program.name)
+                process = await ChildProcess.start(program.command, self._plan.environment, hear)
+                self._processes[process] = program
+
+    def _hear(self, name: str, line: str) -> None:
+        if link := _LINK.search(line):
+            self._log.say(f"dashboard, by a link for one login: {link[0]}")
+        else:
+            self._log.add(name, line)
 
     async def _gone(self, program: Program) -> None:
         """Wait until no process runs a program."""
-        same = [process for process in self._processes if process.program == program]
+        same = [process for process, its in self._processes.items() if its == program]
         await all_ended(same, self._plan.settings.grace + _END_SECONDS)
 
     def _start_after(self, condition: Coroutine[Any, Any, None], program: Program) -> None:
@@ -197,18 +197,24 @@ class System:
     async def _look_after(self) -> None:
         """Start again what has ended by itself, and say when everything is ready."""
         for process in [process for process in self._processes if process.code is not None]:
-            self._processes.remove(process)
-            await process.wait()  # for its last lines
+            program = self._processes.pop(process)
+            code = await process.wait()  # for its last lines
             if process.is_leaving:
                 continue
-            may_go_on = process.is_ready and process.code != 0
-            what = "it is started again" if may_go_on else "it starts again at the next save"
-            self._log.say(f"{process.program.name} ended, exit code {process.code}: {what}")
-            if may_go_on:
-                self._start_after(asyncio.sleep(_AGAIN_SECONDS), process.program)
+            if process.is_ready and code != 0:
+                now = time.monotonic()
+                pause = self._backoff.crashed(now - process.started_at, now)
+                self._start_after(asyncio.sleep(pause), program)
+                what = "it is started again"
             else:
-                self._failed.add(process.program)
-        ready = {item.program for item in self._processes if item.is_ready and not item.is_leaving}
+                self._failed.add(program)
+                what = "it starts again at the next save"
+            self._log.say(f"{program.name} ended, exit code {code}: {what}")
+        ready = {
+            program
+            for process, program in self._processes.items()
+            if process.is_ready and not process.is_leaving
+        }
         if not self._is_announced and {*self._programs()} == ready | self._failed:
             self._is_announced = True
             self._announce()
@@ -228,22 +234,8 @@ class System:
         """Stop all processes; after a second signal, at once."""
         async with self._starting:
             self._generation += 1  # nothing is started any more
-        for process in self._processes:
-            if process.code is None and not process.is_leaving:
-                process.stop()
-        ending = asyncio.create_task(
-            all_ended(self._processes, self._plan.settings.grace + _END_SECONDS), name="end"
-        )
-        forced = asyncio.create_task(stop.forced.wait(), name="second signal")
-        await asyncio.wait({ending, forced}, return_when=asyncio.FIRST_COMPLETED)
-        forced.cancel()
-        if not ending.done():
-            for process in self._processes:
-                process.stop()
-            await asyncio.wait({ending}, timeout=_FORCED_SECONDS)
-        for process in self._processes:
-            process.kill()
-        await all_ended(self._processes, _FORCED_SECONDS)
+        seconds = self._plan.settings.grace + _END_SECONDS
+        await stop_all([*self._processes], seconds, stop.forced)
 
 
 def _names(files: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
-"""The version numbers of the formats of tasks. Raise `FORMAT` when older code could not read it.
+"""The version number of the format of tasks. Raise `FORMAT` when older code could not read it.
 
 The number covers all of a task: its envelope, its record and the keys beside it. The envelope
-begins with it; a record has it in field ``v``, or is of format 1. The scripts have it as
-``FORMAT`` in ``scripts/lib/record.lua``.
+begins with it; a record has it in field ``v``, from the term ``format|N`` of the submission, or is
+of format 1. The scripts have it as ``FORMAT`` in ``scripts/lib/record.lua``.
 
 Every format keeps the beginning of an envelope (number, id, name) and the fields of a record that
 move it between queues (state, gen, ticket, stream, name, pointer, due and owner). So older code can
@@ -11,16 +11,7 @@ hand on a task that it cannot read. A new field that older code may ignore needs
 
 from __future__ import annotations
 
-FORMAT = 3
-# The format of most tasks. Only those that older code could not read have a newer one.
-PLAIN_FORMAT = 1
-# The arguments, and what else is said of the task's data, may be encrypted.
-ENCRYPTED_FORMAT = 2
-# A step of a workflow, whose data may be encrypted, too.
-STEP_FORMAT = 3
-# The oldest format that workers read. Older tasks wait and are never deleted. Raise this only in a
-# release that announces the change, and only if the release before it could read both formats.
-OLDEST_FORMAT = 1
+FORMAT = 1
 
 
 def format_problem(format: int) -> str:
@@ -31,10 +22,8 @@ def format_problem(format: int) -> str:
     >>> format_problem(FORMAT)
     ''
     >>> format_problem(FORMAT + 1)
-    'task format 4, read here up to 3: upgrade the workers'
+    'task format 2, read here up to 1: upgrade the workers'
     """
     if format > FORMAT:
         return f"task format {format}, read here up to {FORMAT}: upgrade the workers"
-    if format < OLDEST_FORMAT:
-        return f"task format {format}, read here from {OLDEST_FORMAT}: keep an older worker"
     return ""

@@ -26,14 +26,13 @@ from nonet.base.errors import MalformedMessageError
 from nonet.base.plain import is_model
 from nonet.base.versions import is_version
 from nonet.messages.encryption import EXTENSION, Encrypted
-from nonet.messages.formats import FORMAT, PLAIN_FORMAT
+from nonet.messages.formats import FORMAT
 from nonet.messages.signing import Signer, unsigned
 
 if TYPE_CHECKING:  # a program whose tasks have plain arguments does without pydantic
     from pydantic import GetCoreSchemaHandler
     from pydantic_core import CoreSchema
 
-VERSION = PLAIN_FORMAT  # the first field of most envelopes
 HARD_LIMIT_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
 # Bounds memory: an element takes one byte in a message, but up to 90 bytes once decoded. A message
@@ -42,11 +41,8 @@ MAX_ELEMENTS = 100_000
 # The document and its mapping of arguments are two more levels.
 _MAX_DECODED_DEPTH = MAX_DEPTH + 2
 _CONTAINERS = (dict, list, tuple)
-# MessagePack headers of an envelope without its last field, and without its last two.
-_NO_REPEAT, _UNTRACED = b"\x9a", b"\x99"
 _ID = re.compile(r"[\x21-\x7e]{1,128}")
 _LONGEST_NAME = 255
-_SECOND_PASS = re.compile(r"[^.]+\.[0-9]{6}1")
 _Moment = TypeVar("_Moment", datetime, time)
 _END_OF_TIME = 253_402_300_800  # the year 10000
 
@@ -71,8 +67,11 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
         min_version: oldest version (PEP 440) of the distribution that provides the class which may
             run the task; empty: any.
         trace: W3C context of the span that submitted the task, see `nonet.telemetry.tracing`;
-            empty: not traced. An empty one is not encoded. Older workers skip this field.
-        resubmitted_from: row of the dead letter that this task repeats; 0: none. 0 is not encoded.
+            empty: not traced.
+        resubmitted_from: row of the dead letter that this task repeats; 0: none.
+        is_step: whether it is a step of a workflow.
+
+    Empty fields at the end, from `trace` on, are not encoded.
     """
 
     version: int
@@ -86,6 +85,7 @@ class Envelope(msgspec.Struct, array_like=True, frozen=True):
     min_version: str = ""
     trace: str = ""
     resubmitted_from: int = 0
+    is_step: bool = False
 
 
 class _Head(msgspec.Struct, array_like=True, frozen=True):
@@ -242,9 +242,10 @@ def encode(value: Any) -> bytes:
         TypeError: it has more than `MAX_ELEMENTS` elements, so `decode` would refuse it.
     """
     data = _ENCODER.encode(value)
-    if type(value) is Envelope and not value.resubmitted_from:
-        # Leave out the empty fields at the end: few tasks are repeats, and few are traced.
-        data = _NO_REPEAT + data[1:-1] if value.trace else _UNTRACED + data[1:-2]
+    if type(value) is Envelope and not value.is_step:
+        # Leave out the empty fields at the end, one byte each: most tasks have none of them.
+        empty = 1 if value.resubmitted_from else 2 if value.trace else 3
+        data = bytes((data[0] - empty,)) + data[1:-empty]
     if len(data) > MAX_ELEMENTS and _has_too_many_elements(data):
         raise TypeError(f"the value has more than {MAX_ELEMENTS:,} elements")
     return data
@@ -569,18 +570,14 @@ def _plain(value: Any, where: str, depth: int) -> Any:
 
 
 def _moment(value: datetime | time) -> str:
-    """Format in ISO 8601; a seventh digit of the fraction marks a naive time with ``fold=1``.
-
-    Versions that do not know the mark ignore this digit.
-    """
-    if value.fold and value.tzinfo is None:
-        return f"{value.isoformat(timespec='microseconds')}1"
-    return value.isoformat()
+    """Format in ISO 8601; a ``~`` at the end marks a naive time with ``fold=1``."""
+    is_marked = value.fold and value.tzinfo is None
+    return f"{value.isoformat()}~" if is_marked else value.isoformat()
 
 
 def _unmoment(kind: type[_Moment], text: str) -> _Moment:
-    made = kind.fromisoformat(text)
-    return made.replace(fold=1) if _SECOND_PASS.fullmatch(text) else made
+    made = kind.fromisoformat(text.removesuffix("~"))
+    return made.replace(fold=1) if text.endswith("~") else made
 
 
 def _seconds(value: timedelta) -> str:

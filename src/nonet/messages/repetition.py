@@ -189,9 +189,7 @@ def next_step(progress: Progress, repeat: Repeat, known: Known | None, *, again:
             # Use the same id: of two concurrent calls Redis refuses the second.
             return Step.SUBMIT if again or not submitted_as else Step.UNSURE
         return Step.RAISE if again else Step.FORGOTTEN
-    # Releases before marks derived other ids; their rows contain the id.
-    is_unmarked = is_sent and submitted_as != repeat.id
-    if known.mark != repeat.mark and not is_unmarked:
+    if known.mark != repeat.mark:
         return Step.RAISE if again else Step.FOREIGN
     if known.state in _FINISHED:
         return Step.RAISE if again else Step.ENDED

@@ -107,15 +107,6 @@ def start_by_term(start_by: StartBy, *, keep: bool) -> str:
     return f"start_by|{when}|{1 if keep else ''}"
 
 
-def format_term(format: int) -> str:
-    """The line for a format other than the plain one, see `nonet.messages.formats`.
-
-    >>> format_term(2)
-    'format|2'
-    """
-    return f"format|{format}"
-
-
 def counted_from(terms: str, submitted: datetime) -> str:
     """Return `terms` with a deadline relative to `submitted`, for a task that is sent later.
 

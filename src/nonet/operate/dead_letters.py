@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -22,8 +22,8 @@ from nonet.base.errors import (
 from nonet.client.client import Client
 from nonet.messages.documents import are_encrypted, decrypted_arguments, key_of
 from nonet.messages.encryption import NO_KEY, NO_KEYS, UNREADABLE, Cipher
+from nonet.messages.formats import FORMAT
 from nonet.messages.message import (
-    VERSION,
     Envelope,
     ErrorDocument,
     decode,
@@ -40,7 +40,7 @@ from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import BaseTask
 
 if TYPE_CHECKING:
-    from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, NewDeadLetter
+    from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, LetterFilter, NewDeadLetter
     from nonet.tasks.retry import RetryPolicyBase
 
 logger = logging.getLogger(__name__)
@@ -96,11 +96,7 @@ async def resubmit(
     if step.is_refusal:
         raise _refusal(letter, repeat, step, known)
     submission = client.envelopes.prepare_again(
-        letter.task_class,
-        args,
-        repeat,
-        labels=letter.labels,
-        at_time=at_time,
+        letter.task_class, args, repeat, labels=letter.labels, at_time=at_time
     )
     await letters.claim(letter, repeat.id, repeat.resubmissions)
     created = False
@@ -153,7 +149,7 @@ async def _look(
     """Find the next repeat of a letter, and the step that its resubmission needs."""
     repeat = letter.identity.repeat(letter.resubmissions, row=letter.id)
     progress = Progress(letter.status, letter.resubmitted_as or "")
-    known = await client.recognise(progress.submitted_as or repeat.id)
+    known = await client.recognise(repeat.id)
     step = next_step(progress, repeat, known, again=again)
     while step is Step.RAISE:
         repeat = letter.identity.repeat(repeat.resubmissions + 1, row=letter.id)
@@ -187,10 +183,7 @@ class _UnsureError(ConflictError):
 
 def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None) -> ConflictError:
     """Return the error for a letter that is not resubmitted, with the next step."""
-    id = (
-        letter.resubmitted_as if repeat.resubmissions == letter.resubmissions else None
-    ) or repeat.id
-    state = known.state if known else ""
+    id, state = repeat.id, known.state if known else ""
     again = f"'task-run dlq resubmit --again {letter.id}'"
     before = f"dead letter {letter.id} was submitted again already"
     match step:
@@ -218,6 +211,31 @@ def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None
         f"dead letter {letter.id} is {letter.status}: its resubmitted task {id} died as well, and "
         "has a row of its own; resubmit that one"
     )
+
+
+def letter_fields(
+    registry: Callable[[], Registry], *, task: str | None, cluster: str | None, **others: Any
+) -> dict[str, Any]:
+    """Return the fields of a `LetterFilter` that are given; empty and None: any.
+
+    Args:
+        registry: finds the full name of a class that is given by its bare name.
+        cluster: a fingerprint.
+        others: fields of `LetterFilter`.
+
+    Raises:
+        UnknownTaskError: no class has this bare name.
+    """
+    name = registry().get(task).name if task and ":" not in task else task
+    found = {**others, "task_class": name, "fingerprints": (cluster,) if cluster else None}
+    return {name: value for name, value in found.items() if value}
+
+
+def letter_filter(registry: Callable[[], Registry], **given: Any) -> LetterFilter:
+    """Return the filter for what was given; see `letter_fields`."""
+    from nonet.stores.sql.dead_letters import LetterFilter  # slow to import: 170 ms
+
+    return LetterFilter(**letter_fields(registry, **given))
 
 
 def arguments_of(letter: DeadLetter, registry: Registry) -> dict[str, Any] | None:
@@ -277,7 +295,7 @@ def dead_letter(
     try:
         envelope = decode_envelope(delivery.envelope)
     except MalformedMessageError:
-        envelope = Envelope(VERSION, delivery.id, "", {}, {}, 0.0)
+        envelope = Envelope(FORMAT, delivery.id, "", {}, {}, 0.0)
     task_class = registry.find(envelope.name)
     task = _task(task_class, envelope, cipher) if task_class else None
     return NewDeadLetter(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nonet.base.actor import who
 from nonet.base.errors import NotFoundError
 from nonet.client.client import Client
-from nonet.daemon.service import who
 from nonet.stores.stores import Stores
 
 

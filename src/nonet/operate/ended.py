@@ -35,10 +35,7 @@ _PROBLEMS = 10
 
 
 async def resubmit_ended(
-    id: str,
-    client: Client,
-    history: History,
-    letters: Callable[[], Awaitable[DeadLetters]],
+    id: str, client: Client, history: History, letters: Callable[[], Awaitable[DeadLetters]]
 ) -> Handle[Any]:
     """Submit a failed task again as a new task. Its id is derived from the failed one.
 

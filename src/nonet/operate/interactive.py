@@ -15,6 +15,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, TypeVar, get_args
 
+from nonet.base.actor import process_name
 from nonet.base.errors import (
     NEXT_STEP_IMPOSSIBLE,
     DeadlockError,
@@ -31,7 +32,6 @@ from nonet.base.loop import in_own_thread
 from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.settings import Settings
-from nonet.daemon.service import process_name
 from nonet.daemon.watchdog import Watchdog
 from nonet.rules.outcomes import summarize
 from nonet.stores.queue.broker import Broker

@@ -16,15 +16,8 @@ from nonet.operate.workflows import failed_workflows, stuck_workflows
 from nonet.rules.explanation import HANDED_OVER_WITHIN
 from nonet.rules.overview import troubles
 from nonet.rules.pace import drains
-from nonet.rules.situation import (
-    Crew,
-    Deaths,
-    Overview,
-    RedisState,
-    Running,
-    Situation,
-    StreamLoad,
-)
+from nonet.rules.situation import Crew, Deaths, Overview, RedisState, Running, Situation, StreamLoad
+from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.figures import Figures
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.queue.places import TaskFilter
@@ -56,7 +49,6 @@ class Remember(Protocol):
         self, key: Hashable, seconds: float, source: Callable[[], Awaitable[_Value]]
     ) -> _Value:
         """Return what `source` read at most `seconds` ago."""
-        ...
 
 
 async def _always(key: Hashable, seconds: float, source: Callable[[], Awaitable[_Value]]) -> _Value:
@@ -64,17 +56,17 @@ async def _always(key: Hashable, seconds: float, source: Callable[[], Awaitable[
 
 
 async def overview(
-    stores: Stores, settings: Settings, *, details: bool = True, remember: Remember = _always
+    stores: Stores, settings: Settings, *, is_viewer: bool = False, remember: Remember = _always
 ) -> Overview:
     """Read what is wrong, and what goes on; see `nonet.Nonet.overview`.
 
     Args:
-        details: quote errors and progress. False: for readers who may see only types of errors.
+        is_viewer: make it of what a viewer sees, see `nonet.rules.viewing`.
         remember: keeps what changes slowly, for callers that read an overview every few seconds.
     """
     situation, figures, workers = await look(stores, settings, remember)
-    if not details:
-        situation = situation.without_details()
+    if is_viewer:
+        situation = for_viewer(situation)
     pace = await remember(("pace",), _SLOW_SECONDS, stores.history.pace)
     alive = [worker for worker in workers if worker.alive]
     began = time.perf_counter()
@@ -96,7 +88,7 @@ async def overview(
         leader=figures.leader.partition("/")[0],
         memory_bytes=int(server.info.get("used_memory", 0)),
         memory_limit=int(server.info.get("maxmemory", 0)),
-        longest=await _longest(stores, alive, details),
+        longest=await _longest(stores, alive),
         drains=drains(situation.streams, situation.active, pace.classes),
         pace=pace,
         crews=tuple(situation.crews),
@@ -148,7 +140,7 @@ async def look(
 
 
 class _Reader:
-    """Reads parts. A damaged part becomes a problem: the others are still shown."""
+    """Reads parts. A part that fails becomes a problem: the others are still shown."""
 
     def __init__(self, remember: Remember) -> None:
         self.problems: dict[str, str] = {}
@@ -272,10 +264,8 @@ async def _full(stores: Stores) -> dict[str, int]:
     }
 
 
-async def _longest(
-    stores: Stores, workers: Iterable[WorkerStatus], details: bool
-) -> tuple[Running, ...]:
-    """The tasks that run longest, with their progress as a text if `details` are wanted."""
+async def _longest(stores: Stores, workers: Iterable[WorkerStatus]) -> tuple[Running, ...]:
+    """The tasks that run longest."""
     now = await stores.broker.logical_now()
     tasks = [(task.since or now, worker.name, task) for worker in workers for task in worker.tasks]
     found: list[Running] = []
@@ -285,6 +275,6 @@ async def _longest(
         status = await stores.results.status(task.id)
         if status is not None and status.state == "running":  # a dying one is a finding
             seconds = (now - since).total_seconds()
-            progress = str(status.progress or "") if details else ""
+            progress = str(status.progress or "")
             found.append(Running(task.id, task.task, worker, seconds, progress))
     return tuple(found)

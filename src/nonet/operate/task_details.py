@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nonet.base.errors import MalformedMessageError, NonetError, NotFoundError
 from nonet.client.client import Client
 from nonet.messages.documents import are_encrypted
-from nonet.messages.formats import format_problem
+from nonet.messages.formats import FORMAT, format_problem
 from nonet.messages.message import Envelope, ResultDocument, decode
 from nonet.messages.repetition import repeat_of_live
 from nonet.operate.dead_letters import why_unknown
@@ -104,9 +104,11 @@ async def task_report(id: str, client: Client, stores: Stores, *, may_have_sql: 
         ServerUnreachableError: Redis does not answer.
     """
     broker = stores.broker
-    details = await read_details(broker.client, broker.scripts.prefix, id, stores.cipher)
+    # The status comes first: a task that ends in between is live with a result, and not done
+    # without one.
     status, kept = await _status(id, client, stores)
-    is_live = status is not None and status.state in (*LIVE_STATES, "damaged")
+    details = await read_details(broker.client, broker.scripts.prefix, id, stores.cipher)
+    is_live = status is not None and status.state in LIVE_STATES
     letter = None
     if may_have_sql and (status is None or status.state == "dead"):
         letter = await _letter(id, stores)
@@ -172,7 +174,7 @@ async def _status(id: str, client: Client, stores: Stores) -> tuple[TaskStatus |
         status = await client.status(id)
     except NotFoundError:
         status = None
-    if status is not None and status.state in (*LIVE_STATES, "damaged"):
+    if status is not None and status.state in LIVE_STATES:
         return status, None
     kept = await stores.history.find(id)
     if kept is None:
@@ -235,7 +237,7 @@ def _envelope(
             return None, why_unknown(letter, client.cipher)
         at = letter.submitted_at.timestamp()
         parent = letter.parent_id or ""
-        return Envelope(1, id, letter.task_class, args, dict(letter.labels), at, parent), ""
+        return Envelope(FORMAT, id, letter.task_class, args, dict(letter.labels), at, parent), ""
     data = details.envelope or (kept.envelope if kept else b"")
     if not data:
         return None, _no_envelope(details, kept)

@@ -64,20 +64,13 @@ class WorkflowReport:
 
 
 async def workflow_report(
-    id: str,
-    client: Client,
-    *,
-    offset: int = 0,
-    limit: int = 100,
-    state: str | None = None,
-    details: bool = True,
+    id: str, client: Client, *, offset: int = 0, limit: int = 100, state: str | None = None
 ) -> WorkflowReport:
     """Read a workflow.
 
     Args:
         offset, limit: which steps to read in full, in the order of their places.
         state: only steps in this state, see `nonet.rules.workflows.counts`; None: all.
-        details: quote errors. False: for readers who may see only their types.
 
     Raises:
         NotFoundError: it is unknown, or is not kept any more.
@@ -95,7 +88,7 @@ async def workflow_report(
         status=status,
         graph=graph,
         states=states,
-        why=await _why(client, status, states, details=details),
+        why=await _why(client, status, states),
         failure=steps[0] if failed else None,
         steps=steps[len(failed) :],
         offset=offset,
@@ -104,13 +97,13 @@ async def workflow_report(
 
 
 async def _why(
-    client: Client, status: WorkflowStatus, states: Mapping[str, str], *, details: bool
+    client: Client, status: WorkflowStatus, states: Mapping[str, str]
 ) -> Explanation | None:
     place = first_cause(states)
     if not place:
         return None
     try:
-        return await client.explain(step_id(status.id, place), details=details)
+        return await client.explain(step_id(status.id, place))
     except NotFoundError:  # it has just ended, or is lost
         return None
 

@@ -63,7 +63,7 @@ class Letters:
         letter = letter_of(pipeline, key, exhausted, last, datetime.now(UTC))
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                number = await write(letter, await self._client.dead_letters())
+                number = await write(letter, await self._client.stores.dead_letters())
         except (ServerUnreachableError, ConfigurationError, TimeoutError) as error:
             self.problem = str(error) or f"no answer within {_ANSWER_SECONDS:g} s"
             logger.error(

@@ -133,6 +133,13 @@ def is_wanted(of: type[Pipeline[Any]], related: Related) -> sa.ColumnElement[boo
     return sa.and_(has_time, waiting)
 
 
+def leased(table: sa.Table, token: str, owner: str, seconds: float) -> dict[Any, Any]:
+    """The lease columns of a row with a new lease."""
+    columns = table.c
+    until = db_now(seconds)
+    return {columns.lease_token: token, columns.lease_owner: owner, columns.lease_expires_at: until}
+
+
 def free(table: sa.Table) -> dict[Any, Any]:
     """The lease columns of a row without a lease."""
     return {table.c[name]: value for name, value in FREE.items()}

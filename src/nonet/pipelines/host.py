@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
+from nonet.base.actor import process_name
 from nonet.base.errors import NonetError
 from nonet.client.parts import Parts
-from nonet.daemon.health import Page, Report
-from nonet.daemon.service import ExitCode, Stop, every, process_name, reached
+from nonet.daemon.health import Observed, Report
+from nonet.daemon.service import ExitCode, Stop, every, reached
 from nonet.pipelines.burial import Letters
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.heartbeat import Heartbeat, renewing
@@ -38,7 +39,7 @@ _FOLLOW_SECONDS = 1.0
 _REPORT_SECONDS = 5.0
 
 
-class PipelineHost:
+class PipelineHost(Observed):
     """Runs pipelines in this process.
 
     Args:
@@ -208,10 +209,6 @@ class PipelineHost:
     def stuck(self) -> Sequence[str]:
         """Return why leases are not renewed, if a heartbeat has ended."""
         return [why for heartbeat in self._heartbeats.values() if (why := heartbeat.stuck())]
-
-    def pages(self) -> Mapping[str, Page]:
-        """Return no pages."""
-        return {}
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of the pipelines."""

@@ -32,6 +32,7 @@ from nonet.pipelines.eligibility import (
     free,
     in_index_order,
     is_wanted,
+    leased,
     may_take,
     owner_of_related,
     prefer_index,
@@ -172,20 +173,15 @@ class Leasing:
             limit: number of rows at most.
             since: monotonic time now.
         """
-        table, key = self.table.c, self._key
         async with self.database.transaction() as session:
             await prefer_index(session)
             found = (await session.execute(self.fetched.limit(limit))).all()
             if not found:
                 return []
             token = str(uuid.uuid4())
-            leased = {
-                table.lease_token: token,
-                table.lease_owner: self.pipeline.name,
-                table.lease_expires_at: db_now(self.pipeline.lease),
-            }
-            keys = [row[0] for row in found]
-            await _update(session, self.table, key.in_(keys), leased)
+            of_all = self._key.in_([row[0] for row in found])
+            values = leased(self.table, token, self.pipeline.name, self.pipeline.lease)
+            await _update(session, self.table, of_all, values)
         waited = [(row[2] - row[1]).total_seconds() for row in found]
         return [
             Lease(row[0], token, since, row[1], waits)
@@ -228,13 +224,9 @@ class Leasing:
                 return None
             token = str(uuid.uuid4())
             ends_at = found[2] + timedelta(seconds=self.pipeline.lease)
-            leased = {
-                columns.lease_token: token,
-                columns.lease_owner: self.pipeline.name,
-                columns.lease_expires_at: ends_at,
-                columns.due_at: ends_at,
-            }
-            await _update(session, self.table, self._key == key, leased)
+            values = leased(self.table, token, self.pipeline.name, self.pipeline.lease)
+            values |= {columns.lease_expires_at: ends_at, columns.due_at: ends_at}
+            await _update(session, self.table, self._key == key, values)
         return Lease(key, token, since, ends_at)
 
     async def load(self, lease: Lease) -> Loaded | Exhausted:
@@ -345,12 +337,8 @@ class Leasing:
             raise RelatedBusy
         if not got:
             return None
-        leased = {
-            table.c.lease_token: lease.token,
-            table.c.lease_owner: owner,
-            table.c.lease_expires_at: db_now(self.pipeline.lease),
-        }
-        await _update(session, table, key.in_(got), leased)
+        values = leased(table, lease.token, owner, self.pipeline.lease)
+        await _update(session, table, key.in_(got), values)
         return Held(table, tuple(got), lease.token, owner)
 
     async def apply(
@@ -453,9 +441,7 @@ class Leasing:
         """
         columns = self.table.c
         values = {columns.due_at: db_now(delay), **free(self.table)}
-        async with self.database.transaction() as session:
-            if not await _update(session, self.table, self._is_mine(lease), values):
-                raise Stale
+        await self._change(lease, values)
 
     async def wait(self, lease: Lease) -> None:
         """Make it a waiting row, because a related row was not free. Raises `Stale`."""
@@ -466,6 +452,9 @@ class Leasing:
             columns.last_processed_at: db_now(),
             columns.due_at: db_now(random.uniform(*_WAITING_SECONDS)),
         }
+        await self._change(lease, values)
+
+    async def _change(self, lease: Lease, values: dict[Any, Any]) -> None:
         async with self.database.transaction() as session:
             if not await _update(session, self.table, self._is_mine(lease), values):
                 raise Stale

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from nonet.base.errors import NonetError, ServerUnreachableError, TaskTimeoutError
+from nonet.base.loop import uncancel
 from nonet.client.client import Client
 from nonet.pipelines.changes import Changes
 from nonet.pipelines.heartbeat import Beating
@@ -344,10 +345,3 @@ def is_cancelled() -> bool:
     """Whether the current asyncio task was cancelled."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-def uncancel() -> None:
-    """Undo the cancellation of the current asyncio task, so that it can continue."""
-    task = asyncio.current_task()
-    while task is not None and task.cancelling():
-        task.uncancel()

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from nonet.base.errors import ConflictError, LeaseLostError, RowsBusy
 from nonet.pipelines.clock import db_now
-from nonet.pipelines.eligibility import free, may_take
+from nonet.pipelines.eligibility import free, leased, may_take
 from nonet.pipelines.hints import announce
 from nonet.pipelines.keys import key_of, table_of
 from nonet.rules.pipelines import HOLD
@@ -63,11 +63,7 @@ class Rows:
                 session.add(Event(volume_id=7, text="resize"))
                 await volumes.touch(session, [7])
         """
-        columns = self.table.c
-        update = sa.update(self.table).where(self._key.in_(sorted(ids)))
-        changed: Any = await session.execute(update.values({columns.due_at: db_now()}))
-        announce(session, self.table.name)
-        return int(changed.rowcount)
+        return await self._change(session, ids, {self.table.c.due_at: db_now()})
 
     async def resume(
         self, session: AsyncSession, ids: Sequence[Any], at_time: datetime | None = None
@@ -83,6 +79,11 @@ class Rows:
         """
         columns = self.table.c
         values = {columns.attempts: 0, columns.due_at: at_time or db_now()}
+        return await self._change(session, ids, values)
+
+    async def _change(
+        self, session: AsyncSession, ids: Sequence[Any], values: dict[Any, Any]
+    ) -> int:
         update = sa.update(self.table).where(self._key.in_(sorted(ids))).values(values)
         changed: Any = await session.execute(update)
         announce(session, self.table.name)
@@ -131,12 +132,7 @@ class Rows:
 
     async def _lease(self, session: AsyncSession, keys: list[Any], token: str, wait: float) -> None:
         ends_at = time.monotonic() + wait
-        columns = self.table.c
-        leased = {
-            columns.lease_token: token,
-            columns.lease_owner: HOLD,
-            columns.lease_expires_at: db_now(_HOLD_SECONDS),
-        }
+        values = leased(self.table, token, HOLD, _HOLD_SECONDS)
         may_lease = sa.and_(self._key.in_(keys), may_take(self.table, HOLD))
         query = sa.select(self._key).where(may_lease).order_by(self._key)
         query = query.with_for_update(skip_locked=True, key_share=True)
@@ -144,7 +140,7 @@ class Rows:
             async with session.begin():
                 got = (await session.scalars(query)).all()
                 if len(got) == len(keys):
-                    update = sa.update(self.table).where(self._key.in_(keys)).values(leased)
+                    update = sa.update(self.table).where(self._key.in_(keys)).values(values)
                     await session.execute(update)
                     return
                 await self._check_exist(session, keys)

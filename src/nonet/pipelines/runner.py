@@ -7,6 +7,7 @@ passes through `Runner._run`, which calls `processing`.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import time
 from collections import deque
@@ -17,6 +18,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nonet.base.errors import NonetError
+from nonet.base.loop import uncancel
 from nonet.client.client import Client
 from nonet.daemon.service import Stop
 from nonet.pipelines.backoff import Pauses, queue_size, wanted
@@ -27,11 +29,10 @@ from nonet.pipelines.keys import text_of_key
 from nonet.pipelines.leasing import Lease, Leasing, Stale
 from nonet.pipelines.options import PipelineOptions
 from nonet.pipelines.pipeline import Pipeline
-from nonet.pipelines.processing import Item, Processing, uncancel
+from nonet.pipelines.processing import Item, Processing
 from nonet.pipelines.tally import PipelineTally
 from nonet.tasks.injection import Injector
 from nonet.telemetry.failures import FailureLog
-from nonet.telemetry.speaker import new_context
 from nonet.telemetry.tracing import fetching, start_row
 
 logger = logging.getLogger(__name__)
@@ -152,7 +153,7 @@ class Runner:
             self._log.failed(error, pause)
             return pause
         self._log.succeeded()
-        self.tally.fetched(len(leases))
+        self.tally.fetches += 1
         self._queue += [self._hold(lease) for lease in leases]
         self._start_queued()
         if not (leases or dispatched):
@@ -194,7 +195,7 @@ class Runner:
     def _lose(self, item: Item, reason: str) -> None:
         if item.lose(reason) and item in self._queue:
             self._queue.remove(item)
-            self.tally.lost()
+            self.tally.losses += 1
 
     def _start_queued(self) -> bool:
         """Give queued rows to free workers; return whether there were any."""
@@ -203,10 +204,11 @@ class Runner:
         while may_start and self._queue and len(self._running) < options.workers:
             item = self._queue.popleft()
             self._running.add(item)
+            # A new context, so that no row sees the context variables of another one.
             item.task = self._loop.create_task(
                 self._run(item),
                 name=f"{self.pipeline.name}:{item.lease.key}",
-                context=new_context(),
+                context=contextvars.Context(),
             )
         return len(self._queue) < before
 
@@ -219,7 +221,7 @@ class Runner:
         try:
             outcome = await self._processing.run(item)
         except Stale:
-            self.tally.lost()
+            self.tally.losses += 1
         except asyncio.CancelledError:
             if not item.is_stopped:
                 raise

@@ -31,10 +31,6 @@ class PipelineTally:
         self._done: deque[float] = deque()
         self._waited: deque[tuple[float, float]] = deque()
 
-    def fetched(self, rows: int) -> None:
-        """Count a fetch."""
-        self.fetches += 1
-
     def started(self, wait_seconds: float) -> None:
         """Count a row whose processing begins, and how long it had been due."""
         self.waits.observe(wait_seconds)
@@ -48,10 +44,6 @@ class PipelineTally:
         self.runs.observe(seconds)
         if outcome == "done":
             self._done.append(time.monotonic())
-
-    def lost(self) -> None:
-        """Count a lost lease."""
-        self.losses += 1
 
     @property
     def rate(self) -> int:

@@ -169,10 +169,7 @@ class PipelineTests:
     async def _process(self, leasing: Leasing, row: Any) -> Changes:
         process = leasing.pipeline.process
         injected = partial(process, **{first_parameter(process): None})
-        async with (
-            Injector(dict(self.overrides)) as injector,
-            injector.open(injected) as arguments,
-        ):
+        async with Injector(dict(self.overrides)) as injector, injector.open(injected) as arguments:
             changes = await process(row, **arguments)
         refuse_modified(row)
         return changes or Changes()

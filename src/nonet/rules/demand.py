@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +117,3 @@ class Need:
             return False
         self._reported_at = now
         return True
-
-
-def live_worker(
-    id: str, busy: int, report: Any, *, takes: bool = True, drains: bool = False
-) -> LiveWorker:
-    """Make a `LiveWorker` from a worker's report, which may be damaged or of another version."""
-    return LiveWorker(id, reported_slots(report), busy, takes, drains)
-
-
-def reported_slots(info: Any) -> int:
-    """The slots in a worker's report; 0 if it has none.
-
-    >>> reported_slots({"concurrency": 4}), reported_slots({"concurrency": "4"}), reported_slots(7)
-    (4, 0, 0)
-    """
-    slots = info.get("concurrency", 0) if isinstance(info, Mapping) else 0
-    return max(0, slots) if type(slots) is int else 0

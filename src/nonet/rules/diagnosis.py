@@ -6,7 +6,6 @@ within a lease and a sweep, so the doctor reports only what lasts longer.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +14,10 @@ from msgspec import Struct
 
 from nonet.rules import remedies
 
-_FOREIGN = "another program wrote it: delete it, or use another NONET_NAMESPACE"
 _UNEXPIRING = "another program removed its expiry: set it again (EXPIRE), or delete the key"
 _REPAIRED = "check that a worker of that size runs: it repairs this"
+# Where keys of a task begin; without its record, a task ends.
+_PARTS_OF_A_TASK = frozenset("tblehc")
 
 Row = Sequence[Any]
 
@@ -93,8 +93,6 @@ def _record(row: Row, lease: float) -> Finding | None:
 def _misplaced(record: _Record, lease: float) -> str:
     """Say where a record is missing, or where it must not be; empty if it is in its place."""
     state = record.state
-    if record.due and not math.isfinite(float(record.due)):
-        return f"is due at {record.due}, which is not a time"
     if state in ("delayed", "waiting"):
         if not record.due:
             return f"is {state}, but not in the delayed set, so it is never checked again"
@@ -113,12 +111,6 @@ def _misplaced(record: _Record, lease: float) -> str:
     if record.is_pending or record.is_kept(lease):
         return ""
     return f"is running on worker {record.owner_name or '(none)'}, which does not have it"
-
-
-def _damaged(row: Row, _: float) -> Finding | None:
-    id, problem = row
-    hint = "check that a worker runs: it quarantines the task. Then: task-run quarantine list"
-    return Finding("task", id, f"is damaged: {problem}", hint)
 
 
 def _left(row: Row, lease: float) -> Finding | None:
@@ -151,9 +143,7 @@ def _waiter(row: Row, _: float) -> Finding | None:
 def _group(row: Row, _: float) -> Finding | None:
     id, state, pending, parent, has_parent, ttl = row
     problem, hint = "", f"check that a worker runs: it ends the group. See task-run groups {id}"
-    if state not in ("building", "sealed", "fired"):
-        problem = f"has the unknown state {state!r}"
-    elif state == "sealed" and not pending:
+    if state == "sealed" and not pending:
         problem = "waits for no child, but has not fired"
     elif state == "building" and parent and not has_parent and ttl == -1:
         problem = f"was opened by task {parent}, which ended without sealing it"
@@ -166,20 +156,22 @@ def _child(row: Row, _: float) -> Finding | None:
     group, state, child, missing = row
     if state == "building":  # its children are being submitted
         return None
-    children = f"task {child}" if missing == 1 else f"task {child} and {missing - 1} others"
+    hint = f"check that a worker runs: it ends the group. See task-run groups {group}"
+    return Finding("group", group, _waits_for("task", child, missing, state), hint)
+
+
+def _waits_for(noun: str, first: str, missing: int, state: str) -> str:
+    names = f"{noun} {first}" if missing == 1 else f"{noun} {first} and {missing - 1} others"
     subject = "waits" if state else "is gone, and waited"
     exist = "does not exist" if missing == 1 else "do not exist"
-    hint = f"check that a worker runs: it ends the group. See task-run groups {group}"
-    return Finding("group", group, f"{subject} for {children}, which {exist}", hint)
+    return f"{subject} for {names}, which {exist}"
 
 
 def _workflow(row: Row, _: float) -> Finding | None:
     id, state, live, ttl, is_continued = row
     show = remedies.of_workflow("show", id)
     problem, hint = "", f"check that a worker runs: it ends the workflow. See {show}"
-    if state not in ("building", "running", "resuming", "done", "failed", "cancelled"):
-        problem = f"has the unknown state {state!r}"
-    elif state == "running" and not live:
+    if state == "running" and not live:
         problem = "has no step left to run, but has not ended"
     elif state in ("running", "resuming") and ttl != -1:
         problem = "has not ended, but its keys expire"
@@ -196,12 +188,9 @@ def _step(row: Row, _: float) -> Finding | None:
     workflow, state, step, missing = row
     if state == "building":  # its steps are being submitted
         return None
-    steps = f"step {step}" if missing == 1 else f"step {step} and {missing - 1} others"
-    subject = "waits" if state else "is gone, and waited"
-    exist = "does not exist" if missing == 1 else "do not exist"
     hint = "check that a worker runs: it ends the steps. See "
     hint += remedies.of_workflow("show", workflow)
-    return Finding("workflow", workflow, f"{subject} for {steps}, which {exist}", hint)
+    return Finding("workflow", workflow, _waits_for("step", step, missing, state), hint)
 
 
 def _blocked(row: Row, _: float) -> Finding | None:
@@ -277,11 +266,14 @@ def _lasting(row: Row, _: float) -> Finding | None:
 
 
 def _type(row: Row, _: float) -> Finding | None:
-    return Finding("key", row[0], f"has the wrong type for its name ({row[1]})", _FOREIGN)
-
-
-def _garbage(row: Row, _: float) -> Finding | None:
-    return Finding("key", row[0], f"holds {row[1]!r}, which Nonet never writes", _FOREIGN)
+    key, actual = row
+    space, _, name = key.partition("}:")
+    part, _, id = name.partition(":")
+    keys, what = [key], "delete it"
+    if part in _PARTS_OF_A_TASK:
+        keys, what = [*dict.fromkeys((f"{space}}}:t:{id}", key))], "end its task"
+    hint = f"{what}: {remedies.command('redis-cli', 'DEL', *keys)}"
+    return Finding("key", key, f"has the wrong type for its name ({actual})", hint)
 
 
 def _lost_list(row: Row, _: float) -> Finding | None:
@@ -295,7 +287,6 @@ def _unknown(row: Row, _: float) -> Finding | None:
 
 _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "record": _record,
-    "damaged": _damaged,
     "left": _left,
     "lease": _lease,
     "waiter": _waiter,
@@ -308,7 +299,6 @@ _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "part": _part,
     "lasting": _lasting,
     "type": _type,
-    "garbage": _garbage,
     "unknown": _unknown,
     "worker": _worker,
     "member": _member,

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Literal
 
 from nonet.rules import remedies
-from nonet.rules.details import HIDDEN, error_type
 from nonet.rules.pauses import Pause, in_full
 from nonet.rules.peers import Needs, Peer, busy, declining, fit, sql_problem, unfit
 from nonet.rules.refusal import LockHolder, Refusal, refused_by, span
@@ -48,7 +47,6 @@ Cause = Literal[
     "suspect",
     "woken",
     "sql",
-    "damaged",
     "ended",
 ]
 
@@ -97,7 +95,6 @@ class Facts:
         start_by: when it expires unless it has started.
         paused: the pause that keeps a queued or waiting task from starting.
         blocked: the steps that a step of a workflow waits for; None: it waits for none.
-        damage: what is wrong with its keys; then no other fact is known.
     """
 
     id: str
@@ -130,21 +127,11 @@ class Facts:
     cancel: str = ""
     start_by: float | None = None
     blocked: Blocked | None = None
-    damage: str = ""
 
     @property
     def size(self) -> str:
         """Size of the worker that the task needs."""
         return self.stream.rpartition(":")[2]
-
-    def without_details(self) -> Facts:
-        """Return the facts for readers who may not see texts of errors, only their types."""
-        if self.is_ended and self.state != "dead":  # it says who ended the task, and why
-            return self
-        error = error_type(self.error)
-        if self.error.endswith(_QUARANTINED):
-            error = f"{error} {_QUARANTINED}"
-        return replace(self, error=error, blocker=self.blocker and HIDDEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +148,7 @@ class Explanation:
             (durable, still in SQL only), ``time``, ``retry``, ``promoter`` (due, but no process
             promotes it), ``worker`` (no live worker of its size), ``unknown`` (no live worker can
             run it), ``veto`` (the live workers take no tasks), ``queue``, ``suspect`` (a process
-            died while running it), ``woken``, ``sql``, ``damaged`` (its keys were changed),
-            ``ended``.
+            died while running it), ``woken``, ``sql``, ``ended``.
         text: a sentence for people; it begins with the state.
         lock: name of the lock or limiter, as ``task-run locks`` shows it.
         holders: some of the holders.
@@ -213,9 +199,6 @@ def _first_cause(facts: Facts) -> Explanation:
         text = facts.state + (f": {facts.error}" if facts.error else "")
         is_kept = facts.state == "dead" and facts.error.endswith(_QUARANTINED)
         return _made(facts, "ended", text, next=remedies.of_quarantine() if is_kept else "")
-    if facts.damage:
-        text = f"damaged: {facts.damage}. The next worker that reads it quarantines it"
-        return _made(facts, "damaged", text, next=remedies.of_damage())
     if facts.cancel and facts.state != "dying":
         return _cancelling(facts)
     if facts.state in ("running", "dying") and facts.worker:

@@ -2,8 +2,8 @@
 
 A vector maps a place to a count, and leaves out those that are 0. The first places are `COUNTS`;
 then come the buckets of the time that attempts waited, then those of the time that they ran, each
-with the bounds of `DURATIONS`; then `SUMS`, which only vectors of tenants have. Workers make
-vectors, ``add_figures.lua`` adds them, and this module reads the sums.
+with the bounds of `DURATIONS`; then attempts started by size, which only vectors of tenants have.
+Workers make vectors, ``add_figures.lua`` adds them, and this module reads the sums.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ COUNTS = ("ended", "failed", "retried")
 _BUCKETS = len(DURATIONS) + 1
 _WAITED = len(COUNTS)
 _RAN = _WAITED + _BUCKETS
-STARTED = tuple(f"started:{size}" for size in Size)
-SUMS = (*STARTED, "cpu_us", "kib_seconds")
-"""Attempts started by size; CPU time and memory of those that ran in child processes."""
-_SUMS = _RAN + _BUCKETS
+_STARTED = _RAN + _BUCKETS
 OTHERS = "others"
 """The name of all classes beyond the number that a slot of time has room for."""
 
@@ -119,23 +116,23 @@ def vector(
     waited: Sequence[int],
     ran: Sequence[int],
     minus: Mapping[int, int],
-    sums: Sequence[float] = (),
+    started: Sequence[int] = (),
 ) -> dict[int, int]:
     """Return the sparse vector of what was counted since an earlier vector.
 
     Args:
         counts: as `COUNTS`.
         waited, ran: numbers by bucket.
-        sums: as `SUMS`; a fraction counts once it is a whole.
+        started: attempts by size.
 
     >>> before = vector([1, 0, 0], [1, 0], [], {})
     >>> before, vector([3, 0, 1], [1, 0], [], before)
     ({0: 1, 3: 1}, {0: 2, 2: 1})
     """
     found = {}
-    for first, numbers in ((0, counts), (_WAITED, waited), (_RAN, ran), (_SUMS, sums)):
+    for first, numbers in ((0, counts), (_WAITED, waited), (_RAN, ran), (_STARTED, started)):
         for place, number in enumerate(numbers, first):
-            if more := int(number) - minus.get(place, 0):
+            if more := number - minus.get(place, 0):
                 found[place] = more
     return found
 
@@ -158,19 +155,18 @@ def figures_of(vector: Mapping[int, int]) -> Figures:
     return Figures(ended, failed, retried, _times(vector, _WAITED), _times(vector, _RAN))
 
 
-def sums_of(vector: Mapping[int, int]) -> dict[str, int]:
-    """Return the `SUMS` of a vector that it has.
+def starts_of(vector: Mapping[int, int]) -> dict[Size, int]:
+    """Return how many attempts of a tenant have started, by size.
 
-    >>> sums_of(vector([], [], [], {}, sums=[3, 0, 0, 1250.7]))
-    {'started:small': 3, 'cpu_us': 1250}
+    >>> starts_of(vector([], [], [], {}, started=[3, 0, 1]))[Size.LARGE]
+    1
     """
-    places = enumerate(SUMS, _SUMS)
-    return {name: vector[place] for place, name in places if place in vector}
+    return {size: vector.get(place, 0) for place, size in enumerate(Size, _STARTED)}
 
 
 def started_in(vector: Mapping[int, int]) -> int:
     """Return how many attempts of a tenant have started."""
-    return sum(vector.get(place, 0) for place in range(_SUMS, _SUMS + len(STARTED)))
+    return sum(starts_of(vector).values())
 
 
 def class_figures(

@@ -5,14 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from nonet.base.errors import ConfigurationError
-from nonet.rules.limits import (
-    CONCURRENCY,
-    RATE,
-    Limit,
-    LimitAddress,
-    limit_problem,
-    window_problem,
-)
+from nonet.rules.limits import CONCURRENCY, RATE, Limit, LimitAddress, limit_problem, window_problem
 
 OFF = "off"
 # Tasks of a limiter that are searched for the limit that their class declares.

@@ -260,14 +260,7 @@ class _Reader:
 
     def read(self, section: object) -> None:
         for at, object_type, keys in self._items((), section, "object types"):
-            if object_type in _LIMITERS:
-                self._problem(at, _out_of_place(object_type, "an object type, such as Task,"))
-                continue
             for here, key, node in self._items(at, keys, f"keys, or {DEFAULT!r}"):
-                if key in _LIMITERS and not _has_limiters(node):
-                    reason = _out_of_place(key, f"a key of {object_type}, or {DEFAULT!r},")
-                    self._problem(here, reason)
-                    continue
                 self._read_key(here, object_type, key, node)
 
     def _read_key(self, at: Location, object_type: str, key: str, node: object) -> None:
@@ -349,17 +342,6 @@ def _is_limiter(name: str, value: object) -> bool:
     return isinstance(value, dict) and any(setting in value for setting in _SETTING_NAMES)
 
 
-def _has_limiters(value: object) -> bool:
-    return isinstance(value, dict) and any(isinstance(item, dict) for item in value.values())
-
-
-def _out_of_place(limiter: str, missing: str) -> str:
-    return (
-        f"is a limiter: {missing} comes first, as in"
-        f" 'Task: {{RemoveFile: {{{limiter}: {{limit: 5}}}}}}'"
-    )
-
-
 def resolve_limits(
     rules: Iterable[LimitRule], vo: str, task_classes: Collection[str]
 ) -> tuple[dict[LimitAddress, Limit], list[Problem]]:
@@ -372,7 +354,7 @@ def resolve_limits(
     limits: dict[LimitAddress, Limit] = {}
     problems: dict[Location, str] = {}
     for rule in rules:
-        found = find_problem(rule.place, rule.object_type, rule.key, task_classes)
+        found = _find_type(rule, task_classes)
         if isinstance(found, str):
             address = LimitAddress(found, rule.key, rule.action, rule.limiter, vo)
             if address in limits:
@@ -383,21 +365,15 @@ def resolve_limits(
     return limits, list(problems.items())
 
 
-def find_problem(
-    place: Location, written: str, key: str | None, task_classes: Collection[str]
-) -> str | Problem:
-    """Return the registered object type of a place, or the problem with the place.
-
-    Args:
-        place: where object type and key are written, below ``limits``.
-        key: None if only the object type is written.
-    """
+def _find_type(rule: LimitRule, task_classes: Collection[str]) -> str | Problem:
+    """Return the registered object type of a rule, or the problem with its type or key."""
     known = LockedObjectType.registered()
-    object_type = find_object_type(written, known)
+    object_type = find_object_type(rule.object_type, known)
     if object_type is None:
+        written = rule.object_type
         hint = suggestion(written, known) or " Is the module that registers it in NONET_TASKS?"
         reason = f"unknown object type {written!r}, known are {', '.join(sorted(known))}.{hint}"
-        return place[:1], reason
-    if object_type == TASK and key is not None and (wrong := class_problem(key, task_classes)):
-        return place[:2], wrong
+        return rule.place[:1], reason
+    if object_type == TASK and (wrong := class_problem(rule.key, task_classes)):
+        return rule.place[:2], wrong
     return object_type

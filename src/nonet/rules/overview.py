@@ -347,7 +347,7 @@ def _quarantine(found: Situation) -> Iterator[Finding]:
 def _unreadable(found: Situation) -> Iterator[Finding]:
     for what, error in found.unreadable.items():
         problem = f"{what} cannot be read: {error}"
-        yield Finding("key", what, problem, remedies.of_damage())
+        yield Finding("key", what, problem, remedies.of_keys())
 
 
 def _queued(streams: Sequence[StreamLoad], size: str) -> tuple[int, float]:

@@ -21,8 +21,7 @@ class Pause:
     """A pause of some tasks.
 
     Attributes:
-        what: ``all``, ``stream:PRIORITY:SIZE``, ``task:NAME``, ``pipeline:NAME``, or
-            ``arrival:TENANT``, see `nonet.rules.routing.Arrival`.
+        what: ``all``, ``stream:PRIORITY:SIZE``, ``task:NAME`` or ``pipeline:NAME``.
         since: start of the pause.
         who: the operator, ``user@host pid``.
         reason: for people; may be empty.
@@ -64,11 +63,7 @@ def in_words(what: str) -> str:
 
     >>> in_words("all"), in_words("stream:normal:small"), in_words("task:Audit")
     ('everything', 'stream normal:small', 'task Audit')
-    >>> in_words("arrival:lhcb")
-    'what needs locks of tenant lhcb'
     """
-    if what.startswith("arrival:"):
-        return f"what needs locks of tenant {what.partition(':')[2]}"
     return "everything" if what == EVERYTHING else what.replace(":", " ", 1)
 
 

@@ -1,20 +1,22 @@
-"""Who may do what in the dashboard and the API: actions, roles and principals. Pure data."""
+"""Who may do what in the dashboard and the API: roles, their actions, and principals. Pure data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 
 class Action(StrEnum):
-    """What a principal may do. All but `READ`, `DETAILS` and `REVEAL` change something."""
+    """What a principal may do. All but `READING` change something."""
 
+    STATUS = "status"
+    """See how a task is whose id the principal knows."""
+    RESULT = "result"
+    """See the result of a task whose id the principal knows; each time is audited."""
     READ = "read"
-    """See names, states, times, figures and types of errors."""
-    DETAILS = "details"
-    """See what tasks may put secrets in: labels, progress, errors and tracebacks."""
+    """See all pages: names, states, times, figures and types of errors."""
     REVEAL = "reveal"
     """See arguments and results; each time is audited."""
     SUBMIT = "submit"
@@ -40,58 +42,63 @@ class Action(StrEnum):
 
 
 class Role(StrEnum):
-    """A set of actions."""
+    """A set of actions, from the smallest to the largest."""
 
+    SUBMITTER = "submitter"
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
 
 
-_VIEWER = frozenset({Action.READ})
-_OPERATOR = _VIEWER | {
-    Action.DETAILS,
-    Action.SUBMIT,
-    Action.CANCEL,
-    Action.RESUBMIT,
-    Action.PAUSE,
-    Action.SCHEDULE,
-    Action.DRAIN,
-}
+_VIEWER = frozenset({Action.STATUS, Action.READ})
 ACTIONS: Mapping[Role, frozenset[Action]] = {
+    Role.SUBMITTER: frozenset({Action.STATUS, Action.RESULT, Action.SUBMIT}),
     Role.VIEWER: _VIEWER,
-    Role.OPERATOR: _OPERATOR,
+    Role.OPERATOR: _VIEWER
+    | {Action.SUBMIT, Action.CANCEL, Action.RESUBMIT, Action.PAUSE, Action.SCHEDULE, Action.DRAIN},
     Role.ADMIN: frozenset(Action),
 }
 """The actions of each role."""
 
+READING = frozenset({Action.STATUS, Action.RESULT, Action.READ, Action.REVEAL, Action.AUDIT})
+"""Actions that change nothing, which read-only mode allows."""
+
 _ORDER = tuple(Role)
 
 
-def highest(roles: Iterable[Role]) -> Role | None:
-    """Return the role with the most actions; None without any."""
-    return max(roles, key=_ORDER.index, default=None)
+class Grant(NamedTuple):
+    """A role in some namespaces or (None) in all."""
+
+    role: Role
+    namespaces: tuple[str, ...] | None = None
 
 
-def read_roles(text: str) -> dict[str, Role]:
-    """Read which value of a claim gives which role.
+def highest(grants: Iterable[Grant]) -> Grant | None:
+    """Return the grant whose role has the most actions; None without any."""
+    return max(grants, key=lambda grant: _ORDER.index(grant.role), default=None)
+
+
+def read_roles(text: str) -> dict[str, Grant]:
+    """Read which value of a claim gives which role, perhaps in some namespaces only.
 
     Raises:
         ValueError: names the part that is wrong.
 
-    >>> read_roles("nonet-admins:admin, staff:viewer")["staff"]
-    <Role.VIEWER: 'viewer'>
+    >>> read_roles("nonet-admins:admin, staff:viewer@staging+test")["staff"]
+    Grant(role=<Role.VIEWER: 'viewer'>, namespaces=('staging', 'test'))
     """
     found = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
-        value, _, role = part.rpartition(":")
-        if not value or role not in _ORDER:
-            raise ValueError(f"{part!r} is not VALUE:ROLE, with one of {', '.join(_ORDER)}")
-        found[value] = Role(role)
+        value, _, given = part.rpartition(":")
+        role, at, names = given.partition("@")
+        namespaces = tuple(names.split("+")) if at else None
+        if not value or role not in _ORDER or (namespaces and not all(namespaces)):
+            raise ValueError(
+                f"{part!r} is not VALUE:ROLE or VALUE:ROLE@NAMESPACE+NAMESPACE, with one of "
+                f"{', '.join(_ORDER)}"
+            )
+        found[value] = Grant(Role(role), namespaces)
     return found
-
-
-READING = frozenset({Action.READ, Action.DETAILS, Action.REVEAL, Action.AUDIT})
-"""Actions that change nothing, which read-only mode allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,30 +107,30 @@ class Principal:
 
     Attributes:
         name: shown in the audit, e.g. ``alice`` or ``token:ci``.
-        actions: what it may do.
-        classes: patterns of full class names, ``reports:*``, to which a token is scoped; None: all
-            classes, and what belongs to no class.
+        role: what it may do.
+        namespaces: where it may do that; None: in all.
         session: digest of the session; empty for a token or a proxy's header.
-        role: for people; empty for a token with actions of its own.
 
     Example:
-        >>> ci = Principal("token:ci", frozenset({Action.SUBMIT}), classes=("reports:*",))
-        >>> ci.may(Action.SUBMIT, "reports:Daily"), ci.may(Action.SUBMIT)
-        (True, False)
+        >>> ci = Principal("token:ci", Role.SUBMITTER, namespaces=("staging",))
+        >>> ci.may(Action.SUBMIT), ci.may(Action.CANCEL), ci.may_enter("production")
+        (True, False, False)
     """
 
     name: str
-    actions: frozenset[Action]
-    classes: tuple[str, ...] | None = None
+    role: Role
+    namespaces: tuple[str, ...] | None = None
     session: str = ""
-    role: str = ""
 
-    def may(self, action: Action, task_class: str | None = None) -> bool:
-        """Return whether it may do something, for a class or (None) for what has no class."""
-        if action not in self.actions:
-            return False
-        if self.classes is None:
-            return True
-        return task_class is not None and any(
-            fnmatchcase(task_class, pattern) for pattern in self.classes
-        )
+    def may(self, action: Action) -> bool:
+        """Return whether it may do something."""
+        return action in ACTIONS[self.role]
+
+    def may_enter(self, namespace: str) -> bool:
+        """Return whether its role holds in a namespace."""
+        return self.namespaces is None or namespace in self.namespaces
+
+    @property
+    def sees_texts(self) -> bool:
+        """Whether it sees what `nonet.rules.viewing` hides: texts of errors, labels, progress."""
+        return self.role in (Role.OPERATOR, Role.ADMIN)

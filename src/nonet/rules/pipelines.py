@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from nonet.rules.details import error_type
 from nonet.rules.refusal import span
 
 
@@ -132,14 +131,6 @@ class PipelineStatus:
     def paused(self) -> str:
         """Why no process fetches rows, or empty."""
         return next((replica.paused for replica in self.replicas if replica.paused), "")
-
-    def without_details(self) -> PipelineStatus:
-        """Return it for readers who may not see texts of errors, only their types."""
-        replicas = [
-            replace(one, problem=error_type(one.problem), letters=error_type(one.letters))
-            for one in self.replicas
-        ]
-        return replace(self, replicas=tuple(replicas))
 
     @property
     def problem(self) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 from nonet.rules.limits import LimitAddress
 from nonet.rules.pauses import as_option
 from nonet.rules.refusal import LockHolder, Refusal
-from nonet.rules.routing import ARRIVAL
 from nonet.tasks.locks import KINDS
 
 
@@ -139,14 +138,7 @@ def of_pause(what: str) -> str:
 
     >>> of_pause("all"), of_pause("stream:normal:small")
     ('task-run resume --all', 'task-run resume --stream normal:small')
-
-    That of an arriving tenant ends by itself.
-
-    >>> of_pause("arrival:lhcb")
-    'task-run paused'
     """
-    if what.startswith(ARRIVAL):
-        return command("task-run", "paused")
     return command("task-run", "resume", *as_option(what).split(" ", 1))
 
 
@@ -188,10 +180,10 @@ def of_sql() -> str:
     return command("task-run", "db", "check")
 
 
-def of_damage() -> str:
-    """The command if keys of a task are damaged: it names the damage and the next step.
+def of_keys() -> str:
+    """The command if keys are missing or have a wrong type: it names them and the next step.
 
-    >>> of_damage()
+    >>> of_keys()
     'task-run doctor'
     """
     return command("task-run", "doctor")

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import replace
 
-from nonet.rules.details import HIDDEN, error_type
 from nonet.rules.diagnosis import Finding
 
 # A due task waits at most a second for its promotion.
@@ -87,15 +85,6 @@ class Server(Struct, frozen=True):
         """Share of maxmemory that is used; None: maxmemory is not set."""
         most = int(self.info.get("maxmemory", 0))
         return int(self.info.get("used_memory", 0)) / most if most else None
-
-    def without_details(self) -> Server:
-        """Return the report for readers who may not see texts of errors, only their types."""
-        return replace(
-            self,
-            failed_hooks={name: error_type(error) for name, error in self.failed_hooks.items()},
-            broken={name: error_type(error) for name, error in self.broken.items()},
-            config_problem=self.config_problem and HIDDEN,
-        )
 
 
 def examine_server(server: Server) -> tuple[list[Finding], list[Finding]]:

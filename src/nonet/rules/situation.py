@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from nonet.rules.details import error_type
 from nonet.rules.diagnosis import Finding
 from nonet.rules.pace import Pace
 from nonet.rules.pauses import Pause
@@ -123,25 +122,6 @@ class Situation:
     failed_workflows: Sequence[FailedWorkflows] = ()
     stuck_workflows: Sequence[StuckWorkflows] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
-
-    def without_details(self) -> Situation:
-        """Return the situation for readers who may not see texts of errors, only their types."""
-        deaths = [
-            death if death.state == "expired" else replace(death, error=error_type(death.error))
-            for death in self.deaths
-        ]
-        name, comma, error = self.dying_error.partition(", ")
-        dying_error = name + comma + error_type(error)
-        server = self.server.without_details()
-        workflows = [replace(item, error=error_type(item.error)) for item in self.failed_workflows]
-        return replace(
-            self,
-            server=server,
-            deaths=deaths,
-            dying_error=dying_error,
-            pipelines=[item.without_details() for item in self.pipelines],
-            failed_workflows=workflows,
-        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from nonet.base.streams import Size
 from nonet.rules.fairness import NOBODY, OTHERS
-from nonet.rules.figures import Times, figures_of, merged, started_in, sums_of
+from nonet.rules.figures import Times, figures_of, merged, started_in, starts_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,6 @@ class TenantFigures:
         failed: those of them that are dead or expired.
         retried: attempts that failed, or whose process died, and were followed by another one.
         wait: how long tasks were runnable before a worker fetched them.
-        cpu_seconds: CPU time of attempts in child processes; None: there were none.
-        memory_byte_seconds: peak memory of the child process by duration, summed over these.
     """
 
     name: str
@@ -82,8 +80,6 @@ class TenantFigures:
     failed: int
     retried: int
     wait: Times
-    cpu_seconds: float | None
-    memory_byte_seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +108,6 @@ ORDERS = {
     "running": "most running",
     "behind": "furthest behind its share",
     "failed": "most failed",
-    "cpu": "most CPU time",
-    "memory": "most memory",
 }
 """How tenants can be sorted: ``tasks`` is the order of `TenantTable.items`."""
 
@@ -129,8 +123,6 @@ def sorted_by(items: Iterable[TenantFigures], by: str) -> list[TenantFigures]:
         "running": lambda item: -item.running,
         "behind": lambda item: (item.share_used or 0) - (item.share_due or 0),
         "failed": lambda item: -item.failed,
-        "cpu": lambda item: -(item.cpu_seconds or 0),
-        "memory": lambda item: -(item.memory_byte_seconds or 0),
     }
     return sorted(items, key=lambda item: (item.name == OTHERS, keys[by](item)))
 
@@ -181,8 +173,9 @@ def shares(
     """
     names = sorted({*vectors, *loads})
     used, earned = dict.fromkeys(names, 0.0), dict.fromkeys(names, 0.0)
+    starts = {name: starts_of(vectors.get(name, {})) for name in names}
     for size in Size:
-        started = {name: sums_of(vectors.get(name, {})).get(f"started:{size}", 0) for name in names}
+        started = {name: starts[name][size] for name in names}
         waiting = {name: (load.waiting or {}).get(size, 0) for name, load in loads.items()}
         wanted = {name: started[name] + waiting.get(name, 0) for name in names}
         for name, number in due(sum(started.values()), wanted, weights).items():
@@ -208,8 +201,7 @@ def tenant_figures(
         vectors: what was counted of it, by slots.
     """
     total = merged(vectors)
-    figures, sums = figures_of(total), sums_of(total)
-    cpu, memory = sums.get("cpu_us"), sums.get("kib_seconds")
+    figures = figures_of(total)
     return TenantFigures(
         name=name,
         weight=weight,
@@ -224,6 +216,4 @@ def tenant_figures(
         failed=figures.failed,
         retried=figures.retried,
         wait=figures.wait,
-        cpu_seconds=None if cpu is None else cpu / 1e6,
-        memory_byte_seconds=None if memory is None else float(memory * 1024),
     )

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nonet.messages.message import ErrorDocument, Usage
-from nonet.rules.details import error_type
 from nonet.tasks.handles import TaskStatus
 
 
@@ -35,11 +34,6 @@ class Step:
     error: str = ""
     traceback: str = ""
     usage: Usage | None = None
-
-    def without_details(self) -> Step:
-        """Return the step for readers who may not see texts of errors, only their types."""
-        error = self.error if self.state in ("cancelled", "expired") else error_type(self.error)
-        return replace(self, error=error, traceback="")
 
 
 @dataclass(frozen=True, slots=True)

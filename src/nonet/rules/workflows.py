@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import get_args
 
 from nonet.rules import remedies
@@ -69,15 +69,6 @@ class Blocked:
     before: Predecessor | None = None
     root: Predecessor | None = None
 
-    def without(self, hidden: Iterable[str], other: str) -> Blocked:
-        """Return it with `other` instead of the ids of steps of some classes."""
-        names = set(hidden)
-
-        def shown(step: Predecessor | None) -> Predecessor | None:
-            return replace(step, id=other, name="") if step and step.name in names else step
-
-        return replace(self, before=shown(self.before), root=shown(self.root))
-
 
 def why_blocked(blocked: Blocked) -> tuple[str, str]:
     """Say what a step waits for; return that and the next command.
@@ -91,7 +82,7 @@ def why_blocked(blocked: Blocked) -> tuple[str, str]:
         text = (
             f"waiting: its workflow {workflow} is gone from Redis. A worker ends it within minutes"
         )
-        return text, remedies.of_damage()
+        return text, remedies.of_keys()
     if blocked.cancel:
         text = f"waiting: its workflow {workflow} is being cancelled {blocked.cancel}"
         return text, remedies.of_workflow("show", workflow)
@@ -105,7 +96,7 @@ def why_blocked(blocked: Blocked) -> tuple[str, str]:
         return f"waiting: {before.id} has ended, and its successors are being released", ""
     if before.state == "lost":
         text = f"waiting: it comes after {before.id}, which is gone from Redis. A worker ends it "
-        return text + "within minutes", remedies.of_damage()
+        return text + "within minutes", remedies.of_keys()
     others = blocked.missing - 1
     text = f"waiting: it comes after {before}"
     text += f" and {others} other{'s' if others > 1 else ''}" if others else ""

@@ -12,12 +12,10 @@ from nonet.config.sources import open_source
 from nonet.config.web_url import web_url
 from nonet.daemon.contact import sql_reached
 from nonet.operate.overview import overview
-from nonet.scheduler.arrivals import Arrivals
 from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
 from nonet.scheduler.demand import DemandLoop
 from nonet.scheduler.expired import ExpiredTasks
-from nonet.scheduler.fingerprints import Fingerprints
 from nonet.scheduler.pauses import PauseMemory
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
@@ -69,7 +67,6 @@ def _configuration(parts: Parts, periodic: PeriodicLoop) -> ConfigurationLoop:
         stores.limits,
         stores.ceilings,
         stores.fairness,
-        stores.routes,
         stores.publication,
         periodic.adopt,
         settings.namespace,
@@ -92,16 +89,13 @@ def _chores(parts: Parts) -> dict[str, Chore]:
         "durable tasks": Relay(stores.outbox, settings).tick,
         "expired tasks": expired.tick,
         "demand": demand.tick,
-        "fingerprints": Fingerprints(stores.dead_letters, settings.may_have_sql).tick,
         "old dead letters": Retention(stores.dead_letters, settings.dlq_retention).tick,
         "workflows": UnfinishedWorkflows(parts.client).tick,
-        "arrivals": Arrivals(parts.client, stores.controls).tick,
     }
     if url := settings.webhook_url.get_secret_value():
         chores["webhook"] = Webhook(
             # The receiver may show everybody what it gets: no texts of errors.
-            partial(overview, stores, settings, details=False),
-            stores.alerts,
+            partial(overview, stores, settings, is_viewer=True),
             settings.namespace,
             url,
             settings.webhook_secret.get_secret_value(),

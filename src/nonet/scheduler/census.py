@@ -70,21 +70,14 @@ class Census:
         figures, memory = await measures.figures(count_accepted=True), await measures.memory()
         self._memory, self._figures = memory, figures
         self._seen_at, self._refreshed = time.monotonic(), time.time()
-        # Last: a damaged key hides tenants or pipelines, and nothing else.
-        self._pipelines, self._tenants = (), None
-        try:
-            self._tenants = await self._read_tenants()
-        finally:
-            self._pipelines = await self._reports.read()
+        self._tenants, self._pipelines = await self._read_tenants(), await self._reports.read()
         return _LOOK_SECONDS
 
     async def count_letters(self) -> float:
         """Count the dead letters in SQL; return the seconds until the next call."""
         if self._has_sql():
             letters = await self._dead_letters()
-            # Workers of the previous version write dead letters without a namespace.
-            own, unnamed = await letters.count(), await letters.unnamed.count()
-            self._letters = {str(status): n + unnamed[status] for status, n in own.items()}
+            self._letters = {str(status): n for status, n in (await letters.count()).items()}
             self._letters_at = time.monotonic()
         return _SQL_SECONDS
 

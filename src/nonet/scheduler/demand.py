@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Mapping
 from functools import partial
 from types import MappingProxyType
 
+from nonet.base.actor import who
 from nonet.base.errors import NonetError
-from nonet.daemon.service import who
 from nonet.rules.demand import Demand, Need, desired
 from nonet.rules.outcomes import summarize
 from nonet.scheduler.threads import in_thread_of_its_own
@@ -37,7 +37,6 @@ class DemandLoop:
         default_slots: slots of one worker of each size, if no worker has ever registered.
         configured_slots: slots from the settings; they override the slots of the last workers.
         cooldown: seconds between two calls of a hook while workers are still missing.
-        hook_seconds: how long a hook may take.
     """
 
     def __init__(
@@ -49,14 +48,12 @@ class DemandLoop:
         cooldown: float,
         *,
         configured_slots: Mapping[str, int] = MappingProxyType({}),
-        hook_seconds: float = _HOOK_SECONDS,
     ) -> None:
         self._demands = demands
         self._events = events
         self._hooks = hooks
         self._default_slots = default_slots
         self._configured_slots = configured_slots
-        self._hook_seconds = hook_seconds
         self._needs = {size: Need(_MISSING_SECONDS, cooldown) for size in default_slots}
         self._calls: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._failed = 0
@@ -110,9 +107,9 @@ class DemandLoop:
         logger.info("called overflow hook: hook=%s demand=%s", name, words)
         await self._log(f"{name}: {words}")
         call = in_thread_of_its_own(partial(_run, hook, overflow))
-        await asyncio.wait({call}, timeout=self._hook_seconds)
+        await asyncio.wait({call}, timeout=_HOOK_SECONDS)
         if not call.done():
-            await self._report_failure(name, f"it has not returned within {self._hook_seconds:g} s")
+            await self._report_failure(name, f"it has not returned within {_HOOK_SECONDS:g} s")
             await asyncio.wait({call})
         elif (error := call.result()) is not None:
             why = summarize(error)

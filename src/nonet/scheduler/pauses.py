@@ -128,8 +128,7 @@ class PauseMemory:
             raise DeposedError
         if changed != (0, 0):
             logger.warning(
-                "Redis lost its pauses, restored them: restored=%d resumed_again=%d",
-                *changed,
+                "Redis lost its pauses, restored them: restored=%d resumed_again=%d", *changed
             )
 
     async def _keep(self, sight: Sight) -> None:

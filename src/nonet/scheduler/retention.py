@@ -23,11 +23,7 @@ class Retention:
         keep_seconds: maximum age; 0 keeps dead letters forever.
     """
 
-    def __init__(
-        self,
-        letters: Callable[[], Awaitable[DeadLetters]],
-        keep_seconds: float,
-    ) -> None:
+    def __init__(self, letters: Callable[[], Awaitable[DeadLetters]], keep_seconds: float) -> None:
         self._letters = letters
         self._keep_seconds = keep_seconds
 
@@ -48,11 +44,8 @@ class Retention:
         old = LetterFilter(died_before=datetime.now(UTC) - timedelta(seconds=self._keep_seconds))
         purged = 0
         try:
-            # Purge rows without a namespace too: otherwise they stay until an operator assigns
-            # them.
-            for store in (letters, letters.unnamed):
-                async for deleted in store.purge(old):
-                    purged += deleted
+            async for deleted in letters.purge(old):
+                purged += deleted
         finally:
             if purged:
                 logger.info("purged old dead letters: number=%d", purged)

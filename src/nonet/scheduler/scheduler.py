@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
+from nonet.base.actor import process_name, who
 from nonet.base.clock import Reading, steady
 from nonet.base.errors import NonetError
 from nonet.base.loop import name_of
@@ -24,16 +25,7 @@ from nonet.client.client import Client
 from nonet.config.settings import Settings
 from nonet.daemon.contact import Contact, Reached
 from nonet.daemon.health import Answer, Observed, Page, Report
-from nonet.daemon.service import (
-    ExitCode,
-    Stop,
-    every,
-    process_name,
-    reached,
-    retrieve,
-    who,
-    wind_up,
-)
+from nonet.daemon.service import ExitCode, Stop, every, reached, retrieve, wind_up
 from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop
 from nonet.scheduler.pauses import PauseMemory
@@ -113,7 +105,7 @@ class Scheduler(Observed):
         self._leads_since: datetime | None = None
         self._redis = Contact()
         self._failures: dict[str, FailureLog] = {}
-        self._wakes: dict[str, asyncio.Task[bool]] = {}
+        self._wakes: dict[str, asyncio.Task[None]] = {}
         self._stop = Stop()
 
     async def run(self, stop: Stop) -> ExitCode:

@@ -10,9 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
+from nonet.base.actor import who
 from nonet.base.errors import NonetError, RegistrationError
 from nonet.config.settings import Settings
-from nonet.daemon.service import who
 from nonet.rules.outcomes import summarize
 from nonet.stores.namespace.leadership import Leadership
 from nonet.tasks.hooks import Epoch, Hook, startup_hooks

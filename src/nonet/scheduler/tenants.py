@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from nonet.client.live import LiveConfig
 from nonet.operate.tenants import tenant_table
-from nonet.rules.figures import figures_of, started_in, sums_of
+from nonet.rules.figures import figures_of, started_in
 from nonet.rules.tenants import TenantFigures, TenantTable, tenant_label
 from nonet.stores.namespace.tenants import SHARE_TIME, Tenants
 from nonet.telemetry.metrics import Sample
@@ -40,14 +40,11 @@ def tenant_samples(census: TenantCensus) -> Iterator[Sample]:
     for item in census.table.items:
         yield from _gauges(item)
     for name, vector in census.totals.items():
-        tenant, figures, sums = (tenant_label(name),), figures_of(vector), sums_of(vector)
+        tenant, figures = (tenant_label(name),), figures_of(vector)
         yield "nonet_tenant_started_total", tenant, started_in(vector)
         yield "nonet_tenant_ended_total", tenant, figures.ended
         yield "nonet_tenant_failed_total", tenant, figures.failed
         yield "nonet_tenant_retried_total", tenant, figures.retried
-        yield "nonet_tenant_cpu_seconds_total", tenant, sums.get("cpu_us", 0) / 1e6
-        memory = sums.get("kib_seconds", 0) * 1024
-        yield "nonet_tenant_memory_byte_seconds_total", tenant, memory
 
 
 def _gauges(item: TenantFigures) -> Iterator[Sample]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import cached_property, partial
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread
@@ -18,7 +20,6 @@ from nonet.stores.queue.transport import ASYNCIO, Transport
 # A command uses one or two of the stores, and each takes milliseconds to import; SQL takes 400.
 if TYPE_CHECKING:
     from nonet.stores.connection.embedded import EmbeddedServer
-    from nonet.stores.namespace.alerts import Alerts
     from nonet.stores.namespace.ceilings import Ceilings
     from nonet.stores.namespace.controls import Controls
     from nonet.stores.namespace.demand import Demands
@@ -29,12 +30,10 @@ if TYPE_CHECKING:
     from nonet.stores.namespace.leadership import Leader, Leadership
     from nonet.stores.namespace.limits import Limits
     from nonet.stores.namespace.lock_board import LockBoard
-    from nonet.stores.namespace.moves import Moves
     from nonet.stores.namespace.periodic import Periodic
     from nonet.stores.namespace.pipelines import PipelineReports
     from nonet.stores.namespace.publication import Publication
     from nonet.stores.namespace.quarantine import Quarantine
-    from nonet.stores.namespace.routes import Routes
     from nonet.stores.namespace.sessions import Sessions
     from nonet.stores.namespace.tenants import Tenants
     from nonet.stores.queue.groups import Groups
@@ -140,6 +139,24 @@ def start_embedded(settings: Settings, closing: AsyncExitStack) -> EmbeddedServe
     return server
 
 
+def _lazily(path: str, *more: str, client: bool = True) -> cached_property[Any]:
+    """Import and make a store when it is first used.
+
+    Args:
+        path: its module, below `nonet.stores`, and class.
+        more: attributes of `Stores`, its arguments behind the client and the namespace.
+        client: False: its first argument is the broker, not the client.
+    """
+    module, _, name = path.partition(":")
+
+    def make(stores: Stores) -> Any:
+        made: Callable[..., Any] = getattr(import_module(f"nonet.stores.{module}"), name)
+        first = stores.broker.client if client else stores.broker
+        return made(first, stores.namespace, *(getattr(stores, one) for one in more))
+
+    return cached_property(make)
+
+
 class Stores:
     """The stores of one namespace. Each store and the SQL database open on first use.
 
@@ -149,17 +166,61 @@ class Stores:
 
     Attributes:
         broker: submits tasks and delivers them to workers.
+        namespace: prefix of all keys in Redis.
         cipher: decrypts what the stores return, and encrypts what they get.
+        lock_ttl_ms: TTL of locks that define none.
+        recheck_seconds: a waiting task is checked again after at most this long.
 
     Raises:
         ConfigurationError: there are encryption keys, but not the package `cryptography`.
     """
 
+    # Ceilings, and the number of tasks below them.
+    ceilings: cached_property[Ceilings] = _lazily("namespace.ceilings:Ceilings")
+    # Pauses.
+    controls: cached_property[Controls] = _lazily("namespace.controls:Controls")
+    # How many workers each size needs.
+    demands: cached_property[Demands] = _lazily("namespace.demand:Demands", "lock_ttl_ms")
+    # The event stream: who changed what.
+    events: cached_property[Events] = _lazily("namespace.events:Events")
+    # Fair shares of tenants.
+    fairness: cached_property[Fairness] = _lazily("namespace.fairness:Fairness")
+    # Callback groups.
+    groups: cached_property[Groups] = _lazily("queue.groups:Groups", "cipher")
+    # The tasks that ended last.
+    history: cached_property[History] = _lazily("namespace.history:History", "cipher")
+    # The lease of the leading scheduler.
+    leadership: cached_property[Leadership] = _lazily(
+        "namespace.leadership:Leadership", client=False
+    )
+    # Limits in force, and limits set by hand.
+    limits: cached_property[Limits] = _lazily("namespace.limits:Limits")
+    # Holders and waiters of locks.
+    locks: cached_property[LockBoard] = _lazily("namespace.lock_board:LockBoard", "lock_ttl_ms")
+    # The figures of the namespace.
+    measures: cached_property[Measures] = _lazily("namespace.figures:Measures", "recheck_seconds")
+    # The periodic entries.
+    periodic: cached_property[Periodic] = _lazily("namespace.periodic:Periodic", client=False)
+    # What the processes that run pipelines report.
+    pipelines: cached_property[PipelineReports] = _lazily("namespace.pipelines:PipelineReports")
+    # The published configuration.
+    publication: cached_property[Publication] = _lazily("namespace.publication:Publication")
+    # Messages that are not valid tasks.
+    quarantine: cached_property[Quarantine] = _lazily(
+        "namespace.quarantine:Quarantine", client=False
+    )
+    # Logins of the dashboard.
+    sessions: cached_property[Sessions] = _lazily("namespace.sessions:Sessions")
+    # The figures of tenants.
+    tenants: cached_property[Tenants] = _lazily("namespace.tenants:Tenants")
+
     def __init__(self, broker: Broker, settings: Settings, beside: Stores | None = None) -> None:
         self._settings = settings
         self._beside = beside
         self.cipher: Cipher = settings.cipher()
-        self._namespace = settings.namespace
+        self.lock_ttl_ms: int = broker.lock_ttl_ms
+        self.recheck_seconds = 1.5 * settings.lock_recheck_max  # the pause varies by half
+        self.namespace = settings.namespace
         self.broker = broker
         self._database: Database | None = None
 
@@ -170,158 +231,17 @@ class Stores:
 
         broker = self.broker
         return Results(
-            *(broker.client, broker.scripts, broker.url, self._namespace),
+            *(broker.client, broker.scripts, broker.url, self.namespace),
             *(self.cipher, broker.transport.wakes),
         )
-
-    @cached_property
-    def groups(self) -> Groups:
-        """Callback groups."""
-        from nonet.stores.queue.groups import Groups
-
-        return Groups(self.broker.client, self._namespace, self.cipher)
 
     @cached_property
     def workflows(self) -> Workflows:
         """Workflows."""
         from nonet.stores.queue.workflows import Workflows
 
-        return Workflows(self.broker.client, self.broker.scripts, self.broker.keeping)
-
-    @cached_property
-    def periodic(self) -> Periodic:
-        """The periodic entries."""
-        from nonet.stores.namespace.periodic import Periodic
-
-        return Periodic(self.broker, self._namespace)
-
-    @cached_property
-    def limits(self) -> Limits:
-        """Limits in force, and limits set by hand."""
-        from nonet.stores.namespace.limits import Limits
-
-        return Limits(self.broker.client, self._namespace)
-
-    @cached_property
-    def controls(self) -> Controls:
-        """Pauses."""
-        from nonet.stores.namespace.controls import Controls
-
-        return Controls(self.broker.client, self._namespace)
-
-    @cached_property
-    def ceilings(self) -> Ceilings:
-        """Ceilings, and the number of tasks below them."""
-        from nonet.stores.namespace.ceilings import Ceilings
-
-        return Ceilings(self.broker.client, self._namespace)
-
-    @cached_property
-    def routes(self) -> Routes:
-        """Which tenants belong to other namespaces."""
-        from nonet.stores.namespace.routes import Routes
-
-        return Routes(self.broker.client, self._namespace)
-
-    @cached_property
-    def moves(self) -> Moves:
-        """Tenants that leave for another namespace, or come from one."""
-        from nonet.stores.namespace.moves import Moves
-
-        return Moves(self.broker.client, self._namespace, self.broker.lock_ttl_ms)
-
-    @cached_property
-    def fairness(self) -> Fairness:
-        """Fair shares of tenants."""
-        from nonet.stores.namespace.fairness import Fairness
-
-        return Fairness(self.broker.client, self._namespace)
-
-    @cached_property
-    def tenants(self) -> Tenants:
-        """The figures of tenants."""
-        from nonet.stores.namespace.tenants import Tenants
-
-        return Tenants(self.broker.client, self._namespace)
-
-    @cached_property
-    def demands(self) -> Demands:
-        """How many workers each size needs."""
-        from nonet.stores.namespace.demand import Demands
-
-        return Demands(self.broker.client, self._namespace, self.broker.lock_ttl_ms)
-
-    @cached_property
-    def events(self) -> Events:
-        """The event stream: who changed what."""
-        from nonet.stores.namespace.events import Events
-
-        return Events(self.broker.client, self._namespace)
-
-    @cached_property
-    def alerts(self) -> Alerts:
-        """What was reported to the webhook."""
-        from nonet.stores.namespace.alerts import Alerts
-
-        return Alerts(self.broker.client, self._namespace)
-
-    @cached_property
-    def locks(self) -> LockBoard:
-        """Holders and waiters of locks."""
-        from nonet.stores.namespace.lock_board import LockBoard
-
-        return LockBoard(self.broker.client, self._namespace, self.broker.lock_ttl_ms)
-
-    @cached_property
-    def measures(self) -> Measures:
-        """The figures of the namespace."""
-        from nonet.stores.namespace.figures import Measures
-
-        # A waiting task is checked again after at most this long: the pause varies by half.
-        ahead = 1.5 * self._settings.lock_recheck_max
-        return Measures(self.broker.client, self._namespace, ahead)
-
-    @cached_property
-    def pipelines(self) -> PipelineReports:
-        """What the processes that run pipelines report."""
-        from nonet.stores.namespace.pipelines import PipelineReports
-
-        return PipelineReports(self.broker.client, self._namespace)
-
-    @cached_property
-    def history(self) -> History:
-        """The tasks that ended last."""
-        from nonet.stores.namespace.history import History
-
-        return History(self.broker.client, self._namespace, self.cipher)
-
-    @cached_property
-    def quarantine(self) -> Quarantine:
-        """Messages that are not valid tasks."""
-        from nonet.stores.namespace.quarantine import Quarantine
-
-        return Quarantine(self.broker, self._namespace)
-
-    @cached_property
-    def sessions(self) -> Sessions:
-        """Logins of the dashboard."""
-        from nonet.stores.namespace.sessions import Sessions
-
-        return Sessions(self.broker.client, self._namespace)
-
-    @cached_property
-    def leadership(self) -> Leadership:
-        """The lease of the leading scheduler."""
-        from nonet.stores.namespace.leadership import Leadership
-
-        return Leadership(self.broker, self._namespace)
-
-    @cached_property
-    def publication(self) -> Publication:
-        """The published configuration."""
-        from nonet.stores.namespace.publication import Publication
-
-        return Publication(self.broker.client, self._namespace)
+        broker = self.broker
+        return Workflows(broker.client, broker.scripts, broker.keeping, self.cipher)
 
     @cached_property
     def rows(self) -> RowCloser:
@@ -351,29 +271,28 @@ class Stores:
         database = await self._open_database()
         from nonet.stores.sql.dead_letters import DeadLetters
 
-        return DeadLetters(database, self._settings.namespace, self.cipher)
+        return DeadLetters(database, self.namespace, self.cipher)
 
     async def outbox(self) -> Outbox:
         """Durable tasks that have not ended."""
         database = await self._open_database()
         from nonet.stores.sql.outbox import Outbox
 
-        settings = self._settings
-        return Outbox(database, self.broker, settings.namespace, settings.resealed)
+        return Outbox(database, self.broker, self.namespace)
 
     async def mirror(self) -> Mirror:
         """Copies in SQL of data that Redis may lose."""
         database = await self._open_database()
         from nonet.stores.sql.mirror import Mirror
 
-        return Mirror(database, self._settings.namespace)
+        return Mirror(database, self.namespace)
 
     async def audit(self) -> Audit:
         """Who changed what in the dashboard and the API."""
         database = await self._open_database()
         from nonet.stores.sql.audit import Audit
 
-        return Audit(database, self._settings.namespace)
+        return Audit(database, self.namespace)
 
     async def prepare_sqlite(self, registry: Registry) -> None:
         """Create the table of durable tasks before a transaction of the user can lock the file."""
@@ -406,10 +325,7 @@ class Stores:
         url = self._settings.sql_url()
         try:
             state = await check(url)
-            if state in (
-                Schema.CURRENT,
-                Schema.AHEAD,
-            ):
+            if state in (Schema.CURRENT, Schema.AHEAD):
                 await (await self.dead_letters()).list(limit=1)
         except NonetError as error:
             return str(error)

@@ -64,10 +64,7 @@ def carry_context(
 
 
 def carry_context(
-    variable: ContextVar[Any],
-    name: str | None = None,
-    *,
-    decode: Callable[[str], Any] = str,
+    variable: ContextVar[Any], name: str | None = None, *, decode: Callable[[str], Any] = str
 ) -> None:
     """Let the value of a context variable travel with each task that is submitted.
 

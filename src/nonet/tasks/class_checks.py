@@ -156,11 +156,7 @@ _RULES: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
         _or_none(lambda value: isinstance(value, Unique)),
         "a nonet.Unique, as Unique.until_done(), or None",
     ),
-    (
-        "start_by",
-        _or_none(_is_span),
-        "seconds or a timedelta above 0, at most ten years, or None",
-    ),
+    ("start_by", _or_none(_is_span), "seconds or a timedelta above 0, at most ten years, or None"),
     ("isolation", _or_none(_member(Isolation)), f"{_one_of(Isolation)}, or None"),
     ("encrypted", lambda value: isinstance(value, bool), "True or False"),
 )

@@ -42,16 +42,13 @@ class Prepared(Protocol):
     @property
     def id(self) -> str:
         """The id of the task."""
-        ...
 
     @property
     def envelope(self) -> bytes:
         """The encoded message."""
-        ...
 
     def as_step(self, term: str) -> Any:
         """Return a copy with the terms of a step of a workflow."""
-        ...
 
 
 class Preparer(Protocol):
@@ -61,7 +58,6 @@ class Preparer(Protocol):
         self, task: BaseTask | Given[Any], options: Options, *, is_step: bool = False
     ) -> Prepared:
         """Return the submission of a task, or of a step of a workflow."""
-        ...
 
 
 # The tasks of `after_commit` are submitted in the same script call as the settle.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, Self
@@ -54,8 +54,7 @@ class TaskStatus:
         id: id of the task.
         name: full class name, ``<category>:<Class>``; empty if unknown.
         state: ``queued``, ``delayed``, ``waiting``, ``running`` or ``dying``; after the end
-            ``done``, ``dead``, ``cancelled`` or ``expired``. ``damaged``: its record in Redis was
-            changed from outside and is unreadable; a worker moves it to the quarantine.
+            ``done``, ``dead``, ``cancelled`` or ``expired``.
         stream: ``<priority>:<size>`` of the stream that it is read from; empty after the end.
         attempt: number of attempts, including the running one; after the end, the number of the
             attempt that ended it (0: it never ran).
@@ -213,19 +212,15 @@ class TaskClient(Protocol):
 
     async def status(self, id: str) -> TaskStatus:
         """Return the status of a task."""
-        ...
 
     async def result(self, id: str, *, timeout: float | None = None) -> Any:
         """Return the result of a task."""
-        ...
 
     async def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks and return the state of each."""
-        ...
 
     def progress(self, id: str) -> AsyncIterator[Progress]:
         """Yield the progress of a task until it ends."""
-        ...
 
 
 class BoundId(str):
@@ -278,6 +273,10 @@ class TaskId(BoundId):
 
     created: bool = True
 
+    @classmethod
+    def _unbound(cls) -> Unbound:
+        return Unbound()
+
     def __new__(cls, id: str, client: Any, created: bool = True) -> Self:
         self = super().__new__(cls, id, client)
         if not created:
@@ -311,10 +310,6 @@ class Handle(TaskId, Generic[R_co]):
     """
 
     _client: TaskClient
-
-    @classmethod
-    def _unbound(cls) -> TaskClient:
-        return _Unbound()
 
     async def status(self) -> TaskStatus:
         """Return the status of the task.
@@ -375,28 +370,21 @@ class Handle(TaskId, Generic[R_co]):
         return value
 
 
-class _Unbound:
+class Unbound:
     """The client of a handle that was read from JSON: every call raises NotBoundError."""
 
-    async def status(self, id: str) -> NoReturn:
-        raise unbound_error(id)
+    def __getattr__(self, name: str) -> Callable[..., NoReturn]:
+        def refuse(ids: str | Sequence[str], **_: Any) -> NoReturn:
+            raise unbound_error(ids if isinstance(ids, str) else ids[0])
 
-    async def result(self, id: str, *, timeout: float | None = None) -> NoReturn:
-        await self.status(id)
-
-    async def cancel(self, ids: Sequence[str], *, reason: str = "") -> NoReturn:
-        await self.status(ids[0])
-
-    async def progress(self, id: str) -> AsyncIterator[Progress]:
-        await self.status(id)
-        yield  # never reached: it makes this an iterator
+        return refuse
 
 
 def unbound_error(id: str) -> NotBoundError:
     """The error of a handle that has no client."""
     return NotBoundError(
-        f"the handle of task {id} was read from text and has no application: use "
-        f"app.status({id!r}), app.result({id!r}) or app.cancel([{id!r}])"
+        f"the handle of task {id} has no application, as it was read from text or comes from "
+        f"run_inline: use app.status({id!r}), app.result({id!r}) or app.cancel([{id!r}])"
     )
 
 

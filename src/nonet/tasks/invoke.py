@@ -85,9 +85,7 @@ def _is_coroutine(function: Callable[..., Any]) -> bool:
 
 
 def _outcome(
-    function: Callable[..., Any],
-    arguments: Mapping[str, object],
-    before: Callable[[], None] | None,
+    function: Callable[..., Any], arguments: Mapping[str, object], before: Callable[[], None] | None
 ) -> tuple[Any, BaseException | None]:
     """Return the result or the exception: a future cannot carry StopIteration or GeneratorExit."""
     try:

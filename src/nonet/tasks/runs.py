@@ -102,31 +102,24 @@ class WorkflowClient(Protocol):
 
     async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
         """Submit all steps of a workflow."""
-        ...
 
     async def workflow_status(self, id: str) -> WorkflowStatus:
         """Return the state of a workflow."""
-        ...
 
     async def workflow_steps(self, id: str) -> list[StepStatus]:
         """Return the steps of a workflow."""
-        ...
 
     async def workflow_ended(self, id: str, timeout: float | None) -> WorkflowStatus:
         """Wait for the end of a workflow."""
-        ...
 
     async def step_result(self, id: str, place: str, timeout: float | None) -> Any:
         """Wait for the result of a step."""
-        ...
 
     async def cancel_workflow(self, id: str, reason: str = "") -> str:
         """Cancel a workflow; return its state."""
-        ...
 
     async def resume_workflow(self, id: str) -> int:
         """Run the failed steps of a workflow again; return their number."""
-        ...
 
 
 class WorkflowId(BoundId):

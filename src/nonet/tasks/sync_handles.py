@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Generic, NoReturn, Protocol
+from typing import Any, Generic, Protocol
 
-from nonet.tasks.handles import Progress, R_co, TaskId, TaskStatus, unbound_error
+from nonet.tasks.handles import Progress, R_co, TaskId, TaskStatus
 
 
 class SyncTaskClient(Protocol):
@@ -13,19 +13,15 @@ class SyncTaskClient(Protocol):
 
     def status(self, id: str) -> TaskStatus:
         """Return the status of a task."""
-        ...
 
     def result(self, id: str, *, timeout: float | None = None) -> Any:
         """Return the result of a task."""
-        ...
 
     def cancel(self, ids: Sequence[str], *, reason: str = "") -> dict[str, str]:
         """Cancel tasks and return the state of each."""
-        ...
 
     def progress(self, id: str) -> Iterator[Progress]:
         """Yield the progress of a task until it ends."""
-        ...
 
 
 class Handle(TaskId, Generic[R_co]):
@@ -44,10 +40,6 @@ class Handle(TaskId, Generic[R_co]):
     """
 
     _client: SyncTaskClient
-
-    @classmethod
-    def _unbound(cls) -> SyncTaskClient:
-        return _Unbound()
 
     def status(self) -> TaskStatus:
         """Return the status of the task; raises as `nonet.Handle.status`."""
@@ -86,19 +78,3 @@ class Handle(TaskId, Generic[R_co]):
                 print(progress)
         """
         return self._client.progress(self)
-
-
-class _Unbound:
-    """The client of a handle that was read from JSON: every call raises NotBoundError."""
-
-    def status(self, id: str) -> NoReturn:
-        raise unbound_error(id)
-
-    def result(self, id: str, *, timeout: float | None = None) -> NoReturn:
-        raise unbound_error(id)
-
-    def cancel(self, ids: Sequence[str], *, reason: str = "") -> NoReturn:
-        raise unbound_error(ids[0])
-
-    def progress(self, id: str) -> NoReturn:
-        raise unbound_error(id)

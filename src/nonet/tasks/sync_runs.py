@@ -14,27 +14,21 @@ class SyncWorkflowClient(Protocol):
 
     def workflow_status(self, id: str) -> WorkflowStatus:
         """Return the state of a workflow."""
-        ...
 
     def workflow_steps(self, id: str) -> list[StepStatus]:
         """Return the steps of a workflow."""
-        ...
 
     def workflow_ended(self, id: str, timeout: float | None) -> WorkflowStatus:
         """Wait for the end of a workflow."""
-        ...
 
     def step_result(self, id: str, place: str, timeout: float | None) -> Any:
         """Wait for the result of a step."""
-        ...
 
     def cancel_workflow(self, id: str, reason: str) -> str:
         """Cancel a workflow; return its state."""
-        ...
 
     def resume_workflow(self, id: str) -> int:
         """Run the failed steps of a workflow again; return their number."""
-        ...
 
 
 class WorkflowRun(WorkflowId):

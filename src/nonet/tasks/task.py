@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum, StrEnum
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Generic,
-    Protocol,
-    TypedDict,
-    Unpack,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, Unpack, overload
 
 from msgspec import Struct
 
@@ -158,7 +148,6 @@ class AsyncTask(Protocol[R_co]):
 
     def execute(self, *args: Any, **kwargs: Any) -> Awaitable[R_co]:
         """Takes the injected dependencies."""
-        ...
 
 
 class PlainTask(Protocol[R_co]):
@@ -166,7 +155,6 @@ class PlainTask(Protocol[R_co]):
 
     def execute(self, *args: Any, **kwargs: Any) -> R_co:
         """Takes the injected dependencies."""
-        ...
 
 
 class TaskOf(Protocol[R_co]):
@@ -178,7 +166,6 @@ class TaskOf(Protocol[R_co]):
 
     def schedule(self) -> Coroutine[Any, Any, Handle[R_co]]:
         """See `BaseTask.schedule`."""
-        ...
 
 
 class Submitter(Protocol):
@@ -186,11 +173,9 @@ class Submitter(Protocol):
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Submit one task and return its handle."""
-        ...
 
     async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
         """Submit all steps of a workflow."""
-        ...
 
 
 class SyncSubmitter(Protocol):
@@ -198,11 +183,9 @@ class SyncSubmitter(Protocol):
 
     def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
         """Submit one task and return its handle."""
-        ...
 
     def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> SyncWorkflowRun:
         """Submit all steps of a workflow."""
-        ...
 
 
 class _NoRetry:
@@ -630,53 +613,23 @@ def vo_of(task: object, labels: Mapping[str, Any]) -> str:
     return str(getattr(task, "vo", None) or labels.get("vo") or "")
 
 
-_submitters: list[Submitter] = []
-
-
-def bind_submitter(submitter: Submitter) -> None:
-    """Make ``.schedule()`` use `submitter` in this process, until `unbind_submitter`."""
-    _submitters.append(submitter)
-
-
-def unbind_submitter(submitter: Submitter) -> None:
-    """Undo `bind_submitter`."""
-    _submitters.remove(submitter)
-
-
-_submitter: ContextVar[Submitter | None] = ContextVar("nonet_submitter", default=None)
-
-
-def submit_with(submitter: Submitter) -> None:
-    """Make ``.schedule()`` use `submitter` in the current context: that of a task in a worker."""
-    _submitter.set(submitter)
+submitters: list[Submitter] = []
+"""What ``.schedule()`` may use in this process: the last one."""
+sync_submitters: list[SyncSubmitter] = []
+"""What ``.schedule_sync()`` may use in this process: the last one."""
 
 
 def current_submitter() -> Submitter:
-    """The submitter of the current context, or else the one that was bound last.
+    """The submitter that was bound last.
 
     Raises:
         NotBoundError: none is bound.
     """
-    if (own := _submitter.get()) is not None:
-        return own
-    if not _submitters:
+    if not submitters:
         raise NotBoundError(
             "no application is open: schedule tasks inside `async with Nonet.from_settings():`"
         )
-    return _submitters[-1]
-
-
-_sync_submitters: list[SyncSubmitter] = []
-
-
-def bind_sync_submitter(submitter: SyncSubmitter) -> None:
-    """Make ``.schedule_sync()`` use `submitter` in this process, until `unbind_sync_submitter`."""
-    _sync_submitters.append(submitter)
-
-
-def unbind_sync_submitter(submitter: SyncSubmitter) -> None:
-    """Undo `bind_sync_submitter`."""
-    _sync_submitters.remove(submitter)
+    return submitters[-1]
 
 
 def current_sync_submitter() -> SyncSubmitter:
@@ -685,9 +638,9 @@ def current_sync_submitter() -> SyncSubmitter:
     Raises:
         NotBoundError: none is bound.
     """
-    if not _sync_submitters:
+    if not sync_submitters:
         raise NotBoundError(
             "no application is open: schedule tasks inside `with nonet.sync.Nonet.from_settings():`"
             ", or call its open() when the program starts"
         )
-    return _sync_submitters[-1]
+    return sync_submitters[-1]

@@ -6,11 +6,7 @@ from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -46,13 +42,9 @@ class Exposition:
         """Return content and content type.
 
         Args:
-            accept: the ``Accept`` header, which may ask for OpenMetrics; plain text if it is
-                invalid.
+            accept: the ``Accept`` header, which may ask for OpenMetrics.
         """
-        try:
-            encode, content_type = choose_encoder(accept)
-        except TypeError:  # the library fails on an invalid version
-            encode, content_type = choose_encoder("")
+        encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
 
@@ -71,7 +63,7 @@ class _Nonet(Collector):
         for name, labels, value in self._read():
             family = families.get(name)
             if family is None:
-                family = families[name] = _family(METRICS[name], len(labels))
+                family = families[name] = _family(METRICS[name])
             if isinstance(family, HistogramMetricFamily):
                 assert isinstance(value, Histogram), name
                 total, counts = value.sum, value.counts[:]
@@ -84,10 +76,6 @@ class _Nonet(Collector):
         yield from families.values()
 
 
-def _family(metric: Metric, number: int) -> _Family:
-    """Make the family of a metric whose samples have so many labels."""
+def _family(metric: Metric) -> _Family:
     name = metric.name.removesuffix("_total")  # the library appends it
-    # A process of several namespaces adds their label, see `nonet.daemon.together`. In Kubernetes
-    # `namespace` is that of the pod.
-    labels = (*metric.labels, "nonet_namespace")[:number]
-    return _FAMILIES[metric.kind](name, metric.help, labels=labels)
+    return _FAMILIES[metric.kind](name, metric.help, labels=metric.labels)

@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 
 from nonet.base.errors import NonetError, ServerUnreachableError
-from nonet.telemetry.outage import redis_outage
+from nonet.telemetry.outage import REDIS
 
 _SUMMARY_SECONDS = 60.0
 # Further kinds of errors in one outage appear in its summaries only.
@@ -56,7 +56,7 @@ class FailureLog:
         self.failures += 1
         self.error = why.brief
         if isinstance(error, ServerUnreachableError) and error.server == "Redis":
-            redis_outage().failed(self._name, why.text)
+            REDIS.failed(self._name, why.text)
             return
         if not self._in_a_row:
             self._began = now
@@ -85,8 +85,8 @@ class FailureLog:
         """Record a success; if failures precede it, log how long they lasted."""
         self.last_success = datetime.now(UTC)
         self.error = ""
-        if (outage := redis_outage()).is_away:
-            outage.recovered(self._name)
+        if REDIS.is_away:
+            REDIS.recovered(self._name)
         if not self._in_a_row:
             return
         seconds = time.monotonic() - self._began

@@ -1,8 +1,8 @@
 """Log lines of a daemon: text or JSON, labelled with their task, without secrets.
 
 Code logs with `logging` or structlog. The task is looked up when a line is written, so a task that
-logs nothing costs nothing. structlog brings rich, which takes 6 MB of each process: it is set up
-where the code of tasks has imported it, and Nonet itself does without.
+logs nothing costs nothing. Nonet does not require structlog: it is set up where the code of tasks
+has imported it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any, Literal
 from nonet.tasks.carried import carried_texts
 from nonet.tasks.execution import current_secrets, current_subject
 from nonet.telemetry.masking import fields_without_secrets, text_of
-from nonet.telemetry.speaker import speaks_for
 from nonet.telemetry.tracing import current_ids
 
 logger = logging.getLogger(__name__)
@@ -107,20 +106,13 @@ def adopt_structlog() -> None:
 
 
 def describe_process(**fields: str) -> None:
-    """Add fields to every JSON line of this process: ``namespace``, ``size``, ``worker``.
-
-    A process that serves several namespaces names all; `nonet.telemetry.speaker` names one of them.
-    """
+    """Add fields to every JSON line of this process: ``namespace``, ``size``, ``worker``."""
     _about_process.update(fields)
 
 
 def process_description() -> Mapping[str, str]:
-    """The fields of a JSON line in the current context, to pass on to child processes."""
-    return {**_about_process, **_speaker()}
-
-
-def _speaker() -> dict[str, str]:
-    return {"namespace": namespace} if (namespace := speaks_for()) else {}
+    """The fields of `describe_process`, to pass on to child processes."""
+    return dict(_about_process)
 
 
 class _Lines(logging.Handler):
@@ -277,7 +269,7 @@ def _as_json(record: logging.LogRecord, fields: _Fields) -> str:
         "level": record.levelname.lower(),
         "logger": record.name,
         "event": text_of(fields.pop("event", "")),
-        **process_description(),
+        **_about_process,
         **fields,
     }
     return json.dumps(line, ensure_ascii=False)
@@ -289,7 +281,6 @@ def _as_text(record: logging.LogRecord, fields: _Fields) -> str:
     if str(fields.get("task_id")) in event:  # the line names its task already
         for name in ("task_id", "task", "attempt"):
             fields.pop(name, None)
-    fields.update(_speaker())
     named = "".join(f" {name}={text_of(value)}" for name, value in fields.items())
     head = f"{_utc(record.created)} {record.levelname} {record.name}: {event}{named}"
     text = "\n".join([head, *map(text_of, below)])

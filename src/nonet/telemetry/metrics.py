@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
@@ -21,191 +20,129 @@ UNKNOWN = "unknown"
 ROUND_TRIPS = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5)
 
 
-Kind = Literal["counter", "gauge", "histogram"]
-
-
 class Metric(Struct, frozen=True):
     """Name and meaning of a metric.
 
     Attributes:
+        kind: ``counter``, ``gauge`` or ``histogram``.
         help: one line, shown in ``/metrics``.
     """
 
     name: str
-    kind: Kind
+    kind: str
     labels: tuple[str, ...]
     help: str
 
 
-def _counter(name: str, labels: str, help: str) -> Metric:
-    return Metric(name, "counter", tuple(labels.split()), help)
+# Kind, name, labels (-: none) and help.
+_TABLE = """
+# Of every daemon.
+gauge nonet_build_info version Version of Nonet
+gauge nonet_ready - Whether /readyz answers 200
+gauge nonet_draining - Whether the daemon is draining
+# Of workers and schedulers.
+gauge nonet_event_loop_lag_seconds - Longest delay of the loop in the last 30 s
+histogram nonet_redis_round_trip_seconds - Duration of one script call to Redis
+gauge nonet_config_version version Version of the applied configuration
+gauge nonet_config_refused - Whether the newest configuration cannot be applied
+counter nonet_middleware_errors_total middleware Exceptions of middleware
+# Of workers.
+counter nonet_tasks_started_total task,size Attempts started
+counter nonet_tasks_finished_total task,size,outcome Attempts ended
+histogram nonet_task_wait_seconds priority,size Time until a runnable task was fetched
+histogram nonet_lock_wait_seconds task Time parked for locks, limiters or a pause
+histogram nonet_task_run_seconds task Duration of attempts
+counter nonet_task_crashes_total task Child processes that died during an attempt
+counter nonet_leases_lost_total - Attempts voided because a lease was lost
+counter nonet_settles_stale_total - Settles refused because the delivery was lost
+gauge nonet_worker_slots size Tasks that the worker can run at a time
+gauge nonet_worker_slots_busy size Tasks that the worker runs now
+gauge nonet_worker_code_left - Ended attempts whose code ignores its cancellation and still runs
+gauge nonet_worker_accepting - Whether the worker takes tasks
+counter nonet_worker_vetoes_total reason Times that it stopped taking tasks
+gauge nonet_worker_children - Child processes of the worker
+gauge nonet_worker_memory_bytes - Resident memory of the worker and its children at its last beat
+counter nonet_event_loop_blocked_total task Times that a task blocked the loop
+# Of pipelines.
+counter nonet_pipeline_processed_total pipeline,outcome Rows that left a worker
+counter nonet_pipeline_fetches_total pipeline Statements that fetched due rows
+counter nonet_pipeline_leases_lost_total pipeline Leases of rows that were lost
+counter nonet_pipeline_heartbeat_failures_total - Failed renewals of row leases
+histogram nonet_pipeline_wait_seconds pipeline Time from the due time of a row to its start
+histogram nonet_pipeline_run_seconds pipeline Duration of a row in a worker
+gauge nonet_pipeline_workers pipeline Rows that this process processes at a time
+gauge nonet_pipeline_rows_running pipeline Rows in process in this process
+gauge nonet_pipeline_rows_queued pipeline Leased rows that wait for a worker
+gauge nonet_pipeline_paused pipeline Whether no row is fetched
+gauge nonet_pipeline_database_up pipeline Whether the last fetch succeeded
+gauge nonet_pipeline_letters_waiting pipeline Whether dead letters of rows cannot be written
+# Of schedulers.
+gauge nonet_scheduler_is_leader - Whether this scheduler leads
+counter nonet_scheduler_loop_failures_total loop Failed passes of its loops
+gauge nonet_periodic_entries - Enabled periodic entries
+gauge nonet_periodic_broken_entries - Periodic entries that cannot be fired
+gauge nonet_namespace_refreshed_timestamp_seconds - When this scheduler last read the namespace
+# Of the namespace, from each scheduler.
+counter nonet_tasks_submitted_total priority,size Tasks accepted since Redis was last empty
+gauge nonet_active_tasks task,priority,size Tasks that have not ended
+gauge nonet_stream_depth priority,size Tasks in a stream, queued or running
+gauge nonet_stream_in_flight priority,size Tasks that a worker has fetched
+gauge nonet_stream_oldest_age_seconds priority,size Age of the oldest task that no worker has
+gauge nonet_tenant_active_tasks tenant Tasks that have not ended
+gauge nonet_tenant_waiting_tasks tenant Tasks that wait for the turn of a tenant
+gauge nonet_tenant_oldest_age_seconds tenant Age of the oldest of these
+gauge nonet_tenant_running_tasks tenant Attempts that workers run
+gauge nonet_tenant_share_used tenant Part of all starts of the last 5 minutes
+gauge nonet_tenant_share_due tenant Part of these that the weight gives
+gauge nonet_tenant_wait_seconds tenant,quantile Time until a runnable task was fetched, in 5 minutes
+counter nonet_tenant_started_total tenant Attempts started
+counter nonet_tenant_ended_total tenant Tasks that workers ended
+counter nonet_tenant_failed_total tenant Tasks that ended dead or expired
+counter nonet_tenant_retried_total tenant Failed attempts with another one
+gauge nonet_delayed_tasks - Tasks that wait for their time
+gauge nonet_delayed_overdue_tasks - Tasks whose promotion is over 1 s late
+gauge nonet_waiting_tasks - Tasks that wait for locks, a resume or other steps
+gauge nonet_blocked_steps - Steps that wait for others of their workflow
+gauge nonet_workflows state Workflows that have not ended, or are kept as failed
+counter nonet_workflows_ended_total state Workflows ended
+gauge nonet_dying_tasks - Dead letters that wait for SQL
+gauge nonet_dead_letters status Dead letters in SQL
+gauge nonet_quarantine_entries - Messages in the quarantine
+counter nonet_quarantined_total - Messages quarantined
+counter nonet_anomalies_total kind Events that should not happen
+gauge nonet_paused - Pauses in force
+gauge nonet_workers size Registered workers
+gauge nonet_pipeline_processes pipeline Processes that run a pipeline
+gauge nonet_pipeline_rows_due pipeline Due rows, at most 10001 are counted
+gauge nonet_pipeline_rows_leased pipeline Due rows that a process has leased
+gauge nonet_pipeline_rows_stale pipeline Due rows that dead processes left
+gauge nonet_pipeline_oldest_due_seconds pipeline Longest wait of a due row that is not leased
+gauge nonet_desired_workers size Workers that all runnable tasks would keep busy
+gauge nonet_scheduler_has_leader - Whether a scheduler leads
+gauge nonet_scheduler_leader_info leader Name of the leader
+gauge nonet_scheduler_term - Last term
+gauge nonet_config_valid - Whether the configuration source is applied as it is
+gauge nonet_config_published_info version Version of the published configuration
+gauge nonet_config_published_timestamp_seconds - When it was published
+gauge nonet_epoch_timestamp_seconds - When the current epoch of Redis began
+gauge nonet_redis_memory_used_bytes - Memory that Redis uses
+gauge nonet_redis_memory_max_bytes - Memory limit of Redis
+# Of the dashboard.
+counter nonet_web_requests_total route,method,status Requests answered
+histogram nonet_web_request_seconds route Duration of requests
+# Of fleets.
+gauge nonet_fleet_workers size,state Workers of this fleet
+"""
 
 
-def _gauge(name: str, labels: str, help: str) -> Metric:
-    return Metric(name, "gauge", tuple(labels.split()), help)
+def _metrics() -> Iterator[Metric]:
+    for line in _TABLE.strip().splitlines():
+        if not line.startswith("#"):
+            kind, name, labels, text = line.split(maxsplit=3)
+            yield Metric(name, kind, () if labels == "-" else tuple(labels.split(",")), text)
 
 
-def _histogram(name: str, labels: str, help: str) -> Metric:
-    return Metric(name, "histogram", tuple(labels.split()), help)
-
-
-METRICS: Mapping[str, Metric] = {
-    metric.name: metric
-    for metric in (
-        # Of every daemon.
-        _gauge("nonet_build_info", "version", "Version of Nonet"),
-        _gauge("nonet_ready", "", "Whether /readyz answers 200"),
-        _gauge("nonet_draining", "", "Whether the daemon is draining"),
-        # Of workers and schedulers.
-        _gauge("nonet_event_loop_lag_seconds", "", "Longest delay of the loop in the last 30 s"),
-        _histogram("nonet_redis_round_trip_seconds", "", "Duration of one script call to Redis"),
-        _gauge("nonet_config_version", "version", "Version of the applied configuration"),
-        _gauge("nonet_config_refused", "", "Whether the newest configuration cannot be applied"),
-        _counter("nonet_middleware_errors_total", "middleware", "Exceptions of middleware"),
-        # Of workers.
-        _counter("nonet_tasks_started_total", "task size", "Attempts started"),
-        _counter("nonet_tasks_finished_total", "task size outcome", "Attempts ended"),
-        _histogram(
-            "nonet_task_wait_seconds",
-            "priority size",
-            "Time until a runnable task was fetched",
-        ),
-        _histogram(
-            "nonet_lock_wait_seconds",
-            "task",
-            "Time parked for locks, limiters or a pause",
-        ),
-        _histogram("nonet_task_run_seconds", "task", "Duration of attempts"),
-        _counter("nonet_task_crashes_total", "task", "Child processes that died during an attempt"),
-        _counter("nonet_leases_lost_total", "", "Attempts voided because a lease was lost"),
-        _counter("nonet_settles_stale_total", "", "Settles refused because the delivery was lost"),
-        _gauge("nonet_worker_slots", "size", "Tasks that the worker can run at a time"),
-        _gauge("nonet_worker_slots_busy", "size", "Tasks that the worker runs now"),
-        _gauge(
-            "nonet_worker_code_left",
-            "",
-            "Ended attempts whose code ignores its cancellation and still runs",
-        ),
-        _gauge("nonet_worker_accepting", "", "Whether the worker takes tasks"),
-        _counter("nonet_worker_vetoes_total", "reason", "Times that it stopped taking tasks"),
-        _gauge("nonet_worker_children", "", "Child processes of the worker"),
-        _gauge(
-            "nonet_worker_memory_bytes",
-            "",
-            "Resident memory of the worker and its children at its last beat",
-        ),
-        _counter("nonet_event_loop_blocked_total", "task", "Times that a task blocked the loop"),
-        # Of pipelines.
-        _counter("nonet_pipeline_processed_total", "pipeline outcome", "Rows that left a worker"),
-        _counter("nonet_pipeline_fetches_total", "pipeline", "Statements that fetched due rows"),
-        _counter("nonet_pipeline_leases_lost_total", "pipeline", "Leases of rows that were lost"),
-        _counter("nonet_pipeline_heartbeat_failures_total", "", "Failed renewals of row leases"),
-        _histogram(
-            "nonet_pipeline_wait_seconds",
-            "pipeline",
-            "Time from the due time of a row to its start",
-        ),
-        _histogram("nonet_pipeline_run_seconds", "pipeline", "Duration of a row in a worker"),
-        _gauge("nonet_pipeline_workers", "pipeline", "Rows that this process processes at a time"),
-        _gauge("nonet_pipeline_rows_running", "pipeline", "Rows in process in this process"),
-        _gauge("nonet_pipeline_rows_queued", "pipeline", "Leased rows that wait for a worker"),
-        _gauge("nonet_pipeline_paused", "pipeline", "Whether no row is fetched"),
-        _gauge("nonet_pipeline_database_up", "pipeline", "Whether the last fetch succeeded"),
-        _gauge(
-            "nonet_pipeline_letters_waiting",
-            "pipeline",
-            "Whether dead letters of rows cannot be written",
-        ),
-        # Of schedulers.
-        _gauge("nonet_scheduler_is_leader", "", "Whether this scheduler leads"),
-        _counter(
-            "nonet_scheduler_loop_failures_total",
-            "loop",
-            "Failed passes of its loops",
-        ),
-        _gauge("nonet_periodic_entries", "", "Enabled periodic entries"),
-        _gauge("nonet_periodic_broken_entries", "", "Periodic entries that cannot be fired"),
-        _gauge(
-            "nonet_namespace_refreshed_timestamp_seconds",
-            "",
-            "When this scheduler last read the namespace",
-        ),
-        # Of the namespace, from each scheduler.
-        _counter(
-            "nonet_tasks_submitted_total",
-            "priority size",
-            "Tasks accepted since Redis was last empty",
-        ),
-        _gauge("nonet_active_tasks", "task priority size", "Tasks that have not ended"),
-        _gauge("nonet_stream_depth", "priority size", "Tasks in a stream, queued or running"),
-        _gauge("nonet_stream_in_flight", "priority size", "Tasks that a worker has fetched"),
-        _gauge(
-            "nonet_stream_oldest_age_seconds",
-            "priority size",
-            "Age of the oldest task in a stream that no worker has fetched",
-        ),
-        _gauge("nonet_tenant_active_tasks", "tenant", "Tasks that have not ended"),
-        _gauge("nonet_tenant_waiting_tasks", "tenant", "Tasks that wait for the turn of a tenant"),
-        _gauge("nonet_tenant_oldest_age_seconds", "tenant", "Age of the oldest of these"),
-        _gauge("nonet_tenant_running_tasks", "tenant", "Attempts that workers run"),
-        _gauge("nonet_tenant_share_used", "tenant", "Part of all starts of the last 5 minutes"),
-        _gauge("nonet_tenant_share_due", "tenant", "Part of these that the weight gives"),
-        _gauge(
-            "nonet_tenant_wait_seconds",
-            "tenant quantile",
-            "Time until a runnable task was fetched, in the last 5 minutes",
-        ),
-        _counter("nonet_tenant_started_total", "tenant", "Attempts started"),
-        _counter("nonet_tenant_ended_total", "tenant", "Tasks that workers ended"),
-        _counter("nonet_tenant_failed_total", "tenant", "Tasks that ended dead or expired"),
-        _counter("nonet_tenant_retried_total", "tenant", "Failed attempts with another one"),
-        _counter("nonet_tenant_cpu_seconds_total", "tenant", "CPU time in child processes"),
-        _counter(
-            "nonet_tenant_memory_byte_seconds_total",
-            "tenant",
-            "Peak memory of child processes x duration of attempts",
-        ),
-        _gauge("nonet_delayed_tasks", "", "Tasks that wait for their time"),
-        _gauge("nonet_delayed_overdue_tasks", "", "Tasks whose promotion is over 1 s late"),
-        _gauge("nonet_waiting_tasks", "", "Tasks that wait for locks, a resume or other steps"),
-        _gauge("nonet_blocked_steps", "", "Steps that wait for others of their workflow"),
-        _gauge("nonet_workflows", "state", "Workflows that have not ended, or are kept as failed"),
-        _counter("nonet_workflows_ended_total", "state", "Workflows ended"),
-        _gauge("nonet_dying_tasks", "", "Dead letters that wait for SQL"),
-        _gauge("nonet_dead_letters", "status", "Dead letters in SQL"),
-        _gauge("nonet_quarantine_entries", "", "Messages in the quarantine"),
-        _counter("nonet_quarantined_total", "", "Messages quarantined"),
-        _counter("nonet_anomalies_total", "kind", "Events that should not happen"),
-        _gauge("nonet_paused", "", "Pauses in force"),
-        _gauge("nonet_workers", "size", "Registered workers"),
-        _gauge("nonet_pipeline_processes", "pipeline", "Processes that run a pipeline"),
-        _gauge("nonet_pipeline_rows_due", "pipeline", "Due rows, at most 10001 are counted"),
-        _gauge("nonet_pipeline_rows_leased", "pipeline", "Due rows that a process has leased"),
-        _gauge("nonet_pipeline_rows_stale", "pipeline", "Due rows that dead processes left"),
-        _gauge(
-            "nonet_pipeline_oldest_due_seconds",
-            "pipeline",
-            "Longest wait of a due row that no process has leased",
-        ),
-        _gauge("nonet_desired_workers", "size", "Workers that all runnable tasks would keep busy"),
-        _gauge("nonet_scheduler_has_leader", "", "Whether a scheduler leads"),
-        _gauge("nonet_scheduler_leader_info", "leader", "Name of the leader"),
-        _gauge("nonet_scheduler_term", "", "Last term"),
-        _gauge("nonet_config_valid", "", "Whether the configuration source is applied as it is"),
-        _gauge("nonet_config_published_info", "version", "Version of the published configuration"),
-        _gauge("nonet_config_published_timestamp_seconds", "", "When it was published"),
-        _gauge("nonet_epoch_timestamp_seconds", "", "When the current epoch of Redis began"),
-        _gauge("nonet_redis_memory_used_bytes", "", "Memory that Redis uses"),
-        _gauge("nonet_redis_memory_max_bytes", "", "Memory limit of Redis"),
-        # Of the dashboard.
-        _counter("nonet_web_requests_total", "route method status", "Requests answered"),
-        _histogram("nonet_web_request_seconds", "route", "Duration of requests"),
-        _gauge("nonet_web_live_streams", "", "Open streams of live changes"),
-        _counter("nonet_web_page_commands_total", "", "Commands sent to Redis for pages"),
-        # Of fleets.
-        _gauge("nonet_fleet_workers", "size state", "Workers of this fleet"),
-    )
-}
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _metrics()}
 
 
 class Histogram:

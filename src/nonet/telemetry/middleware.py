@@ -90,13 +90,8 @@ def within_middleware(sending: AbstractContextManager[_T]) -> Iterator[_T]:
     opened: _Opened = []
     token = _opened.set(opened)
     try:
-        with sending as value:
+        with _closing(opened), sending as value:
             yield value
-    except BaseException as error:
-        _close(opened, error)
-        raise
-    else:
-        _close(opened, None)
     finally:
         _opened.reset(token)
 
@@ -108,6 +103,13 @@ def around(
     """Run a method of each middleware around the block, which alone decides what is raised."""
     opened: _Opened = []
     _open(middlewares, method, opened)
+    with _closing(opened):
+        yield
+
+
+@contextmanager
+def _closing(opened: _Opened) -> Iterator[None]:
+    """Run the second part of each opened middleware at the end of the block."""
     try:
         yield
     except BaseException as error:

@@ -1,7 +1,7 @@
 """Log an outage of Redis once for a process: when it goes, each 30 s, and when it is back.
 
-All parts of a process notice an outage at about the same time. They report to `redis_outage`
-instead of logging on their own. The Redis of each namespace of a process may go alone.
+All parts of a process notice an outage at about the same time. They report to `REDIS` instead of
+logging on their own.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ import os
 import threading
 import time
 
-from nonet.telemetry.speaker import speaks_for
-
 logger = logging.getLogger(__name__)
 
 _SUMMARY_SECONDS = 30.0
@@ -21,7 +19,7 @@ _QUIET_SECONDS = 1.0
 
 
 class Outage:
-    """The outages of one Redis, as this process sees them. Thread-safe.
+    """The outages of Redis, as this process sees them. Thread-safe.
 
     Attributes:
         is_away: whether Redis does not answer now.
@@ -79,18 +77,5 @@ class Outage:
         logger.warning("Redis is back after %.0f s", seconds)
 
 
-_outages: dict[str, Outage] = {}
-
-
-def redis_outage() -> Outage:
-    """The outages of the Redis of the namespace for which the current context logs."""
-    namespace = speaks_for()
-    return _outages.get(namespace) or _outages.setdefault(namespace, Outage())
-
-
-def _forked() -> None:
-    for outage in _outages.values():
-        outage.forked()
-
-
-os.register_at_fork(after_in_child=_forked)
+REDIS = Outage()
+os.register_at_fork(after_in_child=REDIS.forked)

@@ -11,11 +11,10 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from importlib.metadata import entry_points, version
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import AdmissionRejected, BrokerFullError, ServerUnreachableError
 from nonet.telemetry.masking import without_secrets
@@ -23,35 +22,23 @@ from nonet.telemetry.middleware import is_middleware_used, within_middleware
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
-    from opentelemetry.sdk.trace import ReadableSpan
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+    from opentelemetry.sdk.trace.export import SpanExporter
     from opentelemetry.trace import Span, Tracer
 
 logger = logging.getLogger(__name__)
 
 # Names of the messaging conventions of OpenTelemetry 1.30, and Nonet's own names.
-_SYSTEM = "messaging.system"
-_OPERATION_TYPE = "messaging.operation.type"
-_OPERATION_NAME = "messaging.operation.name"
 _DESTINATION = "messaging.destination.name"
 _MESSAGE_ID = "messaging.message.id"
-_BATCH = "messaging.batch.message_count"
-_ERROR_TYPE = "error.type"
 _TASK = "nonet.task"
-_ATTEMPT = "nonet.attempt"
-_OUTCOME = "nonet.outcome"
 _PIPELINE = "nonet.pipeline"
-_ROW = "nonet.row"
-_ROWS = "nonet.rows"
 
 # Longest error text in a span.
 _MOST_TEXT = 4096
-# Longest ``traceparent`` and ``tracestate`` in an envelope, so that vendor entries do not dominate
-# a message. As W3C recommends, entries above the second length are dropped first.
-_MOST_HEADER, _LONG_ENTRY = 512, 128
+# Longest ``traceparent`` and ``tracestate`` in an envelope: a longer one of a vendor is left out.
+_MOST_HEADER = 512
 # How long the last spans may delay the end of a process, and of a child process.
 FLUSH_SECONDS, CHILD_FLUSH_SECONDS = 2.0, 1.0
-_LOG_SECONDS = 60.0
 _GROUP = "opentelemetry_traces_exporter"
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _FAILURES = ("retry", "crash", "dead", "failed", "dying")
@@ -81,25 +68,6 @@ def are_spans_collected() -> bool:
 # ---- submissions ---------------------------------------------------------------------------------
 
 _UNTRACED = nullcontext("")
-
-
-class Sent(Protocol):
-    """A submitted task."""
-
-    @property
-    def id(self) -> str:
-        """Task id."""
-        ...
-
-    @property
-    def name(self) -> str:
-        """Full name of the class."""
-        ...
-
-    @property
-    def stream(self) -> str:
-        """Priority and size, ``normal:small``."""
-        ...
 
 
 def sending() -> AbstractContextManager[str]:
@@ -138,8 +106,12 @@ def _sending(tracer: Tracer) -> Iterator[str]:
             raise
 
 
-def describe_sent(sent: Sequence[Sent]) -> None:
-    """Add the attributes of the submitted tasks to the span of `sending`, as far as they agree."""
+def describe_sent(sent: Sequence[Any]) -> None:
+    """Add the attributes of the submitted tasks to the span of `sending`, as far as they agree.
+
+    Args:
+        sent: each has an ``id``, a ``name`` and a ``stream``.
+    """
     from opentelemetry.trace import get_current_span
 
     span = get_current_span()
@@ -147,7 +119,7 @@ def describe_sent(sent: Sequence[Sent]) -> None:
     if len(sent) == 1:
         span.set_attribute(_MESSAGE_ID, sent[0].id)
     else:
-        span.set_attribute(_BATCH, len(sent))
+        span.set_attribute("messaging.batch.message_count", len(sent))
     if len(tasks) == 1:
         (task,) = tasks
         span.update_name(f"send {task}")
@@ -164,18 +136,8 @@ def current_trace() -> str:
 
     carrier: dict[str, str] = {}
     TraceContextTextMapPropagator().inject(carrier)
-    parent, state = carrier.get("traceparent", ""), _shortened(carrier.get("tracestate", ""))
-    return f"{parent}\n{state}" if state else parent
-
-
-def _shortened(tracestate: str) -> str:
-    """The first entries of a tracestate that fit into an envelope."""
-    if len(tracestate) <= _MOST_HEADER:
-        return tracestate
-    entries = [entry for entry in tracestate.split(",") if len(entry) <= _LONG_ENTRY]
-    while len(",".join(entries)) > _MOST_HEADER:
-        entries.pop()
-    return ",".join(entries)
+    parent, state = carrier.get("traceparent", ""), carrier.get("tracestate", "")
+    return f"{parent}\n{state}" if 0 < len(state) <= _MOST_HEADER else parent
 
 
 # ---- attempts ------------------------------------------------------------------------------------
@@ -203,7 +165,7 @@ class AttemptSpan:
                 it must not be shown.
             secrets: texts to mask in them.
         """
-        self._span.set_attribute(_OUTCOME, outcome)
+        self._span.set_attribute("nonet.outcome", outcome)
         if error_type and outcome in _FAILURES:
             _fail(self._span, error_type, error, traceback, secrets)
         self._span.end()
@@ -224,25 +186,22 @@ def start_attempt(task: str, id: str, stream: str, attempt: int, trace: str) -> 
     tracer = _tracer()
     if tracer is None:
         return None
-    from opentelemetry import context
-    from opentelemetry.trace import Link, SpanKind, get_current_span, set_span_in_context
+    from opentelemetry.trace import Link, SpanKind, get_current_span
 
     sent_by = get_current_span(_context_of(trace)).get_span_context()
-    span = tracer.start_span(
+    return _start(
+        tracer,
         f"process {task}",
-        context=context.Context(),
         kind=SpanKind.CONSUMER,
         attributes={
             **_attributes("process"),
             _TASK: task,
             _MESSAGE_ID: id,
             _DESTINATION: stream,
-            _ATTEMPT: attempt,
+            "nonet.attempt": attempt,
         },
         links=[Link(sent_by)] if sent_by.is_valid else None,
     )
-    context.attach(set_span_in_context(span))
-    return AttemptSpan(span)
 
 
 def start_row(pipeline: str, key: object) -> AttemptSpan | None:
@@ -254,14 +213,16 @@ def start_row(pipeline: str, key: object) -> AttemptSpan | None:
     tracer = _tracer()
     if tracer is None:
         return None
+    about = {_PIPELINE: pipeline, "nonet.row": str(key)}
+    return _start(tracer, f"process {pipeline}", attributes=about)
+
+
+def _start(tracer: Tracer, name: str, **options: Any) -> AttemptSpan:
+    """Start a span in a trace of its own, and make it current in this asyncio task."""
     from opentelemetry import context
     from opentelemetry.trace import set_span_in_context
 
-    span = tracer.start_span(
-        f"process {pipeline}",
-        context=context.Context(),
-        attributes={_PIPELINE: pipeline, _ROW: str(key)},
-    )
+    span = tracer.start_span(name, context=context.Context(), **options)
     context.attach(set_span_in_context(span))
     return AttemptSpan(span)
 
@@ -280,7 +241,7 @@ def fetching(pipeline: str) -> Iterator[Callable[[int], None]]:
         set_status_on_exception=False,
     ) as span:
         try:
-            yield lambda rows: span.set_attribute(_ROWS, rows)
+            yield lambda rows: span.set_attribute("nonet.rows", rows)
         except Exception as error:
             _fail(span, type(error).__qualname__, "", "", ())
             raise
@@ -307,7 +268,8 @@ def current_ids() -> Mapping[str, str]:
 
 
 def _attributes(operation: str) -> dict[str, str]:
-    return {_SYSTEM: "nonet", _OPERATION_TYPE: operation, _OPERATION_NAME: operation}
+    kinds = dict.fromkeys(("messaging.operation.type", "messaging.operation.name"), operation)
+    return {"messaging.system": "nonet", **kinds}
 
 
 def _context_of(trace: str) -> Context:
@@ -325,7 +287,7 @@ def _fail(span: Span, kind: str, text: str, traceback: str, secrets: Sequence[st
 
     message = without_secrets(text[:_MOST_TEXT], secrets)
     span.set_status(StatusCode.ERROR, message.partition("\n")[0] or None)
-    span.set_attribute(_ERROR_TYPE, kind)
+    span.set_attribute("error.type", kind)
     details = {"exception.type": kind}
     if message:
         details["exception.message"] = message
@@ -348,37 +310,31 @@ def are_traces_wanted() -> bool:
 
 @asynccontextmanager
 async def exporting_traces(
-    service: str,
-    about: Mapping[str, str],
-    *,
-    flush_seconds: float = FLUSH_SECONDS,
-    log_level: int = logging.WARNING,
+    service: str, about: Mapping[str, str], *, flush_seconds: float = FLUSH_SECONDS
 ) -> AsyncIterator[None]:
     """Export the spans of this process during the block, if the standard variables ask for it.
 
-    If the collector does not answer, spans are lost, a log line appears each minute, and the end of
-    the block takes up to `flush_seconds` longer.
+    If the collector does not answer, spans are lost, the log says so, and the end of the block
+    takes up to `flush_seconds` longer.
 
     Args:
         service: default of ``service.name``.
         about: further attributes of the resource, ``nonet.…``.
         flush_seconds: how long the last spans may delay the end of the block.
-        log_level: of log lines about traces that are not exported.
     """
     if not are_traces_wanted():
         yield
         return
     shut_down = None
     try:
-        shut_down = _set_up(service, about, log_level)
+        shut_down = _set_up(service, about)
     except ImportError as error:
-        logger.log(
-            log_level,
+        logger.warning(
             "traces not exported, although OTEL_… variables ask for it: %s; install nonet[otel]",
             error,
         )
     except Exception as error:  # a bad variable must not keep a daemon from its work
-        logger.log(log_level, "traces not exported: error=%s: %s", type(error).__name__, error)
+        logger.warning("traces not exported: error=%s: %s", type(error).__name__, error)
     try:
         yield
     finally:
@@ -411,7 +367,7 @@ def _load(name: str) -> Callable[[], SpanExporter]:
     raise ImportError(f"exporter {name!r} is not installed")
 
 
-def _set_up(service: str, about: Mapping[str, str], log_level: int) -> Callable[[], None]:
+def _set_up(service: str, about: Mapping[str, str]) -> Callable[[], None]:
     """Set up a provider; return the function that shuts it down."""
     from opentelemetry import trace
     from opentelemetry.sdk.resources import OTELResourceDetector, Resource
@@ -419,44 +375,11 @@ def _set_up(service: str, about: Mapping[str, str], log_level: int) -> Callable[
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
     exporters = [make() for make in load_exporters()]
-    # The library logs each failure; `_with_summaries` logs them once a minute instead.
-    logging.getLogger("opentelemetry.exporter").setLevel(logging.CRITICAL)
     # The variables come last, because they take precedence.
     ours = {"service.name": service, **{f"nonet.{name}": value for name, value in about.items()}}
     resource = Resource(ours).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=Resource.create().merge(resource), shutdown_on_exit=False)
     for exporter in exporters:
-        provider.add_span_processor(BatchSpanProcessor(_with_summaries(exporter, log_level)))
+        provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return provider.shutdown
-
-
-def _with_summaries(exporter: SpanExporter, log_level: int) -> SpanExporter:
-    """Wrap an exporter: log its failures at most once a minute, with the number of lost spans."""
-    from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-
-    class Exporter(SpanExporter):
-        lost, logged_at = 0, -_LOG_SECONDS
-
-        def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-            why = "the collector refused them"
-            try:
-                if (result := exporter.export(spans)) is SpanExportResult.SUCCESS:
-                    return result
-            except Exception as error:
-                why = f"{type(error).__name__}: {error}"
-            self.lost += len(spans)
-            if time.monotonic() - self.logged_at >= _LOG_SECONDS:
-                self.logged_at = time.monotonic()
-                text = "spans were not exported: number=%d error=%s"
-                logger.log(log_level, text, self.lost, why)
-                self.lost = 0
-            return SpanExportResult.FAILURE
-
-        def shutdown(self) -> None:
-            exporter.shutdown()
-
-        def force_flush(self, timeout_millis: int = 30_000) -> bool:
-            return exporter.force_flush(timeout_millis)
-
-    return Exporter()

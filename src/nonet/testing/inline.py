@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -28,7 +28,7 @@ from nonet.stores.queue.groups import callback_id, child_id, failure_id
 from nonet.tasks import sync_handles
 from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import TaskContext, enter_context
-from nonet.tasks.handles import ChildResult, Handle, Progress, R
+from nonet.tasks.handles import ChildResult, Handle, R, Unbound
 from nonet.tasks.injection import Injector, load_entry_points
 from nonet.tasks.invoke import invoke
 from nonet.tasks.registry import Registry, TaskClass, load_lock_types
@@ -38,11 +38,9 @@ from nonet.tasks.task import (
     Options,
     SubmitOptions,
     TaskOf,
-    bind_submitter,
-    bind_sync_submitter,
     ensure_task,
-    unbind_submitter,
-    unbind_sync_submitter,
+    submitters,
+    sync_submitters,
 )
 from nonet.tasks.workflows import Given, Workflow
 from nonet.testing.submissions import Submitted, said_of
@@ -255,9 +253,9 @@ class _Inline:
         context = self._context(number)
         enter_context(context)
         enter_carried(context.labels)
-        bind_submitter(self)
+        submitters.append(self)
         sync = _SyncInline(self)
-        bind_sync_submitter(sync)
+        sync_submitters.append(sync)
         threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
         try:
             task = self._known.arguments.build(self._envelope.args)
@@ -270,8 +268,8 @@ class _Inline:
         except BaseException as error:  # raised by the task; `run_inline` raises it to the test
             return error
         finally:
-            unbind_submitter(self)
-            unbind_sync_submitter(sync)
+            submitters.remove(self)
+            sync_submitters.remove(sync)
             threads.shutdown(wait=False)
             context.remove_workdir()
         self._run.submitted += [item.said for item in context.to_submit]
@@ -339,7 +337,7 @@ class _Inline:
 
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Record a submission by ``.schedule()``."""
-        return Handle(self.record(task, Options.named(options)), _NotSubmitted())
+        return Handle(self.record(task, Options.named(options)), Unbound())
 
     async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> NoReturn:
         """Refuse it."""
@@ -362,7 +360,7 @@ class _SyncInline:
     def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
         """Record a submission."""
         id = self._inline.record(task, Options.named(options))
-        return sync_handles.Handle(id, _SyncNotSubmitted())
+        return sync_handles.Handle(id, Unbound())
 
     def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> NoReturn:
         """Refuse it."""
@@ -372,46 +370,6 @@ class _SyncInline:
 def _no_workflows() -> NotBoundError:
     return NotBoundError(
         "a workflow needs an open application, which run_inline() is not: use nonet.testing.System"
-    )
-
-
-class _NotSubmitted:
-    """Answers the handles of tasks that were only recorded."""
-
-    async def status(self, id: str) -> NoReturn:
-        raise _not_submitted(id)
-
-    async def result(self, id: str, *, timeout: float | None = None) -> NoReturn:
-        await self.status(id)
-
-    async def cancel(self, ids: Sequence[str], *, reason: str = "") -> NoReturn:
-        await self.status(ids[0])
-
-    async def progress(self, id: str) -> AsyncIterator[Progress]:
-        await self.status(id)
-        yield  # never reached: it makes this an iterator
-
-
-class _SyncNotSubmitted:
-    """Answers the handles of tasks that were only recorded, in threads."""
-
-    def status(self, id: str) -> NoReturn:
-        raise _not_submitted(id)
-
-    def result(self, id: str, *, timeout: float | None = None) -> NoReturn:
-        raise _not_submitted(id)
-
-    def cancel(self, ids: Sequence[str], *, reason: str = "") -> NoReturn:
-        raise _not_submitted(ids[0])
-
-    def progress(self, id: str) -> NoReturn:
-        raise _not_submitted(id)
-
-
-def _not_submitted(id: str) -> NotBoundError:
-    return NotBoundError(
-        f"task {id} was not submitted: run_inline only records it in `submitted`; "
-        "nonet.testing.System runs it"
     )
 
 

@@ -17,7 +17,7 @@ from nonet.web.access.access import Access
 from nonet.web.access.guard import Below, Guard
 from nonet.web.access.login import Login
 from nonet.web.api import routers as api_routers
-from nonet.web.measured import Measured
+from nonet.web.measured import Measured, Requests
 from nonet.web.namespaces import Namespaces
 from nonet.web.pages import routers as page_routers
 from nonet.web.site import Site
@@ -30,6 +30,7 @@ def create_app(
     settings: WebSettings,
     access: Access | None = None,
     namespaces: Sequence[str] = (),
+    requests: Requests | None = None,
 ) -> FastAPI:
     """Create the application. `nonet` must be open while it answers.
 
@@ -38,13 +39,15 @@ def create_app(
         settings: the settings of the dashboard.
         access: finds out who sends a request; None: as `settings` say.
         namespaces: those of all sites of this server; the first is at the root.
+        requests: where all sites of this server count their requests.
 
     Raises:
         ConfigurationError: the file of users is invalid.
     """
     base = urlsplit(settings.url).path.rstrip("/")
     app = FastAPI(title="Nonet", docs_url=None, redoc_url=None, openapi_url=None)
-    app.state.site = site = Site(nonet, settings, access or Login(nonet, settings), namespaces)
+    access, requests = access or Login(nonet, settings), requests or Requests()
+    app.state.site = site = Site(nonet, settings, access, namespaces, requests=requests)
     app.add_middleware(Guard)
     app.add_middleware(Measured, requests=site.requests)
     app.add_middleware(Below, base=base)  # the last one is the outermost
@@ -70,7 +73,8 @@ def create_sites(
     names = [one.settings.namespace for one in applications]
     several = names if len(names) > 1 else ()
     access = access or Login(applications[0], settings)
-    apps = [create_app(one, settings, access, several) for one in applications]
+    requests = Requests()
+    apps = [create_app(one, settings, access, several, requests) for one in applications]
     sites: list[Site] = [app.state.site for app in apps]
     base = urlsplit(settings.url).path.rstrip("/")
     found = Namespaces(dict(zip(names, apps, strict=True)), base) if several else apps[0]

@@ -30,22 +30,20 @@ class Auditor:
     Args:
         nonet: the application; open when a method is called.
         retention: how long entries are kept in SQL, in seconds; 0: forever.
-
     """
 
     def __init__(self, nonet: Nonet, retention: float = 0.0) -> None:
         self._nonet = nonet
         self._retention = retention
-        self._waiting: deque[AuditEntry] = deque()
+        self._waiting: deque[AuditEntry] = deque(maxlen=_MOST_WAITING)
         self._writing = asyncio.Lock()
         self._failures = FailureLog("audit in SQL", logger)
         self._again_at = self._purge_at = 0.0
-        self._dropped = 0
 
     @property
     def unwritten(self) -> int:
-        """Number of entries of this process that SQL does not have; all are in the log."""
-        return len(self._waiting) + self._dropped
+        """Number of entries of this process that wait for SQL; all are in the log."""
+        return len(self._waiting)
 
     async def record(self, who: str, action: str, what: str, outcome: str = "ok") -> None:
         """Record a change. The log has it at once; SQL as soon as it answers."""
@@ -71,9 +69,6 @@ class Auditor:
             entry.address,
             entry.outcome,
         )
-        if len(self._waiting) >= _MOST_WAITING:
-            self._waiting.popleft()
-            self._dropped += 1
         self._waiting.append(entry)
 
     async def flush(self) -> None:

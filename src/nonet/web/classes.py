@@ -8,10 +8,9 @@ from datetime import timedelta
 from functools import partial
 
 from nonet.operate.overview import active_of
-from nonet.rules.figures import ClassFigures, Times
+from nonet.rules.figures import ClassFigures, Figures
 from nonet.rules.pauses import of_task
-from nonet.rules.permissions import Action, Principal
-from nonet.web.pauses import pauses_of
+from nonet.web.pages.pausing import pauses_of
 from nonet.web.site import Site
 
 _HOUR = timedelta(hours=1)
@@ -31,9 +30,7 @@ class ClassSummary:
         active: its tasks that have not ended, by stream.
         paused: what keeps its tasks from starting: ``all``, ``task:NAME`` or empty.
         ended_per_minute: its tasks that workers ended.
-        failed_share: the part of them that failed for good; None: none ended.
-        ended, failed, retried: their numbers in the last hour.
-        wait, run: how long tasks waited, and attempts ran.
+        total: the figures of the last hour.
     """
 
     name: str
@@ -41,12 +38,12 @@ class ClassSummary:
     active: dict[str, int]
     paused: str = ""
     ended_per_minute: float = 0.0
-    failed_share: float | None = None
-    ended: int = 0
-    failed: int = 0
-    retried: int = 0
-    wait: Times = Times()  # noqa: RUF009  # it is immutable
-    run: Times = Times()  # noqa: RUF009
+    total: Figures = Figures()  # noqa: RUF009  # it is immutable
+
+    @property
+    def failed_share(self) -> float | None:
+        """The part of the ended tasks that failed for good; None: none ended."""
+        return self.total.failed / self.total.ended if self.total.ended else None
 
     @property
     def is_class(self) -> bool:
@@ -61,34 +58,21 @@ async def figures_of(site: Site) -> dict[str, ClassFigures]:
     return {item.name: item for item in found}
 
 
-async def summaries(site: Site, who: Principal) -> list[ClassSummary]:
-    """Return the classes that this process knows, or that have tasks or figures, by name.
-
-    A principal that is scoped to classes sees those only.
-    """
+async def summaries(site: Site) -> list[ClassSummary]:
+    """Return the classes that this process knows, or that have tasks or figures, by name."""
     figures, pauses = await figures_of(site), await pauses_of(site)
     measured = await site.shared.read(("queues",), 2.0, site.nonet.stores.measures.figures)
     active: dict[str, Counter[str]] = {}
     for (task, stream), number in active_of(measured).items():
         active.setdefault(task, Counter())[stream] = number
     known = {item.name for item in site.nonet.registry}
-    names = {name for name in known | figures.keys() | active.keys() if who.may(Action.READ, name)}
+    names = known | figures.keys() | active.keys()
 
     def summary(name: str) -> ClassSummary:
         pause, found = of_task(pauses, "", name), figures.get(name)
         common = name, name in known, dict(active.get(name, {})), pause.what if pause else ""
         if found is None:
             return ClassSummary(*common)
-        total = found.total
-        return ClassSummary(
-            *common,
-            ended_per_minute=found.ended_per_minute,
-            failed_share=total.failed / total.ended if total.ended else None,
-            ended=total.ended,
-            failed=total.failed,
-            retried=total.retried,
-            wait=total.wait,
-            run=total.run,
-        )
+        return ClassSummary(*common, found.ended_per_minute, found.total)
 
     return [summary(name) for name in sorted(names)]

@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Literal
 from urllib.parse import urlencode
 
-from fastapi import Query
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 
+from nonet.base.actor import who as actor
 from nonet.base.errors import NonetError, ServerUnreachableError
-from nonet.daemon.service import who as actor
+from nonet.operate.dead_letters import letter_filter
 from nonet.operate.letter_bulk import Outcome, in_words, resubmit_many
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.sql.dead_letters import Cluster, DeadLetter, DeadLetters, LetterFilter, Status
-from nonet.web import shown
 from nonet.web.bulks import Bulk
 from nonet.web.site import Site, ensure
 
@@ -29,17 +28,9 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS = 3.0
 # Clusters of 100,000 letters cost a database 0.1 s.
 _SECONDS = 5.0
-WITHIN = {
-    "hour": timedelta(hours=1),
-    "day": timedelta(days=1),
-    "week": timedelta(days=7),
-}
+WITHIN = {"hour": timedelta(hours=1), "day": timedelta(days=1), "week": timedelta(days=7)}
 """Choices of how long ago a letter may have died."""
-WORDS = {
-    Status.PENDING: "open",
-    Status.DISPATCHED: "resubmitted",
-    Status.FAILED: "failed again",
-}
+WORDS = {Status.PENDING: "open", Status.DISPATCHED: "resubmitted", Status.FAILED: "failed again"}
 """What pages call a status."""
 
 
@@ -47,8 +38,10 @@ Row = Annotated[int, Field(ge=0, le=2**63 - 1)]
 """The number of a row, as far as databases can hold it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Search:
+_Text = Annotated[str, StringConstraints(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
+
+
+class Search(BaseModel, frozen=True):
     """Which letters a page shows. Empty: any.
 
     Attributes:
@@ -60,12 +53,12 @@ class Search:
         within: one of `WITHIN`.
     """
 
-    task: str = ""
-    error: str = ""
-    status: str = ""
-    cluster: str = ""
-    id: str = ""
-    within: str = ""
+    task: _Text = ""
+    error: _Text = ""
+    status: Literal["", "PENDING", "DISPATCHED", "FAILED"] = ""
+    cluster: _Text = ""
+    id: Annotated[_Text, AfterValidator(str.strip)] = ""
+    within: Literal["", "hour", "day", "week"] = ""
 
     def selection(self, registry: Registry) -> LetterFilter:
         """Return the filter.
@@ -74,19 +67,20 @@ class Search:
             UnknownTaskError: no class has this bare name.
         """
         age = WITHIN.get(self.within)
-        return LetterFilter(
-            task_class=full_name(self.task, registry),
-            error=self.error or None,
-            status=self.status or None,
-            fingerprints=(self.cluster,) if self.cluster else None,
-            task_id=self.id or None,
+        return letter_filter(
+            lambda: registry,
+            task=self.task,
+            cluster=self.cluster,
+            error=self.error,
+            status=self.status,
+            task_id=self.id,
             died_after=None if age is None else datetime.now(UTC) - age,
         )
 
     @property
     def given(self) -> dict[str, str]:
         """The fields that are not empty."""
-        return {name: value for name, value in asdict(self).items() if value}
+        return {name: value for name, value in self.model_dump().items() if value}
 
     def query(self, **changes: str | int) -> str:
         """Return the query of a URL with these fields, and some changed; an empty one is left out.
@@ -96,28 +90,6 @@ class Search:
         """
         fields = {name: value for name, value in {**self.given, **changes}.items() if value != ""}
         return f"?{urlencode(fields)}" if fields else "?"
-
-
-_Text = Annotated[str, Query(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
-
-
-def searched(
-    task: _Text = "",
-    error: _Text = "",
-    status: Literal["", "PENDING", "DISPATCHED", "FAILED"] = "",
-    cluster: _Text = "",
-    id: _Text = "",
-    within: Literal["", "hour", "day", "week"] = "",
-) -> Search:
-    """Return what the query of a page's URL searches."""
-    return Search(task, error, status, cluster, id.strip(), within)
-
-
-def full_name(task: str | None, registry: Registry) -> str | None:
-    """Return the full name of a class; a name with its category need not be known here."""
-    if not task:
-        return None
-    return task if ":" in task else registry.get(task).name
 
 
 def in_words_of(search: Search) -> str:
@@ -130,27 +102,16 @@ def in_words_of(search: Search) -> str:
     return f"with {', '.join(parts)}" if parts else "all"
 
 
-def checked_rate(rate: float | None) -> float | None:
-    """Return a rate in tasks per second.
-
-    Raises:
-        ValueError: it is out of range.
-    """
-    if rate is not None and not 0.001 <= rate <= 1_000_000:
-        raise ValueError("rate: a number of tasks per second, from 0.001; leave it out for no rate")
-    return rate
-
-
 @asynccontextmanager
-async def promptly() -> AsyncIterator[None]:
-    """Give a database a few seconds to answer.
+async def _store(site: Site) -> AsyncIterator[DeadLetters]:
+    """Give the database a few seconds to answer what the block asks.
 
     Raises:
         ServerUnreachableError: it did not.
     """
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
-            yield
+            yield await site.nonet.dead_letters()
     except TimeoutError:
         raise ServerUnreachableError(
             f"the SQL database did not answer within {_ANSWER_SECONDS:g} s: 'task-run doctor' "
@@ -166,8 +127,8 @@ async def clusters(site: Site, selection: LetterFilter, key: object) -> list[Clu
     """
 
     async def read() -> list[Cluster]:
-        async with promptly():
-            return await (await site.nonet.dead_letters()).clusters(selection)
+        async with _store(site) as store:
+            return await store.clusters(selection)
 
     return await site.shared.read(("dead letters", "clusters", key), _SECONDS, read)
 
@@ -177,43 +138,32 @@ async def page_of(
 ) -> tuple[list[DeadLetter], int | None]:
     """Read a page of letters, the newest first, and where the next page begins (None: nowhere)."""
     filters = {name: getattr(selection, name) for name in LetterFilter.__dataclass_fields__}
-    async with promptly():
-        store = await site.nonet.dead_letters()
+    async with _store(site) as store:
         found = await store.list(limit=limit + 1, before=before, **filters)
     return found[:limit], found[limit - 1].id if len(found) > limit else None
 
 
-async def one(site: Site, row: int, who: Principal, action: Action) -> DeadLetter:
-    """Read a letter, with which `who` may do something.
+async def one(site: Site, row: int) -> DeadLetter:
+    """Read a letter.
 
     Raises:
-        HTTPException: 403.
         NotFoundError: no such row.
     """
-    async with promptly():
-        letter = await (await site.nonet.dead_letters()).get(row)
-    ensure(who, action, letter.task_class or None)
-    return letter
+    async with _store(site) as store:
+        return await store.get(row)
 
 
 async def row_of_task(site: Site, id: str) -> int | None:
     """Return the row of the newest letter of a task, if it has one."""
-    async with promptly():
-        found = await (await site.nonet.dead_letters()).list(limit=1, task_id=id)
+    async with _store(site) as store:
+        found = await store.list(limit=1, task_id=id)
     return found[0].id if found else None
-
-
-def visible(cluster: Cluster, who: Principal) -> Cluster:
-    """Return a cluster as `who` may see it."""
-    if shown.sees_details(who, cluster.task_class):
-        return cluster
-    return replace(cluster, last_error="")
 
 
 async def measured(site: Site, selection: LetterFilter) -> tuple[int, LetterFilter]:
     """How many letters a change would concern, and a filter for those that exist now."""
-    async with promptly():
-        number, last = await (await site.nonet.dead_letters()).measure(selection)
+    async with _store(site) as store:
+        number, last = await store.measure(selection)
     return number, replace(selection, up_to=last if selection.up_to is None else selection.up_to)
 
 
@@ -231,18 +181,16 @@ async def discard(site: Site, row: int, who: Principal, note: str) -> None:
     """Delete one letter."""
     what = f"dead letter {row}: {note}" if note else f"dead letter {row}"
     async with site.changing(who, Action.DISCARD, what):
-        async with promptly():
-            await (await site.nonet.dead_letters()).discard(row)
+        async with _store(site) as store:
+            await store.discard(row)
         await _record(site, "dlq-discard", in_words(1, row, note))
 
 
 async def annotate(site: Site, row: int, who: Principal, note: str) -> None:
     """Write a note on a letter."""
-    async with (
-        site.changing(who, Action.RESUBMIT, f"note on dead letter {row}: {note}"),
-        promptly(),
-    ):
-        await (await site.nonet.dead_letters()).annotate(row, note)
+    what = f"note on dead letter {row}: {note}"
+    async with site.changing(who, Action.RESUBMIT, what), _store(site) as store:
+        await store.annotate(row, note)
 
 
 async def start_resubmission(
@@ -295,7 +243,7 @@ async def stop(site: Site, who: Principal, id: str) -> Bulk:
         NotFoundError: this process does not know it.
     """
     bulk = site.bulks.get(id)
-    ensure(who, bulk.action, None)
+    ensure(site, who, bulk.action)
     async with site.changing(who, bulk.action, f"stop: {bulk.text}"):
         return site.bulks.stop(id)
 

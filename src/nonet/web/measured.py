@@ -1,40 +1,30 @@
-"""Count requests and their durations, and what pages send to Redis: the metrics of ``task-web``."""
+"""Count requests and their durations: the metrics of ``task-web``."""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import nullcontext
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nonet.stores.connection.spending import Spending, spending
 from nonet.telemetry.metrics import Histogram, Sample
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _NO_ROUTE = "none"
-_REFRESH = b"nonet-refresh"
-_LIVE = "/api/v1/live"  # lasts as long as its page is open
 
 
 class Requests:
-    """What was requested since the process began.
-
-    Attributes:
-        pages: what open pages have sent to Redis to read themselves again.
-    """
+    """What was requested since the process began."""
 
     def __init__(self) -> None:
-        self.pages = Spending()
         self._numbers: Counter[tuple[str, str, str]] = Counter()
         self._durations: dict[str, Histogram] = {}
 
     def note(self, route: str, method: str, status: int, seconds: float) -> None:
         """Count a request by the template of its route."""
         self._numbers[route, method if method in _METHODS else "other", f"{status // 100}xx"] += 1
-        if route != _LIVE:
-            self._durations.setdefault(route, Histogram()).observe(seconds)
+        self._durations.setdefault(route, Histogram()).observe(seconds)
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics, see `nonet.telemetry.metrics.METRICS`; may be called in a thread."""
@@ -42,7 +32,6 @@ class Requests:
             yield "nonet_web_requests_total", labels, float(number)
         for route, histogram in list(self._durations.items()):
             yield "nonet_web_request_seconds", (route,), histogram
-        yield "nonet_web_page_commands_total", (), float(self.pages.commands)
 
 
 class Measured:
@@ -70,11 +59,8 @@ class Measured:
             await send(message)
 
         path = scope["path"].removeprefix(scope.get("root_path", ""))
-        # What people open or change is not counted: else their clicks would delay the next tick.
-        is_refresh = any(name == _REFRESH for name, _ in scope["headers"])
         try:
-            with spending(self._requests.pages) if is_refresh else nullcontext():
-                await self._app(scope, receive, noted)
+            await self._app(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "")
             route = route or ("/static" if path.startswith("/static/") else _NO_ROUTE)

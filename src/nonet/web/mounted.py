@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-import signal
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -55,9 +53,8 @@ class Mounted:
         site, stop = app.state.site, Stop()
         auditing = asyncio.create_task(every(stop, "audit", site.audit.tick), name="audit")
         try:
-            with _before_stop(site.live.stop):
-                async with site.at_work():
-                    yield app
+            async with site.at_work():
+                yield app
         finally:
             self._app = None
             stop.request()
@@ -91,34 +88,3 @@ class Checked:
             found = await found
         principal: Principal | None = found
         return principal
-
-
-@contextmanager
-def _before_stop(stop: Callable[[], None]) -> Iterator[None]:
-    """Call `stop` when a signal stops the server, before the server's own handler.
-
-    A server waits for open requests before it ends the lifespan, and live pages keep theirs open.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before: dict[signal.Signals, Any] = {}
-
-    def handle(number: int, frame: Any) -> None:
-        loop.call_soon_threadsafe(stop)
-        handler = before[signal.Signals(number)]
-        if callable(handler):
-            handler(number, frame)
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        handler = signal.getsignal(number)
-        if callable(handler):  # nothing stops at a signal that is ignored
-            before[number] = handler
-            signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            if signal.getsignal(number) is handle:
-                signal.signal(number, handler)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from nonet.base.actor import who as actor
 from nonet.base.errors import ConflictError, NotFoundError
-from nonet.daemon.service import who as actor
-from nonet.operate.quarantine import readable
-from nonet.operate.quarantine import retry as retry_entry
+from nonet.operate.quarantine import readable, retry as retry_entry
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.namespace.quarantine import Quarantined
 from nonet.web.site import Site

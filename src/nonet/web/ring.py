@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING
 
 from nonet.base.errors import NonetError
 from nonet.rules.figures import SlotFigures
-from nonet.stores.connection.spending import Spending, spending
 from nonet.stores.namespace.figures import Figures
 from nonet.stores.stores import Stores
 
@@ -66,15 +65,13 @@ class Ring:
 
     Args:
         stores: gives the stores of the namespace.
-        pages: counts the commands of pages.
 
     Attributes:
         problem: why the last sample could not be taken; empty if it could.
     """
 
-    def __init__(self, stores: Callable[[], Stores], pages: Spending) -> None:
+    def __init__(self, stores: Callable[[], Stores]) -> None:
         self._stores = stores
-        self._pages = pages
         self._samples: deque[Sample] = deque(maxlen=round(_HOUR.total_seconds() / SAMPLE_SECONDS))
         self._accepted: tuple[float, int] | None = None
         self._since: datetime | None = None
@@ -93,15 +90,14 @@ class Ring:
     async def run(self) -> None:
         """Take samples until this is cancelled."""
         self._since = datetime.now(UTC)
-        with spending(self._pages):
-            while True:
-                try:
-                    # The count makes submissions a little slower, as metrics of schedulers do.
-                    self._add(await self._stores().measures.figures(count_accepted=True))
-                    self.problem = ""
-                except (NonetError, TimeoutError) as error:
-                    self._accepted, self.problem = None, str(error)
-                await asyncio.sleep(SAMPLE_SECONDS)
+        while True:
+            try:
+                # The count makes submissions a little slower, as metrics of schedulers do.
+                self._add(await self._stores().measures.figures(count_accepted=True))
+                self.problem = ""
+            except (NonetError, TimeoutError) as error:
+                self._accepted, self.problem = None, str(error)
+            await asyncio.sleep(SAMPLE_SECONDS)
 
     def _add(self, found: Figures) -> None:
         accepted, now = sum(found.submitted.values()), time.monotonic()

@@ -61,7 +61,6 @@ class Server:
         serving = asyncio.create_task(server.serve([listener]), name="web server")
         logger.info("ready: url=http://%s:%d", host, port)
         stopping = asyncio.create_task(stop.requested.wait(), name="stop")
-        # It ends open streams, which would last until the end of the grace period.
         async with AsyncExitStack() as around:
             for site in self._sites:
                 await around.enter_async_context(site.at_work())
@@ -107,11 +106,7 @@ class Server:
 
     def samples(self) -> Iterator[Sample]:
         """See `nonet.daemon.health.Observed`."""
-        for site in self._sites:
-            label = (site.nonet.settings.namespace,) if len(self._sites) > 1 else ()
-            for name, labels, value in site.requests.samples():
-                yield name, (*labels, *label), value
-            yield "nonet_web_live_streams", label, float(site.live.open)
+        yield from self._sites[0].requests.samples()
 
     def pages(self) -> Mapping[str, Page]:
         """See `nonet.daemon.health.Observed`."""

@@ -21,19 +21,13 @@ class _Reading(NamedTuple):
 class Shared:
     """Values by key, each of which is read once in its lifetime.
 
-    Callers that come while a value is being read wait for it. A read that fails is not kept. While
-    pages are live, a value lives until the next tick at least, see `nonet.web.live`.
-
-    Attributes:
-        interval: seconds between the last two ticks; 0: there are none.
+    Callers that come while a value is being read wait for it. A read that fails is not kept.
 
     Example:
         queues = await site.shared.read("queues", 2.0, site.nonet.overview)
     """
 
     def __init__(self) -> None:
-        self.interval = 0.0
-        self._tick = 0.0
         self._kept: dict[Hashable, _Reading] = {}
 
     async def read(
@@ -42,11 +36,11 @@ class Shared:
         """Return the value of `key`.
 
         Args:
-            seconds: how old it may be. Between two ticks it may be older.
+            seconds: how old it may be.
             source: reads it.
         """
         reading = self._kept.get(key)
-        if reading is None or not self._is_fresh(reading, seconds):
+        if reading is None or not _is_fresh(reading, seconds):
             self._kept.pop(key, None)
             if len(self._kept) >= _MOST:
                 del self._kept[next(iter(self._kept))]  # the one that was read longest ago
@@ -57,21 +51,16 @@ class Shared:
         value: _Value = await asyncio.shield(reading.value)
         return value
 
-    def _is_fresh(self, reading: _Reading, seconds: float) -> bool:
-        done = reading.value.done()
-        if done and (reading.value.cancelled() or reading.value.exception()):
-            return False
-        if seconds <= self.interval:
-            return reading.at >= self._tick
-        return time.monotonic() - reading.at < seconds
-
-    def tick(self) -> None:
-        """Let values that were read before now be read again, unless they may be older."""
-        self._tick = time.monotonic()
-
     def forget(self) -> None:
         """Read all values anew next time, because something was changed here."""
         self._kept.clear()
+
+
+def _is_fresh(reading: _Reading, seconds: float) -> bool:
+    value = reading.value
+    if value.done() and (value.cancelled() or value.exception()):
+        return False
+    return time.monotonic() - reading.at < seconds
 
 
 def _retrieve(reading: asyncio.Future[Any]) -> None:

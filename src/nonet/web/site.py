@@ -11,14 +11,13 @@ from typing import Annotated, Any, TypeAlias
 from fastapi import Depends, HTTPException, Request
 
 from nonet.app import Nonet
+from nonet.base.actor import acting_as
 from nonet.config.web_settings import WebSettings
-from nonet.daemon.service import acting_as
 from nonet.rules.permissions import READING, Action, Principal
 from nonet.telemetry.masking import without_secrets
 from nonet.web.access.access import Access
 from nonet.web.auditing import Auditor
 from nonet.web.bulks import Bulks
-from nonet.web.live import Live
 from nonet.web.measured import Requests
 from nonet.web.namespaces import BELOW, root_of
 from nonet.web.ring import Ring
@@ -35,9 +34,8 @@ class Site:
         access: finds out who sends a request.
         namespaces: those of all sites of the server; empty: there is one.
         shared: reads that all viewers share.
-        requests: what was requested, and what pages send to Redis.
+        requests: what was requested of all sites.
         bulks: changes that go on after their request.
-        live: tells open pages when to read again.
         ring: samples of the last hour.
         audit: who did what.
     """
@@ -49,14 +47,16 @@ class Site:
     shared: Shared = field(default_factory=Shared)
     requests: Requests = field(default_factory=Requests)
     bulks: Bulks = field(default_factory=Bulks)
-    live: Live = field(init=False)
     ring: Ring = field(init=False)
     audit: Auditor = field(init=False)
 
     def __post_init__(self) -> None:
-        self.live = Live(lambda: self.nonet.stores.events, self.shared, self.requests.pages)
-        self.ring = Ring(lambda: self.nonet.stores, self.requests.pages)
+        self.ring = Ring(lambda: self.nonet.stores)
         self.audit = Auditor(self.nonet, self.settings.audit_retention)
+
+    def is_writable(self, action: Action) -> bool:
+        """Return whether the settings allow an action: read-only mode allows no changes."""
+        return action in READING or not self.settings.read_only
 
     def addresses(self, base: str) -> list[tuple[str, str]]:
         """Return the namespaces of all sites, each with the path of its first page.
@@ -70,12 +70,11 @@ class Site:
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:
-        """Sample the namespace during this block; at its end, end the streams of live changes."""
+        """Sample the namespace during this block."""
         sampling = asyncio.create_task(self.ring.run(), name="samples")
         try:
             yield
         finally:
-            self.live.stop()
             sampling.cancel()
             await asyncio.wait({sampling})
 
@@ -128,56 +127,38 @@ def _outcome(error: Exception) -> str:
 def may(action: Action) -> Any:
     """Return the dependency of a route that needs a permission; its value is the `Principal`.
 
-    A principal that is scoped to classes passes here if it has the action at all; a route for
-    tasks checks the class with `ensure`, and every other route declares `for_all_classes`.
-
     Raises:
         HTTPException: 403, the principal may not do this.
     """
 
     def check(site: SiteOf, who: Annotated[Principal, Depends(get_principal)]) -> Principal:
-        _ensure_writable(site, action)
-        if action not in who.actions:
-            refuse(who, action)
+        ensure(site, who, action)
         return who
 
     check.action = action  # type: ignore[attr-defined]  # for the test that every route has one
     return Depends(check)
 
 
-def for_all_classes(action: Action) -> Any:
-    """Return the dependency of a route about no class: a scoped token may not use it."""
-
-    def check(site: SiteOf, who: Annotated[Principal, Depends(get_principal)]) -> Principal:
-        _ensure_writable(site, action)
-        ensure(who, action, None)
-        return who
-
-    check.action = action  # type: ignore[attr-defined]
-    return Depends(check)
-
-
-def ensure(who: Principal, action: Action, task_class: str | None) -> None:
-    """Raise 403 unless a principal may do something with a class (None: with no class)."""
-    if not who.may(action, task_class):
-        refuse(who, action, task_class)
-
-
-def _ensure_writable(site: Site, action: Action) -> None:
-    if site.settings.read_only and action not in READING:
+def ensure(site: Site, who: Principal, action: Action) -> None:
+    """Raise 403, and name the missing permission, unless a principal may do something."""
+    if not site.is_writable(action):
         raise HTTPException(403, "this dashboard is read-only: NONET_WEB_READ_ONLY is set")
+    if not who.may(action):
+        raise HTTPException(403, f"{who.name} may not {action}: ask an admin for a role that may")
 
 
-def refuse(who: Principal, action: Action, task_class: str | None = None) -> None:
-    """Raise 403 and name the missing permission."""
-    if action in who.actions and who.classes is not None:
-        # The class of a task that a caller knows by its id only is not named.
-        scope = f"tasks of {', '.join(who.classes)}"
-        wanted = "not of that class" if task_class else "and this request is about all classes"
-        raise HTTPException(403, f"{who.name} may {action} only {scope}, {wanted}")
-    source = "role" if who.role else "role or token"
-    raise HTTPException(403, f"{who.name} may not {action}: ask an admin for a {source} that may")
-
-
-Viewer: TypeAlias = Annotated[Principal, for_all_classes(Action.READ)]
-"""A principal that may read."""
+# The parameter `who` of a route, which says what its caller may do.
+Knower: TypeAlias = Annotated[Principal, may(Action.STATUS)]
+ResultReader: TypeAlias = Annotated[Principal, may(Action.RESULT)]
+Viewer: TypeAlias = Annotated[Principal, may(Action.READ)]
+Submitter: TypeAlias = Annotated[Principal, may(Action.SUBMIT)]
+Canceller: TypeAlias = Annotated[Principal, may(Action.CANCEL)]
+Resubmitter: TypeAlias = Annotated[Principal, may(Action.RESUBMIT)]
+Pauser: TypeAlias = Annotated[Principal, may(Action.PAUSE)]
+Scheduler: TypeAlias = Annotated[Principal, may(Action.SCHEDULE)]
+Drainer: TypeAlias = Annotated[Principal, may(Action.DRAIN)]
+Discarder: TypeAlias = Annotated[Principal, may(Action.DISCARD)]
+Limiter: TypeAlias = Annotated[Principal, may(Action.LIMIT)]
+Releaser: TypeAlias = Annotated[Principal, may(Action.RELEASE)]
+Revealer: TypeAlias = Annotated[Principal, may(Action.REVEAL)]
+AuditReader: TypeAlias = Annotated[Principal, may(Action.AUDIT)]

@@ -84,7 +84,7 @@ def knowledge(versions: Mapping[str, str], keys: str = "") -> str:
     >>> knowledge({"files:Audit": "1.4"}) == knowledge({"files:Audit": "1.5"})
     False
     >>> knowledge({}).partition("-")[0], knowledge({}, "5c0e").partition("-")[0]
-    ('3', '3.5c0e')
+    ('1', '1.5c0e')
     """
     known = "\n".join(f"{name} {version}" for name, version in sorted(versions.items()))
     reads = f"{FORMAT}.{keys}" if keys else f"{FORMAT}"

@@ -36,12 +36,7 @@ class Chores:
     """
 
     def __init__(
-        self,
-        broker: Broker,
-        worker: str,
-        size: Size,
-        lease: float,
-        is_relieved: Callable[[], bool],
+        self, broker: Broker, worker: str, size: Size, lease: float, is_relieved: Callable[[], bool]
     ) -> None:
         self._broker = broker
         self._worker = worker

@@ -8,7 +8,7 @@ import os
 import resource
 import time
 
-from nonet.daemon.service import ExitCode, end_without_loop
+from nonet.daemon.service import ExitCode
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class Descriptors:
             self._could_open_at = time.monotonic()
         elif why := why_to_end(self._limit, _limit(), time.monotonic() - self._could_open_at):
             logger.critical("this worker cannot open files or connections and ends: %s", why)
-            end_without_loop(ExitCode.FAILED)
+            os._exit(ExitCode.FAILED)
         return _CHECK_SECONDS
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from nonet.base.loop import thread_here
 from nonet.telemetry.metrics import Peak
 
 logger = logging.getLogger(__name__)
@@ -93,6 +92,7 @@ class LoopLag:
         self._loop: asyncio.AbstractEventLoop
         self._loop_thread = 0
         self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="nonet-lag", daemon=True)
         # When the loop was pinged, and when it answered (monotonic).
         self._asked = self._answered = 0.0
         self._longest = 0.0
@@ -104,7 +104,6 @@ class LoopLag:
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
         _watchers.append(self)
-        self._thread = thread_here(self._run, "nonet-lag")
         self._thread.start()
 
     def stop(self) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from nonet.base.errors import NonetError
+from nonet.base.loop import uncancel
 from nonet.base.streams import Size
 from nonet.daemon.contact import Contact
 from nonet.daemon.service import Stop
@@ -18,9 +19,7 @@ from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery, takes_slot
 from nonet.telemetry.failures import FailureLog
 from nonet.worker.about import About
-from nonet.worker.attempt.attempt import uncancel
 from nonet.worker.runner import Runner
-from nonet.worker.slots import Slots
 from nonet.worker.tally import Tally
 from nonet.worker.veto import Veto
 
@@ -38,7 +37,7 @@ class Reader:
 
     Args:
         worker: incarnation of the worker.
-        slots: its slots, which it may share with readers of other namespaces.
+        slots: number of its slots.
         runner: runs the deliveries.
         redis: records each answer of Redis.
         about: publishes why the worker takes no tasks.
@@ -56,7 +55,7 @@ class Reader:
         broker: Broker,
         worker: str,
         size: Size,
-        slots: Slots,
+        slots: int,
         runner: Runner,
         redis: Contact,
         watchdog: Watchdog,
@@ -88,9 +87,7 @@ class Reader:
         self._is_waiting = False
         # True if the last fetch found too little: the next one waits in Redis for a wake-up.
         self._sleeps = False
-        self._waking: asyncio.Task[bool] | None = None
-        # Of shared slots: whether it has slept since its last fetch, and was woken by Redis.
-        self._has_slept = self._was_woken = False
+        self._waking: asyncio.Task[None] | None = None
 
     async def run(self, stop: Stop) -> None:
         """Fetch for the free slots until a stop is requested."""
@@ -136,19 +133,22 @@ class Reader:
 
     async def _fill_slots(self) -> None:
         runner = self._runner
+        free, room = max(0, runner.free_slots), runner.suspects.room
+        dying = runner.burials.room
         if runner.suspects.is_exclusive:  # nothing else may run now
             await self._wait_for(_next(runner.suspects.freed))
             return
-        if self._slots.are_shared:
-            await self._fill_shared_slots()
-            return
-        free, room = max(0, self._slots.free), runner.suspects.room
-        dying = runner.burials.room
         beside = room + dying > 0
         if not free and not (beside and time.monotonic() - self.polled_at > _BESIDE_SECONDS):
             await self._wait_for(_next(runner.freed, _BESIDE_SECONDS))
             return
-        if not await self._may_fetch():
+        if self.is_unsure:
+            await self._requeue_unknown()
+        if why := self._reason_to_decline():
+            await self._stand_aside(why)
+            return
+        self._come_back()
+        if self._is_stopping:
             return
         if self._sleeps and (self._waking is not None or not runner.is_quiet):
             # A running task might block the loop. Wait for the wake-up only, and fetch then, so
@@ -156,68 +156,13 @@ class Reader:
             self._sleeps = False
             await self._wait_for(self._woken())
             return
-        await self._fetch_and_start(min(free, self._at_a_time), room, dying)
-
-    async def _may_fetch(self) -> bool:
-        """Whether this worker may take tasks now; first give back those of a lost reply."""
-        if self.is_unsure:
-            await self._requeue_unknown()
-        if why := self._reason_to_decline():
-            await self._stand_aside(why)
-            return False
-        self._come_back()
-        return not self._is_stopping
-
-    async def _fill_shared_slots(self) -> None:
-        """Fetch in turn with the readers of other namespaces.
-
-        A sleeping reader waits for its wake-up only: Redis must not hand over tasks for a slot that
-        another namespace may get.
-        """
-        runner, slots = self._runner, self._slots
-        if not await self._may_fetch():
-            return
-        if self._sleeps:
-            await self._sleep_beside_others()
-            return
-        beside = runner.suspects.room + runner.burials.room > 0
-        taking = slots.take_turn(self._worker, _BESIDE_SECONDS if beside else None)
-        await self._wait_for(taking)
-        wanted, started = slots.reserve(self._worker, self._at_a_time), 0
-        try:
-            if not self._is_stopping:
-                rooms = runner.suspects.room, runner.burials.room
-                started = await self._fetch_and_start(wanted, *rooms)
-        finally:
-            slots.release(self._worker, started)
-
-    async def _sleep_beside_others(self) -> None:
-        self._sleeps, self._has_slept = False, True
-        self._is_asleep = self._runner.is_quiet
-        try:
-            await self._wait_for(self._woken())
-        finally:
-            self._is_asleep = False
-        if self._slots.free <= 0 and not self._is_stopping:
-            # It may be long until a slot is free: what wakes this worker must wake another one.
-            await self._broker.decline(self._worker, self._size)
-
-    @property
-    def _at_a_time(self) -> int:
-        """Half of the slots: Redis finds the next tasks while these are executed."""
-        return -(-self._slots.number // 2)
-
-    async def _fetch_and_start(self, wanted: int, room: int, dying: int) -> int:
-        """Fetch tasks and start them; return how many take a slot."""
+        # Half of the slots at a time: Redis finds the next tasks while these are executed.
+        wanted = min(free, -(-self._slots // 2))
         deliveries, since = await self._fetch(wanted, room, dying)
-        if self._slots.are_shared:
-            self._slots.end_turn(self._worker)
-            if self._slots.is_late(self._worker):
-                deliveries = await self._keep_what_fits(deliveries)
         damaged = []
         for delivery in deliveries:
             try:
-                self._runner.start(delivery, since)
+                runner.start(delivery, since)
             except Exception as error:  # the other deliveries must start nevertheless
                 logger.exception("task %s cannot be started", delivery.id)
                 damaged.append((delivery, f"it cannot be started: {error}"))
@@ -225,24 +170,9 @@ class Reader:
             await asyncio.sleep(0)  # first let them begin; short ones end in one step of the loop
         for delivery, why in damaged:
             await self._broker.end_damaged(delivery, why)
-        return sum(takes_slot(item.stream_key) for item in deliveries) - len(damaged)
-
-    async def _keep_what_fits(self, deliveries: list[Delivery]) -> list[Delivery]:
-        """Hand back tasks for whose slots other namespaces have tasks by now."""
-        free, kept = self._slots.free, list[Delivery]()
-        for item in deliveries:
-            takes = takes_slot(item.stream_key)
-            if free > 0 or not takes:
-                kept.append(item)
-                free -= takes
-        if len(kept) < len(deliveries):
-            held = [*self._runner.deliveries, *kept]
-            await self._broker.disown(self._worker, self._size, held)
-        return kept
 
     async def _woken(self) -> None:
         """Wait for a wake-up, or for room beside the slots."""
-        self._was_woken = False
         if self._waking is None:
             self._waking = asyncio.create_task(self._broker.wait_for_wake(self._worker))
         events = self._runner.suspects.freed, self._runner.burials.freed
@@ -256,7 +186,7 @@ class Reader:
                 waiting.cancel()
         if self._waking.done():
             waking, self._waking = self._waking, None
-            self._was_woken = waking.result()
+            waking.result()
 
     async def _fetch(self, wanted: int, room: int, dying: int) -> tuple[list[Delivery], float]:
         """Return deliveries to start, and a time (monotonic) before Redis handed them over."""
@@ -272,11 +202,6 @@ class Reader:
                 self._is_asleep = False
             deliveries, more, since = found.deliveries, found.more, found.since
             is_woken, self._is_relieved = found.is_woken, found.is_relieved
-        elif self._has_slept:
-            self._has_slept = False
-            found = await self._broker.fetch_after_sleep(*ask)
-            deliveries, more, since = found.deliveries, found.more, found.since
-            is_woken, self._is_relieved = self._was_woken, found.is_relieved
         else:
             deliveries, more = await self._broker.fetch(*ask)
             self._is_relieved = False

@@ -8,38 +8,40 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import partial
 
 from nonet.base.loop import in_own_thread
 from nonet.base.streams import Size
-from nonet.daemon.service import ExitCode, end_without_loop
+from nonet.client.parts import Parts
+from nonet.daemon.service import ExitCode
 from nonet.daemon.watchdog import Watchdog
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Cancelled, End, Failed, Lost
 from nonet.stores.namespace.events import Events
 from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
-from nonet.tasks.task import Isolation, submit_with
+from nonet.tasks.injection import Injector
+from nonet.tasks.task import Isolation
 from nonet.telemetry.middleware import add_failures
-from nonet.telemetry.speaker import new_context
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.worker.attempt.around import error_of, report_crash
 from nonet.worker.attempt.attempt import Attempt, Stage
-from nonet.worker.attempt.conclusion import Conclusion
+from nonet.worker.attempt.burials import Burials
+from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.crashes import WITH_WORKER
 from nonet.worker.attempt.execute import Tools, execute, identify
 from nonet.worker.attempt.leasing import Leasing
 from nonet.worker.attempt.place import Place, place_of
+from nonet.worker.attempt.settle import Settler
 from nonet.worker.children.children import Children
 from nonet.worker.children.deaths import ChildDeaths
 from nonet.worker.children.isolated import Isolated
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
-from nonet.worker.parts import WorkerParts
-from nonet.worker.slots import Slots
 from nonet.worker.suspects import Suspects
 from nonet.worker.tally import Tally
 
@@ -56,13 +58,14 @@ class Runner:
     Args:
         worker: incarnation of the worker.
         children: its pool of child processes.
-        slots: how many attempts run at a time; workers of other namespaces may share them.
+        slots: how many attempts run at a time.
         isolation: where to run all attempts; None: where their classes say.
         sign_off: removes this worker's registration. A thread calls it right before the process
             ends, so it must return soon and raise nothing.
         tally: counts the attempts.
 
     Attributes:
+        settler: settles the attempts.
         freed: set when a slot has become free.
         suspects: runs tasks whose process died, without using a slot.
         burials: writes dying tasks to SQL, without using a slot.
@@ -71,35 +74,38 @@ class Runner:
 
     def __init__(
         self,
-        parts: WorkerParts,
+        parts: Parts,
+        injector: Injector,
         worker: str,
         size: Size,
         watchdog: Watchdog,
         children: Children,
-        slots: Slots,
+        slots: int,
         isolation: Isolation | None,
         sign_off: Callable[[], None],
         tally: Tally,
     ) -> None:
-        settings, broker = parts.settings, parts.broker
-        self._parts = parts
+        settings, stores, broker = parts.settings, parts.stores, parts.stores.broker
+        self._cancel_grace = settings.cancel_grace
+        limits = settings.message_limit, settings.crash_limit
+        self._concluder = Concluder(parts.client.live_config, *limits, stores.cipher)
+        self.settler = Settler(broker, stores.rows, stores.cipher)
         self._slots = slots
-        slots.share(lambda: self.slots_taken)
         self._isolation = isolation
         self._watchdog = watchdog
         self._sign_off = sign_off
         self._tally = tally
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._settling = 0
-        self.freed = slots.freed
+        self.freed = asyncio.Event()
         self.busy_at = time.monotonic()
         self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
         self._leasing = Leasing(broker, watchdog, settings.lease, settings.lock_ttl)
-        self._leftovers = Leftovers(slots.number, self.freed.set, watchdog, broker)
-        self._threads = ThreadPoolExecutor(2 * slots.number, thread_name_prefix="nonet-task")
+        self._leftovers = Leftovers(slots, self.freed.set, watchdog, broker)
+        self._threads = ThreadPoolExecutor(2 * slots, thread_name_prefix="nonet-task")
         self._tools = Tools(
-            *(parts.client, parts.registry, parts.injector, self._threads, settings.message_limit),
+            *(parts.client, parts.registry, injector, self._threads, settings.message_limit),
             admit=self._leasing.readmit,
             leave=self._leftovers.add,
             middlewares=parts.client.middlewares,
@@ -108,42 +114,35 @@ class Runner:
             Isolated,
             client=parts.client,
             settings=settings,
-            concluder=parts.concluder,
+            concluder=self._concluder,
             admit=self._leasing.readmit,
             accuse=partial(broker.accuse, worker),
             deaths=ChildDeaths(Events(broker.client, settings.namespace).log),
         )
         self._isolated = in_children(children)
-        self.burials = parts.burials
+        of = self.settler, self._concluder, parts.registry
+        self.burials = Burials(*of, stores.dead_letters, settings.signer())
         self.suspects = Suspects(
             size,
             lambda: in_children(Children(settings, broker.url, parts.client.middlewares)),
-            parts.concluder,
+            self._concluder,
             self._ordinary,
         )
-
-    @cached_property
-    def _context(self) -> contextvars.Context:
-        """What each attempt gets a copy of.
-
-        A process may have workers of several namespaces: `.schedule()` uses the client of this one.
-        """
-        context = new_context()
-        context.run(submit_with, self._parts.client)
-        return context
 
     def __len__(self) -> int:
         return len(self._running)
 
     @property
-    def slots_taken(self) -> int:
-        """How many slots this worker uses.
+    def free_slots(self) -> int:
+        """How many more attempts may run; 0 or less: none.
 
         An attempt that is being settled uses no slot. While Redis is slow or unavailable, at most
         twice as many attempts as slots can accumulate.
         """
         executing = self._ordinary() - self._settling
-        return max(executing, self._settling - self._slots.number) + self._leftovers.slots_taken
+        return (
+            self._slots - max(executing, self._settling - self._slots) - self._leftovers.slots_taken
+        )
 
     @property
     def is_quiet(self) -> bool:
@@ -182,8 +181,10 @@ class Runner:
         elif delivery.suspect and not attempt.takes_slot:
             self.suspects.attempts.add(attempt)
         self._leasing.hold(attempt)
-        context = self._context.copy()
-        attempt.task = self._loop.create_task(self._run(attempt), name=delivery.id, context=context)
+        # A new context, so that no attempt sees the context variables of another one.
+        attempt.task = self._loop.create_task(
+            self._run(attempt), name=delivery.id, context=contextvars.Context()
+        )
         self._running[attempt] = attempt.task
 
     def obey(self, order: Order) -> None:
@@ -194,8 +195,7 @@ class Runner:
             if is_meant and attempt.ending.cancelled is None:
                 logger.info("cancelling task %s %s", order.id, order.why)
                 attempt.cancel(order.why)
-                grace = self._parts.settings.cancel_grace
-                self._loop.call_later(grace, self._abandon, attempt)
+                self._loop.call_later(self._cancel_grace, self._abandon, attempt)
 
     def cut_all(self, reason: str) -> None:
         """Cancel all attempts and hand their tasks back."""
@@ -235,7 +235,7 @@ class Runner:
             # A task awaited a future that raised this. The exception has closed each coroutine up
             # to this one, so none of them could return an outcome.
             if not self._is_abandoned(attempt):
-                conclusion = self._parts.concluder.conclude(attempt, Failed(error))
+                conclusion = self._concluder.conclude(attempt, Failed(error))
                 if attempt.around is not None:
                     await attempt.around.close(conclusion, error)
                 await self._settle(attempt, conclusion)
@@ -250,14 +250,14 @@ class Runner:
         """Execute the task unless its state forbids it; None: the attempt is settled already."""
         if attempt.ending.lost is not None:
             # The loop was blocked while the fetch reply waited. Other tasks may hold its locks now.
-            return self._parts.concluder.conclude(attempt, Lost(attempt.ending.lost))
+            return self._concluder.conclude(attempt, Lost(attempt.ending.lost))
         if attempt.delivery.state == "dying":
             await self.burials.bury(attempt)
             return None
         outcome = identify(attempt, self._tools)
         self._tally.started(attempt)
         if outcome is not None:
-            return self._parts.concluder.conclude(attempt, outcome)
+            return self._concluder.conclude(attempt, outcome)
         if self._is_traced:
             attempt.span = _span_of(attempt)
         place = place_of(attempt.delivery, attempt.effective.isolation, self._isolation)
@@ -279,7 +279,7 @@ class Runner:
                 return await self.suspects.run(attempt)
             case Place.NONE:
                 attempt.crash = WITH_WORKER.error()
-                return self._parts.concluder.conclude(attempt, Failed(attempt.crash))
+                return self._concluder.conclude(attempt, Failed(attempt.crash))
             case _:  # NONE_BUT_CHILD
                 return await self._isolated.judge(attempt, WITH_WORKER, is_counted=True)
 
@@ -292,7 +292,7 @@ class Runner:
         is_abandoned = bool(attempt.left) and self._is_abandoned(attempt)
         if is_abandoned:  # `_end` has settled it
             outcome = Cancelled(attempt.ending.cancelled or "")
-        conclusion = self._parts.concluder.conclude(attempt, outcome, usage)
+        conclusion = self._concluder.conclude(attempt, outcome, usage)
         if attempt.around is not None:
             await attempt.around.close(conclusion, error_of(outcome))
         return None if is_abandoned else conclusion
@@ -304,7 +304,7 @@ class Runner:
             attempt.span = None
         if conclusion.middleware_failures:
             add_failures(conclusion.middleware_failures)
-        end = await self._parts.settler.settle(attempt, conclusion)
+        end = await self.settler.settle(attempt, conclusion)
         settlement = conclusion.settlement
         if attempt.locks_kept_at is not None:
             self._leftovers.keep_locks(attempt, attempt.locks_kept_at)
@@ -368,7 +368,7 @@ class Runner:
     async def _end(self, attempt: Attempt) -> None:
         try:
             cancelled = Cancelled(attempt.ending.cancelled or "")
-            await self._settle(attempt, self._parts.concluder.conclude(attempt, cancelled))
+            await self._settle(attempt, self._concluder.conclude(attempt, cancelled))
         finally:
             self._forget(attempt)
 
@@ -398,7 +398,7 @@ class Runner:
                 *(culprit, place),
             )
             self._sign_off()
-            end_without_loop(ExitCode.FAILED)
+            os._exit(ExitCode.FAILED)
 
     def _executed_here(self, id: str) -> Attempt | None:
         here = (item for item in list(self._running) if item.stage is Stage.IN_LOOP)

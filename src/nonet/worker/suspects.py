@@ -20,6 +20,7 @@ from functools import partial
 from itertools import groupby
 
 from nonet.base.errors import NonetError
+from nonet.base.loop import uncancel
 from nonet.base.machine import cores
 from nonet.base.streams import Size
 from nonet.messages.message import Usage
@@ -28,7 +29,7 @@ from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.invoke import is_coroutine_function
 from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import current_trace
-from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
+from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.lane import Lane
 from nonet.worker.children.children import Children

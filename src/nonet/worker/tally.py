@@ -16,11 +16,7 @@ from nonet.worker.tenants import TenantTally
 # The values of the label ``outcome``: what `Settler.settle` returns.
 OUTCOMES = ("done", "retry", "crash", "dead", "cancelled", "expired", "back", "lost")
 # The outcomes that `nonet.rules.figures.COUNTS` count.
-_KINDS = (
-    ("done", "dead", "cancelled", "expired"),
-    ("dead", "expired"),
-    ("retry", "crash"),
-)
+_KINDS = (("done", "dead", "cancelled", "expired"), ("dead", "expired"), ("retry", "crash"))
 # After `_EXACT` attempts of a class since the last call of `figures`, the times of one in `_SHARE`
 # are measured, and count as often: enough for percentiles, and it takes a third of the time.
 _EXACT, _SHARE = 1000, 8
@@ -120,7 +116,7 @@ class Tally:
         counts.finished[outcome] = counts.finished.get(outcome, 0) + 1
         counts.crashed += crashed
         if attempt.delivery.tenant is not None:
-            self.tenants.finished(attempt.delivery.tenant, outcome, usage)
+            self.tenants.finished(attempt.delivery.tenant, outcome)
         if usage is None or usage.wall is None:
             return
         counts.ended = number = counts.ended + 1

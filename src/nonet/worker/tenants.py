@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 
 from nonet.base.streams import Size
-from nonet.messages.message import Usage
 from nonet.rules.fairness import fold, order
 from nonet.rules.figures import merged, started_in, vector
 from nonet.telemetry.metrics import Histogram
 
 _SIZES = tuple(Size)
-_KIB = 1024
 
 
 class _Counts:
@@ -27,15 +25,12 @@ class _Counts:
         self.started = dict.fromkeys(_SIZES, 0)
         self.finished: Counter[str] = Counter()
         self.wait = Histogram()
-        self.cpu_us = 0.0
-        self.kib_seconds = 0.0
         self.reported: Counter[int] = Counter()
 
     def new(self, kinds: Collection[Collection[str]]) -> dict[int, int]:
         """Return the vector of what was counted since the last call."""
         ends = [sum(self.finished[end] for end in kind) for kind in kinds]
-        sums = (*self.started.values(), self.cpu_us, self.kib_seconds)
-        more = vector(ends, self.wait.counts, [], self.reported, sums)
+        more = vector(ends, self.wait.counts, [], self.reported, (*self.started.values(),))
         self.reported.update(more)
         return more
 
@@ -68,17 +63,13 @@ class TenantTally:
         counts.started[size] += 1
         counts.wait.observe(waited)
 
-    def finished(self, tenant: str, outcome: str, usage: Usage | None) -> None:
+    def finished(self, tenant: str, outcome: str) -> None:
         """Count the end of an attempt that was counted when it started."""
         counts = self._counts.get(tenant)
         if counts is None:  # `figures` forgot the tenant in the moment in which the attempt began
             return
         counts.running -= 1
         counts.finished[outcome] += 1
-        if usage is not None and usage.cpu is not None:
-            counts.cpu_us += 1_000_000 * usage.cpu
-        if usage is not None and usage.rss is not None and usage.wall is not None:
-            counts.kib_seconds += usage.rss / _KIB * usage.wall
 
     def running(self) -> dict[str, int]:
         """Return how many attempts run, by tenant."""

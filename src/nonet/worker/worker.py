@@ -7,29 +7,26 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
+from importlib.metadata import version
 from typing import Any
 
+from nonet.base.actor import process_name
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread, name_of
 from nonet.base.streams import Size
-from nonet.daemon.contact import Contact
-from nonet.daemon.health import Page, Report
-from nonet.daemon.service import (
-    ExitCode,
-    Stop,
-    every,
-    process_name,
-    reached,
-    wind_up,
-)
+from nonet.client.parts import Parts
+from nonet.daemon.contact import Contact, sql_reached
+from nonet.daemon.health import Observed, Report
+from nonet.daemon.service import ExitCode, Stop, every, reached, wind_up
 from nonet.daemon.watchdog import Watchdog
 from nonet.stores.connection.clock import correction
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.queue.leases import Leases
 from nonet.stores.queue.workers import DRAINS
+from nonet.tasks.injection import Injector
 from nonet.tasks.task import Isolation
 from nonet.telemetry.metrics import Sample
 from nonet.telemetry.middleware import failure_samples
@@ -39,10 +36,8 @@ from nonet.worker.children.forking import ForkServerError
 from nonet.worker.chores import Chores
 from nonet.worker.descriptors import Descriptors
 from nonet.worker.lag import Culprit, LoopLag
-from nonet.worker.parts import WorkerParts
 from nonet.worker.reader import Reader
 from nonet.worker.runner import Runner
-from nonet.worker.slots import Slots
 from nonet.worker.tally import Tally
 from nonet.worker.veto import Fitness, Veto
 
@@ -58,15 +53,15 @@ _STOPPED = "the worker stopped"
 _MEASURE_SECONDS = 5.0
 
 
-class Worker:
+class Worker(Observed):
     """One worker process of one size.
 
     Args:
-        parts: the objects of the open application.
+        parts: the parts of the open application.
+        injector: provides the dependencies of tasks.
         size, concurrency, isolation: see `nonet.Nonet.worker`.
         owns_process: False: the process belongs to a program around the worker, so the worker
             never ends it, not even if a task blocks the event loop forever.
-        slots: those that it shares with workers of other namespaces; None: it has its own.
 
     Attributes:
         id: ``size-nonce``, unique to this process.
@@ -75,21 +70,20 @@ class Worker:
 
     def __init__(
         self,
-        parts: WorkerParts,
+        parts: Parts,
+        injector: Injector,
         size: Size,
         concurrency: int | None = None,
         isolation: Isolation | None = None,
         *,
         owns_process: bool = True,
-        slots: Slots | None = None,
     ) -> None:
         settings = parts.settings
         self._parts = parts
         self._isolation = isolation
-        self._broker = parts.broker
+        self._broker = broker = parts.stores.broker
         self._size = size
-        slots = slots or Slots(concurrency or settings.slots_of(size))
-        self._concurrency = slots.number
+        self._concurrency = concurrency or settings.slots_of(size)
         self.id: str = f"{size}-{secrets.token_hex(6)}"
         self.name: str = process_name()
         self._loop_name = ""
@@ -99,7 +93,7 @@ class Worker:
         self._lost_at = self._looked_for = time.monotonic()
         self._on_ordered: Callable[[], None] = lambda: None
         self._described_last: dict[str, Any] = {}
-        self._children = Children(settings, parts.broker.url, parts.client.middlewares)
+        self._children = Children(settings, broker.url, parts.client.middlewares)
         self._tally = Tally(
             *(parts.registry.versions(), str(size)),
             named=lambda: parts.client.live_config.named_tenants,
@@ -112,11 +106,15 @@ class Worker:
             on_unregistered=lambda reason: self._runner.cut_all_soon(reason),
         )
         self._runner = Runner(
-            *(parts, self.id, size, self._watchdog, self._children, slots, isolation),
+            *(parts, injector, self.id, size, self._watchdog, self._children),
+            *(self._concurrency, isolation),
             sign_off=self._sign_off,
             tally=self._tally,
         )
         self._owns_process = owns_process
+        self._version = version("nonet")
+        needs_sql = any(item.cls.dlq_eligible or item.cls.durable for item in parts.registry)
+        self._sql = sql_reached(settings, parts.stores) if needs_sql else None
         end_if_stuck = self._runner.end_if_stuck if owns_process else None
         self._lag = LoopLag(self._runner.seen_in_loop, self._count_blocked, end_if_stuck)
         self._about = About(
@@ -128,11 +126,11 @@ class Worker:
         leases.count(self._tally.figures, self._tally.note_offset)
         veto = Veto(Fitness(settings.memory_floor, settings.load_ceiling))
         self._reader = Reader(
-            *(parts.broker, self.id, size, slots, self._runner, self._redis),
+            *(broker, self.id, size, self._concurrency, self._runner, self._redis),
             *(self._watchdog, veto, self._about, self._tally, self._look),
         )
         self._chores = Chores(
-            *(parts.broker, self.id, size, settings.lease), lambda: self._reader.is_relieved
+            *(broker, self.id, size, settings.lease), lambda: self._reader.is_relieved
         )
 
     async def run(self, stop: Stop) -> ExitCode:
@@ -188,8 +186,8 @@ class Worker:
                 running.add(loops.create_task(every(stop, "descriptors", Descriptors().look)))
             if self._parts.settings.metrics_port:
                 running.add(loops.create_task(every(stop, "round trip", self._measure)))
-            if self._parts.sql is not None:
-                running.add(loops.create_task(every(stop, "SQL", self._parts.sql.look)))
+            if self._sql is not None:
+                running.add(loops.create_task(every(stop, "SQL", self._sql.look)))
             await wind_up(stop, running)
 
     def on_ordered_to_drain(self, tell: Callable[[], None]) -> None:
@@ -217,8 +215,8 @@ class Worker:
             reasons.append("it has not joined its streams yet")
         if not live.version and live.problem:
             reasons.append(f"it cannot apply the configuration: {live.problem}")
-        if self._parts.sql is not None and self._parts.sql.problem:
-            reasons.append(self._parts.sql.problem)
+        if self._sql is not None and self._sql.problem:
+            reasons.append(self._sql.problem)
         if self._reader.is_unsure and not silence:
             reasons.append("the last fetch failed")
         return Report(not reasons, reasons, self._probe_details())
@@ -239,10 +237,6 @@ class Worker:
         """Return why leases are not renewed, if the watchdog is stuck."""
         return [why] if (why := self._watchdog.stuck()) else []
 
-    def pages(self) -> Mapping[str, Page]:
-        """Return no pages: a worker serves only probes and metrics."""
-        return {}
-
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of this worker."""
         live, size = self._parts.client.live_config, str(self._size)
@@ -251,7 +245,7 @@ class Worker:
         yield "nonet_config_version", (live.version,), 1
         yield "nonet_config_refused", (), float(bool(live.problem))
         yield "nonet_leases_lost_total", (), self._watchdog.losses
-        yield "nonet_settles_stale_total", (), self._parts.settler.counts["stale"]
+        yield "nonet_settles_stale_total", (), self._runner.settler.counts["stale"]
         yield "nonet_worker_slots", (size,), self._concurrency
         yield "nonet_worker_slots_busy", (size,), len(self._runner)
         yield "nonet_worker_code_left", (), self._runner.left
@@ -389,7 +383,7 @@ class Worker:
             "name": self.name,
             "size": self._size,
             "concurrency": self._concurrency,
-            "version": self._parts.version,
+            "version": self._version,
             "loop": self._loop_name,
             "config": live.version,
             "config_problem": live.problem,

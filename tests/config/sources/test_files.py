@@ -14,9 +14,7 @@ import pytest
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config
 from nonet.config.settings import Settings
-from nonet.config.sources import Source, open_source
-from nonet.config.sources import files as module
-from nonet.config.sources import source as base
+from nonet.config.sources import Source, files as module, open_source, source as base
 from nonet.config.sources.source import MAX_BYTES, MAX_FILES
 
 
@@ -28,7 +26,7 @@ def source_of(path: Path, check: Callable[[Config], object] | None = None) -> So
 def between_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
     """Edits that happen one by one, each right after a look at the file."""
     edits: list[Callable[[], object]] = []
-    look = module._snapshot
+    look = module.snapshot
 
     def look_then_edit(path: Path) -> module._Look:
         seen = look(path)
@@ -36,7 +34,7 @@ def between_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[],
             edits.pop(0)()
         return seen
 
-    monkeypatch.setattr(module, "_snapshot", look_then_edit)
+    monkeypatch.setattr(module, "snapshot", look_then_edit)
     yield edits
     assert not edits, "the source did not look often enough"
 
@@ -53,7 +51,7 @@ async def test_a_file_is_read_anew_when_it_changes(tmp_path: Path) -> None:
         config = await source.read()
         assert (config.vos, config.source) == ([vo], str(file))
     assert (source.name, source.poll_seconds) == (str(file), 0.5)
-    assert (source.revision, source.problem) == ("", "")
+    assert source.revision == ""
 
 
 async def test_what_is_being_written_is_not_read(
@@ -331,7 +329,7 @@ def test_a_version_that_is_being_removed_is_not_read(
         yield first
 
     monkeypatch.setattr(module, "_files", list_then_swap)
-    found = module._snapshot(mount.path)
+    found = module.snapshot(mount.path)
     assert [content for _, content in found.documents] == [b"1", b"1"]
 
 
@@ -366,7 +364,7 @@ def test_two_versions_are_never_mixed(tmp_path: Path, kind: str) -> None:
     swapping = threading.Thread(target=swap_on)
     swapping.start()
     try:
-        seen = [module._snapshot(mount.path if kind == "mount" else link) for _ in range(500)]
+        seen = [module.snapshot(mount.path if kind == "mount" else link) for _ in range(500)]
     finally:
         ended.set()
         swapping.join()
@@ -384,7 +382,7 @@ async def test_no_source_is_an_empty_configuration() -> None:
     """Without NONET_CONFIG the defaults of the classes hold."""
     source = open_source("", Settings())
     assert await source.read() == Config()
-    assert (source.problem, source.revision) == ("", "")
+    assert source.revision == ""
 
 
 @pytest.mark.parametrize("text", ["https://t0ken@host/x.git#main", "file:///etc/x", "ext::sh://x"])

@@ -8,7 +8,7 @@ from celery.schedules import crontab
 
 app = Celery("shop", broker="redis://localhost", backend="redis://localhost")
 app.conf.beat_schedule = {
-    "report": {"task": "shop.daily_report", "schedule": crontab(hour=6, minute=30)},
+    "report": {"task": "shop.daily_report", "schedule": crontab(hour=6, minute=30)}
 }
 FOLDER = Path(os.environ.get("SHOP", "."))
 

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
 import pytest
+from stores.beats import beat, lease_of
 
 from nonet.base.clock import Reading, steady
 from nonet.stores.connection.clock import microseconds
@@ -19,7 +20,6 @@ from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Lease, Leases
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import BaseLock, ConcurrencyLimiter, MutexLock, RateLimiter, encode_locks
@@ -90,11 +90,6 @@ async def site(broker: Broker) -> Site:
     return opened
 
 
-def lease(delivery: Delivery) -> Lease:
-    ids = (delivery.id, delivery.gen, delivery.fence)
-    return Lease(*ids, 1.0, delivery.stream_key, delivery.entry)
-
-
 async def test_time_goes_on_as_before_the_step(site: Site) -> None:
     """A correction takes the step out of logical time, and is told to people."""
     before = await site.broker.logical_now()
@@ -124,20 +119,6 @@ async def test_the_leader_stays_for_one_lease(site: Site, by: timedelta) -> None
     assert leader
     left = leader.expiry - await site.broker.logical_now()
     assert timedelta(seconds=20) < left <= timedelta(seconds=30)
-
-
-@pytest.mark.parametrize("value", ["list", "words"])
-async def test_a_clock_that_is_no_number_counts_as_nothing(site: Site, value: str) -> None:
-    """Whatever somebody wrote there: the server's time holds, for scripts and for Python."""
-    client = site.broker.client
-    if value == "list":
-        await client.rpush("{test}:clock", "1")
-    else:
-        await client.set("{test}:clock", "yesterday")
-    await site.lead()
-    now = microseconds(await site.broker.now())
-    assert abs(site.before - now) < 60e6
-    assert abs(microseconds(await site.broker.logical_now()) - now) < 60e6
 
 
 async def test_a_time_of_a_client_is_by_the_wall(site: Site) -> None:
@@ -188,12 +169,8 @@ async def test_a_worker_that_died_by_the_wrong_time_is_not_registered_for_longer
     site: Site, redis_url: str
 ) -> None:
     """Its registration ends as if the clock had not been set."""
-    leases = Leases(
-        redis_url, "test", "small-a", "{}", worker_ttl=30, lock_ttl=30, timeout_seconds=5
-    )
     await site.step(HOUR)
-    leases.renew([])
-    leases.close()
+    beat(redis_url)
     await site.correct(HOUR)
     ends = await site.broker.client.zscore("{test}:workers", "small-a")
     assert ends - microseconds(await site.broker.logical_now()) <= 30e6
@@ -223,18 +200,6 @@ async def test_a_limiter_taken_by_the_wrong_time_is_free_in_time(
     assert found[0].id == "second"
 
 
-async def test_the_end_of_a_lock_of_the_wrong_time_is_watched_in_time(site: Site) -> None:
-    """Who waits after the correction for a dead holder is looked at when its lock has ended."""
-    await site.step(HOUR)
-    await site.submit("first", MutexLock("job", 1, ttl_ms=500))
-    await site.fetch_one()
-    await site.correct(HOUR)
-    await site.submit("second", MutexLock("job", 1))
-    assert await site.fetch() == []
-    watched = await site.broker.client.zscore("{test}:watch", "lock:mutex:job:1")
-    assert watched <= microseconds(await site.broker.logical_now()) + 500_000
-
-
 async def test_a_beat_by_a_clock_that_was_set_back_takes_no_lock_away(
     site: Site, redis_url: str
 ) -> None:
@@ -242,16 +207,12 @@ async def test_a_beat_by_a_clock_that_was_set_back_takes_no_lock_away(
     locks = (MutexLock("job", 1), ConcurrencyLimiter("job", 2, limit=1))
     await site.submit("locked", *locks)
     delivery = await site.fetch_one()
-    leases = Leases(
-        redis_url, "test", "small-a", "{}", worker_ttl=30, lock_ttl=30, timeout_seconds=5
-    )
-    leases.renew([])
+    beat(redis_url)
     await site.step(-HOUR)
-    assert leases.renew([lease(delivery)]) == set()
+    assert beat(redis_url, lease_of(delivery, 1.0)) == set()
     await site.correct(-HOUR)
     ends = await site.broker.client.zscore("{test}:workers", "small-a")
     assert ends > microseconds(await site.broker.logical_now())
-    leases.close()
     assert await site.broker.settle(delivery, "done", b"") == "OK"
 
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from stores.beats import beat
 
 from nonet.rules.explanation import explain
 from nonet.stores.connection.epoch import EpochSeen
@@ -13,7 +14,6 @@ from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker, Presence
-from nonet.stores.queue.leases import Leases
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, encode_locks
 
@@ -172,15 +172,7 @@ async def test_whoever_knows_of_the_loss_tells(
     elif who == "hold":
         await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
     else:
-        leases = Leases(
-            *(redis_url, "test", "small-b", "{}"),
-            worker_ttl=30,
-            lock_ttl=30,
-            timeout_seconds=5,
-            epoch=broker.epoch,
-        )
-        leases.renew([])
-        leases.close()
+        beat(redis_url, worker="small-b", epoch=broker.epoch)
     await newcomer.submit([LOCKED])
     assert await fetched(newcomer) == []
 
@@ -209,13 +201,6 @@ async def test_the_same_data_stay_the_same_epoch(broker: Broker, newcomer: Broke
         await newcomer.presence([])
         await fetched(broker)
     assert (broker.epoch.since, newcomer.epoch.since) == (first, first)
-
-
-async def test_an_epoch_of_another_type_is_begun_anew(broker: Broker) -> None:
-    """A foreign value at the key stops nobody."""
-    await broker.client.set("{test}:epoch", "x")
-    await broker.submit([FREE])
-    assert await fetched(broker) == ["free"]
 
 
 async def test_presence_tells_records_and_remembered_ends(broker: Broker) -> None:

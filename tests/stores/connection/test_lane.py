@@ -11,8 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 from daemons import until
 from faults.proxy import Proxy
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from redis import exceptions
 from servers import RedisServer
 
@@ -264,18 +263,6 @@ def test_each_loop_has_a_connection_of_its_own(redis_url: str) -> None:
     answers = [asyncio.run(ping(closes=closes)) for closes in (False, False, True)]
     assert answers == [b"PONG"] * 3
     gc.collect()  # what the first loops left is noticed here, where it is expected
-
-
-async def test_closing_waits_for_what_is_under_way(client: LaneClient) -> None:
-    """Also for calls of which nobody awaits the answer."""
-    call = client.lane.call("SET", "key", "value")
-    await asyncio.sleep(0)
-    await client.lane.call("PING")
-    late = [client.lane.call("INCR", "n") for _ in range(101)]
-    late[-1].cancel()
-    await client.aclose()
-    assert call.result() == b"OK"
-    assert [each.result() for each in late[:-1]] == list(range(1, 101))
 
 
 async def test_closing_waits_for_what_waits_its_turn(client: LaneClient) -> None:

@@ -62,37 +62,6 @@ async def test_scripts_are_loaded_when_the_server_forgot_them(scripts: Scripts) 
         )
 
 
-async def test_concurrent_calls_share_round_trips(scripts: Scripts) -> None:
-    """A hundred calls at once need far fewer replies from the network than calls."""
-    await lead(scripts, "me")
-    before = int((await scripts.client.info("clients"))["connected_clients"])
-    answers = await asyncio.gather(*(lead(scripts, "me") for _ in range(100)))
-    after = int((await scripts.client.info("clients"))["connected_clients"])
-    assert len(set(answers)) == 1
-    assert after == before
-
-
-async def test_one_wrong_call_of_a_batch_fails_alone(scripts: Scripts) -> None:
-    """An error of one call reaches its own caller only."""
-    await scripts.client.set(f"{PREFIX}w:bad", "not a hash")
-    renew = [
-        scripts.run("renew", worker, 1000, 1000, "{}", 0, "", "") for worker in ("a", "bad", "b")
-    ]
-    good, wrong, fine = await asyncio.gather(*renew, return_exceptions=True)
-    assert (len(good), len(fine)) == (2, 2)
-    assert isinstance(wrong, Exception) and "WRONGTYPE" in str(wrong)
-
-
-async def test_a_cancelled_caller_does_not_harm_the_others(scripts: Scripts) -> None:
-    """Cancelling one caller of a batch leaves the others their answers."""
-    calls = [asyncio.create_task(lead(scripts, "me")) for _ in range(3)]
-    await asyncio.sleep(0)
-    calls[1].cancel()
-    first, cancelled, third = await asyncio.gather(*calls, return_exceptions=True)
-    assert first == third
-    assert isinstance(cancelled, asyncio.CancelledError)
-
-
 async def test_an_unreachable_server_is_named_without_its_password() -> None:
     """The error has one line with the address and hides the password."""
     for client in (

@@ -123,11 +123,7 @@ FAULTS = (
         "if not lock.limiter and holds(lock, owner) then",
         "if not lock.limiter then",
     ),
-    Fault(
-        "code that goes on keeps nothing",
-        "if delivery.still_runs then",
-        "if false then",
-    ),
+    Fault("code that goes on keeps nothing", "if delivery.still_runs then", "if false then"),
     Fault("items are always given back", "if started or redis.call('ZREM'", "if redis.call('ZREM'"),
     Fault(
         "items are never given back",
@@ -139,21 +135,6 @@ FAULTS = (
         "who is woken keeps its generation",
         "function wake_waiter(me)\n    local gen = digits(tonumber(me.gen) + 1)",
         "function wake_waiter(me)\n    local gen = me.gen",
-    ),
-    Fault(
-        "a settle ignores the generation",
-        "if record.gen ~= delivery.gen or record.fence ~= fence then\n    return answer_again",
-        "if record.fence ~= fence then\n    return answer_again",
-    ),
-    Fault(
-        "a settle ignores lost locks",
-        "if is_held and lost_lock(locks, owner) then",
-        "if false then",
-    ),
-    Fault(
-        "fences do not grow",
-        "fence = fence + 1\n  local held = take_locks",
-        "local held = take_locks",
     ),
     Fault("what the budget leaves of the queues is dropped", "watch(name, now)", ""),
     Fault(

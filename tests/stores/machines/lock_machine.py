@@ -271,10 +271,7 @@ class LockMachine:
         goes_on = goes_on and outcome != "done"
         begun = 2 if goes_on else int(started)
         of = (job.id, delivery.gen, fence, delivery.stream_key, delivery.entry)
-        args = (
-            *(KEEPING, LOCK_TTL_MS),
-            *settle_args(of, outcome, "", "", delay, begun, 0),
-        )
+        args = (*(KEEPING, LOCK_TTL_MS), *settle_args(of, outcome, "", "", delay, begun, 0))
         if not is_current or lost:
             again = self.jobs.get(job.id) is job and job.settled == fence
             expected = "LOST" if lost else "OK" if again else "STALE"
@@ -808,11 +805,7 @@ class LockMachine:
             own = looks[me.id]
             if record["stream"] != "hold" and not me.aged:
                 of_age = int(record["since"]) + self.pace.aging
-                must(
-                    own <= max(of_age, self.now),
-                    me.id,
-                    "is not looked at when it is of age",
-                )
+                must(own <= max(of_age, self.now), me.id, "is not looked at when it is of age")
             watched = [self.state.watch.get(name, self.now + 1) for name in me.places]
             if min(own, *watched) > self.now and not self.model.refusal(me, standing, self.now):
                 raise Violation(f"{me.id} could run, and nobody is due to look: {watched}, {own}")

@@ -8,11 +8,7 @@ from typing import Any
 import pytest
 import redis
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    initialize,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import initialize, precondition, rule
 from servers import RedisServer
 from stores.machines.histories import Histories, Rules, without_a_place
 from stores.machines.lock_faults import FAULTS, ONLY_THE_FIRST, REST_OF_A_BUDGET
@@ -24,11 +20,7 @@ QUICK = [
     fault
     for fault in FAULTS
     if fault.name
-    in (
-        "a settle wakes nobody",
-        "readers do not see waiting writers",
-        "no watch on a refusal",
-    )
+    in ("a settle wakes nobody", "readers do not see waiting writers", "no watch on a refusal")
 ]
 FIRST, MUTEX, WRITER, READER = (CHOICES[n] for n in (0, 2, 3, 5))
 BUDGET_OF_THREE = "offers_left = 3"
@@ -236,10 +228,7 @@ def end_a_budget_at_the_unlucky(client: redis.Redis, *faults: Fault) -> None:
 
 @pytest.mark.parametrize(
     ("history", "fault"),
-    [
-        (overtake_behind_the_woken, ONLY_THE_FIRST),
-        (end_a_budget_at_the_unlucky, REST_OF_A_BUDGET),
-    ],
+    [(overtake_behind_the_woken, ONLY_THE_FIRST), (end_a_budget_at_the_unlucky, REST_OF_A_BUDGET)],
 )
 def test_a_rare_history(
     redis_server: RedisServer, history: Callable[..., None], fault: Fault

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import redis
 from calls import settle_args
-from hypothesis import HealthCheck, Phase, example, given, seed, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, example, given, seed, settings, strategies as st
 from servers import RedisServer
 from stores.machines.lock_site import PREFIX, Clocked, Fault
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    initialize,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import initialize, precondition, rule
 from servers import RedisServer
 from stores.machines.histories import Histories, Rules, without_a_place
 from stores.machines.lock_site import Fault

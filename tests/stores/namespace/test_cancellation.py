@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from daemons import until
 from servers import RedisServer
-from stores.queue.test_broker import fetch, fetch_one, lapse, make_broker, record, task, until_due
+from stores.queue.test_broker import fetch, fetch_one, lapse, open_group, record, task
 
 from nonet.messages.encryption import NO_KEYS
-from nonet.messages.message import VERSION, Envelope, ResultDocument, encode
+from nonet.messages.formats import FORMAT
+from nonet.messages.message import Envelope, ResultDocument, encode
 from nonet.stores.namespace.cancellation import Cancellation, CancelledTasks
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker, Order, new_cursors
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.places import UNFINISHED, TaskFilter
 from nonet.stores.queue.results import Results, parse_ended
 from nonet.stores.queue.submissions import Submission
@@ -27,20 +26,6 @@ from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
 WHO = "ann@host 7"
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = make_broker(redis_url)
-    yield opened
-    await opened.aclose()
-
-
-@pytest.fixture
-async def results(broker: Broker) -> AsyncIterator[Results]:
-    opened = Results(broker.client, broker.scripts, broker.url, "test")
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture
@@ -75,20 +60,6 @@ async def kinds(broker: Broker) -> list[tuple[str, str]]:
 
 
 class TestStates:
-    async def test_queued(self, broker: Broker, cancellation: Cancellation) -> None:
-        """A queued task is never executed, and its entry leaves the stream."""
-        await broker.submit([task("a"), task("b")])
-        assert await cancellation.cancel(["a"], WHO) == {"a": "cancelled"}
-        assert await left_of(broker, "a") == []
-        assert await broker.client.xlen("{test}:tasks:normal:small") == 1
-        assert [item.id for item in await fetch(broker)] == ["b"]
-
-    async def test_delayed(self, broker: Broker, cancellation: Cancellation) -> None:
-        """A delayed task leaves the delayed set."""
-        await broker.submit([task("a", due_us=await far_away(broker))])
-        assert await cancellation.cancel(["a"], WHO) == {"a": "cancelled"}
-        assert await left_of(broker, "a") == []
-
     async def test_between_two_attempts(
         self, broker: Broker, cancellation: Cancellation, results: Results
     ) -> None:
@@ -124,13 +95,6 @@ class TestStates:
         assert await cancellation.cancel(["b"], WHO) == {"b": "cancelled"}
         assert await left_of(broker, "b") == []
         assert [item.id for item in await fetch(broker)] == ["c"]
-
-    async def test_handed_back(self, broker: Broker, cancellation: Cancellation) -> None:
-        """A task that was handed back waits in no queue, and can be cancelled."""
-        await broker.submit([task("a")])
-        await broker.settle(await fetch_one(broker), "back", delay=timedelta(hours=1))
-        assert await cancellation.cancel(["a"], WHO) == {"a": "cancelled"}
-        assert await left_of(broker, "a") == []
 
     async def test_running_and_dying(self, broker: Broker, cancellation: Cancellation) -> None:
         """Unless it is asked for, what a worker has stays as it is, and the answer says so."""
@@ -268,17 +232,6 @@ class TestRunning:
         assert await broker.settle(delivery, "done", b"late") == "STALE"
         assert (await results.status("a")) == found
 
-    async def test_a_lost_reply(self, broker: Broker, cancellation: Cancellation) -> None:
-        """A worker that gives back what it does not know ends it."""
-        await self.order(broker, cancellation, MUTEX)
-        await broker.submit([task("b", locks=MUTEX)])
-        assert await broker.disown("small-a", "small", []) == 1
-        assert await record(broker, "a") == {}
-        assert [item.id for item in await fetch(broker)] == ["b"]
-        assert await left_of(broker, "a") == ["{test}:orders:small-a"]
-        assert await broker.orders("small-a") == []
-        assert await left_of(broker, "a") == []
-
     async def test_its_stream_is_gone(self, broker: Broker, cancellation: Cancellation) -> None:
         """The walk that would queue it again ends it."""
         await self.order(broker, cancellation)
@@ -321,16 +274,7 @@ class TestRunning:
 
     async def test_its_group(self, broker: Broker, cancellation: Cancellation) -> None:
         """A running child that is cancelled counts as failed, once."""
-        groups = Groups(broker.client, "test")
-        await groups.open(
-            "g",
-            "",
-            policy="all_done",
-            ttl_seconds=60,
-            total=1,
-            callback=Submission("g.ok", "probe:Ok", "normal:small", b"e"),
-            on_failure=None,
-        )
+        groups = await open_group(broker, 1, policy="all_done")
         await broker.submit([task("a", group="g")])
         await groups.seal("g", "")
         delivery = await fetch_one(broker)
@@ -363,16 +307,7 @@ class TestWhoIsTold:
 
     async def test_its_group(self, broker: Broker, cancellation: Cancellation) -> None:
         """A cancelled child is one that did not succeed: on_failure is submitted, once."""
-        groups = Groups(broker.client, "test")
-        await groups.open(
-            "g",
-            "",
-            policy="all_success",
-            ttl_seconds=60,
-            total=2,
-            callback=Submission("g.ok", "probe:Ok", "normal:small", b"e"),
-            on_failure=Submission("g.bad", "probe:Bad", "normal:small", b"e"),
-        )
+        groups = await open_group(broker, 2)
         await broker.submit([task("a", group="g"), task("b", group="g")])
         await groups.seal("g", "")
         first = await fetch_one(broker)
@@ -385,18 +320,9 @@ class TestWhoIsTold:
         self, broker: Broker, cancellation: Cancellation
     ) -> None:
         """The open group of a parent that is cancelled before its next attempt has failed."""
-        groups = Groups(broker.client, "test")
         await broker.submit([task("parent")])
         delivery = await fetch_one(broker)
-        await groups.open(
-            "g",
-            "parent",
-            policy="all_done",
-            ttl_seconds=60,
-            total=1,
-            callback=Submission("g.ok", "probe:Ok", "normal:small", b"e"),
-            on_failure=Submission("g.bad", "probe:Bad", "normal:small", b"e"),
-        )
+        await open_group(broker, 1, "parent", policy="all_done")
         await broker.settle(delivery, "back")
         await cancellation.cancel(["parent"], WHO)
         assert [item.id for item in await fetch(broker)] == ["g.bad"]
@@ -411,7 +337,7 @@ class TestWhoIsTold:
 
 
 def labelled(id: str, name: str = "probe:Task", **labels: Any) -> Submission:
-    envelope = Envelope(VERSION, id, name, {}, labels, 0.0, "", "")
+    envelope = Envelope(FORMAT, id, name, {}, labels, 0.0, "", "")
     return Submission(id, name, "normal:small", encode(envelope))
 
 
@@ -456,28 +382,6 @@ class TestMany:
         assert await broker.settle(running, "done") == "OK"
         assert (await cancellation.cancel_all(TaskFilter(), WHO)).number == 0
         assert len(await kinds(broker)) == 2
-
-    async def test_of_thousands_each_once(self, broker: Broker, cancellation: Cancellation) -> None:
-        """Ten thousand tasks are cancelled while others are submitted; none is missed."""
-        await broker.submit([task(f"a{n}") for n in range(10_000)])
-
-        async def others() -> None:
-            for n in range(20):
-                await broker.submit([Submission(f"b{n}", "probe:Other", "normal:small", b"e")])
-
-        _, tally = await asyncio.gather(others(), cancellation.cancel_all(TaskFilter("Task"), WHO))
-        assert tally.number == 10_000
-        assert len(await fetch(broker, 100)) == 20
-
-
-async def test_a_late_promotion_moves_nothing(broker: Broker, cancellation: Cancellation) -> None:
-    """A cancelled task is not in the delayed set any more, so that nothing is promoted."""
-    await broker.submit(
-        [task("a", due_us=await far_away(broker)), task("b", due_us=await far_away(broker))]
-    )
-    await cancellation.cancel(["a"], WHO)
-    await until_due(broker, "b")
-    assert [item.id for item in await fetch(broker)] == ["b"]
 
 
 async def test_a_slot_that_was_kept_is_given_to_the_next(

@@ -114,29 +114,6 @@ async def test_classes_are_bounded(leases: Leases, counts: Counts, history: Hist
     assert (found["m:C1"], found["others"]) == (2, 51)
 
 
-async def test_foreign_keys_do_no_harm(
-    leases: Leases, counts: Counts, history: History, redis_server: RedisServer
-) -> None:
-    """A slot or a field that no script wrote is replaced or skipped."""
-    counts.rows = [{"m:A": {0: 1}}, {"m:A": {0: 1}}, {"m:A": {0: 1}}]
-    leases.add_figures()
-    with redis_server.client() as client:
-        keys = [key for key in client.keys("{test}:figures:*") if "of" not in key]
-        for key in keys:
-            client.hset(key, mapping={"m:A": "garbage", "m:B": "x"})
-        leases.add_figures()
-        assert [(item.name, item.total.ended) for item in await history.figures()] == [
-            ("m:A", 1),
-            ("m:B", 0),
-        ]
-        for key in keys:
-            client.delete(key)
-            client.set(key, "foreign")
-        assert await history.figures() == []
-        leases.add_figures()
-        assert {client.type(key) for key in keys} == {"none"}
-
-
 def test_lua_and_python_agree_on_the_slots() -> None:
     """Their lengths, and how long they are kept."""
     pairs = ", ".join(f"{{{slot}, {kept}}}" for slot, kept in RESOLUTIONS)

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from stores.queue.test_broker import fetch, make_broker, record, task, until_due
+from stores.queue.test_broker import fetch, record, task, until_due
 
 from nonet.rules import pauses
 from nonet.rules.diagnosis import examine
-from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.events import Event, Events
 from nonet.stores.namespace.explaining import TaskFacts
@@ -26,13 +24,6 @@ MUTEX = encode_locks([MutexLock("job", 1)])
 WHO = "ann@host 7"
 ALL = "all"
 STREAM = "stream:normal:small"
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = make_broker(redis_url)
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture
@@ -163,16 +154,6 @@ class TestWhatIsPaused:
         await broker.submit([of("m:Other", "c", "realtime:small")])
         await broker.settle(holder, "done")
         assert await ids(broker) == ["b"]
-
-    async def test_what_is_promoted_waits(self, broker: Broker, controls: Controls) -> None:
-        """A delayed task becomes due while it is paused: it is queued, and starts when resumed."""
-        due = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
-        await controls.pause(["task:Task"], WHO)
-        await broker.submit([task("a", due_us=due)])
-        await until_due(broker, "a")
-        assert await ids(broker) == []
-        await controls.resume(["task:Task"], WHO)
-        assert await all_of(broker) == ["a"]
 
     @pytest.mark.parametrize("what", EVERY_PAUSE)
     async def test_what_was_handed_back_waits_with_the_others(
@@ -421,17 +402,6 @@ class TestRaces:
         async with asyncio.timeout(60):
             await asyncio.gather(work("small-a"), work("small-b"), pause(), submit())
         assert sorted(done) == sorted(f"a{n}" for n in range(400))
-
-    async def test_cancel_a_paused_one(self, broker: Broker, controls: Controls) -> None:
-        """A task that waits for a resume can be cancelled, and leaves no place behind."""
-        await controls.pause(["task:Task"], WHO)
-        await broker.submit([task("a"), task("b")])
-        assert await ids(broker) == []
-        cancellation = Cancellation(broker, None, lambda: False)
-        assert await cancellation.cancel(["a"], WHO) == {"a": "cancelled"}
-        await controls.resume(["task:Task"], WHO)
-        assert await all_of(broker) == ["b"]
-        assert await broker.client.keys("{test}:queue:*") == []
 
 
 class TestBookkeeping:

@@ -71,16 +71,6 @@ async def test_who_takes_nothing_has_no_free_slot(broker: Broker, demands: Deman
     assert (found.free, found.live, len(found.workers)) == (0, 0, 1)
 
 
-async def test_garbage_about_a_worker_counts_as_no_slot(broker: Broker, demands: Demands) -> None:
-    """What a worker of another version says does not end the look."""
-    for n, info in enumerate(
-        ("", "garbage", "[]", '{"concurrency": "x"}', '{"concurrency": true}')
-    ):
-        await register(broker, f"small-{n}", info=info)
-    found = await demands.look("small")
-    assert [worker.slots for worker in found.workers] == [0] * 5
-
-
 MUTEX, READER = [MutexLock("job", 1)], [SharedRWLock("job", 1)]
 
 
@@ -148,14 +138,6 @@ async def test_many_are_estimated_from_the_first(broker: Broker, demands: Demand
     assert (await demands.look("large")).runnable == 1
 
 
-async def test_damaged_records_are_left_to_workers(broker: Broker, demands: Demands) -> None:
-    """An entry that cannot be judged counts; one that is void does not."""
-    await broker.submit([of("probe:A", "broken", locks=encode_locks(MUTEX)), task("void")])
-    await broker.client.hdel("{test}:t:broken", "ticket")
-    await broker.client.hset("{test}:t:void", "gen", "9")
-    assert await numbers(demands) == (1, 0)
-
-
 async def test_only_the_leader_publishes(broker: Broker, demands: Demands) -> None:
     """What a deposed leader says is not published; the numbers expire when nobody leads."""
     leadership = Leadership(broker, "test")
@@ -169,17 +151,12 @@ async def test_only_the_leader_publishes(broker: Broker, demands: Demands) -> No
 
 
 async def test_slots_outlive_the_workers(broker: Broker, demands: Demands) -> None:
-    """What one worker takes is known without a worker; what somebody else wrote there is not."""
+    """What one worker takes is known without a worker."""
     term = await Leadership(broker, "test").lead("me", 30, "{}")
     assert term is not None
     assert await demands.publish(term, {"small": 1}, {"small": 7, "large": 2})
     assert await demands.publish(term, {"small": 1}, {"large": 3})
     assert [item.known_slots for item in await demands.look_at_all()] == [7, 0, 3]
-    await broker.client.hset("{test}:slots", "small", "many")
-    assert (await demands.look("small")).known_slots == 0
-    await broker.client.set("{test}:slots", "7")
-    assert (await demands.look("large")).known_slots == 0
-    await broker.client.delete("{test}:slots")
 
 
 async def test_an_idle_worker_that_retires_is_not_woken(broker: Broker, demands: Demands) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
+from stores.beats import beat, lease_of
 
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.stores.namespace.events import Events
@@ -12,7 +11,6 @@ from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.limits import EffectiveLimit, Limits, limits_version
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Lease, Leases
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import BaseLock, ConcurrencyLimiter, RateLimiter, encode_locks
 
@@ -64,46 +62,20 @@ async def test_a_published_limit_holds_for_the_next_admission(
     assert await limits.published() == ""
 
 
+FITS = [LimitAddress("job", key, action) for key in ("7", "default") for action in ("Act", "")]
+OF_VO = LimitAddress("job", "default", vo="lhcb")
+
+
 @pytest.mark.parametrize(
     ("configured", "expected"),
     [
         # Key and action, then key, then default and action, then default.
-        (
-            {
-                LimitAddress("job", "7", "Act"): 1,
-                LimitAddress("job", "7"): 2,
-                LimitAddress("job", "default", "Act"): 3,
-                LimitAddress("job", "default"): 4,
-            },
-            1,
-        ),
-        (
-            {
-                LimitAddress("job", "7", "Other"): 1,
-                LimitAddress("job", "7"): 2,
-                LimitAddress("job", "default", "Act"): 3,
-                LimitAddress("job", "default"): 4,
-            },
-            2,
-        ),
-        (
-            {
-                LimitAddress("job", "8"): 2,
-                LimitAddress("job", "default", "Act"): 3,
-                LimitAddress("job", "default"): 4,
-            },
-            3,
-        ),
-        ({LimitAddress("job", "default"): 4, LimitAddress("task", "default"): 9}, 4),
+        (dict(zip(FITS, (1, 2, 3, 4), strict=True)), 1),
+        ({LimitAddress("job", "7", "Other"): 1, FITS[1]: 2, FITS[2]: 3, FITS[3]: 4}, 2),
+        ({LimitAddress("job", "8"): 2, FITS[2]: 3, FITS[3]: 4}, 3),
+        ({FITS[3]: 4, LimitAddress("task", "default"): 9}, 4),
         # The VO's own before the common ones, however well those fit.
-        (
-            {
-                LimitAddress("job", "7", "Act"): 1,
-                LimitAddress("job", "default", vo="lhcb"): 2,
-                LimitAddress("job", "7", "Act", vo="other"): 3,
-            },
-            2,
-        ),
+        ({FITS[0]: 1, OF_VO: 2, LimitAddress("job", "7", "Act", vo="other"): 3}, 2),
         # A limit of the other kind is none.
         ({LimitAddress("job", "7", "Act", "rate"): 1}, 5),
     ],
@@ -251,12 +223,7 @@ async def test_what_runs_unlimited_is_counted_after_its_renewal(
     first, *_ = await fetch(broker)
     await limits.override(KEY, Limit(1), WHO)
     (before,) = await limits.all()
-    leases = Leases(
-        redis_url, "test", "small-a", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=5
-    )
-    lease = Lease("a", first.gen, first.fence, 30, first.stream_key, first.entry)
-    assert leases.renew([lease]) == set()
-    leases.close()
+    assert beat(redis_url, lease_of(first)) == set()
     (after,) = await limits.all()
     assert (before.used, after.used) == (0, 1)
     await submit(broker, "d", locks=(ConcurrencyLimiter("job", 7),))
@@ -400,19 +367,3 @@ class TestTenants:
         await self.submit(broker, "a", "a1", "a2")
         await self.submit(broker, "b", "b1", "b2")
         assert await fetch_ids(broker) == ["a1", "b1"]
-
-    async def test_running_tasks_join_a_new_limit(
-        self, broker: Broker, limits: Limits, term: str
-    ) -> None:
-        """With the next beat of their worker, as they do for a limit of their class."""
-        await self.submit(broker, self.NAME, "a", "b")
-        (running,) = (await broker.fetch("small-a", "small", 1))[0]
-        await limits.publish(term, {self.AT_MOST_2: Limit(1)}, WHO)
-        about = (broker.url, "test", "small-a", "{}")
-        leases = Leases(*about, worker_ttl=30, lock_ttl=30, timeout_seconds=5)
-        held = (running.id, running.gen, running.fence, 30, running.stream_key, running.entry)
-        await asyncio.to_thread(leases.renew, [Lease(*held)])
-        leases.close()
-        assert await fetch_ids(broker) == []
-        await broker.settle(running, "done", b"")
-        assert await fetch_ids(broker) == ["b"]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from stores.queue.test_broker import make_broker
 
 from nonet.rules.pipelines import PipelineStatus, Replica, RowFigures
 from nonet.stores.namespace.pipelines import REPORT_SECONDS, PipelineReports
@@ -17,13 +15,6 @@ ROWS = RowFigures(datetime.now(UTC), due=7, leased=2, stale=1, waiting=1, dying=
 ONE = Replica("7@a", workers=4, running=2, queued=1, rate=30, wait=0.5)
 OTHER = Replica("8@b", workers=4, rate=10, wait=2.5, problem="OperationalError: gone")
 REPLICAS = "{test}:pipelines:replicas"
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = make_broker(redis_url)
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture

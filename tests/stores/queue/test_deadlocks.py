@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
 
 from nonet.base.errors import DeadlockError
@@ -23,13 +21,6 @@ from nonet.tasks.locks import (
 A, B = MutexLock("job", "a"), MutexLock("job", "b")
 READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)
 SLOT, SLOTS = ConcurrencyLimiter("job", 1, limit=1), ConcurrencyLimiter("job", 1, limit=2)
-
-
-@pytest.fixture
-async def results(broker: Broker) -> AsyncIterator[Results]:
-    opened = Results(broker.client, broker.scripts, broker.url, "test")
-    yield opened
-    await opened.aclose()
 
 
 async def submit(broker: Broker, id: str, *locks: BaseLock) -> None:

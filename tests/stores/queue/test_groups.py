@@ -7,8 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from nonet.base.errors import NotFoundError
 from nonet.stores.queue.broker import Broker
@@ -82,19 +81,6 @@ async def test_fires_only_after_the_last_child_and_the_seal(broker: Broker) -> N
     assert await fired(broker) == ["g.callback"]
 
 
-async def test_a_part_of_the_children_is_not_the_group(broker: Broker) -> None:
-    """While children are still being spawned, the end of those that exist fires nothing."""
-    groups = await open_group(broker, 0)
-    await broker.submit([task("g.0", "g")])
-    await broker.settle((await fetch(broker))["g.0"], "done", b"")
-    assert await fired(broker) == []
-    await broker.submit([task("g.1", "g")])
-    await groups.seal("g", "")
-    assert await fired(broker) == []
-    await broker.settle((await fetch(broker))["g.1"], "done", b"")
-    assert await fired(broker) == ["g.callback"]
-
-
 async def test_retries_and_waits_do_not_count(broker: Broker) -> None:
     """A child that is retried or handed back has not ended."""
     groups = await open_group(broker, 1)
@@ -113,11 +99,7 @@ async def test_retries_and_waits_do_not_count(broker: Broker) -> None:
     ],
 )
 async def test_a_failed_child(
-    broker: Broker,
-    policy: str,
-    on_failure: Submission | None,
-    submitted: list[str],
-    outcome: str,
+    broker: Broker, policy: str, on_failure: Submission | None, submitted: list[str], outcome: str
 ) -> None:
     """A failed child decides which of the two is submitted; without on_failure it shows."""
     groups = await open_group(broker, 2, policy=policy, on_failure=on_failure)
@@ -182,7 +164,7 @@ async def test_a_group_that_redis_lost_is_opened_again(broker: Broker, seen: int
     """Children that came to a Redis without their group belong to it once it is opened again.
 
     An attempt of the parent was submitting them when Redis lost its data, or another server took
-    over. The walk over all records, which meets them, does not take their group for a damaged one.
+    over. The walk over all records, which meets them, does not fail their group.
     """
     ends = ("done", "dead", "done")
     children = [task(child_id("g", i), "g") for i in range(3)]

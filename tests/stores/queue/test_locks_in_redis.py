@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from stores.beats import beat, lease_of, leases_of
 
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.leases import Lease
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import (
     BaseLock,
@@ -135,12 +133,10 @@ async def test_an_expired_lease_excludes_nobody_even_if_its_key_is_still_there(
     await broker.client.zadd("{test}:limiter:conc:job:1", {"dead/1/1": 1000})
     assert await hold(broker, "a", MUTEX, WRITER, slot) is not None
     fence = await hold(broker, "b", SharedRWLock("job", 2))
-    leases = Leases(redis_url, "test", "", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1)
     lease = Lease("b", "0", fence or "", 30)
-    assert leases.renew([lease]) == set()
+    assert beat(redis_url, lease) == set()
     await broker.client.zadd("{test}:lock:rw:job:2:r", {f"b/0/{fence}": 1000})
-    assert leases.renew([lease]) == {"b/0"}
-    leases.close()
+    assert beat(redis_url, lease) == {"b/0"}
 
 
 async def test_a_hold_that_ran_out_is_asked_anew(redis_url: str) -> None:
@@ -161,10 +157,7 @@ async def test_renewing_keeps_every_kind_of_lock(redis_url: str, lock: BaseLock)
     """A renewed lock outlives its TTL many times; a lost one is reported, not revived."""
     broker = make_broker(redis_url, lock_ttl=0.2)
     (delivery,) = await submit_and_fetch(broker, "a", lock)
-    leases = Leases(
-        redis_url, "test", "small-a", "{}", worker_ttl=9, lock_ttl=0.2, timeout_seconds=1
-    )
-    lease = Lease("a", delivery.gen, delivery.fence, 0.2, delivery.stream_key, delivery.entry)
+    leases, lease = leases_of(redis_url, lock_ttl=0.2), lease_of(delivery, 0.2)
     key = f"{{test}}:{lock.redis_key}" + {"W": ":w", "R": ":r"}.get(lock.kind.letter, "")
     rival: BaseLock = WRITER if lock.kind.letter in "RW" else lock
     start = await broker.now()
@@ -186,12 +179,7 @@ async def test_the_longest_locks_are_taken_and_renewed(broker: Broker, redis_url
         RateLimiter("job", 1, limit=1, window_seconds=366 * 24 * 3600),
     )
     (delivery,) = await submit_and_fetch(broker, "a", *locks, *limits)
-    leases = Leases(
-        redis_url, "test", "small-a", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1
-    )
-    lease = Lease("a", delivery.gen, delivery.fence, 30, delivery.stream_key, delivery.entry)
-    assert leases.renew([lease]) == set()
-    leases.close()
+    assert beat(redis_url, lease_of(delivery)) == set()
     assert await submit_and_fetch(broker, "b", limits[1]) == []
     assert await broker.settle(delivery, "done", b"") == "OK"
 
@@ -206,9 +194,8 @@ async def test_a_lock_key_of_another_type_costs_its_own_lease(
     await broker.client.sadd("{test}:lock:mutex:job:a", "not a string")
     for id in others:
         await broker.client.pexpire(f"{{test}}:lock:mutex:job:{id}", 5000)
-    leases = Leases(redis_url, "test", "", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1)
-    assert leases.renew([Lease(id, "0", fence, 30) for id, fence in held.items()]) == {"a/0"}
-    leases.close()
+    leases = [Lease(id, "0", fence, 30) for id, fence in held.items()]
+    assert beat(redis_url, *leases) == {"a/0"}
     for id in others:
         assert await broker.client.pttl(f"{{test}}:lock:mutex:job:{id}") > 20_000
 
@@ -217,9 +204,7 @@ async def test_release_and_renewal_check_the_owner(broker: Broker, redis_url: st
     """Renewing with somebody else's fence, or releasing as somebody else, changes nothing."""
     fence = await hold(broker, "a", MUTEX)
     assert fence is not None
-    leases = Leases(redis_url, "test", "", "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1)
-    assert leases.renew([Lease("a", "0", str(int(fence) + 1), 30)]) == {"a/0"}
-    leases.close()
+    assert beat(redis_url, Lease("a", "0", str(int(fence) + 1), 30)) == {"a/0"}
     await broker.unhold("b")
     assert await hold(broker, "b", MUTEX) is None
 
@@ -263,18 +248,6 @@ async def test_rate_tokens_come_back_when_the_attempt_never_started(broker: Brok
     assert await submit_and_fetch(broker, "b", rate) == []
 
 
-async def test_items_count(broker: Broker) -> None:
-    """An execution may count for several items of a rate limit."""
-
-    def rate(n: int) -> RateLimiter:
-        return RateLimiter("task", "x", limit=5, window_seconds=60, n_items=n)
-
-    assert await hold(broker, "a", rate(3)) is not None
-    assert await hold(broker, "b", rate(3)) is None
-    assert await hold(broker, "c", rate(2)) is not None
-    assert await hold(broker, "d", rate(1)) is None
-
-
 async def test_the_sum_of_a_rate_is_that_of_its_grants(broker: Broker) -> None:
     """Whatever expires or is lost of the two keys, the next check knows the true sum."""
     rate = RateLimiter("task", "x", limit=5, window_seconds=60, n_items=2)
@@ -306,68 +279,3 @@ async def test_no_lock_key_outlives_its_use(broker: Broker) -> None:
     assert len(keys) == len(kinds) + 3  # lines and record of the hold, and the sum of the rate
     for key in keys:
         assert 0 < await broker.client.pttl(key) <= 61_000
-
-
-NAMES = st.integers(0, 2)
-LOCKS = st.one_of(
-    NAMES.map(lambda n: MutexLock("job", n)),
-    NAMES.map(lambda n: ExclusiveRWLock("job", n)),
-    NAMES.map(lambda n: SharedRWLock("job", n)),
-    NAMES.map(lambda n: ConcurrencyLimiter("job", n, limit=2)),
-)
-STEPS = st.lists(
-    st.one_of(
-        st.tuples(st.just("take"), st.lists(LOCKS, min_size=1, max_size=3)),
-        st.tuples(st.just("release"), st.integers(0, 50)),
-    ),
-    max_size=40,
-)
-
-
-class Model:
-    """Who holds what, in the plainest form."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, dict[str, str]] = {}  # owner → name → kind
-
-    def grants(self, wanted: dict[str, str]) -> bool:
-        return all(self._free(name, kind) for name, kind in wanted.items())
-
-    def _free(self, name: str, kind: str) -> bool:
-        holders = [locks[name] for locks in self.held.values() if name in locks]
-        if kind == "C":
-            return len(holders) < 2
-        if kind == "R":
-            return "W" not in holders
-        return not holders
-
-
-@given(steps=STEPS)
-@settings(max_examples=60, deadline=None)
-def test_any_sequence_agrees_with_the_model(redis_server: Any, steps: list[Any]) -> None:
-    """Whatever is taken and released in whatever order, Redis grants what the model grants."""
-
-    async def play() -> None:
-        with redis_server.client() as client:
-            client.flushall()
-            client.hset("{test}:epoch", mapping={"since": 1, "seq": 1, "calm": 0})
-        broker = make_broker(redis_server.url)
-        model = Model()
-        for number, (what, value) in enumerate(steps):
-            if what == "take":
-                lines = encode_locks(value).split("\n")
-                wanted = {line.split("|")[1]: line.split("|")[0] for line in lines}
-                fence = await hold(broker, f"o{number}", *value)
-                assert (fence is not None) == model.grants(wanted)
-                if fence is not None:
-                    model.held[f"o{number}"] = wanted
-            elif model.held:
-                owner = sorted(model.held)[value % len(model.held)]
-                await broker.unhold(owner)
-                del model.held[owner]
-        for owner in model.held:
-            await broker.unhold(owner)
-        assert [key async for key in broker.client.scan_iter("{test}:l*")] == []
-        await broker.aclose()
-
-    asyncio.run(play())

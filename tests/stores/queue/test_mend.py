@@ -6,9 +6,9 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
+from stores.beats import beat, lease_of
 
 from nonet.stores.queue.broker import Broker
-from nonet.stores.queue.leases import Lease, Leases
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import MutexLock, encode_locks
 
@@ -109,18 +109,13 @@ async def lose(broker: Broker, how: str) -> None:
 @pytest.mark.parametrize("how", ["group", "stream"])
 async def test_a_living_worker_keeps_what_it_runs(broker: Broker, redis_url: str, how: str) -> None:
     """A stream that vanished takes nothing from a worker that beats for it: it will settle."""
-    ttls = {"worker_ttl": 30, "lock_ttl": 30, "timeout_seconds": 5}
-    leases = Leases(redis_url, "test", "small-a", "{}", **ttls)
     await broker.submit([task("a")])
     (delivery,), _ = await broker.fetch("small-a", "small", 1)
-    ids = (delivery.id, delivery.gen, delivery.fence)
-    lease = Lease(*ids, 30, delivery.stream_key, delivery.entry)
     await lose(broker, how)
     for _ in range(3):
-        assert leases.renew([lease]) == set()
+        assert beat(redis_url, lease_of(delivery)) == set()
         await broker.client.hset("{test}:t:a", mapping={"started": 1, "missed": 2})
         assert await broker.mend(NOW) == (0, False)
-    leases.close()
     assert await broker.settle(delivery, "done") == "OK"
 
 

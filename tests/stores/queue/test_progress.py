@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -15,13 +14,6 @@ from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import Progress
 
 FAILED = encode(ErrorDocument("", "ValueError", "no", "", 1, 1e9))
-
-
-@pytest.fixture
-async def results(broker: Broker) -> AsyncIterator[Results]:
-    opened = Results(broker.client, broker.scripts, broker.url, "test")
-    yield opened
-    await opened.aclose()
 
 
 async def fetched(broker: Broker) -> Delivery:
@@ -93,13 +85,3 @@ async def test_the_record_stays_compact(broker: Broker, delivery: Delivery) -> N
     """Also with the longest text: a value of more than 64 bytes would cost much more."""
     await broker.report_progress(delivery, 1 / 3, "x" * 60)
     assert await broker.client.object("ENCODING", "{test}:t:a") == b"listpack"
-
-
-@pytest.mark.parametrize("value", ["", "x", "7|y|1", "|0.5|1", "7|0.5|later"])
-async def test_a_damaged_field_shows_nothing(
-    broker: Broker, results: Results, delivery: Delivery, value: str
-) -> None:
-    """Status still answers."""
-    value = value.replace("7", delivery.fence)
-    await broker.client.hset("{test}:t:a", "progress", value)
-    assert await progress_of(results) is None

@@ -69,18 +69,6 @@ async def test_tasks_due_at_once_are_promoted_in_bounded_batches(
     assert set(found) == ids
 
 
-async def test_what_a_cut_promotion_left_in_the_set_is_moved_once(broker: Broker) -> None:
-    """It writes first and leaves the set last: what it has queued by then stays queued once."""
-    ids = await delay(broker, 20)
-    await broker.promote(batch=20)
-    await broker.client.zadd(DELAYED, dict.fromkeys(ids, 0))
-    await broker.client.zadd(DELAYED, {"gone": 0})
-    await broker.promote(batch=50)
-    assert await broker.client.zcard(DELAYED) == 0
-    assert sorted(await queued(broker)) == sorted(ids)
-    assert not await broker.client.exists("{test}:t:gone")
-
-
 async def test_promoters_side_by_side_move_each_task_once(broker: Broker, other: Broker) -> None:
     """Two processes that promote at the same time put nothing into the streams twice."""
     ids = await delay(broker, 1_000)

@@ -1,4 +1,4 @@
-"""Records: what a queued task takes, and records of older releases."""
+"""Records: what a queued task takes, and where it stands."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from nonet.messages.message import VERSION, Envelope, decode_envelope, encode
+from nonet.messages.formats import FORMAT
+from nonet.messages.message import Envelope, encode
 from nonet.rules.diagnosis import examine
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.queue.broker import Broker
-from nonet.stores.queue.records import read_envelopes
 from nonet.stores.queue.submissions import Submission
 
 STREAM = "{test}:tasks:normal:small"
@@ -19,7 +19,7 @@ NAME = "probe_tasks:Probe"
 
 
 def an_envelope(id: str, **arguments: object) -> bytes:
-    return encode(Envelope(VERSION, id, NAME, arguments, {}, 1795211645.25))
+    return encode(Envelope(FORMAT, id, NAME, arguments, {}, 1795211645.25))
 
 
 def a_task(id: str, envelope: bytes, name: str = NAME) -> Submission:
@@ -54,48 +54,6 @@ async def test_a_large_envelope_leaves_its_record_compact(broker: Broker) -> Non
     assert await handed_over(broker) == {"a": large}
 
 
-def shortened(id: str, envelope: bytes) -> bytes:
-    """The field b of a record as releases before 0.1.0 wrote it."""
-    head = bytes((160 + len(id),)) + id.encode() + bytes((160 + len(NAME),)) + NAME.encode()
-    assert envelope[2:].startswith(head)
-    body = envelope[2 + len(head) :].rstrip(b"\xa0")
-    empty = len(envelope) - 2 - len(head) - len(body)
-    if envelope.startswith(b"\x99\x01"):
-        return bytes((ord("A") + empty,)) + body
-    return bytes((ord("0") + empty,)) + envelope[:2] + body
-
-
-@pytest.mark.parametrize("start", [b"\x99\x01", b"\x99\x02"])
-@pytest.mark.parametrize("is_shortened", [True, False])
-async def test_an_envelope_in_a_record_is_handed_over(
-    broker: Broker, start: bytes, is_shortened: bool
-) -> None:
-    """Releases before 0.1.0 kept short envelopes in the record, mostly shortened."""
-    whole = start + an_envelope("a")[2:]
-    await broker.submit([a_task("a", whole)])
-    await broker.client.delete("{test}:b:a")
-    kept = shortened("a", whole) if is_shortened else b"+" + whole
-    await broker.client.hset("{test}:t:a", "b", kept)
-    assert await read_envelopes(broker.client, broker.prefix, ["a"]) == [whole]
-    assert await handed_over(broker) == {"a": whole}
-
-
-async def test_a_record_of_the_version_before_is_executed(broker: Broker) -> None:
-    """What was queued before an upgrade is handed over, may wait and ends as ever."""
-    gen = "1795211645116863"
-    entry = await broker.client.xadd(STREAM, {"id": "old", "gen": gen})
-    old = {"state": "queued", "gen": gen, "name": NAME, "stream": "normal:small", "attempt": 0}
-    old |= {"ticket": gen, "group": "", "pointer": f"tasks:normal:small {entry.decode()}"}
-    await broker.client.hset("{test}:t:old", mapping=old)
-    await broker.client.set("{test}:b:old", b"its envelope")
-    deliveries, _ = await broker.fetch("small-a1", "small", 10)
-    assert [(each.id, each.envelope, each.attempt) for each in deliveries] == [
-        ("old", b"its envelope", 1)
-    ]
-    assert await broker.settle(deliveries[0], "done") == "OK"
-    assert await broker.client.exists("{test}:t:old", "{test}:b:old") == 0
-
-
 @pytest.mark.parametrize("is_late", [False, True])
 async def test_its_place_is_known(broker: Broker, is_late: bool) -> None:
     """Of what is queued the doctor finds the entry, also if the stream is ahead of the clock."""
@@ -125,14 +83,6 @@ async def test_it_keeps_its_place_in_line(broker: Broker) -> None:
 async def fields_of(broker: Broker, id: str) -> dict[str, str]:
     found = await broker.client.hgetall(f"{{test}}:t:{id}")
     return {name.decode(): value.decode(errors="replace") for name, value in found.items()}
-
-
-def test_what_is_left_out_is_what_an_envelope_begins_with() -> None:
-    """The id and the name stand where the scripts look for them."""
-    envelope = an_envelope("a" * 20)
-    assert envelope[:2] == b"\x99\x01"
-    assert envelope[2:].startswith(b"\xb4" + b"a" * 20 + b"\xb1" + NAME.encode())
-    assert decode_envelope(envelope).name == NAME
 
 
 async def test_who_waits_is_not_in_the_place_of_its_neighbour(broker: Broker) -> None:

@@ -10,7 +10,7 @@ from stores.queue.test_broker import make_broker
 from stores.queue.test_submissions import calls, task
 
 from nonet.base.errors import NonetError, ServerUnreachableError
-from nonet.stores.queue.broker import Broker, Presence
+from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.locks import MutexLock, encode_locks
 
@@ -78,15 +78,6 @@ async def test_each_has_his_own_answer(broker: Broker) -> None:
     assert await asyncio.gather(*answers) == ["OK", "LOST", "OK", "OK", "STALE"]
 
 
-async def test_a_lock_that_another_has_by_now_is_lost(broker: Broker) -> None:
-    """As after it had expired: the new holder keeps it."""
-    delivery, *_ = await fetched(broker, 1, locked=True)
-    keys = [key async for key in broker.client.scan_iter(f"{broker.prefix}lock:mutex:*")]
-    await broker.client.set(keys[0], f"other/1/1|{4 * 10**15}")
-    assert await broker.settle(delivery, "done") == "LOST"
-    assert await broker.client.get(keys[0]) == f"other/1/1|{4 * 10**15}".encode()
-
-
 async def test_a_settlement_that_is_asked_for_twice_is_settled_once(broker: Broker) -> None:
     """In one call, too, a repetition is answered as the first one was."""
     delivery, *_ = await fetched(broker, 3)
@@ -107,17 +98,6 @@ async def test_a_broken_one_takes_no_other_along(broker: Broker) -> None:
     assert isinstance(second, NonetError)
     assert "WRONGTYPE" in str(second)
     assert await calls(broker) - before == 2  # it alone was tried again
-
-
-async def test_what_cannot_be_removed_together_is_removed_alone(broker: Broker) -> None:
-    """Counts that cannot be kept keep nobody who ends with others from hearing of it."""
-    deliveries = await fetched(broker, 2)
-    await broker.client.set(f"{broker.prefix}active", "not a hash")
-    answers = [broker.settle(each, "done") for each in deliveries]
-    for answer in await asyncio.gather(*answers, return_exceptions=True):
-        assert answer == "OK" or isinstance(answer, NonetError)
-    _, known = await broker.presence(["t0", "t1"])
-    assert known == [Presence.ENDED] * 2
 
 
 async def test_a_caller_who_goes_away_settles_nevertheless(broker: Broker) -> None:
@@ -159,15 +139,3 @@ async def test_what_follows_a_task_is_submitted_with_its_end(broker: Broker, cou
     assert await asyncio.gather(*answers) == ["OK"] * 3
     next_ones, _ = await broker.fetch("small-a1", "small", 20)
     assert [each.id for each in next_ones] == [child.id for those in children for child in those]
-
-
-async def test_a_lock_that_is_none_keeps_no_other_lock(broker: Broker) -> None:
-    """Each of those that end together gives its own locks back, whatever is wrong with one."""
-    deliveries = await fetched(broker, 4, locked=True)
-    foreign = f"{broker.prefix}lock:mutex:job:1"
-    await broker.client.delete(foreign)
-    await broker.client.rpush(foreign, "foreign")
-    ends = ["done", "back", "done", "done"]
-    pairs = zip(deliveries, ends, strict=True)
-    await asyncio.gather(*(broker.settle(*pair) for pair in pairs))
-    assert await broker.client.keys(f"{broker.prefix}lock:mutex:*") == [foreign.encode()]

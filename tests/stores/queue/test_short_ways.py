@@ -11,24 +11,6 @@ def task(id: str, *locks: BaseLock) -> Submission:
     return Submission(id, "p:T", "normal:small", b"e", encode_locks(locks))
 
 
-async def test_an_id_that_comes_twice_in_a_call_is_created_once(broker: Broker) -> None:
-    """Callers that submit at the same time share a call."""
-    assert await broker.submit([task("a"), task("b"), task("a")]) == [True, True, False]
-    deliveries, _ = await broker.fetch("small-a", "small", 10)
-    assert [item.id for item in deliveries] == ["a", "b"]
-
-
-async def test_fences_grow_although_the_clock_goes_back(broker: Broker) -> None:
-    """The fence that was given last is stored, and the next one is greater."""
-    far = 2**52
-    await broker.client.set("{test}:fence", far)
-    for id in "ab":
-        await broker.submit([task(id)])
-        ((delivery,), _) = await broker.fetch("small-a", "small", 10)
-        assert int(delivery.fence) > far
-        far = int(delivery.fence)
-
-
 async def test_one_fetch_gives_a_mutex_to_one_task(broker: Broker) -> None:
     """Although a task before them, which a limiter refuses, has found the mutex free."""
     mutex = MutexLock("job", 1)

@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
 from stores.namespace.test_cancellation import MUTEX, WHO, left_of
-from stores.queue.test_broker import fetch, fetch_one, make_broker, record, task
+from stores.queue.test_broker import fetch, fetch_one, open_group, record, task
 
 from nonet.messages.message import ResultDocument, encode
 from nonet.rules.diagnosis import examine
-from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker, new_cursors
-from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.results import Results
-from nonet.stores.queue.submissions import Submission
 
 HOUR_US = 3_600_000_000
 SOON = "start_by|+1|"
 SOON_KEPT = "start_by|+1|1"
 LATER = f"start_by|+{HOUR_US}|"
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = make_broker(redis_url, lock_ttl=30)  # nobody renews, and a busy machine takes long
-    yield opened
-    await opened.aclose()
-
-
-@pytest.fixture
-async def results(broker: Broker) -> AsyncIterator[Results]:
-    opened = Results(broker.client, broker.scripts, broker.url, "test")
-    yield opened
-    await opened.aclose()
 
 
 async def let_pass(broker: Broker, id: str) -> None:
@@ -71,14 +53,6 @@ class TestExpiry:
         assert await left_of(broker, "a") == []
         assert [item.id for item in await fetch(broker)] == ["b"]
         assert await broker.submit([task("a")]) == [False]
-
-    async def test_delayed(self, broker: Broker, results: Results) -> None:
-        """One that is not due yet ends, too."""
-        await broker.submit([task("a", due_us=await far_away(broker), terms=SOON)])
-        await broker.promote()
-        found = await results.status("a")
-        assert found is not None and found.state == "expired"
-        assert await left_of(broker, "a") == []
 
     async def test_waiting(self, broker: Broker, results: Results) -> None:
         """A parked one leaves its queues, and who stood behind it gets the lock."""
@@ -121,16 +95,7 @@ class TestExpiry:
 
     async def test_its_group(self, broker: Broker) -> None:
         """It counts as a child that failed."""
-        groups = Groups(broker.client, "test")
-        await groups.open(
-            "g",
-            "",
-            policy="all_success",
-            ttl_seconds=60,
-            total=1,
-            callback=Submission("g.ok", "probe:Ok", "normal:small", b"e"),
-            on_failure=Submission("g.bad", "probe:Bad", "normal:small", b"e"),
-        )
+        groups = await open_group(broker, 1)
         await broker.submit([task("a", group="g", terms=SOON)])
         await groups.seal("g", "")
         await broker.promote()
@@ -203,16 +168,7 @@ class TestTheLeader:
         self, broker: Broker, results: Results, term: str
     ) -> None:
         """Its record, pointer and place are gone, its group knows; repeated, nothing ends."""
-        groups = Groups(broker.client, "test")
-        await groups.open(
-            "g",
-            "",
-            policy="all_success",
-            ttl_seconds=60,
-            total=1,
-            callback=Submission("g.ok", "probe:Ok", "normal:small", b"e"),
-            on_failure=Submission("g.bad", "probe:Bad", "normal:small", b"e"),
-        )
+        groups = await open_group(broker, 1)
         await broker.submit([task("a", group="g", terms=SOON_KEPT), task("b", terms=SOON)])
         await groups.seal("g", "")
         await broker.promote(term)
@@ -322,12 +278,6 @@ class TestStarted:
         assert await broker.client.exists("{test}:wake:promoter") == 0
         await broker.submit([task("b", terms="start_by|+1000000|")])
         assert await broker.client.exists("{test}:wake:promoter") == 1
-
-    async def test_cancelled_before(self, broker: Broker) -> None:
-        """One that is cancelled leaves no deadline behind."""
-        await broker.submit([task("a", terms=LATER)])
-        await Cancellation(broker, None, lambda: False).cancel(["a"], WHO)
-        assert await left_of(broker, "a") == []
 
     @pytest.mark.parametrize("how", ["deleted", "started"])
     async def test_an_entry_that_is_left_over_ends_nothing(self, broker: Broker, how: str) -> None:

@@ -6,13 +6,11 @@ import asyncio
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 from servers import RedisServer
 from stores.namespace.test_ceilings import publish
 from stores.queue.test_broker import make_broker
 
-from nonet.base.errors import AdmissionRejected, LimitImpossible, NonetError, ServerUnreachableError
+from nonet.base.errors import AdmissionRejected, LimitImpossible, ServerUnreachableError
 from nonet.stores.queue.broker import Broker, Presence
 from nonet.stores.queue.submissions import Accepted, Submission
 from nonet.tasks.locks import RateLimiter, encode_locks
@@ -95,21 +93,6 @@ async def test_what_is_impossible_for_one_is_not_for_others(broker: Broker) -> N
     assert await known(broker, "a", "b", "c", "bad", "d") == [True, False, True, False, True]
 
 
-async def test_damaged_records_of_one_are_no_error_of_others(broker: Broker) -> None:
-    """A task that cannot be made fails for its caller, who hears why; those beside it are made."""
-    await broker.client.set("{test}:g:broken:results", "no hash")
-    bad = task("bad", group="broken")
-    chunks = [[task("a")], [task("b"), bad, task("c")], [task("d")], [bad]]
-    answers = await asyncio.gather(*map(broker.accept, chunks), return_exceptions=True)
-    assert answers[0] == [Accepted("a", True)]
-    assert answers[2] == [Accepted("d", True)]
-    for error in (answers[1], answers[3]):
-        assert isinstance(error, NonetError)
-        assert "WRONGTYPE" in str(error)
-    with pytest.raises(NonetError, match="WRONGTYPE"):
-        await broker.accept([bad])
-
-
 async def test_who_goes_away_takes_no_others_along(broker: Broker) -> None:
     """Cancelled callers disturb no other one; what had not been sent yet is not submitted."""
     first = asyncio.create_task(broker.accept([task("first")]))
@@ -139,40 +122,3 @@ async def test_all_hear_that_redis_is_gone() -> None:
             assert (await broker.accept([task("after")]))[0].created
         finally:
             await broker.aclose()
-
-
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-@given(
-    st.lists(
-        st.lists(st.tuples(st.integers(0, 30), st.sampled_from(["A", "B"]), st.booleans())),
-        max_size=20,
-    )
-)
-def test_together_is_as_one_after_the_other(
-    redis_url: str, steps: list[list[tuple[int, str, bool]]]
-) -> None:
-    """Whatever callers submit at the same time: each id is made once, by who asked first."""
-    example = next(_examples)
-    chunks = [
-        [
-            task(f"{example}-{n}", f"p:{name}", "normal:small" if is_small else "realtime:large")
-            for n, name, is_small in step
-        ]
-        for step in steps
-    ]
-
-    async def all_at_once() -> list[list[Accepted]]:
-        broker = make_broker(redis_url)
-        try:
-            return list(await asyncio.gather(*map(broker.accept, chunks)))
-        finally:
-            await broker.aclose()
-
-    seen: set[str] = set()
-    for chunk, answer in zip(chunks, asyncio.run(all_at_once()), strict=True):
-        assert [item.id for item in answer] == [item.id for item in chunk]
-        for item in answer:
-            assert item.created == (item.id not in seen)
-            seen.add(item.id)

@@ -204,9 +204,3 @@ async def test_a_suspect_that_was_woken_is_still_one(broker: Broker) -> None:
     await broker.promote()
     await broker.submit([task("n")])
     assert await fetch(broker) == "n (a)"
-
-
-async def test_no_other_size_reads_them(broker: Broker) -> None:
-    """What is suspect of a small worker's death runs in a small one."""
-    await suspected(broker, "a")
-    assert await fetch(broker, "large-a") == ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import timedelta
 
 import pytest
@@ -19,13 +18,6 @@ from nonet.stores.queue.submissions import Submission
 
 USAGE = Usage(1.5, 0.25, 200 * 2**20)
 SOON = timedelta(seconds=20)
-
-
-@pytest.fixture
-async def results(broker: Broker) -> AsyncIterator[Results]:
-    opened = Results(broker.client, broker.scripts, broker.url, "test")
-    yield opened
-    await opened.aclose()
 
 
 @pytest.fixture

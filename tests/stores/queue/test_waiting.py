@@ -7,11 +7,11 @@ lapses) is written into Redis, and a promotion does what is due.
 from __future__ import annotations
 
 import pytest
+from stores.beats import beat, lease_of
 
 from nonet.base.errors import LimitImpossible
 from nonet.stores.queue.broker import Broker, Waits
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Lease, Leases
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import (
     BaseLock,
@@ -128,19 +128,8 @@ async def test_priority_before_age(queue: Queue) -> None:
         await queue.end(got[-1])
         got += await queue.fetch()
     assert got[1:] == [
-        *("realtime2", "realtime5", "normal1", "normal4", "background0", "background3"),
+        *("realtime2", "realtime5", "normal1", "normal4", "background0", "background3")
     ]
-
-
-async def test_the_order_holds_for_tasks_with_several_locks(queue: Queue) -> None:
-    """T1 holds A and B, T2 wants B and C, T3 wants C: T3 does not overtake T2."""
-    await queue.start("t1", A, B)
-    await queue.park("t2", B, C)
-    await queue.park("t3", C)
-    await queue.end("t1")
-    assert await queue.fetch() == ["t2"]
-    await queue.end("t2")
-    assert await queue.fetch() == ["t3"]
 
 
 async def test_a_task_that_needs_other_locks_goes_on(queue: Queue) -> None:
@@ -164,47 +153,6 @@ async def test_a_higher_priority_may_overtake_who_is_woken(queue: Queue) -> None
     assert [await queue.state(id) for id in ("woken", "later")] == ["waiting", "waiting"]
     await queue.end("urgent")
     assert await queue.fetch() == ["woken"]
-
-
-async def test_a_waiting_writer_stops_new_readers(queue: Queue) -> None:
-    """Readers that come after a writer wait behind it; it starts when the last one ends."""
-    await queue.start("r1", READER)
-    await queue.start("r2", READER)
-    await queue.park("w", WRITER)
-    await queue.park("r3", READER)
-    await queue.end("r1")
-    assert await queue.woken() == []
-    await queue.end("r2")
-    assert await queue.fetch() == ["w"]
-    await queue.end("w")
-    assert await queue.fetch() == ["r3"]
-
-
-async def test_the_leading_readers_are_woken_together(queue: Queue) -> None:
-    """A writer that ends wakes all readers before the next writer, and none behind it."""
-    await queue.start("w1", WRITER)
-    for id in ("r1", "r2", "r3"):
-        await queue.park(id, READER)
-    await queue.park("w2", WRITER)
-    await queue.park("r4", READER)
-    await queue.end("w1")
-    assert await queue.fetch() == ["r1", "r2", "r3"]
-    await queue.end("r1", "r2")
-    assert await queue.woken() == []
-    await queue.end("r3")
-    assert await queue.fetch() == ["w2"]
-
-
-async def test_a_reader_whose_other_lock_is_held_does_not_stop_those_behind_it(
-    queue: Queue,
-) -> None:
-    """Only a writer keeps readers waiting."""
-    await queue.start("a", A)
-    await queue.start("w", WRITER)
-    await queue.park("r1", READER, A)
-    await queue.park("r2", READER)
-    await queue.end("w")
-    assert await queue.fetch() == ["r2"]
 
 
 async def test_as_many_are_woken_as_there_are_slots(queue: Queue) -> None:
@@ -349,30 +297,6 @@ async def test_nothing_is_reserved_for_a_size_without_workers(queue: Queue) -> N
     assert [delivery.id for delivery in deliveries] == ["large0"]
 
 
-async def test_what_cannot_be_looked_at_keeps_nobody_away(queue: Queue) -> None:
-    """A waiter with a broken lock or record leaves the queues of its others, and is set aside."""
-    await queue.start("holder", A)
-    for id in ("broken lock", "lost stream"):
-        await queue.park(id.replace(" ", "-"), A, B)
-    await queue.park("next", A)
-    await queue.redis.set("{test}:queue:lock:mutex:job:b", "of another type")
-    await queue.redis.hdel("{test}:t:lost-stream", "stream")
-    await queue.end("holder")
-    assert await queue.fetch() == ["next"]
-    blocker = await queue.redis.hget("{test}:t:broken-lock", "blocker")
-    assert b"WRONGTYPE" in blocker
-
-
-async def test_a_record_without_its_ticket_ends(queue: Queue) -> None:
-    """No worker could rank it; it goes into the quarantine, and leaves its queue."""
-    await queue.start("holder", A)
-    await queue.park("broken", A)
-    await queue.redis.hdel("{test}:t:broken", "ticket")
-    await queue.make_due("broken")
-    assert b"it has no ticket" in await queue.redis.get("{test}:r:broken")
-    assert await queue.redis.zscore("{test}:tasks:delayed", "broken") is None
-
-
 async def test_ghosts_keep_nobody_away(queue: Queue) -> None:
     """What stands in a queue without a record, woken or as a writer, is dropped by a look."""
     await queue.redis.zadd("{test}:queue:lock:mutex:job:a", {"ghost": -3e15})
@@ -435,73 +359,6 @@ async def test_waiting_for_a_lock_keeps_no_limiter_place(queue: Queue) -> None:
     assert await queue.redis.zcard("{test}:limiter:rate:job:1") == 1
 
 
-async def test_a_limiters_waiter_moves_to_the_lock_that_refuses_it(queue: Queue) -> None:
-    """When the slot comes back but the mutex is taken, the slot goes to the next."""
-    await queue.start("slot", SLOT)
-    await queue.park("both", A, SLOT)
-    await queue.park("next", SLOT)
-    await queue.start("mutex", A)
-    await queue.end("slot")
-    assert await queue.fetch() == ["next"]
-    await queue.end("next")
-    await queue.end("mutex")
-    assert await queue.fetch() == ["both"]
-
-
-async def test_an_aged_task_gets_a_busy_lock_and_a_busy_limiter(queue: Queue) -> None:
-    """The next aged waiter of a held lock keeps its place at the limiter until it has both."""
-    await queue.start("mutex", A)
-    await queue.start("slot", SLOT)
-    await queue.park("both", A, SLOT)
-    await queue.park("second", A, SLOT)
-    await queue.age("both")
-    await queue.age("second")
-    await queue.end("slot")
-    # The free slot is kept for the next of the mutex, against all who come later.
-    await queue.park("rival", SLOT)
-    assert await queue.redis.zscore("{test}:queue:limiter:conc:job:1", "second") is None
-    await queue.end("mutex")
-    assert await queue.fetch() == ["both"]
-
-
-async def test_an_aged_task_gets_tokens_of_two_busy_rates(queue: Queue) -> None:
-    """While it waits for one of them, the token of the other is kept for it."""
-    other = RateLimiter("job", 2, limit=1, window_seconds=3600)
-    await queue.start("one", RATE)
-    await queue.start("two", other)
-    await queue.park("both", RATE, other)
-    await queue.age("both")
-    (grant,) = await queue.redis.zrange("{test}:limiter:rate:job:2", 0, -1)
-    await queue.redis.zadd("{test}:limiter:rate:job:2", {grant: 1})
-    await queue.park("rival", other)
-    (grant,) = await queue.redis.zrange("{test}:limiter:rate:job:1", 0, -1)
-    await queue.redis.zadd("{test}:limiter:rate:job:1", {grant: 1})
-    await queue.make_due("both")
-    assert await queue.fetch() == ["both"]
-
-
-async def test_only_the_next_keeps_a_limiter_place(queue: Queue) -> None:
-    """Others who wait for the mutex, however old, leave the limiter to whoever can use it."""
-    three = ConcurrencyLimiter("job", 1, limit=2)
-    await queue.start("mutex", A)
-    for id in ("first", "second", "third"):
-        await queue.park(id, A, three)
-        await queue.age(id)
-    await queue.start("free", three)
-
-
-async def test_a_big_request_is_not_starved_by_small_ones(queue: Queue) -> None:
-    """Items that an earlier waiter needs are not given to a later one that needs fewer."""
-
-    def rate(items: int) -> RateLimiter:
-        return RateLimiter("job", 2, limit=5, window_seconds=3600, n_items=items)
-
-    await queue.start("two", rate(2))
-    await queue.park("four", rate(4))
-    await queue.park("one", rate(1))
-    await queue.start("other", RATE)
-
-
 async def test_what_can_never_run_is_refused_at_submit(queue: Queue) -> None:
     """A task that counts for more than a limit is not accepted, nor those submitted with it."""
     big = RateLimiter("job", 2, limit=5, window_seconds=60, n_items=6)
@@ -538,10 +395,7 @@ async def test_a_slot_that_ends_before_it_is_renewed_is_not_joined(
     await queue.start("runs", ConcurrencyLimiter("job", 2, ttl_ms=1000))
     delivery = queue.running["runs"]
     await queue.redis.hset("{test}:limits", "C||job|2|", "1")
-    leases = Leases(redis_url, "test", WORKER, "{}", worker_ttl=9, lock_ttl=30, timeout_seconds=1)
-    lease = Lease("runs", delivery.gen, delivery.fence, 30, delivery.stream_key, delivery.entry)
-    assert leases.renew([lease]) == set()
-    leases.close()
+    assert beat(redis_url, lease_of(delivery)) == set()
     assert not await queue.redis.exists("{test}:limiter:conc:job:2")
 
 
@@ -549,17 +403,6 @@ async def test_a_clock_that_was_set_back_stops_no_promotion(queue: Queue) -> Non
     """Workers help although the last promotion by a leader lies in the future."""
     await queue.redis.set("{test}:promoted", 2**52)
     assert (await queue.broker.promote()).allowed
-
-
-async def test_a_freed_token_wakes(queue: Queue) -> None:
-    """The token of an attempt that never started goes to the next waiter at once."""
-    await queue.start("first", RATE)
-    await queue.park("next", RATE)
-    delivery = queue.running.pop("first")
-    assert await queue.broker.settle(delivery, "back", started=False) == "OK"
-    # Handed back, the first keeps its ticket.
-    assert await queue.fetch() == ["first"]
-    assert await queue.state("next") == "waiting"
 
 
 async def test_a_hold_waits_in_the_same_queue(queue: Queue) -> None:
@@ -601,18 +444,3 @@ async def test_a_hold_that_gives_up_wakes_those_behind_it(queue: Queue) -> None:
     await queue.park("behind", READER)
     await queue.broker.unhold("hold-1")
     assert await queue.fetch() == ["behind"]
-
-
-async def test_nothing_is_left_of_waiting(queue: Queue) -> None:
-    """When all have run, neither queues nor watches nor fields of the wait remain."""
-    await queue.start("0", A, READER, SLOTS)
-    for id in "1234":
-        await queue.park(id, A, WRITER, SLOTS)
-    for id in "01234":
-        await queue.end(id)
-        await queue.fetch()
-    await queue.redis.zadd("{test}:watch", {A.redis_key: 0, WRITER.redis_key: 0}, xx=True)
-    await queue.tick()
-    left = {key.decode() async for key in queue.redis.scan_iter("{test}:*")}
-    kinds = {key.removeprefix("{test}:").partition(":")[0] for key in left}
-    assert kinds <= {"tasks", "woken", "fence", "epoch", "idle", "r", "wake", "workers", "counters"}

@@ -4,24 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
 
 import pytest
 from daemons import until
 from servers import RedisServer
+from stores.beats import beat
 
 from nonet.base.errors import NonetError
 from nonet.stores.queue.broker import Awoken, Broker
-from nonet.stores.queue.leases import Leases
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.queue.workers import drain
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = Broker(redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
-    yield opened
-    await opened.aclose()
 
 
 class Site:
@@ -31,14 +23,7 @@ class Site:
         self.broker, self.server = broker, server
 
     async def falls_asleep(self, worker: str) -> asyncio.Task[Awoken]:
-        beat = Leases(
-            *(self.broker.url, "test", worker, "{}"),
-            worker_ttl=30,
-            lock_ttl=30,
-            timeout_seconds=5,
-        )
-        beat.renew([])
-        beat.close()
+        beat(self.broker.url, worker=worker)
         assert await self.broker.fetch(worker, "small", 10) == ([], False)
         return await self.waits(worker)
 
@@ -96,16 +81,6 @@ async def test_the_last_to_fall_asleep_is_woken_alone(site: Site, broker: Broker
     assert delivery.id == "a" and not first.done()
     await broker.rouse("small-a")
     assert (await first).deliveries == []
-
-
-async def test_a_wait_is_over_when_it_is_asked_for(site: Site, broker: Broker) -> None:
-    """Nothing is handed over then, and the next one waits again."""
-    waiting = await site.falls_asleep("small-a")
-    await broker.rouse("small-a")
-    found = await waiting
-    assert (found.deliveries, found.more) == ([], False)
-    again = await site.falls_asleep("small-a")
-    again.cancel()
 
 
 async def test_who_gave_up_is_given_nothing(site: Site, broker: Broker) -> None:

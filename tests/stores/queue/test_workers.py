@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from nonet.messages.message import VERSION, Envelope, encode
+from nonet.messages.formats import FORMAT
+from nonet.messages.message import Envelope, encode
 from nonet.rules.explanation import explain
 from nonet.stores.connection.redis import Scripts
 from nonet.stores.namespace.demand import Demands
@@ -81,7 +82,7 @@ def crew(redis_url: str) -> Crew:
 
 
 def submission(id: str, name: str = "files:Audit", min_version: str = "") -> Submission:
-    envelope = Envelope(VERSION, id, name, {}, {}, 0.0, min_version=min_version)
+    envelope = Envelope(FORMAT, id, name, {}, {}, 0.0, min_version=min_version)
     return Submission(id, name, "normal:small", encode(envelope))
 
 
@@ -152,10 +153,7 @@ async def test_the_death_of_a_worker_is_one_event_with_its_tasks(
         await broker.reclaim("small-alive", "small", new_cursors())
     (event,) = await events.last(5, kind="worker-lost")
     named = ", ".join(f"t-{n:02}" for n in range(10))
-    assert (event.who, event.text) == (
-        "8@alive",
-        f"7@gone died with 12 tasks: {named} and 2 more",
-    )
+    assert (event.who, event.text) == ("8@alive", f"7@gone died with 12 tasks: {named} and 2 more")
     crew.beat("small-gone", name="7@gone")
     await broker.client.zadd("{test}:workers", {"small-gone": LONG_AGO + 1})
     await broker.reclaim("small-alive", "small", new_cursors())
@@ -407,16 +405,6 @@ async def test_a_registration_wakes_what_waits_for_it(broker: Broker, crew: Crew
     assert await broker.client.keys("{test}:handed:*") == []
 
 
-async def test_only_who_knows_it_takes_it(broker: Broker, crew: Crew) -> None:
-    """Neither whoever has handed it on nor a worker of another size, however often they ask."""
-    await handed_on(broker, crew, "t")
-    crew.beat("large-b", NEWER)
-    crew.beat("small-new", NEWER)
-    assert await take(broker, "small-old") == []
-    assert (await broker.fetch("large-b", "large", 1))[0] == []
-    assert [item.id for item in await take(broker, "small-new")] == ["t"]
-
-
 async def test_a_worker_takes_no_more_of_it_than_it_has_slots_for(
     broker: Broker, crew: Crew
 ) -> None:
@@ -491,16 +479,6 @@ async def test_who_knows_it_is_woken_for_what_is_handed_on(broker: Broker, crew:
     assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
-async def test_who_has_another_version_takes_it(broker: Broker, crew: Crew) -> None:
-    """Also where all know the class, but those at the top of the stack are too old."""
-    await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN)
-    await broker.submit([submission("t")])
-    await hand_on(broker, "b", "t")
-    assert await woken(broker) == {"new"}
-    assert await take(broker, "small-a") == []
-    assert [item.id for item in await take(broker, "small-new")] == ["t"]
-
-
 async def test_two_old_releases_do_not_hand_a_task_to_each_other(
     broker: Broker, crew: Crew
 ) -> None:
@@ -568,7 +546,7 @@ async def test_a_suspect_that_was_handed_on_stays_one(broker: Broker, crew: Crew
 
 
 async def test_who_reads_a_newer_record_is_woken_for_it(broker: Broker, crew: Crew) -> None:
-    """Also by the fetch of an old release that may not read it."""
+    """Also by the fetch of a worker that cannot read it."""
     await idle(broker, crew, a=KNOWN, b=KNOWN)
     newer = Said("{}", "", KNOWN, "9" + knowledge(KNOWN))
     with crew.beating("small-new", newer) as leases:
@@ -621,22 +599,10 @@ async def test_what_ends_while_it_waits_is_found_no_more(
     assert await take(broker, "small-new") == []
 
 
-async def test_workers_of_the_version_before_get_it_from_their_stream(
-    broker: Broker, crew: Crew
-) -> None:
-    """They do not look for what was handed on: where one may know it, it is queued when due."""
-    await handed_on(broker, crew, "t")
-    crew.beat("small-before", NEWER)
-    await broker.client.hdel("{test}:w:small-before", "takes")
-    await come_due(broker, "t")
-    assert await state(broker, "t") == "queued"
-    assert await broker.client.keys("{test}:unfit:*") == []
-
-
 async def test_where_workers_do_not_say_what_they_know_it_rests_longer_each_time(
     broker: Broker,
 ) -> None:
-    """As by the version before: it is queued for whoever comes, at most once a minute."""
+    """It is queued for whoever comes, at most once a minute."""
     await broker.submit([submission("t", REMOVE)])
     found = []
     for _ in range(9):
@@ -646,20 +612,8 @@ async def test_where_workers_do_not_say_what_they_know_it_rests_longer_each_time
     assert found == [5, 5, 5, 10, 20, 40, 60, 60, 60]
 
 
-async def test_what_the_version_before_handed_on_is_found_when_it_is_due(
-    broker: Broker, crew: Crew
-) -> None:
-    """It rests in the delayed set alone, until somebody looks."""
-    await handed_on(broker, crew, "t")
-    await broker.client.delete(*await broker.client.keys("{test}:unfit:*"), "{test}:handed:small")
-    crew.beat("small-new", NEWER)
-    assert await take(broker, "small-new") == []
-    await come_due(broker, "t")
-    assert [item.id for item in await take(broker, "small-new")] == ["t"]
-
-
 async def test_what_is_left_over_starts_nothing(broker: Broker, crew: Crew) -> None:
-    """The version before has queued it, or ended it, and does not know where else it is found."""
+    """A script was cut after it had queued or ended the task."""
     await handed_on(broker, crew, "gone", "queued", "parked")
     await broker.client.delete("{test}:t:gone")
     await broker.client.hset("{test}:t:queued", "state", "queued")
@@ -667,21 +621,6 @@ async def test_what_is_left_over_starts_nothing(broker: Broker, crew: Crew) -> N
     crew.beat("small-new", NEWER)
     assert await take(broker, "small-new") == []
     assert await broker.client.keys("{test}:unfit:*") == []
-
-
-@pytest.mark.parametrize("key", ["handed:small", f"unfit:small:woken:normal:{REMOVE}|-"])
-async def test_keys_of_another_type_hold_up_nobody(broker: Broker, crew: Crew, key: str) -> None:
-    """Tasks are handed on and taken all the same, what was there before after its next look."""
-    await handed_on(broker, crew, "before")
-    await broker.client.delete(f"{{test}}:{key}")
-    await broker.client.set(f"{{test}}:{key}", "?")
-    await broker.submit([submission("t", REMOVE)])
-    assert [item.id for item in await take(broker, "small-old")] == ["t"]
-    await broker.disown("small-old", "small", [])
-    await hand_on(broker, "old", "t")
-    await come_due(broker, "before")
-    crew.beat("small-new", NEWER)
-    assert [item.id for item in await take(broker, "small-new", 3)] == ["before", "t"]
 
 
 async def test_explain_names_who_could_run_it(broker: Broker, crew: Crew) -> None:

@@ -72,22 +72,6 @@ async def test_pages_have_each_once(workflows: Workflows) -> None:
     assert found == ["w6", "w2", "w1", "w0", "w5", "w4", "w3"]
 
 
-async def test_many_that_ended_at_once_are_listed(workflows: Workflows) -> None:
-    """One settle may end a hundred: pages smaller than that have them all."""
-    ids = [f"w{number:02}" for number in range(30)]
-    for id in ids:
-        await submit(workflows, id)
-    await workflows._client.zadd("{test}:workflows:running", dict.fromkeys(ids, 5))
-    found, cursor = [], ""
-    for _ in range(10):
-        page = await workflows.page(limit=4, cursor=cursor)
-        found += [item.id for item in page.rows]
-        cursor = page.cursor
-        if not cursor:
-            break
-    assert sorted(found) == ids
-
-
 async def test_every_state_is_listed_once(broker: Broker, workflows: Workflows) -> None:
     """A workflow is in the list of its state alone, from its beginning to its resume."""
     lists = [f"{{test}}:workflows:{state}" for state in STATES]

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from nonet.stores.sql import database as sql
 from nonet.stores.sql.database import Database
 from nonet.stores.sql.dead_letters import (
     DeadLetters,
@@ -21,16 +19,6 @@ from nonet.stores.sql.dead_letters import (
 )
 
 EVERY = LetterFilter()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server)])
-async def database(request: pytest.FixtureRequest) -> AsyncIterator[Database]:
-    """A database of its own with the tables."""
-    url = str(request.getfixturevalue(f"{request.param}_url"))
-    await sql.upgrade(url)
-    opened = Database(url)
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture
@@ -122,25 +110,6 @@ async def test_letters_are_read_page_by_page(letters: DeadLetters) -> None:
     assert [item.id for item in [*first, *rest]] == rows[::-1]
 
 
-async def test_letters_of_older_releases_are_sorted_in_batches(
-    letters: DeadLetters, database: Database
-) -> None:
-    """Before that they form a cluster of their own, and filters find them all the same."""
-    await letters.add_many([letter(number) for number in range(450)])
-    async with database.transaction() as connection:
-        await connection.execute(sa.update(dlq_tasks).values(fingerprint="", place=""))
-    fresh = await letters.add(letter(1000))
-    unsorted = await letters.clusters(LetterFilter(task_class="a:A"))
-    assert {cluster.fingerprint == "": cluster.count for cluster in unsorted} == {
-        True: 450,
-        False: 1,
-    }
-    assert await letters.measure(LetterFilter(task_class="a:A", error="key")) == (451, fresh)
-    assert [number async for number in letters.add_fingerprints()] == [200, 200, 50]
-    (cluster,) = await letters.clusters(EVERY)
-    assert (cluster.count, cluster.place) == (451, "shop.bill:pay")
-
-
 async def test_a_note_stays_with_its_letter(letters: DeadLetters) -> None:
     """A long note is cut to what the column holds."""
     row = await letters.add(letter(1))
@@ -155,5 +124,4 @@ async def test_looking_makes_no_database(tmp_path: Path) -> None:
     letters = DeadLetters(f"sqlite:///{tmp_path}/nonet.db", "test")
     assert await letters.clusters(EVERY) == []
     assert await letters.measure(EVERY) == (0, 0)
-    assert [number async for number in letters.add_fingerprints()] == []
     assert not await asyncio.to_thread(lambda: list(tmp_path.iterdir()))

@@ -17,11 +17,8 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from doors import Door
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from nonet.base.errors import (
@@ -51,22 +48,6 @@ async def engine_of(url: str) -> AsyncIterator[AsyncEngine]:
         yield engine
     finally:
         await engine.dispose()
-
-
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server)])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of its own without tables."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/made/on/demand/nonet.db"
-    url: str = request.getfixturevalue("mariadb_url")
-    return url
-
-
-@pytest.fixture
-async def url(empty_url: str) -> str:
-    """A database of its own with the tables."""
-    await sql.upgrade(empty_url)
-    return empty_url
 
 
 @pytest.fixture
@@ -111,8 +92,10 @@ async def outcomes(calls: list[Awaitable[Any]]) -> tuple[list[Any], list[BaseExc
 
 
 async def test_everything_comes_back_as_written(letters: DeadLetters) -> None:
-    """Each field of a letter is read as it was written."""
+    """Each field, also every byte of 1 MiB of arguments; a time of another zone comes in UTC."""
     new = letter(
+        task_args=bytes(range(256)) * 4096,
+        submitted_at=SUBMITTED.astimezone(timezone(timedelta(hours=2))),
         retry_count=5,
         max_retries=5,
         last_attempted_at=SUBMITTED + timedelta(microseconds=1),
@@ -128,24 +111,11 @@ async def test_everything_comes_back_as_written(letters: DeadLetters) -> None:
     read = await letters.get(await letters.add(new))
     for name in NewDeadLetter.__dataclass_fields__:
         assert getattr(read, name) == getattr(new, name), name
+    assert read.submitted_at.tzinfo is UTC
     assert read.status is Status.PENDING
     assert read.last_error == "OSError: [Errno 13] Permission denied"
     assert read.resubmitted_as is None
     assert abs(datetime.now(UTC) - read.created_at) < timedelta(minutes=1)
-
-
-async def test_one_mebibyte_of_arguments_survives(letters: DeadLetters) -> None:
-    """Arguments far beyond a BLOB's 64 KiB, with every byte value, come back unchanged."""
-    args = bytes(range(256)) * 4096
-    assert (await letters.get(await letters.add(letter(task_args=args)))).task_args == args
-
-
-async def test_times_keep_microseconds_and_come_back_in_utc(letters: DeadLetters) -> None:
-    """A time in another zone is the same instant when read, to the microsecond, in UTC."""
-    paris = SUBMITTED.astimezone(timezone(timedelta(hours=2)))
-    read = await letters.get(await letters.add(letter(submitted_at=paris)))
-    assert read.submitted_at == SUBMITTED
-    assert read.submitted_at.tzinfo is UTC
 
 
 NASTY = "\U0001f4a3 NUL \0 surrogate \udc80 ❌"
@@ -223,13 +193,6 @@ def test_storable_text_leaves_good_text_alone(text: str) -> None:
 
 
 # ---- never doubled, never lost ------------------------------------------------------------------
-
-
-async def test_second_add_returns_the_first_row(letters: DeadLetters) -> None:
-    """A letter whose commit was not heard of is added again without a second row."""
-    first = await letters.add(letter(error_message="first"))
-    assert await letters.add(letter(error_message="second")) == first
-    assert [each.id for each in await letters.list()] == [first]
 
 
 async def test_twenty_adds_at_once_make_one_row(letters: DeadLetters) -> None:
@@ -384,27 +347,6 @@ async def test_a_namespace_acts_on_its_own_letters(letters: DeadLetters, url: st
     await other.close()
 
 
-async def test_letters_without_a_namespace_are_adopted(letters: DeadLetters) -> None:
-    """What a release before wrote belongs to nobody until somebody takes it; its double goes."""
-    row = await letters.unnamed.add(letter("old"))
-    with pytest.raises(NotFoundError, match=f"move it there with 'task-run dlq adopt {row}'"):
-        await letters.get(row)
-    await letters.adopt(row)
-    assert (await letters.get(row)).namespace == "test"
-    with pytest.raises(NotFoundError):
-        await letters.adopt(row)
-    double = await letters.unnamed.add(letter("old"))
-    await letters.adopt(double)
-    assert [each.id for each in await letters.list(every_namespace=True)] == [row]
-
-
-async def test_a_letter_of_two_releases_is_one_letter(letters: DeadLetters) -> None:
-    """A worker of the release before wrote it and died before it settled: no second row."""
-    row = await letters.unnamed.add(letter())
-    assert await letters.add(letter()) == row
-    assert [each.id for each in await letters.list(every_namespace=True)] == [row]
-
-
 async def test_discarded_row_is_gone_and_its_number_not_reused(letters: DeadLetters) -> None:
     """What refers to a discarded letter never means another one."""
     row = await letters.add(letter())
@@ -492,24 +434,15 @@ async def test_purge_deletes_what_fits_and_nothing_else(url: str, letters: DeadL
     assert await read_pages(letters, LetterFilter()) == [rows[3:]]
 
 
-async def test_purge_creates_no_database(sqlite_url: str) -> None:
-    """Where nothing has died there is nothing to purge: no SQLite file is made for it."""
-    letters = DeadLetters(sqlite_url, "test")
-    assert [n async for n in letters.purge(LetterFilter())] == []
-    await letters.close()
-    assert sql.is_missing(sqlite_url)
-
-
 @pytest.mark.parametrize(
     "call",
     [
         lambda letters: letters.get(404),
         lambda letters: letters.claim(GONE, "new", 0),
         lambda letters: letters.dispatch(404, "new"),
-        lambda letters: letters.adopt(404),
         lambda letters: letters.discard(404),
     ],
-    ids=["get", "claim", "unclaim", "mark_failed", "discard"],
+    ids=["get", "claim", "dispatch", "discard"],
 )
 async def test_unknown_row_is_not_found(
     letters: DeadLetters, call: Callable[[DeadLetters], Awaitable[Any]]
@@ -615,44 +548,6 @@ async def test_upgrades_at_once_in_one_process(tmp_path: Path) -> None:
     assert {await sql.check(url) for url in urls} == {sql.Schema.CURRENT}
 
 
-async def test_migrations_build_the_table_that_the_code_uses(url: str) -> None:
-    """The migrated schema and the table in the code do not differ."""
-
-    def differences(connection: sa.Connection) -> list[Any]:
-        ours = {"dlq_tasks", "ix_dlq_tasks_status", "uq_dlq_tasks_identity"}
-        options = {
-            "compare_type": True,
-            "include_name": lambda name, kind, _: kind not in ("table",) or name in ours,
-        }
-        context = MigrationContext.configure(connection, opts=options)
-        return list(compare_metadata(context, dlq_tasks.metadata))
-
-    async with engine_of(url) as engine, engine.connect() as connection:
-        assert await connection.run_sync(differences) == []
-
-
-async def test_upgrade_finishes_what_a_killed_one_began(url: str) -> None:
-    """A table without its index and version entry, as a kill leaves it on MySQL, is completed."""
-    async with engine_of(url) as engine, engine.begin() as connection:
-        drop = "DROP INDEX ix_dlq_tasks_status"
-        if engine.dialect.name != "sqlite":
-            drop += " ON dlq_tasks"
-        await connection.exec_driver_sql(drop)
-        await connection.exec_driver_sql(f"DELETE FROM {sql.VERSION_TABLE}")
-    assert await sql.check(url) is sql.Schema.ABSENT
-    await sql.upgrade(url)
-    await test_migrations_build_the_table_that_the_code_uses(url)
-
-
-async def test_newer_schema_is_not_touched(url: str) -> None:
-    """A database migrated by a newer Nonet is recognised, and an upgrade refused."""
-    async with engine_of(url) as engine, engine.begin() as connection:
-        await connection.exec_driver_sql(f"UPDATE {sql.VERSION_TABLE} SET version_num = '9999'")
-    assert await sql.check(url) is sql.Schema.AHEAD
-    with pytest.raises(ConfigurationError, match="newer version of Nonet"):
-        await sql.upgrade(url)
-
-
 async def test_missing_table_says_what_to_run(mariadb_url: str) -> None:
     """A server database is not migrated behind its owner's back."""
     letters = DeadLetters(mariadb_url, "test")
@@ -680,6 +575,7 @@ async def test_looking_does_not_make_a_sqlite_file(tmp_path: Path) -> None:
     for missing in (letters.get(1), letters.discard(1)):
         with pytest.raises(NotFoundError):
             await missing
+    assert [n async for n in letters.purge(LetterFilter())] == []
     assert await sql.check(url) is sql.Schema.ABSENT
     assert os.listdir(tmp_path) == []
     await letters.add(letter())
@@ -720,35 +616,6 @@ async def connect_once(database: sql.Database) -> None:
     """One transaction, over a connection of its own."""
     async with database.transaction() as connection:
         await connection.execute(sa.select(1))
-
-
-@pytest.mark.server
-async def test_processes_write_the_same_sqlite_file(tmp_path: Path) -> None:
-    """Four processes that begin on no file at all store all their letters."""
-    url = f"sqlite:///{tmp_path}/nonet.db"
-    code = """if True:
-        import asyncio, sys
-        from datetime import UTC, datetime
-        from nonet.stores.sql.dead_letters import DeadLetters, NewDeadLetter
-
-        async def main(url, name):
-            letters = DeadLetters(url, "test")
-            for n in range(20):
-                await letters.add(NewDeadLetter(
-                    task_id=f"{name}-{n}", generation=1, task_class="a:A", task_args=b"",
-                    submitted_at=datetime.now(UTC), reason="retries"))
-            await letters.close()
-
-        asyncio.run(main(*sys.argv[1:]))
-    """
-    writers = [
-        await asyncio.create_subprocess_exec(sys.executable, "-c", code, url, str(n))
-        for n in range(4)
-    ]
-    assert [await writer.wait() for writer in writers] == [0] * 4
-    letters = DeadLetters(url, "test")
-    assert (await letters.count())[Status.PENDING] == 80
-    await letters.close()
 
 
 # ---- URLs ---------------------------------------------------------------------------------------

@@ -12,41 +12,20 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from servers import RedisServer
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker
+from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
 
 from nonet.base.errors import ConfigurationError, LimitImpossible, ServerUnreachableError
 from nonet.stores.queue.broker import Broker, Presence
-from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.outbox import Outbox, _insertion, outbox_tasks
 from nonet.tasks.locks import RateLimiter, encode_locks
 
 STREAM = "normal:small"
 UNREACHABLE = "redis://127.0.0.1:1"
-
-
-@pytest.fixture(params=["sqlite", pytest.param("mariadb", marks=pytest.mark.server)])
-def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of its own without tables."""
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/made/on/demand/nonet.db"
-    url: str = request.getfixturevalue("mariadb_url")
-    return url
-
-
-@pytest.fixture
-async def database(empty_url: str) -> AsyncIterator[sql.Database]:
-    """A database with the tables; of SQLite there is no file yet."""
-    if not empty_url.startswith("sqlite"):
-        await sql.upgrade(empty_url)
-    opened = sql.Database(empty_url)
-    yield opened
-    await opened.close()
 
 
 @pytest.fixture
@@ -61,10 +40,6 @@ async def apart(database: sql.Database) -> AsyncIterator[Outbox]:
     away = Broker(UNREACHABLE, "test", **ttls)
     yield Outbox(database, away, "test")
     await away.aclose()
-
-
-def created(accepted: list[Accepted]) -> list[bool]:
-    return [item.created for item in accepted]
 
 
 def task(id: str = "task-1", **changes: Any) -> Submission:
@@ -111,7 +86,7 @@ async def test_row_is_kept_and_marked(
     outbox: Outbox, database: sql.Database, broker: Broker
 ) -> None:
     """A submitted task is in Redis, and its row says in which epoch; closing deletes the row."""
-    assert created(await outbox.submit([task()], ids_are_new=False)) == [True]
+    assert await outbox.submit([task()], ids_are_new=False) == [True]
     epoch = await epoch_of(broker)
     assert await epochs(database) == {"task-1": epoch}
     assert await state_of(broker, "task-1") is Presence.LIVE
@@ -130,8 +105,8 @@ async def test_everything_comes_back_as_submitted(apart: Outbox) -> None:
 
 async def test_known_id_is_the_same_task(outbox: Outbox, broker: Broker) -> None:
     """Submitted twice, it has one row and is queued once."""
-    assert created(await outbox.submit([task()], ids_are_new=False)) == [True]
-    assert created(await outbox.submit([task(envelope=b"other")], ids_are_new=False)) == [False]
+    assert await outbox.submit([task()], ids_are_new=False) == [True]
+    assert await outbox.submit([task(envelope=b"other")], ids_are_new=False) == [False]
     assert await outbox.count() == 1
     assert await run_all(broker) == ["task-1"]
 
@@ -152,8 +127,8 @@ async def test_accepted_while_redis_is_away(
     apart: Outbox, outbox: Outbox, broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The row is enough; the handle says new, a warning says later, and the relay finds it."""
-    assert created(await apart.submit([task()], ids_are_new=False)) == [True]
-    assert created(await apart.submit([task()], ids_are_new=False)) == [False]
+    assert await apart.submit([task()], ids_are_new=False) == [True]
+    assert await apart.submit([task()], ids_are_new=False) == [False]
     assert "stored 1 durable tasks in SQL, the relay submits them later" in caplog.text
     (found,) = await outbox.due(await epoch_of(broker), again=False, skip=0)
     assert await outbox.hand_over([found], await epoch_of(broker)) == [True]
@@ -165,7 +140,7 @@ async def test_accepted_while_redis_is_full(outbox: Outbox, redis_server: RedisS
     with redis_server.client() as client:
         client.config_set("maxmemory", 1)
         try:
-            assert created(await outbox.submit([task()], ids_are_new=True)) == [True]
+            assert await outbox.submit([task()], ids_are_new=True) == [True]
         finally:
             client.config_set("maxmemory", 0)
     assert await waiting(outbox, 1) == ["task-1"]
@@ -177,14 +152,6 @@ async def test_nothing_is_submitted_while_sql_is_away(broker: Broker) -> None:
     with pytest.raises(ServerUnreachableError, match=r"mysql://nonet@127\.0\.0\.1:1/nonet"):
         await Outbox(database, broker, "test").submit([task()], ids_are_new=True)
     assert await state_of(broker, "task-1") is Presence.UNKNOWN
-    await database.close()
-
-
-async def test_missing_table_names_the_next_step(mariadb_url: str, broker: Broker) -> None:
-    """A database that was not upgraded says what to run."""
-    database = sql.Database(mariadb_url)
-    with pytest.raises(ConfigurationError, match="task-run db upgrade"):
-        await Outbox(database, broker, "test").submit([task()], ids_are_new=True)
     await database.close()
 
 
@@ -214,13 +181,13 @@ async def test_refusal_leaves_what_was_accepted_before(
 async def test_faster_relay_does_not_make_an_id_known(outbox: Outbox, broker: Broker) -> None:
     """A relay may find the row before its submitter asks Redis: the task is new all the same."""
     await broker.submit([task()])
-    assert created(await outbox.submit([task()], ids_are_new=True)) == [True]
+    assert await outbox.submit([task()], ids_are_new=True) == [True]
 
 
 async def test_many_are_submitted_in_pages(outbox: Outbox, broker: Broker) -> None:
     """More than a page of tasks: each has its row, and each runs."""
     many = [task(f"task-{n}") for n in range(2 * sql.PAGE_ROWS + 1)]
-    assert created(await outbox.submit(many, ids_are_new=True)) == [True] * len(many)
+    assert await outbox.submit(many, ids_are_new=True) == [True] * len(many)
     assert await outbox.count() == len(many)
     assert sorted(await run_all(broker)) == sorted(item.id for item in many)
 
@@ -323,15 +290,15 @@ async def test_mark_is_of_the_epoch_before_the_submission(
     outbox: Outbox, broker: Broker, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redis emptied right after it took the task: the row is due again."""
-    accept = broker.accept
+    submit = broker.submit
 
-    async def then_flush(submissions: Sequence[Submission]) -> list[Accepted]:
-        made = await accept(submissions)
+    async def then_flush(submissions: Sequence[Submission]) -> list[bool]:
+        made = await submit(submissions)
         with redis_server.client() as client:
             client.flushall()
         return made
 
-    monkeypatch.setattr(broker, "accept", then_flush)
+    monkeypatch.setattr(broker, "submit", then_flush)
     await outbox.submit([task()], ids_are_new=True)
     assert await waiting(outbox, await epoch_of(broker)) == ["task-1"]
 
@@ -471,38 +438,6 @@ async def test_deadlock_is_no_failure(mariadb_url: str, broker: Broker) -> None:
     await database.close()
 
 
-# ---- schema -------------------------------------------------------------------------------------
-
-
-async def differences(database: sql.Database) -> list[Any]:
-    def compare(connection: sa.Connection) -> list[Any]:
-        options = {
-            "compare_type": True,
-            "include_name": lambda name, kind, _: kind != "table" or name == "outbox_tasks",
-        }
-        context = MigrationContext.configure(connection, opts=options)
-        return list(compare_metadata(context, outbox_tasks.metadata))
-
-    async with database.transaction() as connection:
-        return await connection.run_sync(compare)
-
-
-async def test_migrations_build_the_table_that_the_code_uses(database: sql.Database) -> None:
-    """The migrated schema and the table in the code do not differ."""
-    assert await differences(database) == []
-
-
-async def test_upgrade_finishes_what_a_killed_one_began(database: sql.Database) -> None:
-    """A table without its index and version entry, as a kill leaves it on MySQL, is completed."""
-    drop = "DROP INDEX ix_outbox_tasks_epoch"
-    if database.engine.dialect.name != "sqlite":
-        drop += " ON outbox_tasks"
-    await _execute(database, drop, f"UPDATE {sql.VERSION_TABLE} SET version_num = '0001'")
-    assert await sql.check(database.url) is sql.Schema.BEHIND
-    await sql.upgrade(database.url)
-    assert await differences(database) == []
-
-
 async def test_relay_finds_its_rows_by_the_index(database: sql.Database, outbox: Outbox) -> None:
     """Thousands of open tasks do not cost the relay a look at each of them, once a second."""
     await outbox.submit([task()], ids_are_new=True)
@@ -513,10 +448,3 @@ async def test_relay_finds_its_rows_by_the_index(database: sql.Database, outbox:
             "AND epoch IS NULL ORDER BY epoch, created_at, task_id LIMIT 200"
         )
         assert "ix_outbox_tasks_epoch" in str(plan.all())
-
-
-async def _execute(database: sql.Database, *statements: str) -> None:
-    connection: AsyncConnection
-    async with database.transaction() as connection:
-        for statement in statements:
-            await connection.exec_driver_sql(statement)

@@ -10,107 +10,23 @@ from pathlib import Path
 
 import httpx
 import pytest
-from web.access.doors import ORIGIN, OURS, app_of, csrf_of, door, log_in
+from web.access.doors import ORIGIN, OURS, csrf_of, door, log_in
 from web.access.provider import FakeProvider, providing
 from web.access.test_oidc import options
 from web.access.test_tokens import SHA
 from web.conftest import ClientOf
-from web.test_tasks import in_state
-from web.test_workers import working
-from web_tasks import Failing, Locked, Report
+from web_tasks import Report
 
-from nonet import LockedObjectType, MutexLock, Nonet, Size
+from nonet import Nonet
 from nonet.base.errors import ConfigurationError
-from nonet.operate.letter_bulk import Outcome
-from nonet.rules.details import HIDDEN
-from nonet.rules.permissions import Action, Principal, Role
+from nonet.rules.permissions import Role
+from nonet.rules.viewing import HIDDEN
 from nonet.stores.queue.workers import WorkerStatus
 from nonet.web import workers
 from nonet.web.access.users import Users
-from nonet.web.bulks import Bulk
 
 API = "/api/v1"
 TASKS = f"{API}/tasks"
-
-
-@pytest.fixture
-async def reporter(client_of: ClientOf) -> AsyncIterator[httpx.AsyncClient]:
-    """A token that may do all with reports, and nothing else."""
-    who = Principal("token:ci", frozenset(Action), ("*:Report",))
-    async with client_of(who) as client:
-        yield client
-
-
-@pytest.mark.parametrize("mode", ["keep_latest", "until_done"])
-async def test_a_scoped_token_cannot_take_the_unique_key_of_other_classes(
-    reporter: httpx.AsyncClient, client: httpx.AsyncClient, nonet: Nonet, mode: str
-) -> None:
-    """All classes share keys: a newer report would cancel their tasks, or hold them off."""
-    unique = {"mode": mode, "key": "nightly"}
-    other = await client.post(
-        TASKS, json={"task": "web_tasks:Failing", "unique": unique, "delay": 999}
-    )
-    mine = await reporter.post(TASKS, json={"task": "web_tasks:Report", "unique": unique})
-    assert mine.status_code == 403 and "unique.key" in mine.json()["detail"]
-    assert (await nonet.status(other.json()["id"])).state == "delayed"
-    own = {"task": "web_tasks:Report", "unique": {"mode": mode}}
-    assert (await reporter.post(TASKS, json=own)).status_code == 202
-
-
-async def test_a_scoped_token_learns_nothing_of_other_classes(
-    reporter: httpx.AsyncClient, nonet: Nonet
-) -> None:
-    """Neither how many tasks they have, nor the class of a task whose id it guesses."""
-    await nonet.submit(Report(1))
-    for number in range(3):
-        await nonet.submit(Failing(), id=f"order-{number}")
-    for query in ({}, {"task": "web_tasks:Failing"}):
-        found = (await reporter.get(TASKS, params=query)).json()
-        assert found["matched"] == len(found["items"]) == (0 if query else 1)
-    for method, path in (("GET", ""), ("GET", "/explanation"), ("POST", "/cancel")):
-        answer = await reporter.request(method, f"{TASKS}/order-1{path}")
-        assert answer.status_code == 403 and "Failing" not in answer.text
-
-
-async def test_a_scoped_token_is_told_of_no_other_holder(client_of: ClientOf, nonet: Nonet) -> None:
-    """An explanation names no task or program of another class, and neither does the page."""
-    who = Principal("token:ci", frozenset({Action.READ}), ("*:Locked",))
-    async with nonet.hold(MutexLock(LockedObjectType.JOB, 7)), working(nonet, Size.MEDIUM):
-        task = await nonet.submit(Locked())
-        await in_state(nonet, task, "waiting")
-        full = await nonet.explain(task)
-        assert full.holders[0].id in full.text
-        async with client_of(who) as token:
-            for path in (f"{TASKS}/{task}/explanation", f"/tasks/{task}"):
-                answer = await token.get(path)
-                assert "of another class" in answer.text
-                assert full.holders[0].id not in answer.text
-
-
-async def test_a_scoped_token_sees_no_bulk_change_of_others(reporter: httpx.AsyncClient) -> None:
-    """It may follow the changes that it began itself."""
-
-    async def nothing() -> AsyncIterator[list[Outcome]]:
-        yield []
-
-    async def record(bulk: Bulk) -> None: ...
-
-    bulks = app_of(reporter).state.site.bulks
-    for who, status in (("ann", 403), ("token:ci", 200)):
-        bulk = bulks.start(Bulk(Action.DISCARD, "discard all", who, 1), nothing(), record)
-        answer = await reporter.get(f"{API}/dead-letters/bulk/{bulk.id}")
-        assert answer.status_code == status
-
-
-async def test_a_token_that_only_cancels_finds_no_labels(client_of: ClientOf, nonet: Nonet) -> None:
-    """The number of a preview would tell which labels tasks have, and its sample who they are."""
-    await nonet.submit(Report(1), labels={"customer": "acme"})
-    async with client_of(Principal("token:ci", frozenset({Action.CANCEL}))) as token:
-        by_label = {"labels": {"customer": "acme"}}
-        assert (await token.post(f"{TASKS}/cancel", json=by_label)).status_code == 403
-        by_class = {"task": "web_tasks:Report"}
-        found = (await token.post(f"{TASKS}/cancel", json=by_class)).json()
-        assert (found["number"], found["sample"]) == (1, [])
 
 
 async def test_a_viewer_reads_no_search_in_events(

@@ -17,13 +17,13 @@ from fastapi import HTTPException
 from web.access.doors import HTML, OURS, app_of, door, log_in
 
 from nonet import Nonet
+from nonet.base.actor import who as actor
 from nonet.base.errors import ServerUnreachableError
-from nonet.daemon.service import who as actor
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action, Principal, Role
 from nonet.stores.sql.audit import Audit, AuditEntry
 from nonet.web.site import Site
 
-ALICE = Principal("alice", frozenset(Action))
+ALICE = Principal("alice", Role.ADMIN)
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from fastapi.routing import APIRoute
 from web.access.doors import HTML, ORIGIN, OURS, app_of, csrf_of, door, log_in, visitor
 
 from nonet import Nonet
-from nonet.rules.permissions import READING, Action
+from nonet.rules.permissions import ACTIONS, READING, Action, Role
 from nonet.web.access.guard import PUBLIC
 from nonet.web.api import routers as api_routers
 from nonet.web.pages import routers as page_routers
@@ -37,7 +37,7 @@ def routes() -> Iterator[tuple[str, APIRoute]]:
 def path_of(route: APIRoute) -> str:
     """A path of a route."""
     special = {"priority": "normal", "size": "small", "row": "1"}
-    names = {param.name: special.get(param.name, "x") for param in route.dependant.path_params}
+    names = {name: special.get(name, "x") for name in route.param_convertors}
     return str(route.url_path_for(route.name, **names))
 
 
@@ -91,12 +91,14 @@ async def test_without_a_login_only_public_paths_answer(stranger: httpx.AsyncCli
     assert answer.status_code in (401, 429)
 
 
-async def test_a_viewer_changes_nothing(stranger: httpx.AsyncClient) -> None:
-    """Each changing route answers 403 to a viewer, whatever it would do for others."""
-    await log_in(stranger, "viewer")
+@pytest.mark.parametrize("role", [Role.SUBMITTER, Role.VIEWER, Role.OPERATOR])
+async def test_a_role_does_only_what_it_may(stranger: httpx.AsyncClient, role: Role) -> None:
+    """Each other route answers 403, whatever it would do for others."""
+    await log_in(stranger, role)
     headers = {**OURS, "X-CSRF-Token": await csrf_of(stranger)}
     for method, route in routes():
-        if method in _CHANGES and route.path not in PUBLIC | _OWN:
+        action = action_of(route)
+        if action and action not in ACTIONS[role]:
             answer = await stranger.request(method, path_of(route), headers=headers)
             assert answer.status_code == 403, (method, route.path, answer.text)
 

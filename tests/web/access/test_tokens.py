@@ -11,7 +11,6 @@ from web.access.doors import OURS, door, log_in
 
 from nonet import Nonet
 from nonet.base.errors import ConfigurationError
-from nonet.rules.permissions import Action
 from nonet.web.access.users import Users
 
 SECRET = "nonet_secret"
@@ -35,10 +34,9 @@ def bearer(secret: str) -> dict[str, str]:
     [
         (("role: admin",), "/api/v1/audit", 200),
         (("role: viewer",), "/api/v1/audit", 403),
-        (("actions: [audit]",), "/api/v1/audit", 200),
-        (("actions: [audit]",), "/api/v1/overview", 403),
-        # What belongs to no class is not for a token of some classes.
-        (("role: admin", "classes: ['reports:*']"), "/api/v1/overview", 403),
+        (("role: submitter",), "/api/v1/overview", 403),
+        (("role: admin", "namespaces: [test, other]"), "/api/v1/audit", 200),
+        (("role: admin", "namespaces: [other]"), "/api/v1/openapi.json", 403),
         (("role: admin", "expires: 2020-01-01"), "/api/v1/overview", 401),
         (("role: admin", "expires: 2099-01-01T00:00:00Z"), "/api/v1/overview", 200),
     ],
@@ -46,18 +44,9 @@ def bearer(secret: str) -> dict[str, str]:
 async def test_a_token_does_what_its_line_says(
     nonet: Nonet, tmp_path: Path, fields: tuple[str, ...], path: str, status: int
 ) -> None:
-    """A token has a role or actions, perhaps for some classes and until a time."""
+    """A token has a role, perhaps for some namespaces and until a time."""
     async with door(nonet, users=tokens(tmp_path, *fields)) as client:
         assert (await client.get(path, headers=bearer(SECRET))).status_code == status
-
-
-def test_a_token_is_scoped_to_classes(tmp_path: Path) -> None:
-    """Its principal may act on classes that a pattern matches."""
-    found = Users(tokens(tmp_path, "actions: [cancel]", "classes: ['reports:*']")).token(SECRET)
-    assert found is not None
-    who = found.principal()
-    assert who.may(Action.CANCEL, "reports:Daily")
-    assert not who.may(Action.CANCEL, "mail:Send") and not who.may(Action.SUBMIT, "reports:Daily")
 
 
 async def test_a_token_counts_alone_and_only_in_its_header(nonet: Nonet, users: Path) -> None:
@@ -153,9 +142,8 @@ _END = "$8$1$AAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAA"
         (f"users:\n  - {{name: a, role: viewer, password: scrypt$1024{_END}}}", "has weak"),
         (f"users:\n  - {{name: a, role: viewer, password: scrypt$4194304{_END}}}", "256 MiB"),
         ("tokens:\n  - name: a\n    sha256: nonet_x", ":3: tokens[0].sha256 is not"),
-        (f"tokens:\n  - {{{_TOKEN}}}", ":2: tokens[0] needs either a role or"),
-        (f"tokens:\n  - {{{_TOKEN}, actions: [fly]}}", ":2: tokens[0].actions"),
-        (f"tokens:\n  - {{{_TOKEN}, role: admin, classes: }}", "no value for classes"),
+        (f"tokens:\n  - {{{_TOKEN}}}", ":2: tokens[0].role is missing"),
+        (f"tokens:\n  - {{{_TOKEN}, role: admin, namespaces: }}", "no value for namespaces"),
         (f"tokens:\n  - {{{_TOKEN}, role: admin, expires: null}}", "no value for expires"),
         (f"tokens: [{{{_TOKEN}, role: admin}}, {{{_TOKEN}, role: admin}}]", "repeats 'a'"),
     ],
@@ -194,6 +182,7 @@ def test_settings_of_a_proxy_and_of_roles_are_checked() -> None:
         {**PROXY, "proxy_addresses": ()},
         {**PROXY, "proxy_addresses": ("proxy.example",)},
         {"oidc_roles": "staff:boss"},
+        {"oidc_roles": "staff:viewer@"},
         {"oidc_issuer": "https://login.example"},
     ]
     for options in wrong:

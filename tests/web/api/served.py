@@ -9,12 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ports import free_port
-from web.conftest import principal
+from web.conftest import Fixed, principal
 
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import Stop
-from nonet.web.access.access import Fixed
 from nonet.web.app import create_app
 from nonet.web.server import Server
 

@@ -7,13 +7,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
-import pytest
-from web.api.test_tasks import every
-from web.conftest import ClientOf
-from web_tasks import Failing, Mail, Report
+from web_tasks import Mail, Report
 
 from nonet import LockedObjectType, MutexLock, Nonet
-from nonet.rules.permissions import Action, Principal, Role
 from nonet.stores.namespace.periodic import Change
 from nonet.web.api.openapi import described
 
@@ -173,60 +169,6 @@ async def test_events_have_pages(client: httpx.AsyncClient, nonet: Nonet) -> Non
     rest = await ok(await client.get(f"{API}/events", params={"cursor": page["cursor"]}))
     assert [item["text"] for item in rest["items"]] == ["1", "0"]
     assert (await client.get(f"{API}/events?kind=nothing")).status_code == 422
-
-
-CHANGES: list[tuple[str, str, Any]] = [
-    ("POST", "/locks/lock:mutex:job:7/release", None),
-    ("PUT", "/limits/limiter:conc:job:7", {"limit": 1}),
-    ("DELETE", "/limits/limiter:conc:job:7", None),
-    ("POST", "/schedules/run", {"entry": "web_tasks:Failing||a"}),
-    ("POST", "/schedules/pause", {"entries": ["web_tasks:Failing||a"]}),
-    ("POST", "/schedules/resume", {"entries": ["web_tasks:Failing||a"]}),
-    ("POST", "/delayed/run", {"ids": ["failing"]}),
-    ("POST", "/delayed/cancel", {"ids": ["failing"]}),
-    ("POST", "/pauses", {"everything": True}),
-    ("POST", "/pauses", {"tasks": ["web_tasks:Failing"]}),
-    ("POST", "/pauses", {"pipelines": ["volumes"]}),
-    ("POST", "/pauses/resume", {"streams": ["*:*"]}),
-]
-
-
-@pytest.mark.parametrize(("method", "path", "body"), CHANGES)
-async def test_a_change_needs_its_permission(
-    client_of: ClientOf, nonet: Nonet, method: str, path: str, body: Any
-) -> None:
-    """A viewer may change nothing, and a token of another class may not either."""
-    await nonet.submit(Failing(), id="failing", at_time=datetime.now(UTC) + timedelta(hours=1))
-    scoped = Principal("token:ci", frozenset(Action), ("web_tasks:Report",))
-    for who in (Role.VIEWER, scoped):
-        async with client_of(who) as caller:
-            answer = await caller.request(method, f"{API}{path}", json=body)
-            assert answer.status_code == 403, answer.text
-
-
-async def test_a_scoped_token_sees_its_classes_only(client_of: ClientOf, nonet: Nonet) -> None:
-    """Lists of tasks leave others out; lists of what has no class are forbidden."""
-    ids = [await nonet.submit(task) for task in (Report(1), Failing())]
-    await nonet.cancel(ids)
-    scoped = Principal("token:ci", frozenset({Action.READ}), ("web_tasks:Report",))
-    async with client_of(scoped) as token:
-        history = await ok(await token.get(f"{API}/history"))
-        assert [item["id"] for item in history["items"]] == [ids[0]]
-        assert (await token.get(f"{API}/history/{ids[1]}")).status_code == 403
-        assert await every(token) == []
-        for path in (
-            "overview",
-            "queues",
-            "workers",
-            "locks",
-            "limits",
-            "tenants",
-            "groups",
-            "pipelines",
-            "pauses",
-            "events",
-        ):
-            assert (await token.get(f"{API}/{path}")).status_code == 403, path
 
 
 async def test_everything_is_described(client: httpx.AsyncClient) -> None:

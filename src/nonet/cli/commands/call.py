@@ -12,7 +12,6 @@ from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_result
 from nonet.cli.process import run, set_up_logging
 from nonet.cli.target import CodeTarget, flat
-from nonet.daemon.service import ExitCode
 from nonet.telemetry.masking import keep_secret
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def call(
     set_up_logging(target.debug)
     _release_locks_on_signals()
 
-    async def command() -> int:
+    async def command() -> None:
         nonet = target.application()
         _, built = build_task(nonet, task, args, kwargs)
         async with nonet:
@@ -65,7 +64,6 @@ def call(
             print_json(result)
         else:
             print_result(result)
-        return ExitCode.OK
 
     run(target.debug, command)
 
@@ -77,8 +75,7 @@ async def _called(
     debugger: Literal["none", "before", "exception"],
 ) -> Any:
     """Act as `Nonet.call`, but wait until a new Redis grants locks."""
-    from nonet.operate.interactive import arguments_of, check_call
-    from nonet.operate.interactive import call as run_here
+    from nonet.operate.interactive import arguments_of, call as run_here, check_call
     from nonet.tasks.secrecy import secret_texts
 
     check_call(task, wait_locks, debugger)

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import time
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.options import CancelReason, Json, OfClass, TaskIds, WithLabels
 from nonet.cli.output import print_json
-from nonet.cli.process import print_error
+from nonet.cli.process import is_at_terminal, print_error
 from nonet.cli.progress import Progress
 from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import unknown_here
-from nonet.daemon.service import ExitCode, who
+from nonet.daemon.service import ExitCode
 from nonet.rules.remedies import of_workflow
 
 if TYPE_CHECKING:
@@ -34,8 +34,7 @@ async def cancel(
     target: Target,
     ids: TaskIds = None,
     group: Annotated[
-        str | None,
-        typer.Option(metavar="GROUP", help="Cancel the children of this group."),
+        str | None, typer.Option(metavar="GROUP", help="Cancel the children of this group.")
     ] = None,
     task: OfClass = None,
     label: WithLabels = None,
@@ -105,15 +104,11 @@ def _check(
         raise ConfigurationError(
             "which tasks? Name them (see 'task-run list'), or give --group, --task or --label"
         )
-    if (task or labels) and not yes and not _is_at_terminal():
+    if (task or labels) and not yes and not is_at_terminal():
         raise ConfigurationError(
             "--task and --label select tasks that you did not name, and stdin is not a terminal, "
             "so nothing was cancelled. Add --yes to cancel all of them"
         )
-
-
-def _is_at_terminal() -> bool:
-    return sys.stdin is not None and sys.stdin.isatty()
 
 
 async def _cancel_group(nonet: Nonet, group: str, reason: str, deadline: float) -> dict[str, str]:

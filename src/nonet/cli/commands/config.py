@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from msgspec import structs
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
@@ -21,12 +18,10 @@ from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
-    from nonet.app import Nonet
     from nonet.cli.commands.config_view import LimitInForce
     from nonet.config.models import Config
     from nonet.config.settings import Settings
     from nonet.scheduler.configuration.configuration_loop import Checked
-    from nonet.stores.namespace.publication import Publication
     from nonet.tasks.registry import Registry
 
 app = typer.Typer(
@@ -45,15 +40,12 @@ File = Annotated[
 
 @app.command()
 @operation
-async def check(
-    target: CodeTarget,
-    file: File = None,
-    as_json: Json = False,
-) -> int:
+async def check(target: CodeTarget, file: File = None, as_json: Json = False) -> int:
     """Check a configuration as the scheduler would.
 
-    All problems are printed, one per line: file, line, path and reason. The check needs the task
-    modules (NONET_TASKS, --tasks), but neither Redis nor SQL. Without FILE it checks NONET_CONFIG.
+    All problems of the files are printed, or if they have none, all that does not fit the task
+    classes: file, line, path and reason. The check needs the task modules (NONET_TASKS, --tasks),
+    but neither Redis nor SQL. Without FILE it checks NONET_CONFIG.
 
     Exit codes: 0 valid, 2 invalid.
 
@@ -104,7 +96,7 @@ async def show(
         ),
     ] = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Show the effective values for a task class, and where each comes from.
 
     The output names the origin of each value: the class, or a path in the configuration. Without
@@ -140,7 +132,6 @@ async def show(
         "limits": config_view.limits(config, in_force, task_class, installation.registry, chosen),
     }
     _print_view(found, as_json)
-    return ExitCode.OK
 
 
 @app.command()
@@ -157,10 +148,7 @@ def schema() -> None:
 
 @app.command()
 @operation
-async def status(
-    target: Target,
-    as_json: Json = False,
-) -> int:
+async def status(target: Target, as_json: Json = False) -> int:
     """Show the published configuration, problems of its source, and which workers apply it.
 
     Exit codes: 0 all is well, 1 the source has changes that cannot be applied, no scheduler leads,
@@ -172,7 +160,7 @@ async def status(
     from nonet.cli.commands import config_view
 
     async with target.observer() as nonet:
-        published = await _publication(nonet).read()
+        published = await nonet.stores.publication.read()
         leader = await nonet.leader()
         workers = await nonet.client.results.workers()
         now = await nonet.broker.now()
@@ -212,15 +200,8 @@ class _Installation:
         text = text or self.settings.config
         if not text:
             raise ConfigurationError("nothing to check: give FILE, or set NONET_CONFIG")
-        # Use a private cache. The scheduler's cache belongs to its user, and holds its last valid
-        # commit.
-        with tempfile.TemporaryDirectory(prefix="nonet-config-") as place:
-            settings = structs.replace(self.settings, state_dir=Path(place))
-            source = open_source(text, settings, self._fits)
-            config = await source.read()
-        if source.problem:
-            raise ConfigurationError(source.problem)
-        return self._fits(config), source.revision
+        source = open_source(text, self.settings, self._fits)
+        return self._fits(await source.read()), source.revision
 
     def _fits(self, config: Config) -> Checked:
         from nonet.scheduler.configuration.configuration_loop import check
@@ -229,10 +210,8 @@ class _Installation:
 
     async def read_with_limits(self, text: str) -> tuple[Config, list[LimitInForce]]:
         """Read a source; return its configuration and its limits."""
-        from nonet.cli.commands.config_view import LimitInForce
-
         checked, _ = await self.read(text)
-        return checked.config, [LimitInForce(*item) for item in checked.limits.items()]
+        return checked.config, [(*item, "") for item in checked.limits.items()]
 
     def vos(self, config: Config) -> list[str]:
         """Return all VOs, from the configuration and from entry points."""
@@ -281,26 +260,17 @@ class _Installation:
 
 async def _published(target: CodeTarget) -> tuple[Config, list[LimitInForce]]:
     """The published configuration, and the limits in force."""
-    from nonet.cli.commands.config_view import LimitInForce
     from nonet.config.models import Config
 
     async with target.observer() as nonet:
-        published = await _publication(nonet).read()
-        limits = [
-            LimitInForce(item.address, item.limit, item.by)
-            for item in await nonet.stores.limits.all()
-        ]
+        published = await nonet.stores.publication.read()
+        in_force = await nonet.stores.limits.all()
+    limits = [(item.address, item.limit, item.by) for item in in_force]
     if published is None or not published.version:
         typer.echo(_NOTHING_PUBLISHED, err=True)
         return Config(), limits
     config = Config.from_document(published.document)
     return config.read_from(f"version {published.version} from {published.source}"), limits
-
-
-def _publication(nonet: Nonet) -> Publication:
-    from nonet.stores.namespace.publication import Publication
-
-    return Publication(nonet.broker.client, nonet.settings.namespace)
 
 
 def _print_status(found: dict[str, Any]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,17 +27,8 @@ _LAG = timedelta(seconds=10)
 _NOTHING = Published("", "", "", "", None, "", "", None)
 
 
-@dataclass(frozen=True, slots=True)
-class LimitInForce:
-    """A limit in force.
-
-    Attributes:
-        by: the operator who set it by hand; empty if it comes from the configuration.
-    """
-
-    address: LimitAddress
-    limit: Limit
-    by: str = ""
+LimitInForce = tuple[LimitAddress, Limit, str]
+"""A limit, and the operator who set it by hand; empty if it comes from the configuration."""
 
 
 def periodic(
@@ -79,9 +69,9 @@ def limits(
     If several match a limiter, the first one in the list applies.
     """
     origins = _limit_origins(config)
-    applying = [item for item in in_force if _can_apply(item.address, task_class, registry, vo)]
-    ordered = sorted(applying, key=lambda item: _rank(item.address))
-    return [_limit(item, origins) for item in ordered]
+    applying = [item for item in in_force if _can_apply(item[0], task_class, registry, vo)]
+    ordered = sorted(applying, key=lambda item: _rank(item[0]))
+    return [_limit(*item, origins) for item in ordered]
 
 
 def status(
@@ -193,15 +183,16 @@ def _rank(address: LimitAddress) -> tuple[Any, ...]:
     return (*kind, not address.vo, is_default, key, not address.action, address.action)
 
 
-def _limit(item: LimitInForce, origins: Mapping[LimitAddress, str]) -> dict[str, Any]:
-    address = item.address
+def _limit(
+    address: LimitAddress, limit: Limit, by: str, origins: Mapping[LimitAddress, str]
+) -> dict[str, Any]:
     return {
         "object_type": address.object_type,
         "key": address.key,
         "action": address.action or None,
         "vo": address.vo or None,
         "limiter": address.limiter,
-        "limit": "off" if item.limit.limit is None else item.limit.limit,
-        "window_seconds": item.limit.window_seconds,
-        "from": f"set by hand, {item.by}" if item.by else origins.get(address, "configuration"),
+        "limit": "off" if limit.limit is None else limit.limit,
+        "window_seconds": limit.window_seconds,
+        "from": f"set by hand, {by}" if by else origins.get(address, "configuration"),
     }

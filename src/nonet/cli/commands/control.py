@@ -7,17 +7,22 @@ from typing import Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
-from nonet.cli.output import print_json, print_rows
-from nonet.cli.target import Target, listing, operation
+from nonet.cli.output import print_answer, print_rows
+from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import warn_of_unknown
-from nonet.daemon.service import ExitCode, who
-from nonet.rules.pauses import EVERYTHING, Pause, as_option, in_words, streams
-from nonet.rules.pauses import pipeline as pipeline_pause
-from nonet.rules.pauses import task as task_pause
-from nonet.rules.routing import ARRIVAL
+from nonet.rules.pauses import (
+    EVERYTHING,
+    Pause,
+    as_option,
+    in_words,
+    pipeline as pipeline_pause,
+    streams,
+    task as task_pause,
+)
 
 Everything = Annotated[bool, typer.Option("--all", help="All tasks of the namespace.")]
 Streams = Annotated[
@@ -52,7 +57,7 @@ async def pause(
     pipeline: Pipelines = None,
     reason: Annotated[str, typer.Option(help="Reason, shown by 'paused' and 'explain'.")] = "",
     as_json: Json = False,
-) -> int:
+) -> None:
     """Stop starting some or all tasks, until 'task-run resume'.
 
     Running tasks continue, and tasks are still accepted and kept. A pause applies to all workers at
@@ -69,11 +74,7 @@ async def pause(
         found = [item for item in await nonet.stores.controls.load() if item.what in wanted]
         if task:
             warn_of_unknown(nonet, task)
-    if as_json:
-        print_json([_row(item) for item in found])
-    else:
-        typer.echo(f"paused: {_list(wanted)}")
-    return ExitCode.OK
+    print_answer([_row(item) for item in found], f"paused: {_list(wanted)}", as_json)
 
 
 @operation
@@ -83,16 +84,8 @@ async def resume(
     stream: Streams = None,
     task: Classes = None,
     pipeline: Pipelines = None,
-    arrival: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TENANT",
-            help="Do not wait for the namespace from which this tenant comes: its locks may then "
-            "be held in both. Repeatable.",
-        ),
-    ] = None,
     as_json: Json = False,
-) -> int:
+) -> None:
     """End pauses, so that paused tasks can start again.
 
     Pauses are independent, as 'task-run paused' lists them: --all ends only the pause of the whole
@@ -103,9 +96,7 @@ async def resume(
     \b
     task-run resume --stream 'background:*'
     """
-    arrivals = [f"{ARRIVAL}{tenant}" for tenant in arrival or []]
-    others = everything or stream or task or pipeline or not arrivals
-    wanted = arrivals + (_wanted(everything, stream, task, pipeline) if others else [])
+    wanted = _wanted(everything, stream, task, pipeline)
     async with target.stores() as stores:
         before = {item.what for item in await stores.controls.load()}
         await stores.controls.resume(
@@ -115,20 +106,13 @@ async def resume(
     done = [what for what in wanted if what in before]
     if not done:
         raise NotFoundError(f"{_list(wanted)}: not paused. {_still(left)}")
-    if as_json:
-        print_json(done)
-    else:
-        typer.echo(f"resumed: {_list(done)}")
+    print_answer(done, f"resumed: {_list(done)}", as_json)
     if left:
         typer.echo(_still(left), err=True)
-    return ExitCode.OK
 
 
-@listing
-async def paused(
-    target: Target,
-    as_json: Json = False,
-) -> int:
+@operation
+async def paused(target: Target, as_json: Json = False) -> None:
     """List pauses: what, since when, by whom and why.
 
     \b
@@ -140,14 +124,10 @@ async def paused(
     if not as_json:
         rows = [{**row, "what": in_words(row["what"])} for row in rows]
     print_rows(rows, as_json, "nothing is paused")
-    return ExitCode.OK
 
 
 def _wanted(
-    everything: bool,
-    stream: list[str] | None,
-    task: list[str] | None,
-    pipeline: list[str] | None,
+    everything: bool, stream: list[str] | None, task: list[str] | None, pipeline: list[str] | None
 ) -> list[str]:
     """Return the pauses that the options name, without duplicates.
 

@@ -6,7 +6,7 @@ import typer
 
 from nonet.base.errors import masked
 from nonet.cli.options import Json
-from nonet.cli.output import print_json
+from nonet.cli.output import print_answer
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
 
@@ -24,10 +24,7 @@ _NEXT_STEP = {
 
 @app.command()
 @operation
-async def upgrade(
-    target: Target,
-    as_json: Json = False,
-) -> int:
+async def upgrade(target: Target, as_json: Json = False) -> None:
     """Create the tables, or migrate them to this version; safe to repeat.
 
     The database is NONET_DB_URL or, without it, a SQLite file in the state directory.
@@ -42,15 +39,11 @@ async def upgrade(
     url = target.settings().sql_url()
     revision = await sql.upgrade(url)
     _report(as_json, url, f"is at revision {revision}", revision=revision)
-    return ExitCode.OK
 
 
 @app.command()
 @operation
-async def check(
-    target: Target,
-    as_json: Json = False,
-) -> int:
+async def check(target: Target, as_json: Json = False) -> int:
     """Check whether the tables fit this version.
 
     Exit codes: 0 the tables fit, 1 they do not.
@@ -70,7 +63,4 @@ async def check(
 
 
 def _report(as_json: bool, url: str, sentence: str, **fields: str) -> None:
-    if as_json:
-        print_json({"url": masked(url), **fields})
-    else:
-        typer.echo(f"{masked(url)} {sentence}")
+    print_answer({"url": masked(url), **fields}, f"{masked(url)} {sentence}", as_json)

@@ -11,23 +11,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.cli.batch import Report, one_by_one
 from nonet.cli.commands import dead_letters_view as view
-from nonet.cli.commands.dead_letters_selection import (
-    Age,
-    DryRun,
-    Filters,
-    Kind,
-    Selection,
-    Targets,
-)
+from nonet.cli.commands.dead_letters_selection import Age, DryRun, Filters, Kind, Selection
 from nonet.cli.options import Json, Limit, ShowArgs
-from nonet.cli.output import print_json, print_rows
+from nonet.cli.output import print_answer, print_json, print_rows
 from nonet.cli.process import warn
 from nonet.cli.progress import Progress
-from nonet.cli.target import CodeTarget, Target, listing, operation
-from nonet.daemon.service import ExitCode, who
+from nonet.cli.target import CodeTarget, Target, operation
+from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -45,7 +39,7 @@ Outcomes = AsyncIterator[tuple[int, dict[str, Any] | NonetError]]
 
 
 @app.command("list")
-@listing
+@operation
 async def list_(
     target: CodeTarget,
     filters: Filters,
@@ -57,7 +51,7 @@ async def list_(
         ),
     ] = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     """List dead letters, newest first, without their arguments.
 
     \b
@@ -66,20 +60,16 @@ async def list_(
     wanted = filters.fields(target)
     async with _dead_letters(target) as letters:
         found = await letters.list(limit=limit, every_namespace=every_namespace, **wanted)
-        await _report_unnamed(letters)
-    if as_json:
-        print_json([view.document(letter) for letter in found])
-    else:
-        rows = [view.row(letter, with_namespace=every_namespace) for letter in found]
-        print_rows(rows, False, "no dead letter matches")
-    return ExitCode.OK
+    in_table = partial(view.row, with_namespace=every_namespace)
+    rows = [(view.document if as_json else in_table)(letter) for letter in found]
+    print_rows(rows, as_json, "no dead letter matches")
 
 
 @app.command()
-@listing
+@operation
 async def clusters(
     target: CodeTarget, filters: Filters, limit: Limit = 100, as_json: Json = False
-) -> int:
+) -> None:
     """List what dead letters have in common: class, exception and place; the newest first.
 
     The place is the innermost function of your code in the traceback. 'dlq list', 'dlq resubmit'
@@ -93,22 +83,15 @@ async def clusters(
     wanted = LetterFilter(**filters.fields(target))
     async with _dead_letters(target) as letters:
         found = (await letters.clusters(wanted))[:limit]
-        await _report_unnamed(letters)
-    if as_json:
-        print_json([dataclasses.asdict(cluster) for cluster in found])
-    else:
-        print_rows([view.cluster_row(item) for item in found], False, "no dead letter matches")
-    return ExitCode.OK
+    rows = [dataclasses.asdict(item) if as_json else view.cluster_row(item) for item in found]
+    print_rows(rows, as_json, "no dead letter matches")
 
 
 @app.command()
 @operation
 async def show(
-    target: CodeTarget,
-    row: Row,
-    show_args: ShowArgs = False,
-    as_json: Json = False,
-) -> int:
+    target: CodeTarget, row: Row, show_args: ShowArgs = False, as_json: Json = False
+) -> None:
     """Show one dead letter with its traceback and attempts.
 
     Exit codes: 0 shown, 3 SQL unreachable, 4 no such row.
@@ -125,7 +108,6 @@ async def show(
         print_json(document)
     else:
         view.print_letter(document)
-    return ExitCode.OK
 
 
 @app.command()
@@ -176,7 +158,7 @@ async def resubmit(
             "--status DISPATCHED: these letters were resubmitted already; add --again to resubmit "
             "those whose new task did not succeed"
         )
-    targets = selection.resolve(target, status="PENDING")
+    chosen = selection.resolve(target, status="PENDING")
     async with target.application() as nonet:
         from nonet.operate.letter_bulk import resubmit_many
 
@@ -190,37 +172,7 @@ async def resubmit(
         async def log(text: str) -> None:
             await _log(nullcontext(nonet), "dlq-resubmit", text)
 
-        await _report_unnamed(letters)
-        return await _each(letters, targets, act, log, selection.dry_run, as_json)
-
-
-@app.command()
-@operation
-async def adopt(target: CodeTarget, selection: Selection, as_json: Json = False) -> int:
-    """Move letters of early releases, which had no namespaces, into this namespace.
-
-    Name rows, or select letters by filters; the oldest come first. If several namespaces share the
-    database, adopt only your own letters: 'task-run dlq list --all-namespaces' shows all.
-
-    Exit codes: 0 all adopted, 1 some not, 3 SQL unreachable; for one named row also 4 no such row.
-
-    \b
-    task-run dlq adopt 17
-    task-run dlq adopt --all --dry-run
-    """
-    targets = selection.resolve(target)
-    async with _dead_letters(target) as letters:
-
-        async def one(row: int) -> dict[str, Any]:
-            await letters.adopt(row)
-            return {"namespace": letters.namespace}
-
-        async def log(text: str) -> None:
-            await _log(target.observer(), "dlq-adopt", text)
-
-        return await _each(
-            letters.unnamed, targets, partial(one_by_one, one), log, selection.dry_run, as_json
-        )
+        return await _each(letters, selection, chosen, act, log, as_json)
 
 
 @app.command()
@@ -238,20 +190,17 @@ async def discard(
     \b
     task-run dlq discard --reason arguments --note "sent by hand" --json
     """
-    targets = selection.resolve(target)
+    chosen = selection.resolve(target)
     async with _dead_letters(target) as letters:
 
         async def one(row: int) -> dict[str, Any]:
-            await letters.discard(row, only=targets.selection)
+            await letters.discard(row, only=chosen)
             return {"discarded": True}
 
         async def log(text: str) -> None:
             await _log(target.observer(), "dlq-discard", f"{text}: {note}" if note else text)
 
-        await _report_unnamed(letters)
-        return await _each(
-            letters, targets, partial(one_by_one, one), log, selection.dry_run, as_json
-        )
+        return await _each(letters, selection, chosen, partial(one_by_one, one), log, as_json)
 
 
 @app.command()
@@ -260,7 +209,7 @@ async def note(
     target: CodeTarget,
     row: Row,
     text: Annotated[str, typer.Argument(help="The note; an empty one removes it.")],
-) -> int:
+) -> None:
     """Write a note on a dead letter, in place of an earlier one, for whoever works on it next.
 
     Exit codes: 0 written, 3 SQL unreachable, 4 no such row.
@@ -270,7 +219,6 @@ async def note(
     """
     async with _dead_letters(target) as letters:
         await letters.annotate(row, text)
-    return ExitCode.OK
 
 
 @app.command()
@@ -281,7 +229,7 @@ async def purge(
     kind: Kind,
     dry_run: DryRun = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Delete old dead letters in batches, and print their number.
 
     If the purge fails, letters deleted so far stay deleted. 'task-run events' shows who deleted
@@ -296,37 +244,23 @@ async def purge(
 
     before = datetime.now(UTC) - older_than
     old = LetterFilter(**kind.fields(target), died_before=before)
-    found = 0
+    found, is_done = 0, False
     async with _dead_letters(target) as letters:
-        await _report_unnamed(letters)
+        would_be = (len(rows) async for rows in letters.pages(old))
         try:
             with Progress("dead letters") as progress:
-                if dry_run:
-                    async for rows in letters.pages(old):
-                        found += len(rows)
-                        progress.advance(len(rows))
-                else:
-                    async for deleted in letters.purge(old):
-                        found += deleted
-                        progress.advance(deleted)
-        except BaseException:
-            if found:
-                _print_purged(found, before, dry_run, as_json)
-            raise
-        else:
-            _print_purged(found, before, dry_run, as_json)
+                async for number in would_be if dry_run else letters.purge(old):
+                    found += number
+                    progress.advance(number)
+            is_done = True
         finally:
+            if found or is_done:
+                text = f"{found} dead letters {'would be purged' if dry_run else 'purged'}"
+                purged = 0 if dry_run else found
+                print_answer({"before": before, "found": found, "purged": purged}, text, as_json)
             if found and not dry_run:
                 text = f"{found} that {_filter_in_words(old)}"
                 await _log(target.observer(), "dlq-purge", text)
-    return ExitCode.OK
-
-
-def _print_purged(found: int, before: datetime, dry_run: bool, as_json: bool) -> None:
-    if as_json:
-        print_json({"before": before, "found": found, "purged": 0 if dry_run else found})
-    else:
-        typer.echo(f"{found} dead letters {'would be purged' if dry_run else 'purged'}")
 
 
 def _filter_in_words(old: LetterFilter) -> str:
@@ -359,23 +293,12 @@ async def _dead_letters(target: Target) -> AsyncIterator[DeadLetters]:
         await letters.close()
 
 
-async def _report_unnamed(letters: DeadLetters) -> None:
-    """Report letters without a namespace, which only ``adopt`` acts on."""
-    if number := sum((await letters.unnamed.count()).values()):
-        typer.echo(
-            f"{number} dead letters have no namespace: an earlier release wrote them. Add those of "
-            f"{letters.namespace} with 'task-run dlq adopt' (rows or --all; 'task-run dlq list "
-            "--all-namespaces' shows them)",
-            err=True,
-        )
-
-
 async def _each(
     letters: DeadLetters,
-    targets: Targets,
+    selection: Selection,
+    chosen: LetterFilter | None,
     act: Callable[[Pages], Outcomes],
     log: Callable[[str], Awaitable[None]],
-    dry_run: bool,
     as_json: bool,
 ) -> ExitCode:
     """Act on each row, report every outcome, and record the changes in the event stream."""
@@ -383,14 +306,14 @@ async def _each(
     async def nothing(row: int) -> dict[str, Any]:
         return {}
 
-    report = Report("dead letter", "row", as_json, are_named=targets.selection is None)
+    report = Report("dead letter", "row", as_json, are_named=chosen is None)
     try:
-        outcomes = partial(one_by_one, nothing) if dry_run else act
-        await report.follow(outcomes(targets.pages(letters)))
+        outcomes = partial(one_by_one, nothing) if selection.dry_run else act
+        await report.follow(outcomes(selection.pages(letters, chosen)))
     finally:
-        if not dry_run and (text := _in_words(report)):
+        if not selection.dry_run and (text := _in_words(report)):
             await log(text)
-    if dry_run:
+    if selection.dry_run:
         typer.echo(f"{len(report.items)} rows; nothing was changed (--dry-run)", err=True)
     elif not report.items:
         typer.echo("no dead letter matches", err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -62,17 +63,10 @@ class Kind:
         Args:
             target: loads the classes if the task is given by its bare name.
         """
-        task = self.task
-        if task is not None and ":" not in task:
-            task = target.application().registry.get(task).name
-        filters = {
-            "status": self.status,
-            "task_class": task,
-            "reason": self.reason,
-            "error": self.error,
-            "fingerprints": None if self.cluster is None else (self.cluster,),
-        }
-        return {name: value for name, value in filters.items() if value is not None}
+        from nonet.operate.dead_letters import letter_fields
+
+        given = {field.name: getattr(self, field.name) for field in dataclasses.fields(Kind)}
+        return letter_fields(lambda: target.application().registry, **given)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,8 +110,8 @@ class Selection(Filters):
     ] = None
     dry_run: DryRun = False
 
-    def resolve(self, target: CodeTarget, **defaults: Any) -> Targets:
-        """Return the rows or the filter that the options name.
+    def resolve(self, target: CodeTarget, **defaults: Any) -> LetterFilter | None:
+        """Return the filter that the options name; None if they name rows.
 
         Args:
             defaults: fields of the `LetterFilter` that hold unless an option sets them.
@@ -139,31 +133,17 @@ class Selection(Filters):
                 "which letters? Name rows (see 'task-run dlq list'), or give a filter (--status, "
                 "--task, --reason, --error, --cluster, --older-than, --newer-than), or --all"
             )
-        selection = None if self.rows else LetterFilter(**{**defaults, **given})
-        return Targets(list(dict.fromkeys(self.rows or [])), selection, self.limit)
+        return None if self.rows else LetterFilter(**{**defaults, **given})
 
-
-@dataclass(frozen=True)
-class Targets:
-    """The dead letters that a command acts on.
-
-    Attributes:
-        rows: the named rows.
-        selection: the filter; None if rows are named.
-        limit: act on at most this many, the oldest first; None: no limit.
-    """
-
-    rows: list[int]
-    selection: LetterFilter | None
-    limit: int | None
-
-    async def pages(self, letters: DeadLetters) -> AsyncIterator[list[int]]:
-        """Yield row numbers in batches."""
-        if self.selection is None:
-            yield self.rows
+    async def pages(
+        self, letters: DeadLetters, chosen: LetterFilter | None
+    ) -> AsyncIterator[list[int]]:
+        """Yield row numbers in batches, the oldest first; `chosen` is that of `resolve`."""
+        if chosen is None:
+            yield list(dict.fromkeys(self.rows or []))
             return
         left = self.limit
-        async for page in letters.pages(self.selection):
+        async for page in letters.pages(chosen):
             yield page[:left]
             if left is not None and (left := left - len(page)) <= 0:
                 return

@@ -31,7 +31,7 @@ def details(letter: DeadLetter) -> dict[str, Any]:
     return {
         "labels": mask_names(letter.labels),
         "history": [{**attempt, "at": _instant(attempt.get("at"))} for attempt in letter.history],
-        "traceback": _whole_traceback(letter),
+        "traceback": letter.traceback,
     }
 
 
@@ -39,7 +39,7 @@ def row(letter: DeadLetter, *, with_namespace: bool) -> dict[str, Any]:
     """Return a letter as a row of a table."""
     return {
         "row": letter.id,
-        **({"namespace": letter.namespace or "(none)"} if with_namespace else {}),
+        **({"namespace": letter.namespace} if with_namespace else {}),
         "status": letter.status,
         "task": letter.task_class or "(not decodable)",
         "task_id": letter.task_id,
@@ -55,7 +55,7 @@ def cluster_row(found: Cluster) -> dict[str, Any]:
     from nonet.stores.sql.letters import Status  # slow to import: 170 ms
 
     return {
-        "cluster": found.fingerprint or "(not sorted yet)",
+        "cluster": found.fingerprint,
         "task": found.task_class or "(not decodable)",
         "error": found.error_type or found.reason,
         "place": found.place,
@@ -80,15 +80,6 @@ def print_letter(document: dict[str, Any]) -> None:
 
 def _instant(seconds: Any) -> datetime | None:
     return datetime.fromtimestamp(seconds, UTC) if seconds else None
-
-
-def _whole_traceback(letter: DeadLetter) -> str:
-    """Return the traceback as Python prints it; older rows have the frames alone."""
-    if not letter.traceback.startswith("  File "):
-        return letter.traceback
-    frames = letter.traceback.rstrip("\n")
-    error = f"{letter.error_type}: {letter.error_message}".removesuffix(": ")
-    return f"Traceback (most recent call last):\n{frames}\n{error}"
 
 
 def _attempt_cells(attempt: dict[str, Any]) -> list[Any]:

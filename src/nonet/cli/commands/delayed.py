@@ -6,14 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError
 from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.options import CancelReason, Json, Limit, OfClass, TaskIds, WithLabels
 from nonet.cli.output import print_json, print_rows
 from nonet.cli.process import print_error
-from nonet.cli.target import Target, listing, operation
+from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import warn_of_unknown
-from nonet.daemon.service import ExitCode, who
+from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.stores.queue.places import TaskFilter
@@ -27,10 +28,10 @@ _DUE = "due now"
 
 
 @app.command("list")
-@listing
+@operation
 async def list_(
     target: Target, task: OfClass = None, limit: Limit = 100, as_json: Json = False
-) -> int:
+) -> None:
     """List delayed tasks, the soonest first, and why they wait.
 
     \b
@@ -47,7 +48,6 @@ async def list_(
             warn_of_unknown(nonet, [task])
     of_class = f" of class {task!r}" if task else ""
     print_rows(rows, as_json, f"no task{of_class} is delayed")
-    return ExitCode.OK
 
 
 @app.command()
@@ -143,11 +143,7 @@ def _report(states: dict[str, str], done: str, as_json: bool) -> ExitCode:
 
 
 def _selection(
-    ids: list[str] | None,
-    task: str | None,
-    label: list[str] | None,
-    every: bool,
-    dry_run: bool,
+    ids: list[str] | None, task: str | None, label: list[str] | None, every: bool, dry_run: bool
 ) -> TaskFilter | None:
     """Return the filter for tasks; None if they are named.
 

@@ -6,21 +6,9 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    SpinnerColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-)
-from rich.progress import Progress as Bars
 
 from nonet.base.plain import printable
 from nonet.cli.output import print_table
@@ -28,49 +16,16 @@ from nonet.demo.audit import NAMESPACE, TASKS, Progress, Summary
 from nonet.demo.hashing import as_text
 
 _LARGEST = 5
-_PLAIN_SECONDS = 5.0
+_LINE_SECONDS = 5.0
 
 
-@contextmanager
-def silence() -> Iterator[Progress]:
-    """Show no progress."""
-    yield lambda doing, done, total: None
-
-
-@contextmanager
-def progress() -> Iterator[Progress]:
-    """Show progress on stderr: a bar for each step on a terminal, else plain lines."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _plain_lines()
-        return
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    with Bars(*columns, console=console) as bars:
-        steps: dict[str, TaskID] = {}
-
-        def show(doing: str, done: int, total: int) -> None:
-            if doing not in steps:
-                for step in bars.tasks:  # earlier steps are complete
-                    bars.update(step.id, total=step.total or 1, completed=step.total or 1)
-                steps[doing] = bars.add_task(printable(doing), total=None)
-            bars.update(steps[doing], completed=done, total=total or None)
-
-        yield show
-
-
-def _plain_lines() -> Progress:
-    """Print a line for each step, and another every few seconds."""
+def progress(*, silent: bool) -> Progress:
+    """Return a function that prints a line for each step, and another every few seconds."""
     last, said = "", 0.0
 
     def show(doing: str, done: int, total: int) -> None:
         nonlocal last, said
-        if doing != last or time.monotonic() > said + _PLAIN_SECONDS:
+        if not silent and (doing != last or time.monotonic() > said + _LINE_SECONDS):
             count = f": {done} of {total} tasks" if done else ""
             typer.echo(printable(doing) + count, err=True)
             last, said = doing, time.monotonic()

@@ -12,14 +12,14 @@ from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
 from nonet.cli.output import print_json, print_line
 from nonet.cli.progress import seconds_passing
-from nonet.cli.target import Target, listing
+from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.rules.diagnosis import Finding
 
 
-@listing
+@operation
 async def doctor(
     target: Target,
     wait: Annotated[

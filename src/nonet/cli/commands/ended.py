@@ -2,63 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.base.errors import NotFoundError, ResultError, ResultUnavailable
 from nonet.base.plain import plain, printable
 from nonet.cli.options import Json, TaskId
-from nonet.cli.output import print_json, print_result, print_rows
+from nonet.cli.output import print_answer, print_json, print_result, print_rows
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
+    from nonet.stores.namespace.task_queries import TaskQuery
     from nonet.tasks.handles import EndedTask
 
 
-class EndedOptions(NamedTuple):
-    """What selects ended tasks on the command line; None and empty: any."""
-
-    state: str | None
-    task: str | None
-    labels: Mapping[str, str]
-    worker: str | None
-    error: str
-    since: timedelta | None
-
-
 async def list_ended(
-    target: Target, filters: EndedOptions, limit: int, search: int, as_json: bool
-) -> int:
+    target: Target, query: TaskQuery, states: Sequence[str], limit: int, search: int, as_json: bool
+) -> None:
     """Print the tasks that ended last; see ``task-run list --ended``."""
-    from nonet.stores.namespace.history import EndedFilter
-
     async with target.stores() as stores:
-        state, task, labels, worker, error, since = filters
-        selection = EndedFilter(
-            (state,) if state else (),
-            task or "",
-            workers=None if worker is None else await stores.results.incarnations(worker),
-            error=error,
-            labels=labels,
-            since=None if since is None else await stores.broker.logical_now() - since,
-        )
+        selection = await query.ended(stores.broker, stores.results, states)
         page = await stores.history.page(selection, limit=limit, budget=search)
     if as_json:
         print_json(page.rows)
     else:
-        of_class = f" of class {task!r}" if task else ""
-        nothing = f"no ended task{of_class}{f' is {state}' if state else ''} in the history"
+        of_class = f" of class {query.task!r}" if query.task else ""
+        in_state = f" is {states[0]}" if states else ""
+        nothing = f"no ended task{of_class}{in_state} in the history"
         print_rows([_row(item) for item in page.rows], False, nothing, least=("waited", "attempts"))
     if page.cursor and len(page.rows) < limit:
         typer.echo(f"searched {page.searched:,} of {page.total:,}: raise --search", err=True)
-    return ExitCode.OK
 
 
 @operation
@@ -132,7 +112,7 @@ async def _failure(nonet: Nonet, id: str, error: ResultError) -> Mapping[str, An
 
 
 @operation
-async def resubmit(target: CodeTarget, id: TaskId, as_json: Json = False) -> int:
+async def resubmit(target: CodeTarget, id: TaskId, as_json: Json = False) -> None:
     """Submit a failed task again as a new task, and print its id.
 
     The history must have it: see 'task-run list --ended --state dead'. A second call submits
@@ -149,11 +129,7 @@ async def resubmit(target: CodeTarget, id: TaskId, as_json: Json = False) -> int
     async with target.application() as nonet:
         stores = nonet.stores
         handle = await resubmit_ended(id, nonet.client, stores.history, stores.dead_letters)
-    if as_json:
-        print_json({"id": id, "resubmitted_as": str(handle)})
-    else:
-        typer.echo(handle)
-    return ExitCode.OK
+    print_answer({"id": id, "resubmitted_as": str(handle)}, handle, as_json)
 
 
 def _row(item: EndedTask) -> Mapping[str, Any]:

@@ -11,9 +11,9 @@ import typer
 from nonet.base.errors import ConfigurationError, ServerUnreachableError, suggestion
 from nonet.base.keys import EVENT_KINDS
 from nonet.cli.options import Json
-from nonet.cli.output import cell, print_json, print_rows
-from nonet.cli.target import Target, listing
-from nonet.daemon.service import ExitCode, until_signal
+from nonet.cli.output import cell, print_answer, print_rows
+from nonet.cli.target import Target, operation
+from nonet.daemon.service import until_signal
 
 if TYPE_CHECKING:
     from nonet.stores.namespace.events import Event, Following
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.3
 
 
-@listing
+@operation
 async def events(
     target: Target,
     follow: Annotated[
@@ -35,7 +35,7 @@ async def events(
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="Show at most this many, the newest.")] = 100,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Show what happened to the namespace and who did it.
 
     The newest event comes last. Events are changes by operators (limits, locks, pauses, dead
@@ -52,10 +52,9 @@ async def events(
         if follow:
             following = stores.events.follow(limit, kind=kind)
             await until_signal(_print_new(following, as_json))
-            return ExitCode.OK
+            return
         found = await stores.events.last(limit, kind=kind)
     print_rows([dataclasses.asdict(item) for item in found], as_json, "no event", least=("kind",))
-    return ExitCode.OK
 
 
 def _check_kind(kind: str | None) -> None:
@@ -87,7 +86,5 @@ async def _print_new(following: Following, as_json: bool) -> None:
 
 def _print(found: list[Event], as_json: bool) -> None:
     for event in found:
-        if as_json:
-            print_json(event)
-        else:
-            typer.echo("  ".join(map(cell, (event.at, event.kind, event.who, event.text))))
+        text = "  ".join(map(cell, (event.at, event.kind, event.who, event.text)))
+        print_answer(event, text, as_json)

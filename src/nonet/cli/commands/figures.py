@@ -11,8 +11,7 @@ import typer
 from nonet.cli.durations import duration
 from nonet.cli.options import Json, OfClass
 from nonet.cli.output import cell, print_json, print_line, print_rows
-from nonet.cli.target import Target, listing
-from nonet.daemon.service import ExitCode
+from nonet.cli.target import Target, operation
 
 if TYPE_CHECKING:
     from nonet.rules.figures import ClassFigures, Times
@@ -21,7 +20,7 @@ _HOUR = timedelta(hours=1)
 _UNITS = ((3600, "h"), (60, "min"), (1, "s"))
 
 
-@listing
+@operation
 async def figures(
     target: Target,
     task: OfClass = None,
@@ -35,7 +34,7 @@ async def figures(
         ),
     ] = None,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Show how many tasks of each class end and fail, and how fast.
 
     Wait is how long tasks were runnable before a worker fetched them, and run is how long attempts
@@ -59,7 +58,6 @@ async def figures(
         print_rows([_row(item) for item in counted], False, nothing, least=("retried", "per_min"))
         if counted:
             print_line(f"since {cell(counted[0].since)}", err=True)
-    return ExitCode.OK
 
 
 def _row(item: ClassFigures) -> Mapping[str, Any]:

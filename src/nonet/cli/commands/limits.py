@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
 from nonet.base.plain import printable
 from nonet.cli.options import Json
 from nonet.cli.output import print_rows
 from nonet.cli.process import warn
-from nonet.cli.target import CodeTarget, Target, listing, operation
-from nonet.daemon.service import ExitCode, who
+from nonet.cli.target import CodeTarget, Target, operation
 from nonet.rules.limit_changes import (
     OFF,
     SHOWN,
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from nonet.app import Nonet
 
 app = typer.Typer(
-    help="Limits: how many tasks run at a time, or start in a window.",
-    rich_markup_mode=None,
+    help="Limits: how many tasks run at a time, or start in a window.", rich_markup_mode=None
 )
 
 ObjectType = Annotated[
@@ -53,17 +52,13 @@ Action = Annotated[
     typer.Argument(metavar="ACTION", help="The action, if limiters name one.", show_default=False),
 ]
 Vo = Annotated[
-    str | None,
-    typer.Option(help="Limit of this VO alone, counted separately.", show_default=False),
+    str | None, typer.Option(help="Limit of this VO alone, counted separately.", show_default=False)
 ]
 
 
 @app.command("list")
-@listing
-async def list_(
-    target: Target,
-    as_json: Json = False,
-) -> int:
+@operation
+async def list_(target: Target, as_json: Json = False) -> None:
     """Show the limits in force: configured, set by hand, or declared by a class and in use.
 
     The most specific limit that matches applies: key and action, then key, then 'default' and
@@ -98,7 +93,6 @@ async def list_(
     if not as_json:
         rows = [_short(row) for row in rows]
     print_rows(rows, as_json, "no limit is set: task classes keep their own limits")
-    return ExitCode.OK
 
 
 @app.command("set")
@@ -118,11 +112,10 @@ async def set_(
         float | None, typer.Option(metavar="SECONDS", help="Window of --rate, in seconds.")
     ] = None,
     off: Annotated[
-        bool,
-        typer.Option("--off", help="Remove both limits, including the class default."),
+        bool, typer.Option("--off", help="Remove both limits, including the class default.")
     ] = False,
     vo: Vo = None,
-) -> int:
+) -> None:
     """Set a limit that overrides the configuration.
 
     It applies to the next task that starts: a higher limit wakes waiting tasks, a lower one does
@@ -148,7 +141,6 @@ async def set_(
             address = replace(where, limiter=limiter)
             await nonet.stores.limits.override(address, limit, who())
             typer.echo(f"{_name(address)}: {limit_in_words(limit)}", err=True)
-    return ExitCode.OK
 
 
 @app.command()
@@ -163,7 +155,7 @@ async def unset(
     ] = False,
     rate: Annotated[bool, typer.Option("--rate", help="Remove only the rate limit.")] = False,
     vo: Vo = None,
-) -> int:
+) -> None:
     """Remove limits that were set by hand; the configuration applies again.
 
     Exit codes: 0 removed, 4 no such limit was set by hand.
@@ -183,7 +175,6 @@ async def unset(
         )
     for address in gone:
         typer.echo(f"{_name(address)}: as configured", err=True)
-    return ExitCode.OK
 
 
 def _place(

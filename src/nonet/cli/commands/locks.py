@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.errors import NotFoundError
 from nonet.base.plain import printable
 from nonet.cli.options import Json, TaskId
 from nonet.cli.output import print_json, print_line, print_rows
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.process import print_error, run
-from nonet.cli.target import Target, flat, in_each, operation
+from nonet.cli.target import Target, flat, operation
 from nonet.cli.task_classes import names_of, registry_here
-from nonet.daemon.service import ExitCode, who
-from nonet.rules.alerts import page_of
+from nonet.daemon.service import ExitCode
+from nonet.rules.pages import page_of
 from nonet.rules.refusal import lasting, named, span
 
 if TYPE_CHECKING:
@@ -52,13 +53,10 @@ def locks(
     task-run locks --object-type Job --show 50
     """
     if context.invoked_subcommand is None:
-        run(
-            target.debug,
-            lambda: in_each(target, lambda one: _show(one, object_type, show, as_json), as_json),
-        )
+        run(target.debug, lambda: _show(target, object_type, show, as_json))
 
 
-async def _show(target: Target, object_type: str | None, show: int, as_json: bool) -> int:
+async def _show(target: Target, object_type: str | None, show: int, as_json: bool) -> None:
     async with target.observer() as nonet:
         board = nonet.stores.locks
         found = await board.in_use(object_type, show=show)
@@ -75,7 +73,6 @@ async def _show(target: Target, object_type: str | None, show: int, as_json: boo
         )
     if refused:
         typer.echo(refused, err=True)
-    return ExitCode.OK
 
 
 @app.command()
@@ -116,11 +113,7 @@ async def release(
 
 
 @operation
-async def explain(
-    target: Target,
-    id: TaskId,
-    as_json: Json = False,
-) -> int:
+async def explain(target: Target, id: TaskId, as_json: Json = False) -> None:
     """Explain why a task does not run, or where it runs.
 
     The answer names the first thing that keeps the task from running now. For a periodic class see
@@ -145,7 +138,6 @@ async def explain(
             typer.echo(f"next: {found.next}")
         if page:
             typer.echo(f"page: {page}")
-    return ExitCode.OK
 
 
 async def _class_of(nonet: Nonet, id: str) -> str:

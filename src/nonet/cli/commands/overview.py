@@ -2,44 +2,34 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.base.amounts import format_bytes
-from nonet.base.errors import ServerUnreachableError
 from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
-from nonet.cli.output import (
-    clear_screen,
-    print_heading,
-    print_json,
-    print_line,
-    print_rows,
-)
+from nonet.cli.output import print_heading, print_json, print_line, print_rows
 from nonet.cli.pages import page_at, with_page
-from nonet.cli.target import Target, listing
-from nonet.daemon.service import ExitCode, until_signal
+from nonet.cli.target import Target, operation
+from nonet.cli.watching import show
 from nonet.rules.peers import counted
 from nonet.rules.refusal import span
 
 if TYPE_CHECKING:
-    from nonet.app import Nonet
     from nonet.rules.situation import Overview, StreamLoad
 
-_REFRESH_SECONDS = 2.0
 
-
-@listing
+@operation
 async def overview(
     target: Target,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it anew every 2 seconds, until Ctrl-C.")
     ] = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Show what is wrong now, and the command that mends it.
 
     The worst comes first. Below are the streams that have tasks, and the tasks that run longest.
@@ -52,27 +42,11 @@ async def overview(
     task-run overview --watch
     """
     async with target.observer() as nonet:
-        if watch:
-            await until_signal(_watch(nonet, as_json))
-        else:
-            _print(await nonet.overview(), as_json)
-    return ExitCode.OK
+        display = partial(_print, as_json=as_json)
+        await show(nonet.overview, display, watch=watch, as_json=as_json)
 
 
-async def _watch(nonet: Nonet, as_json: bool) -> None:
-    while True:
-        try:
-            found = await nonet.overview()
-        except ServerUnreachableError as error:
-            typer.echo(f"{error}; trying again", err=True)
-        else:
-            if not as_json:
-                clear_screen()
-            _print(found, as_json)
-        await asyncio.sleep(_REFRESH_SECONDS)
-
-
-def _print(found: Overview, as_json: bool) -> None:
+def _print(found: Overview, *, as_json: bool) -> None:
     page = page_at("/")
     if as_json:
         print_json(with_page(found, page))

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.errors import NotFoundError
 from nonet.cli.options import Json
-from nonet.cli.output import print_json, print_rows
+from nonet.cli.output import print_answer, print_json, print_rows
 from nonet.cli.target import CodeTarget, Target, operation
-from nonet.daemon.service import ExitCode, who
 from nonet.rules.pauses import pipeline as pipeline_pause
 from nonet.rules.pipelines import MOST, PipelineStatus, explain_row
 from nonet.stores.stores import Stores
@@ -25,7 +25,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Primary key of a row.")
 
 @app.command("list")
 @operation
-async def list_(target: Target, as_json: Json = False) -> int:
+async def list_(target: Target, as_json: Json = False) -> None:
     """List the pipelines: due rows, how fast they are processed, and what keeps them waiting.
 
     OLDEST is the longest wait of a due row, STALE the number of rows that dead processes left, RATE
@@ -39,7 +39,6 @@ async def list_(target: Target, as_json: Json = False) -> int:
         found = await stores.pipelines.read()
     rows = [item.document() if as_json else _line(item) for item in found]
     print_rows(rows, as_json, "no process has reported a pipeline: task-worker --pipelines NAME")
-    return ExitCode.OK
 
 
 @app.command()
@@ -52,7 +51,7 @@ async def show(
         typer.Option(metavar="KEY", help="Explain why the row with this primary key waits."),
     ] = None,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Show one pipeline: its rows, the processes that run it, and what keeps it waiting.
 
     --row reads the row from its database, so this program must know the pipeline: install its
@@ -65,12 +64,13 @@ async def show(
     task-run pipelines show volumes --row 17 --tasks myservice.pipelines
     """
     if row is not None:
-        return await _explain(target, name, row, as_json)
+        await _explain(target, name, row, as_json)
+        return
     async with target.stores() as stores:
         found = await _status(stores, name)
     if as_json:
         print_json(found.document() | {"replicas": [_replica(item) for item in found.replicas]})
-        return ExitCode.OK
+        return
     rows = found.rows
     typer.echo(f"rows due     {_number(rows.due)}; longest wait: {rows.oldest:.0f} s")
     typer.echo(f"in process   {rows.leased}; left by dead processes: {rows.stale}")
@@ -80,10 +80,9 @@ async def show(
     typer.echo("")
     lines = [_replica(item) for item in found.replicas]
     print_rows(lines, False, f"no process runs it: task-worker --pipelines {name}")
-    return ExitCode.OK
 
 
-async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> int:
+async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> None:
     from nonet.pipelines.keys import key_from_text
     from nonet.pipelines.registry import load_pipelines
 
@@ -96,11 +95,8 @@ async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> in
             raise NotFoundError(f"pipeline {name}: table {leasing.table.name} has no row {key}")
         known = {item.name: item for item in await nonet.stores.pipelines.read()}
         why = explain_row(found, key, known.get(name, PipelineStatus(name)))
-    if as_json:
-        print_json({"pipeline": name, "key": key, "cause": why, "attempts": abs(found.attempts)})
-    else:
-        typer.echo(f"row {key} of {name}: {why}")
-    return ExitCode.OK
+    document = {"pipeline": name, "key": key, "cause": why, "attempts": abs(found.attempts)}
+    print_answer(document, f"row {key} of {name}: {why}", as_json)
 
 
 @app.command()
@@ -110,7 +106,7 @@ async def pause(
     name: Name,
     reason: Annotated[str, typer.Option(help="Reason, shown by 'paused' and 'overview'.")] = "",
     as_json: Json = False,
-) -> int:
+) -> None:
     """Fetch no more rows of a pipeline, until 'task-run pipelines resume'.
 
     Rows in process end, and the leased ones that wait are released.
@@ -121,18 +117,15 @@ async def pause(
     async with target.stores() as stores:
         await stores.controls.pause([pipeline_pause(name)], who(), reason)
         known = [item.name for item in await stores.pipelines.read()]
-    if as_json:
-        print_json({"pipeline": name, "paused": True, "reported": name in known})
-    else:
-        typer.echo(f"paused: pipeline {name}")
+    document = {"pipeline": name, "paused": True, "reported": name in known}
+    print_answer(document, f"paused: pipeline {name}", as_json)
     if name not in known:
         typer.echo(f"no process has reported a pipeline {name!r} yet", err=True)
-    return ExitCode.OK
 
 
 @app.command()
 @operation
-async def resume(target: Target, name: Name, as_json: Json = False) -> int:
+async def resume(target: Target, name: Name, as_json: Json = False) -> None:
     """End the pause of a pipeline.
 
     Exit codes: 0 resumed, 4 it was not paused by a command.
@@ -148,16 +141,12 @@ async def resume(target: Target, name: Name, as_json: Json = False) -> int:
     if what not in paused:
         by = f"; it is paused {status.paused}" if status is not None and status.paused else ""
         raise NotFoundError(f"pipeline {name} was not paused by a command{by}")
-    if as_json:
-        print_json({"pipeline": name, "paused": False})
-    else:
-        typer.echo(f"resumed: pipeline {name}")
-    return ExitCode.OK
+    print_answer({"pipeline": name, "paused": False}, f"resumed: pipeline {name}", as_json)
 
 
 @app.command()
 @operation
-async def hint(target: CodeTarget, name: Name, as_json: Json = False) -> int:
+async def hint(target: CodeTarget, name: Name, as_json: Json = False) -> None:
     """Let all processes of a pipeline look for due rows now instead of in a few seconds.
 
     This program must know the pipeline: install its package, or name its module with --tasks.
@@ -171,16 +160,13 @@ async def hint(target: CodeTarget, name: Name, as_json: Json = False) -> int:
     async with target.application() as nonet:
         table = table_of(load_pipelines(nonet.settings).find(name).model).name
         number = await nonet.client.hints.send({table})
-    if as_json:
-        print_json({"pipeline": name, "processes": number})
-    else:
-        typer.echo(f"hinted {number} {'process' if number == 1 else 'processes'}")
-    return ExitCode.OK
+    text = f"hinted {number} {'process' if number == 1 else 'processes'}"
+    print_answer({"pipeline": name, "processes": number}, text, as_json)
 
 
 @app.command()
 @operation
-async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False) -> int:
+async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False) -> None:
     """Make a row due now, whatever its state is, and hint its processes.
 
     A row that is in process is due again when that has ended. This program must know the pipeline:
@@ -203,11 +189,8 @@ async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False)
         if not found:
             raise NotFoundError(f"pipeline {name}: table {rows.table.name} has no row {key}")
         await nonet.client.hints.send({rows.table.name})
-    if as_json:
-        print_json({"pipeline": name, "key": key, "due": True})
-    else:
-        typer.echo(f"due now: row {key} of {name}")
-    return ExitCode.OK
+    document = {"pipeline": name, "key": key, "due": True}
+    print_answer(document, f"due now: row {key} of {name}", as_json)
 
 
 async def _status(stores: Stores, name: str) -> PipelineStatus:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError
-from nonet.cli.batch import Report
+from nonet.cli.batch import Report, one_by_one
 from nonet.cli.options import Json, Limit, ShowArgs
 from nonet.cli.output import print_fields, print_json, print_rows, print_text
-from nonet.cli.target import CodeTarget, Target, listing, operation
-from nonet.daemon.service import ExitCode, who
+from nonet.cli.target import CodeTarget, Target, operation
+from nonet.daemon.service import ExitCode
 
 if TYPE_CHECKING:
     from nonet.messages.message import Envelope
@@ -62,8 +63,8 @@ class Selection:
 
 
 @app.command("list")
-@listing
-async def list_(target: Target, limit: Limit = 100, as_json: Json = False) -> int:
+@operation
+async def list_(target: Target, limit: Limit = 100, as_json: Json = False) -> None:
     """List quarantined messages, newest first, without their bytes.
 
     \b
@@ -75,7 +76,6 @@ async def list_(target: Target, limit: Limit = 100, as_json: Json = False) -> in
     print_rows(rows, as_json, "the quarantine is empty")
     if count:
         typer.echo(f"{count} messages quarantined since Redis was last empty", err=True)
-    return ExitCode.OK
 
 
 @app.command()
@@ -87,7 +87,7 @@ async def show(
     ],
     show_args: ShowArgs = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Show one quarantined message.
 
     If the message decodes as an envelope, its fields are shown without a check of its signature.
@@ -114,7 +114,6 @@ async def show(
     else:
         print_fields(document)
         print_text("\n".join(dump(preview)))
-    return ExitCode.OK
 
 
 @app.command()
@@ -180,7 +179,7 @@ async def retry(target: CodeTarget, selection: Selection, as_json: Json = False)
             # Retry all entries in the order of their submission.
             yield chosen[::-1] if selection.every else chosen
 
-        await report.act_on(page(), one)
+        await report.follow(one_by_one(one, page()))
     return _finish(report)
 
 

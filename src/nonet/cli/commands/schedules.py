@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.errors import NotFoundError, suggestion
 from nonet.cli.commands import schedules_view as view
 from nonet.cli.completion import entry_classes, entry_names, entry_vos
 from nonet.cli.options import Json
-from nonet.cli.output import print_fields, print_json, print_line, print_rows
+from nonet.cli.output import print_answer, print_fields, print_json, print_line, print_rows
 from nonet.cli.process import print_error
-from nonet.cli.target import CodeTarget, Target, listing, operation
+from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
-from nonet.daemon.service import ExitCode, who
+from nonet.daemon.service import ExitCode
 from nonet.operate import schedules as entries
 
 if TYPE_CHECKING:
@@ -63,11 +64,8 @@ def schedules(context: typer.Context) -> None:
 
 
 @app.command("list")
-@listing
-async def list_(
-    target: Target,
-    as_json: Json = False,
-) -> int:
+@operation
+async def list_(target: Target, as_json: Json = False) -> None:
     """List all periodic entries, including disabled ones.
 
     States: planned, waiting (the last occurrence has not started), running, paused, disabled,
@@ -84,16 +82,11 @@ async def list_(
     if not as_json:
         for line in [entries.in_words(leader), *entries.held_back(found)]:
             print_line(line, err=True)
-    return ExitCode.OK
 
 
 @app.command()
 @operation
-async def show(
-    target: Target,
-    wanted: Wanted,
-    as_json: Json = False,
-) -> int:
+async def show(target: Target, wanted: Wanted, as_json: Json = False) -> None:
     """Show the periodic entries of a class in full.
 
     'why' names the first condition that keeps an entry from running now, or the time when it fires.
@@ -113,15 +106,11 @@ async def show(
         if number:
             typer.echo()
         print_fields(document)
-    return ExitCode.OK
 
 
 @app.command()
-@listing
-async def leader(
-    target: Target,
-    as_json: Json = False,
-) -> int:
+@operation
+async def leader(target: Target, as_json: Json = False) -> None:
     """Show which scheduler leads, and when each of its loops last ran.
 
     Exit codes: 0 shown, 4 no scheduler leads.
@@ -139,16 +128,11 @@ async def leader(
     else:
         loops = told.pop("loops", {})
         print_fields({**told, **{name: view.loop(pulse) for name, pulse in loops.items()}})
-    return ExitCode.OK
 
 
 @app.command("run-now")
 @operation
-async def run_now(
-    target: CodeTarget,
-    wanted: Wanted,
-    as_json: Json = False,
-) -> int:
+async def run_now(target: CodeTarget, wanted: Wanted, as_json: Json = False) -> int:
     """Submit the task of one periodic entry now, and print its id.
 
     The schedule does not change, and a paused or disabled entry runs too. Locks apply as always: a
@@ -166,10 +150,7 @@ async def run_now(
             print_error(f"{len(found)} entries of {wanted.task} match, choose one: {options}")
             return ExitCode.USAGE
         handle = await nonet.run_entry(found[0])
-    if as_json:
-        print_json({"id": str(handle), "entry": found[0].entry})
-    else:
-        typer.echo(handle)
+    print_answer({"id": str(handle), "entry": found[0].entry}, handle, as_json)
     return ExitCode.OK
 
 
@@ -180,7 +161,7 @@ async def pause(
     wanted: Wanted,
     reason: Annotated[str, typer.Option(help="Reason, shown by 'schedules show'.")] = "",
     as_json: Json = False,
-) -> int:
+) -> None:
     """Stop periodic entries of a class from firing until they are resumed.
 
     Tasks that were submitted before still run. Occurrences missed during the pause are not caught
@@ -195,16 +176,12 @@ async def pause(
         found = await _find(nonet, wanted)
         keys = [item.entry for item in found]
         turned = await nonet.stores.periodic.pause(keys, who(), reason)
-    return _print_changes(found, turned, "paused", "was paused already", as_json)
+    _print_changes(found, turned, "paused", "was paused already", as_json)
 
 
 @app.command()
 @operation
-async def resume(
-    target: Target,
-    wanted: Wanted,
-    as_json: Json = False,
-) -> int:
+async def resume(target: Target, wanted: Wanted, as_json: Json = False) -> None:
     """Let paused entries of a class fire again, from their next occurrence on.
 
     Exit codes: 0 resumed, 4 no such entry.
@@ -215,7 +192,7 @@ async def resume(
     async with target.observer() as nonet:
         found = await _find(nonet, wanted)
         turned = await nonet.stores.periodic.resume([item.entry for item in found], who())
-    return _print_changes(found, turned, "resumed", "was not paused", as_json)
+    _print_changes(found, turned, "resumed", "was not paused", as_json)
 
 
 async def _find(nonet: Nonet, wanted: Wanted) -> list[EntryStatus]:
@@ -277,9 +254,8 @@ async def _occurrence(nonet: Nonet, item: EntryStatus) -> str:
 
 def _print_changes(
     found: Sequence[EntryStatus], turned: Sequence[str], now: str, before: str, as_json: bool
-) -> int:
+) -> None:
     if as_json:
         print_json([{"entry": item.entry, "changed": item.entry in turned} for item in found])
     for item in [] if as_json else found:
         typer.echo(f"{entries.options(item)} {now if item.entry in turned else before}")
-    return ExitCode.OK

@@ -15,7 +15,7 @@ import typer
 from nonet.base.errors import ConfigurationError, NonetError, suggestion
 from nonet.cli.commands.task_arguments import bind_task, start_of
 from nonet.cli.output import print_json
-from nonet.cli.process import exit_code, print_error
+from nonet.cli.process import exit_code, is_at_terminal, print_error
 from nonet.cli.progress import Progress
 from nonet.daemon.service import ExitCode
 
@@ -54,7 +54,7 @@ def read_input() -> IO[bytes]:
     Raises:
         ConfigurationError: stdin is a terminal, or there is none.
     """
-    if sys.stdin is None or sys.stdin.isatty():
+    if sys.stdin is None or is_at_terminal():
         raise ConfigurationError(
             "name a task class (see 'task-run classes'), or pass tasks on stdin, one JSON object "
             "per line, as in: task-run submit < tasks.jsonl"

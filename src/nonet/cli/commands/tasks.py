@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 import typer
 
 from nonet.base.errors import NotFoundError
-from nonet.cli.commands.ended import EndedOptions, list_ended
+from nonet.cli.commands.ended import list_ended
 from nonet.cli.commands.submit import warn_of_no_worker
 from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.durations import duration
 from nonet.cli.options import Json, Limit, OfClass, TaskId, WithLabels
 from nonet.cli.output import cell, print_fields, print_json, print_rows, print_text, usage_in_words
 from nonet.cli.process import warn
-from nonet.cli.target import CodeTarget, Target, listing, operation
-from nonet.daemon.service import ExitCode
+from nonet.cli.target import CodeTarget, Target, operation
 from nonet.rules.refusal import span
 
 if TYPE_CHECKING:
@@ -32,7 +31,7 @@ State = Literal[LiveState, EndState]
 
 
 @operation
-async def classes(target: CodeTarget, as_json: Json = False) -> int:
+async def classes(target: CodeTarget, as_json: Json = False) -> None:
     """List the task classes that are registered here.
 
     Likely mistakes in a class, such as an attribute that Nonet does not know, are warnings on
@@ -56,10 +55,9 @@ async def classes(target: CodeTarget, as_json: Json = False) -> int:
         as_json,
         "this terminal knows no task class: install their package, or pass --tasks MODULE",
     )
-    return ExitCode.OK
 
 
-@listing
+@operation
 async def list_(
     target: Target,
     state: Annotated[
@@ -98,7 +96,7 @@ async def list_(
         ),
     ] = 20_000,
     as_json: Json = False,
-) -> int:
+) -> None:
     """List live tasks, or with --ended those that ended last.
 
     Live tasks: running, waiting, dying, queued, delayed. Running tasks: the longest running first.
@@ -114,6 +112,13 @@ async def list_(
     task-run list --lock lock:mutex:job:7
     task-run list --ended --state dead --since 1h --error timeout
     """
+    from nonet.stores.namespace.task_queries import TaskQuery, page_of_lock  # these import redis
+
+    labels = labels_of(label)
+    query = TaskQuery(
+        task=task, labels=labels, worker=worker, error=error, since=since, tenant=tenant
+    )
+    states = (state,) if state else ()
     if ended or since is not None or state in get_args(EndState):
         if state is not None and state not in get_args(EndState):
             raise typer.BadParameter(f"--ended and --since list no {state} tasks")
@@ -121,22 +126,10 @@ async def list_(
             raise typer.BadParameter("--lock: ended tasks have no locks, so leave out --ended")
         if tenant:
             raise typer.BadParameter("--tenant: the history does not know it; try --label vo=NAME")
-        filters = EndedOptions(state, task, labels_of(label), worker, error, since)
-        return await list_ended(target, filters, limit, search, as_json)
-    labels = labels_of(label)
-    from nonet.stores.namespace.live_tasks import live_filter, page_of_lock  # these import redis
-
+        await list_ended(target, query, states, limit, search, as_json)
+        return
     async with target.stores() as stores:
-        selection = await live_filter(
-            stores.broker,
-            stores.results,
-            (state,) if state else (),
-            task=task,
-            labels=labels,
-            worker=worker,
-            error=error,
-            tenant=tenant,
-        )
+        selection = await query.live(stores.broker, stores.results, states)
         if lock:
             page = await page_of_lock(stores.results, stores.locks, lock, selection, limit)
         else:
@@ -151,11 +144,10 @@ async def list_(
         print_rows([_status_row(item, now) for item in page.rows], False, nothing, least=least)
     if how_many := _how_many(page):
         typer.echo(how_many, err=True)
-    return ExitCode.OK
 
 
 @operation
-async def status(target: Target, id: TaskId, as_json: Json = False) -> int:
+async def status(target: Target, id: TaskId, as_json: Json = False) -> None:
     """Show one task, live or ended.
 
     Exit codes: 0 shown, 4 unknown id.
@@ -179,7 +171,6 @@ async def status(target: Target, id: TaskId, as_json: Json = False) -> int:
         print_fields(dataclasses.asdict(found) | _readable(found))
         if found.traceback:
             print_text(f"\n{found.traceback}")
-    return ExitCode.OK
 
 
 def _readable(found: TaskStatus) -> dict[str, Any]:
@@ -194,10 +185,7 @@ def _readable(found: TaskStatus) -> dict[str, Any]:
 
 
 def _no_live_task(
-    state: str | None,
-    task: str | None,
-    labels: Mapping[str, str],
-    others: Mapping[str, str | None],
+    state: str | None, task: str | None, labels: Mapping[str, str], others: Mapping[str, str | None]
 ) -> str:
     """Return the text for an empty list, with the filters, because they may contain a typo."""
     of_class = f" of class {task!r}" if task else ""

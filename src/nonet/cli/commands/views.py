@@ -10,8 +10,7 @@ import typer
 from nonet.base.streams import Priority, Size
 from nonet.cli.options import Json
 from nonet.cli.output import print_fields, print_json, print_rows
-from nonet.cli.target import Target, listing
-from nonet.daemon.service import ExitCode
+from nonet.cli.target import Target, operation
 from nonet.rules.pauses import in_words, of_task
 
 if TYPE_CHECKING:
@@ -23,11 +22,8 @@ if TYPE_CHECKING:
     from nonet.stores.queue.groups import GroupStatus
 
 
-@listing
-async def queues(
-    target: Target,
-    as_json: Json = False,
-) -> int:
+@operation
+async def queues(target: Target, as_json: Json = False) -> None:
     """Show the nine streams, and the tasks outside them.
 
     Columns: 'depth' counts queued and running tasks, 'oldest seconds' is the age of the oldest task
@@ -59,14 +55,10 @@ async def queues(
     if classes := [item.what for item in pauses if item.what.startswith("task:")]:
         words = ", ".join(in_words(what) for what in classes)
         typer.echo(f"also paused: {words}; see 'task-run paused'", err=True)
-    return ExitCode.OK
 
 
 def _rows(
-    figures: Figures,
-    pauses: list[Pause],
-    desired: Mapping[str, int],
-    loads: Mapping[str, Load],
+    figures: Figures, pauses: list[Pause], desired: Mapping[str, int], loads: Mapping[str, Load]
 ) -> list[dict[str, Any]]:
     """Return a row for each stream, for each state outside the streams, and for other ceilings."""
     rows: list[dict[str, Any]] = [
@@ -104,13 +96,13 @@ def _load_row(load: Load | None) -> dict[str, Any]:
     return {"active": load.active if load else 0, "ceiling": load.ceiling if load else None}
 
 
-@listing
+@operation
 async def groups(
     target: Target,
     id: Annotated[str | None, typer.Argument(metavar="[ID]", help="Show only this group.")] = None,
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many, the newest.")] = 100,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Show callback groups, newest first.
 
     States: building (its children are being submitted), sealed (all are submitted), fired (the
@@ -128,13 +120,12 @@ async def groups(
         if id is None:
             found = [_group_row(item) for item in await store.list(limit)]
             print_rows(found, as_json, "no group")
-            return ExitCode.OK
+            return
         one = _group_row(await store.status(id))
     if as_json:
         print_json(one)
     else:
         print_fields(one)
-    return ExitCode.OK
 
 
 def _group_row(group: GroupStatus) -> dict[str, Any]:

@@ -14,27 +14,33 @@ from typing import Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.cli.durations import duration
 from nonet.cli.options import Json, Limit
 from nonet.cli.output import print_line, print_rows
+from nonet.cli.process import is_at_terminal
 from nonet.cli.target import Target, operation
-from nonet.daemon.service import ExitCode, who
-from nonet.rules.permissions import Action, Role
+from nonet.rules.permissions import Role
 
 app = typer.Typer(
-    help="The dashboard: users, tokens, links to log in, and its audit.",
-    rich_markup_mode=None,
+    help="The dashboard: users, tokens, links to log in, and its audit.", rich_markup_mode=None
 )
 
 _SHORTEST = 8
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}"
 
 _Name = Annotated[str, typer.Argument(metavar="NAME", help="Name of the user or token.")]
-_Role = Annotated[Role, typer.Option(help="What it may do: see 'The dashboard' in the docs.")]
+_Role = Annotated[
+    Role, typer.Option(help="What it may do: see 'Secure the dashboard' in the docs.")
+]
+_Namespaces = Annotated[
+    list[str] | None,
+    typer.Option("--namespace", metavar="NAME", help="Only there. Repeatable; default: all."),
+]
 
 
 @app.command()
-def password(name: _Name, role: _Role = Role.VIEWER) -> None:
+def password(name: _Name, role: _Role = Role.VIEWER, namespaces: _Namespaces = None) -> None:
     """Ask for a password, and print the line of a user for the file NONET_WEB_USERS.
 
     Without a terminal the password is the first line of stdin. Only its scrypt hash is printed.
@@ -45,23 +51,15 @@ def password(name: _Name, role: _Role = Role.VIEWER) -> None:
     from nonet.web.access.passwords import PasswordHash
 
     _check_name(name)
-    line = {"name": name, "role": role.value, "password": str(PasswordHash.of(_read_password()))}
-    _print_line("users", line)
+    hashed = str(PasswordHash.of(_read_password()))
+    _print_line("users", _holder(name, role, namespaces) | {"password": hashed})
 
 
 @app.command()
 def token(
     name: _Name,
-    role: Annotated[
-        Role | None, typer.Option(help="What it may do.", show_default="viewer, or --action")
-    ] = None,
-    action: Annotated[
-        list[Action] | None, typer.Option(help="One thing that it may do. Repeatable.")
-    ] = None,
-    task: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Only for classes such as 'reports:*'. Repeatable."),
-    ] = None,
+    role: _Role = Role.SUBMITTER,
+    namespaces: _Namespaces = None,
     expires: Annotated[
         timedelta | None,
         typer.Option(metavar="DURATION", parser=duration, help="It ends after this time: 90d."),
@@ -73,19 +71,12 @@ def token(
     TOKEN'.
 
     \b
-    task-run web token ci --action submit --task 'reports:*'
+    task-run web token ci --role submitter --expires 90d
     """
     _check_name(name)
-    if role and action:
-        raise typer.BadParameter("give either --role or --action")
     secret = f"nonet_{secrets.token_urlsafe(32)}"
-    line: dict[str, Any] = {"name": name, "sha256": hashlib.sha256(secret.encode()).hexdigest()}
-    if action:
-        line["actions"] = sorted(map(str, action))
-    else:
-        line["role"] = str(role or Role.VIEWER)
-    if task:
-        line["classes"] = task
+    line = _holder(name, role, namespaces)
+    line["sha256"] = hashlib.sha256(secret.encode()).hexdigest()
     if expires:
         line["expires"] = (datetime.now(UTC) + expires).strftime("%Y-%m-%dT%H:%M:%SZ")
     typer.echo(f"the token, which is shown only now: {secret}", err=True)
@@ -94,7 +85,7 @@ def token(
 
 @app.command()
 @operation
-async def link(target: Target) -> int:
+async def link(target: Target) -> None:
     """Print a link by which one browser logs in to task-web as an admin, within ten minutes.
 
     It starts with NONET_WEB_URL, or with the address of NONET_WEB_HOST and NONET_WEB_PORT. Use it
@@ -109,7 +100,6 @@ async def link(target: Target) -> int:
     url = WebSettings.load().address
     async with target.stores() as stores:
         typer.echo(await new_link(stores.sessions, url, who()))
-    return ExitCode.OK
 
 
 @app.command()
@@ -128,7 +118,7 @@ async def audit(
     ] = None,
     limit: Limit = 100,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Show who changed what in the dashboard and the API, the newest last.
 
     \b
@@ -142,7 +132,11 @@ async def audit(
     for row in rows:
         del row["id"]
     print_rows(rows, as_json, "no change was made in the dashboard", least=("address",))
-    return ExitCode.OK
+
+
+def _holder(name: str, role: Role, namespaces: list[str] | None) -> dict[str, Any]:
+    line: dict[str, Any] = {"name": name, "role": role.value}
+    return line | ({"namespaces": namespaces} if namespaces else {})
 
 
 def _check_name(name: str) -> None:
@@ -153,7 +147,7 @@ def _check_name(name: str) -> None:
 
 
 def _read_password() -> str:
-    if sys.stdin is not None and sys.stdin.isatty():
+    if is_at_terminal():
         found = getpass.getpass("Password: ")
         if found != getpass.getpass("Again: "):
             raise typer.BadParameter("the two passwords differ: try again")

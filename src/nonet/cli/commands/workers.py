@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from nonet.base.actor import who
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.base.streams import Size
 from nonet.cli.options import Json
-from nonet.cli.output import print_fields, print_json, print_rows
+from nonet.cli.output import print_answer, print_fields, print_json, print_rows
 from nonet.cli.plain_words import PlainGroup
-from nonet.cli.process import run
-from nonet.cli.target import Target, flat, in_each, operation
-from nonet.daemon.service import ExitCode, who
+from nonet.cli.process import is_at_terminal, run
+from nonet.cli.target import Target, flat, operation
 from nonet.rules.refusal import span
 
 if TYPE_CHECKING:
@@ -62,13 +61,10 @@ def workers(
     task-run workers
     """
     if context.invoked_subcommand is None:
-        run(
-            target.debug,
-            lambda: in_each(target, lambda one: _show(one, id, as_json), as_json),
-        )
+        run(target.debug, lambda: _show(target, id, as_json))
 
 
-async def _show(target: Target, id: str | None, as_json: bool) -> int:
+async def _show(target: Target, id: str | None, as_json: bool) -> None:
     from nonet.stores.queue.workers import chosen  # it imports redis
 
     async with target.stores() as stores:
@@ -85,7 +81,6 @@ async def _show(target: Target, id: str | None, as_json: bool) -> int:
                 row["name"] = f"{item.name} ({item.worker})"
         least = ("version", "config", "lag", "memory")
         print_rows(rows, False, "no worker is registered", least=least)
-    return ExitCode.OK
 
 
 @app.command("drain")
@@ -107,7 +102,7 @@ async def drain(
         ),
     ] = False,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Let workers finish their tasks and end, on whatever host they run.
 
     A worker reads the order within a second and then does what it does at SIGTERM. What started it
@@ -135,22 +130,16 @@ async def drain(
             those = {item.worker: item for item in found if item.size == size}
             if not those:
                 raise NotFoundError(f"no {size} worker is registered: see 'task-run workers'")
-            _confirm(f"Drain {len(those)} {size} workers?", yes)
+            if not yes and not is_at_terminal():
+                raise ConfigurationError(
+                    "stdin is not a terminal, so no worker was drained: add --yes"
+                )
+            if not yes:
+                typer.confirm(f"Drain {len(those)} {size} workers?", abort=True, err=True)
         asked = await stores.results.drain(list(those), who())
     draining = [item.name for item in those.values()]
-    if as_json:
-        print_json({"asked": asked, "draining": draining})
-    else:
-        typer.echo(f"draining: {', '.join(draining)}")
-    return ExitCode.OK
-
-
-def _confirm(question: str, yes: bool) -> None:
-    if yes:
-        return
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise ConfigurationError("stdin is not a terminal, so no worker was drained: add --yes")
-    typer.confirm(question, abort=True, err=True)
+    text = f"draining: {', '.join(draining)}"
+    print_answer({"asked": asked, "draining": draining}, text, as_json)
 
 
 def _print_one(worker: WorkerStatus, as_json: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
@@ -12,10 +11,10 @@ import typer
 from nonet.base.errors import ConfigurationError
 from nonet.cli.completion import workflow_ids
 from nonet.cli.options import Json
-from nonet.cli.output import print_fields, print_json, print_rows
+from nonet.cli.output import print_answer, print_fields, print_json, print_rows
 from nonet.cli.pages import page_at, with_page
-from nonet.cli.process import print_error, run
-from nonet.cli.target import Target, flat, in_each, operation
+from nonet.cli.process import is_at_terminal, print_error, run
+from nonet.cli.target import Target, flat, operation
 from nonet.daemon.service import ExitCode
 from nonet.rules.peers import counted
 from nonet.rules.refusal import span
@@ -60,13 +59,10 @@ def workflows(
     task-run workflows --state failed
     """
     if context.invoked_subcommand is None:
-        run(
-            target.debug,
-            lambda: in_each(target, lambda one: _list(one, state, limit, as_json), as_json),
-        )
+        run(target.debug, lambda: _list(target, state, limit, as_json))
 
 
-async def _list(target: Target, state: str | None, limit: int, as_json: bool) -> int:
+async def _list(target: Target, state: str | None, limit: int, as_json: bool) -> None:
     async with target.stores() as stores:
         found = await stores.workflows.page([state] if state else (), limit=limit)
         now = await stores.broker.logical_now()
@@ -77,7 +73,6 @@ async def _list(target: Target, state: str | None, limit: int, as_json: bool) ->
         print_rows(rows, False, f"no workflow{f' is {state}' if state else ''}", least=("title",))
     if found.cursor:
         typer.echo(f"there are more than {limit}: raise --limit", err=True)
-    return ExitCode.OK
 
 
 @app.command()
@@ -92,7 +87,7 @@ async def show(
     limit: Annotated[int, typer.Option(min=1, help="Show at most this many steps.")] = 50,
     offset: Annotated[int, typer.Option(min=0, help="Leave out this many of them first.")] = 0,
     as_json: Json = False,
-) -> int:
+) -> None:
     """Show one workflow: what it waits for, what failed, and its steps in their order.
 
     Column 'after' names the steps before a step as its author did: 0 must be done, failed(0) must
@@ -113,7 +108,7 @@ async def show(
     page = page_at(f"/workflows/{quote(id, safe='')}")
     if as_json:
         print_json(with_page(_document(found), page))
-        return ExitCode.OK
+        return
     print_fields(_fields(found, now))
     if found.next:
         typer.echo(f"next: {found.next}")
@@ -126,7 +121,6 @@ async def show(
     if found.matched > len(found.steps):
         more = f": --offset {end} shows more" if end < found.matched else ""
         typer.echo(f"{len(found.steps):,} of {counted(found.matched, 'step')}{more}", err=True)
-    return ExitCode.OK
 
 
 @app.command()
@@ -190,7 +184,7 @@ async def resume(
     \b
     task-run workflows resume nightly-2026-11-25 --yes
     """
-    if not yes and not (sys.stdin is not None and sys.stdin.isatty()):
+    if not yes and not is_at_terminal():
         raise ConfigurationError(
             "steps of the workflow run again, and stdin is not a terminal, so nothing was resumed. "
             "Add --yes to resume it"
@@ -200,10 +194,8 @@ async def resume(
             print_error("nothing was resumed")
             return ExitCode.FAILED
         number = await nonet.client.resume_workflow(id)
-    if as_json:
-        print_json({"id": id, "steps": number})
-    else:
-        typer.echo(f"{id} resumed: {counted(number, 'step')} run{'s' * (number == 1)} again")
+    text = f"{id} resumed: {counted(number, 'step')} run{'s' * (number == 1)} again"
+    print_answer({"id": id, "steps": number}, text, as_json)
     return ExitCode.OK
 
 

@@ -2,7 +2,7 @@
 
 Typer and pydantic, with which it checks options, take 100 ms and 10 MB of a worker that needs
 neither. `task-worker` documents the options, and reads every command line that is refused here:
-help, mistakes, fleets, pipelines, `--drain`.
+help, mistakes, fleets, pipelines.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ _TEXT = re.compile(r"[^-].*")
 _OPTIONS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
     "size": (re.compile("|".join(Size)), Size),
     "namespace": (_TEXT, str),
-    "namespaces": (_TEXT, str),
     "state_dir": (_TEXT, str),
     "grace": (_SECONDS, float),
     "metrics_port": (_WHOLE, int),
@@ -30,7 +29,7 @@ _OPTIONS: dict[str, tuple[re.Pattern[str], Callable[[str], Any]]] = {
     "max_lifetime": (_SECONDS, float),
     "fleet_line": (_WHOLE, int),
 }
-_SETTINGS = ("namespace", "namespaces", "state_dir", "grace", "metrics_port", "tasks")
+_SETTINGS = ("namespace", "state_dir", "grace", "metrics_port", "tasks")
 
 
 def read(arguments: Sequence[str]) -> dict[str, Any] | None:
@@ -38,7 +37,7 @@ def read(arguments: Sequence[str]) -> dict[str, Any] | None:
 
     >>> read(["--size", "small", "--tasks=a,b", "--tasks", "c"])
     {'tasks': ('a', 'b', 'c'), 'size': <Size.SMALL: 'small'>}
-    >>> read(["--size", "tiny"]), read(["--drain"]), read(["--size"])
+    >>> read(["--size", "tiny"]), read(["--help"]), read(["--size"])
     (None, None, None)
     """
     found: dict[str, Any] = {"tasks": ()}

@@ -43,7 +43,6 @@ def schedule(
     from nonet.config.settings import load_settings
     from nonet.daemon.health import answering_probes
     from nonet.daemon.service import spare_collector, stop_on_signals
-    from nonet.daemon.together import observed, run_together
     from nonet.telemetry.logs import process_description
     from nonet.telemetry.tracing import exporting_traces
 
@@ -54,11 +53,11 @@ def schedule(
         traces = exporting_traces("nonet-scheduler", process_description())
         signals = stop_on_signals()
         async with traces, application, application.injector() as injector, signals as stop:
-            schedulers = [*application.schedulers(injector).items()]
+            scheduler = application.scheduler(injector)
             address = settings.metrics_host, settings.metrics_port
-            async with answering_probes(*address, observed(schedulers)):
+            async with answering_probes(*address, scheduler):
                 spare_collector()
-                return await run_together(schedulers, stop)
+                return await scheduler.run(stop)
 
     run(target.debug, command, runs_user_code=True)
 

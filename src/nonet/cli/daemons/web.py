@@ -26,8 +26,7 @@ def serve(
         typer.Option(help="Address to listen on.", show_default="NONET_WEB_HOST, or 127.0.0.1"),
     ] = None,
     port: Annotated[
-        int | None,
-        typer.Option(help="Port to listen on.", show_default="NONET_WEB_PORT, or 8800"),
+        int | None, typer.Option(help="Port to listen on.", show_default="NONET_WEB_PORT, or 8800")
     ] = None,
     metrics_port: MetricsPort = None,
     version: Version = False,
@@ -63,7 +62,8 @@ def serve(
         web = WebSettings.load(host=host, port=port)
         ensure_protected(web)
         set_up_logging(target.debug, settings)
-        applications = [Nonet(one) for one in settings.each()]
+        names = dict.fromkeys([settings.namespace, *web.namespaces])
+        applications = [Nonet(settings.of(name)) for name in names]
         async with AsyncExitStack() as around:
             for application in reversed(applications):
                 await around.enter_async_context(application)

@@ -1,4 +1,4 @@
-"""``task-worker``: run one worker or a fleet, or stop those that run here."""
+"""``task-worker``: run one worker or a fleet."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ class WorkerOptions:
 def work(
     target: CodeTarget,
     size: Annotated[
-        Size | None, typer.Option(help="Run tasks of this size.", show_default="required")
+        Size | None,
+        typer.Option(help="Run tasks of this size.", show_default="required without --pipelines"),
     ] = None,
     *,
     pipelines: Annotated[
@@ -108,23 +109,6 @@ def work(
         ),
     ] = None,
     options: WorkerOptions,
-    drain: Annotated[
-        bool,
-        typer.Option(
-            "--drain",
-            help="Start no worker: drain the workers of this namespace (and size) on this "
-            "machine, and wait until they end.",
-        ),
-    ] = False,
-    timeout: Annotated[
-        float | None,
-        typer.Option(
-            min=0,
-            metavar="SECONDS",
-            help="With --drain: wait at most this many seconds.",
-            show_default="no limit",
-        ),
-    ] = None,
     metrics_port: MetricsPort = None,
     version: Version = False,
 ) -> None:
@@ -134,8 +118,7 @@ def work(
     worker waits for it.
 
     Exit codes: 0 drained, 1 tasks were cut off at the end of the grace period, 2 configuration
-    error, 143 second signal. With --drain, the code is the largest of the workers that ended; it is
-    also 1 if a worker was killed or still runs at the timeout, and 4 if none runs.
+    error, 143 second signal.
 
     With --max or --min the command runs a fleet: it starts and ends worker processes as the backlog
     requires. SIGHUP replaces the workers one by one. The exit code is the largest of the workers'
@@ -145,26 +128,14 @@ def work(
     task-worker --size small --tasks mytasks
     task-worker --size medium --min 1 --max 4      # a fleet
     task-worker --pipelines volumes,invoices       # process rows of tables
-    task-worker --drain --timeout 60               # stop those that run here
     """
     from nonet.cli.daemons import working  # slower to import than `--help` may take
 
-    if drain:
-        given = target.tasks, metrics_port, pipelines
-        if options != WorkerOptions() or any(value is not None for value in given):
-            raise typer.BadParameter(
-                "--drain takes only --size, --timeout, --namespace and --state-dir"
-            )
-        run(target.debug, lambda: working.drain(size, timeout, target))
     names = [name.strip() for name in (pipelines or "").split(",") if name.strip()]
     if pipelines is not None and not names:
         raise typer.BadParameter("names no pipeline", param_hint="--pipelines")
     if size is None and not names:
-        raise typer.BadParameter(
-            "missing: name a size, --pipelines, or --drain", param_hint="--size"
-        )
-    if timeout is not None:
-        raise typer.BadParameter("needs --drain", param_hint="--timeout")
+        raise typer.BadParameter("missing: name a size, or --pipelines", param_hint="--size")
     bounds = options.fleet_bounds()
     if names and (bounds is not None or options.idle_exit is not None):
         raise typer.BadParameter(
@@ -172,10 +143,7 @@ def work(
             param_hint="--pipelines",
         )
     if size is not None and bounds is not None:
-        run(
-            target.debug,
-            lambda: working.supervise(size, bounds, options, target, metrics_port),
-        )
+        run(target.debug, lambda: working.supervise(size, bounds, options, target, metrics_port))
     order = working.Order(
         settings={**target.options(), "grace": options.grace, "metrics_port": metrics_port},
         concurrency=options.concurrency,

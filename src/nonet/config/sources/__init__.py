@@ -13,7 +13,8 @@ from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config
 from nonet.config.settings import Settings
 from nonet.config.sources.files import FileSource
-from nonet.config.sources.git import GitSource, parse_address
+from nonet.config.sources.git import GitSource
+from nonet.config.sources.git_address import parse_address
 from nonet.config.sources.source import Check, Source
 
 __all__ = ["Check", "Source", "open_source"]
@@ -29,7 +30,6 @@ class _Nothing:
 
     name = "no configuration"
     poll_seconds = 60.0
-    problem = ""
     revision = ""
 
     async def read(self) -> Config:
@@ -41,9 +41,8 @@ def open_source(text: str, settings: Settings, check: Check | None = None) -> So
 
     Args:
         text: a path, or ``git+URL#BRANCH`` or ``git+URL#BRANCH:PATH``; empty: no configuration.
-        settings: provide the directory of the git cache and the poll interval.
+        settings: provide the poll interval of git.
         check: raises `ConfigurationError` if a valid configuration does not fit this installation.
-            A commit that it rejects is never kept as the last good one.
 
     Raises:
         ConfigurationError: `text` is not a source, or ``git`` is not installed.
@@ -51,8 +50,7 @@ def open_source(text: str, settings: Settings, check: Check | None = None) -> So
     if not text:
         return _Nothing()
     if text.startswith("git+"):
-        cache = settings.state_dir / "config-git"
-        return GitSource(parse_address(text), cache, settings.config_poll, check)
+        return GitSource(parse_address(text), settings.config_poll, check)
     if "://" in text:  # it may contain a password, so the message shows only the scheme
         scheme = text.partition("://")[0]
         raise ConfigurationError(f"NONET_CONFIG: {scheme}://… is not a supported source: {_KINDS}")

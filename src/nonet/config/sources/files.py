@@ -55,7 +55,6 @@ class FileSource:
     def __init__(self, path: Path, check: Check | None = None) -> None:
         self.name = str(path)
         self.poll_seconds = _POLL_SECONDS
-        self.problem = ""
         self.revision = ""
         self._path = path
         self._check = check
@@ -75,12 +74,12 @@ class FileSource:
         return self._judged.get()
 
     async def _settled(self) -> _Snapshot:
-        before = await asyncio.to_thread(_snapshot, self._path)
+        before = await asyncio.to_thread(snapshot, self._path)
         if before == self._seen:
             return before
         for _ in range(_MOST_CHANGES):
             await asyncio.sleep(_SETTLE_SECONDS)
-            now = await asyncio.to_thread(_snapshot, self._path)
+            now = await asyncio.to_thread(snapshot, self._path)
             if now == before:
                 return now
             before = now
@@ -92,7 +91,8 @@ class FileSource:
         return await judge(snapshot.documents, self.name, self._check)
 
 
-def _snapshot(path: Path) -> _Snapshot:
+def snapshot(path: Path) -> _Snapshot:
+    """Read a file or directory now."""
     problem = ""
     for _ in range(_TRIES):
         try:

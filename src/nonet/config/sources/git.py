@@ -1,239 +1,184 @@
-"""Read the configuration from the newest commit of a git branch, with a cache on disk."""
+"""Read the configuration from the newest commit of a git branch.
+
+It runs the program git, because dulwich 1.2 lacks what users configure here: it asks no credential
+helper and ignores ``GIT_SSL_CAINFO``. A fetch in a thread could not be cancelled either.
+"""
 
 from __future__ import annotations
 
-import hashlib
+import asyncio
+import os
 import re
 import shutil
-from dataclasses import dataclass
+import signal
+import tempfile
+from contextlib import suppress
 from pathlib import Path
-from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from nonet.base.errors import ConfigurationError, url_problem
+from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config
-from nonet.config.sources.repository import Credentials, GitError, Repository
-from nonet.config.sources.source import Check, Judged, judge, told
+from nonet.config.sources.files import snapshot
+from nonet.config.sources.git_address import Address, Credentials
+from nonet.config.sources.source import Check, Judged, judge
 
-_SCHEMES = ("https", "ssh", "file")
-_BRANCH = re.compile(r"[^\W_][\w./+@=-]{0,250}")
-_NOT_IN_BRANCHES = re.compile(r"\.\.|//|/\.|\.lock(/|$)|[./]$")
+# A command that takes longer is killed.
+_SECONDS = 60.0
+_LONGEST_MESSAGE = 300
 
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A branch of a repository, and the path of the configuration in it.
-
-    Attributes:
-        url: the URL for git, without credentials.
-        root: repository and branch as messages show them, without credentials.
-        path: a file or directory; empty: the root directory.
-        credentials: user and password for an https server.
-    """
-
-    url: str
-    root: str
-    branch: str
-    path: str
-    credentials: Credentials | None = None
-
-    @property
-    def shown(self) -> str:
-        """The whole address without credentials."""
-        return f"{self.root}:{self.path}" if self.path else self.root
-
-    @property
-    def secrets(self) -> list[str]:
-        """Texts that no message may show."""
-        if self.credentials is None:
-            return []
-        # A token is often written as the user.
-        hidden = [text for text in (self.credentials.user, self.credentials.password) if text]
-        return hidden + [quote(text, safe="") for text in hidden]
-
-
-def parse_address(text: str) -> Address:
-    """Read ``git+URL#BRANCH`` or ``git+URL#BRANCH:PATH``.
-
-    Raises:
-        ConfigurationError: the repository, branch or path is missing or invalid.
-
-    >>> parse_address("git+https://t0ken@git.example.org/conf.git#main:prod").shown
-    'git+https://***@git.example.org/conf.git#main:prod'
-    """
-    url, _, fragment = text.removeprefix("git+").partition("#")
-    parts = _split(url)
-    branch, _, path = fragment.partition(":")
-    shown = f"git+{_shown(parts)}"
-    if not branch:
-        raise ConfigurationError(f"NONET_CONFIG: {shown}: name the branch: {shown}#main")
-    if not _BRANCH.fullmatch(branch) or _NOT_IN_BRANCHES.search(branch):
-        raise ConfigurationError(f"NONET_CONFIG: {shown}: {branch!r} is not a valid branch name")
-    path = path.strip("/")
-    if not path.isprintable() or any(part in (".", "..", "") for part in path.split("/") if path):
-        raise ConfigurationError(f"NONET_CONFIG: {shown}: {path!r} is not a path in a repository")
-    url, credentials = _taken_apart(url, parts)
-    return Address(url, f"{shown}#{branch}", branch, path, credentials)
-
-
-def _taken_apart(url: str, parts: SplitResult) -> tuple[str, Credentials | None]:
-    """Split a URL into one without credentials, and the credentials."""
-    userinfo, _, host = parts.netloc.rpartition("@")
-    if parts.scheme != "https" or not userinfo:
-        return url, None
-    url = f"https://{host}{parts.path}"
-    user, has_password, password = userinfo.partition(":")
-    return url, Credentials(url, unquote(user), unquote(password) if has_password else None)
-
-
-def _split(url: str) -> SplitResult:
-    scheme = re.match(r"[a-z]*", url)
-    start = f"git+{scheme[0] if scheme else ''}://…"
-
-    def refused(reason: str) -> ConfigurationError:
-        return ConfigurationError(f"NONET_CONFIG: {start}: {reason}")
-
-    if not url.startswith(tuple(f"{known}://" for known in _SCHEMES)):
-        raise refused(f"use one of {', '.join(f'git+{known}://' for known in _SCHEMES)}")
-    if not url.isprintable() or " " in url:
-        raise refused("percent-encode blanks and control characters")
-    if url.startswith("file:"):
-        if not url.startswith("file:///"):
-            raise refused("write the absolute path, as in git+file:///srv/nonet.git#main")
-        return urlsplit(url)
-    if problem := url_problem(url):
-        raise refused(problem)
-    parts = urlsplit(url)
-    if not parts.hostname or not parts.path.strip("/"):
-        raise refused("write git+SCHEME://HOST/PATH/OF/REPOSITORY.git#BRANCH")
-    if parts.scheme == "https" and parts.query:
-        raise refused("remove the query; write a token as git+https://TOKEN@HOST/…")
-    if parts.scheme == "ssh" and parts.password is not None:
-        raise refused("ssh takes no password from a URL: use a key")
-    if not unquote(parts.netloc).isprintable():
-        raise refused("the user or password contains control characters")
-    # ssh would read such a user or host as an option.
-    if any(unquote(part or "").startswith("-") for part in (parts.hostname, parts.username)):
-        raise refused("the user or host begins with '-'")
-    return parts
-
-
-def _shown(parts: SplitResult) -> str:
-    user, has_user, host = parts.netloc.rpartition("@")
-    if parts.scheme == "https" and has_user:
-        user = "***"
-    name, has_password, _ = user.partition(":")
-    credentials = f"{name}:***" if has_password else name
-    place = f"{credentials}@{host}" if has_user else host
-    return f"{parts.scheme}://{place}{parts.path}" + ("?…" if parts.query else "")
+_OPTIONS = {
+    "core.autocrlf": "false",
+    "core.fsmonitor": "false",
+    "core.hooksPath": os.devnull,  # do not run the user's hooks
+    "core.symlinks": "false",  # a link becomes a file that contains its target
+    "http.lowSpeedLimit": "1",
+    "http.lowSpeedTime": "15",
+}
+# These would direct git to another repository, or open a password prompt.
+_NOT_INHERITED = {
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+    "GIT_COMMON_DIR",
+    "GIT_CONFIG",
+    "GIT_CONFIG_PARAMETERS",
+    "GIT_DIR",
+    "GIT_INDEX_FILE",
+    "GIT_NAMESPACE",
+    "GIT_OBJECT_DIRECTORY",
+    "GIT_PREFIX",
+    "GIT_QUARANTINE_PATH",
+    "GIT_SHALLOW_FILE",
+    "GIT_WORK_TREE",
+    "SSH_ASKPASS",
+}
 
 
 class GitSource:
-    """The newest valid commit of a branch, polled every `poll_seconds`.
+    """The newest commit of a branch, polled every `poll_seconds`.
 
-    Fetched commits stay on disk, and are used while the repository is unreachable. If the newest
-    commit is invalid, the last good one stays in use, also after a restart.
+    Each poll asks the server for the newest commit. A new one is cloned into a directory that is
+    deleted again: nothing stays on disk that could be damaged or shared.
 
     Args:
-        cache: directory for the caches of all repositories.
-        poll_seconds: how often to fetch.
+        poll_seconds: how often to ask.
         check: see `open_source`.
 
     Raises:
         ConfigurationError: ``git`` is not installed.
     """
 
-    def __init__(
-        self, address: Address, cache: Path, poll_seconds: float, check: Check | None = None
-    ) -> None:
+    def __init__(self, address: Address, poll_seconds: float, check: Check | None = None) -> None:
         self.name = address.shown
-        self._root = address.root
         self.poll_seconds = poll_seconds
-        self.problem = ""
         self.revision = ""
         if shutil.which("git") is None:
             raise ConfigurationError(
                 f"NONET_CONFIG: {self.name} needs the program 'git', which is not on PATH: "
                 "install the package git, or use a file"
             )
+        self._address = address
         self._check = check
-        # The name excludes credentials, so that a new token finds the same cache.
-        place = hashlib.sha256(address.shown.encode()).hexdigest()[:16]
-        self._repository = Repository(
-            cache / place,
-            address.url,
-            address.branch,
-            address.path,
-            address.secrets,
-            address.credentials,
-        )
-        self._judged: dict[str, Judged] = {}  # at most the newest and the last good commit
+        self._judged = Judged()
 
     async def read(self) -> Config:
-        """Return the configuration of the newest commit, or of the last good one: see `problem`.
+        """Return the configuration of the newest commit.
 
         Raises:
-            ConfigurationError: there is no valid commit.
+            ConfigurationError: the repository is unavailable, or the commit is invalid.
         """
-        repository = self._repository
         try:
-            async with repository.exclusive() as is_alone:
-                why = await repository.update() if is_alone else repository.in_use
-                try:
-                    return await self._choose(why)
-                except GitError as damage:
-                    if not is_alone:
-                        raise
-                    await repository.rebuild(damage)
-                    return await self._choose("")
-        except GitError as error:
-            raise ConfigurationError(f"{self.name}: {error}") from None
+            if await self._newest() != self.revision:
+                await self._read_commit()
         except OSError as error:
-            raise ConfigurationError(
-                f"{self.name}: its cache under NONET_STATE_DIR cannot be used: {error}"
-            ) from None
-        except ConfigurationError:
-            raise
-        except Exception as error:  # report it; the configuration in use stays
-            raise ConfigurationError(f"{self.name}: cannot be read: {told(error)}") from error
+            raise self._error(f"cannot be cloned: {error}") from None
+        return self._judged.get()
 
-    async def _choose(self, why_not_fetched: str) -> Config:
-        """Use the newest commit, or the last good one.
+    async def _newest(self) -> str:
+        """Ask for the id of the newest commit."""
+        wanted = f"refs/heads/{self._address.branch}"
+        output = await self._run("ls-remote", "--", self._address.url, wanted)
+        for line in output.splitlines():
+            commit, _, ref = line.partition("\t")
+            if ref == wanted:
+                return commit
+        raise self._error(f"it has no branch {self._address.branch!r}")
 
-        Raises:
-            ConfigurationError: neither is valid.
-            GitError: the cache is damaged.
-        """
-        newest, good = await self._repository.commits()
-        if newest is None and not why_not_fetched:
-            raise GitError("the commit that was just fetched is missing")
-        if newest is None:
-            raise ConfigurationError(f"{self.name}: {why_not_fetched}")
-        problems = [f"{self.name}: {why_not_fetched}"] if why_not_fetched else []
-        taken, judged = newest, await self._judge(newest)
-        if judged.config is not None:
-            await self._repository.keep(newest)
-        elif good is not None:
-            problems.append(f"commit {newest[:12]} is refused: {judged.problem}")
-            taken, refused = good, judged
-            judged = await self._judge(good)
-            if judged.config is None:
-                judged = refused
-        self._judged = {id: self._judged[id] for id in {newest, taken}}
-        config = judged.get()
-        if problems:
-            problems.append(f"commit {taken[:12]} is in force")
-        self.problem, self.revision = "\n".join(problems), taken
-        return config
+    async def _read_commit(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="nonet-config-") as place:
+            clone = Path(place, "clone")
+            options = ("--quiet", "--depth=1", "--no-tags", "--template=")
+            branch = f"--branch={self._address.branch}"
+            await self._run("clone", *options, branch, "--", self._address.url, str(clone))
+            commit = await self._run("rev-parse", "HEAD", where=clone)
+            found = await asyncio.to_thread(snapshot, clone / self._address.path)
 
-    async def _judge(self, commit: str) -> Judged:
-        if commit not in self._judged:
-            self._judged[commit] = await self._read_commit(commit)
-        return self._judged[commit]
+        def shown(text: str) -> str:
+            """Name the repository instead of the clone."""
+            root = self._address.root
+            return text.replace(f"{clone}/", f"{root}:").replace(str(clone), root)
 
-    async def _read_commit(self, commit: str) -> Judged:
-        try:
-            found = await self._repository.documents(commit)
-        except ConfigurationError as error:
-            return Judged(problem=f"{self.name}: {error}")
-        documents = tuple((f"{self._root}:{path}", content) for path, content in found)
-        return await judge(documents, self.name, self._check)
+        if found.problem:
+            self._judged = Judged(problem=shown(found.problem))
+        else:
+            documents = tuple((shown(name), content) for name, content in found.documents)
+            self._judged = await judge(documents, self.name, self._check)
+        self.revision = commit.strip()
+
+    async def _run(self, *command: str, where: Path | None = None) -> str:
+        """Run a git command in a directory, and return its output."""
+        options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]
+        # A file, not a pipe: a shared ssh connection outlives git and would keep a pipe open.
+        with tempfile.TemporaryFile() as errors:
+            process = await asyncio.create_subprocess_exec(
+                *("git", *options, *command),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=errors,
+                env=_environment(self._address.credentials),
+                cwd=where or tempfile.gettempdir(),
+                start_new_session=True,
+            )
+            try:
+                async with asyncio.timeout(_SECONDS):
+                    output, _ = await process.communicate()
+            except TimeoutError:
+                raise self._error(f"git {command[0]} did not end within {_SECONDS:g} s") from None
+            finally:
+                if process.returncode is None:
+                    await _kill(process)
+            if process.returncode:
+                errors.seek(0)
+                raise self._failed(command[0], errors.read().decode(errors="replace"))
+        return output.decode(errors="replace")
+
+    def _failed(self, verb: str, errors: str) -> ConfigurationError:
+        """Shorten git's error output to one line of its first paragraph."""
+        lines = re.split(r"\n\s*\n", errors.strip())[0].splitlines()
+        text = "; ".join(line.removeprefix("fatal: ").strip() for line in lines if line.strip())
+        for secret in sorted(self._address.secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return self._error(f"git {verb}: {text[:_LONGEST_MESSAGE] or 'failed without a reason'}")
+
+    def _error(self, reason: str) -> ConfigurationError:
+        return ConfigurationError(f"{self.name}: {reason}")
+
+
+async def _kill(process: asyncio.subprocess.Process) -> None:
+    """Kill a command and the processes that it started: ssh, the https helper."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+def _environment(credentials: Credentials | None) -> dict[str, str]:
+    inherited = {name: text for name, text in os.environ.items() if name not in _NOT_INHERITED}
+    ssh = os.environ.get("GIT_SSH_COMMAND", "ssh")
+    # Append to the git settings in our own environment, which stay first.
+    count = os.environ.get("GIT_CONFIG_COUNT", "")
+    number = int(count) if count.isdecimal() else 0
+    return {
+        **inherited,
+        **(credentials.environment(number) if credentials else {}),
+        "GIT_ALLOW_PROTOCOL": "file:https:ssh",
+        "GIT_SSH_COMMAND": f"{ssh} -oBatchMode=yes -oConnectTimeout=15 -oServerAliveInterval=5",
+        "GIT_TERMINAL_PROMPT": "0",
+        "LC_ALL": "C",
+    }

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Protocol, TypeAlias
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config
-from nonet.config.reading import parse_sound, problems_error
+from nonet.config.reading import parse_files
 from nonet.rules.outcomes import summarize
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_FILES = 1_000
-
-_T = TypeVar("_T")
 
 Check: TypeAlias = Callable[[Config], object]
 Documents: TypeAlias = tuple[tuple[str, bytes], ...]
@@ -28,22 +26,19 @@ class Source(Protocol):
     Attributes:
         name: for messages, without credentials.
         poll_seconds: how long to wait between two reads.
-        problem: why `read` returned an older configuration than the newest; empty if it did not.
         revision: the commit that was read; empty for files.
     """
 
     name: str
     poll_seconds: float
-    problem: str
     revision: str
 
     async def read(self) -> Config:
         """Return the present configuration, without blocking the event loop.
 
         Raises:
-            ConfigurationError: it is invalid or unavailable, and there is no older one.
+            ConfigurationError: it is invalid or unavailable.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +64,16 @@ async def judge(documents: Documents, name: str, check: Check | None) -> Judged:
     Args:
         name: the source, for messages.
     """
-    found: list[str] = []
-    config = await asyncio.to_thread(_noted, found, name, lambda: _parse(documents, name, found))
-    if config is not None and check is not None:
-        _noted(found, name, lambda: check(config))  # in the loop: it may run code of task classes
-    if config is None or found:
-        # YAML escapes can produce lone surrogates, which neither a terminal nor Redis accepts.
-        return Judged(problem="\n".join(found).encode("utf-8", "backslashreplace").decode())
-    return Judged(config)
+    judged = await asyncio.to_thread(_tried, name, lambda: _parse(documents, name))
+    config = judged.config
+    if config is None or check is None:
+        return judged
+
+    def checked() -> Config:
+        check(config)
+        return config
+
+    return _tried(name, checked)  # in the loop: it may run code of task classes
 
 
 def told(error: BaseException) -> str:
@@ -107,27 +104,24 @@ def is_document(file_name: str) -> bool:
     return file_name.endswith((".yaml", ".yml")) and not file_name.startswith(".")
 
 
-def _noted(found: list[str], name: str, step: Callable[[], _T]) -> _T | None:
-    """Return the result of `step`. If it raises, append the reason to `found` and return None.
+def _tried(name: str, step: Callable[[], Config]) -> Judged:
+    """Return the result of `step`, or the reason if it raises.
 
     `step` is synchronous, so this cannot swallow a cancellation of the asyncio task.
     """
     try:
-        return step()
+        return Judged(step())
     except ConfigurationError as error:
-        found.append(str(error))
+        problem = str(error)
     except BaseException as error:  # including SystemExit of an author's validator
-        found.append(f"{name}: cannot be used: {told(error)}")
-    return None
+        problem = f"{name}: cannot be used: {told(error)}"
+    # YAML escapes can produce lone surrogates, which neither a terminal nor Redis accepts.
+    return Judged(problem=problem.encode("utf-8", "backslashreplace").decode())
 
 
-def _parse(documents: Documents, name: str, found: list[str]) -> Config:
-    texts = [(file, _text(file, content)) for file, content in documents]
-    config, problems = parse_sound(texts, name)
-    if problems:
-        found.append(str(problems_error(problems)))
-    else:
-        _check_publishable(config, name)
+def _parse(documents: Documents, name: str) -> Config:
+    config = parse_files([(file, _text(file, content)) for file, content in documents], name)
+    _check_publishable(config, name)
     return config
 
 

@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 from nonet.contrib.django.settings import apply_settings
 from nonet.contrib.django.submitting import project
-from nonet.tasks.task import bind_sync_submitter
+from nonet.tasks.task import sync_submitters
 
 
 class NonetConfig(AppConfig):
@@ -21,4 +21,4 @@ class NonetConfig(AppConfig):
         apply_settings()
         from nonet.contrib.django import checks  # noqa: F401  # registers them, needs the settings
 
-        bind_sync_submitter(project)
+        sync_submitters.append(project)

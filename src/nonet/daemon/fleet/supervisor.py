@@ -7,18 +7,19 @@ import logging
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
+from nonet.base.actor import process_name, who
 from nonet.base.errors import NonetError
 from nonet.base.streams import Size
 from nonet.daemon.contact import Contact
-from nonet.daemon.fleet.backoff import Backoff
 from nonet.daemon.fleet.retirement import spread
 from nonet.daemon.fleet.worker_process import WorkerProcess
 from nonet.daemon.health import Observed, Report, free_port
-from nonet.daemon.service import ExitCode, Stop, every, process_name, who, wind_up
+from nonet.daemon.processes import Backoff
+from nonet.daemon.service import ExitCode, Stop, every, wind_up
 from nonet.rules.demand import Demand, spawns
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.queue.broker import Broker
@@ -66,21 +67,14 @@ class Supervisor(Observed):
     """One fleet of one size.
 
     Attributes:
-        id: for log lines and run files, ``fleet-SIZE-NONCE``.
+        id: for log lines and probes, ``fleet-SIZE-NONCE``.
     """
 
-    def __init__(
-        self,
-        plan: FleetPlan,
-        demands: Demands,
-        broker: Broker,
-        start: Callable[[Sequence[str]], WorkerProcess] = WorkerProcess,
-    ) -> None:
+    def __init__(self, plan: FleetPlan, demands: Demands, broker: Broker) -> None:
         self.id = f"fleet-{plan.size}-{secrets.token_hex(4)}"
         self._plan = plan
         self._demands = demands
         self._broker = broker
-        self._start_child = start
         self._workers: list[WorkerProcess] = []
         # Dead workers; some of their child processes may still live.
         self._dead: list[WorkerProcess] = []
@@ -228,7 +222,7 @@ class Supervisor(Observed):
             return
         life = self._plan.max_lifetime
         port = self._free_port()
-        worker = self._start_child([*self._plan.options, "--metrics-port", str(port)])
+        worker = WorkerProcess([*self._plan.options, "--metrics-port", str(port)])
         worker.port, worker.replaces = port, replaces
         if life is not None:
             worker.ends_at = now + spread(life)

@@ -15,16 +15,15 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-from nonet.daemon.service import DRAIN_SIGNAL, process_name
+from nonet.base.actor import process_name
+from nonet.daemon.processes import daemon_command
+from nonet.daemon.service import DRAIN_SIGNAL
 
-# Like a console script, `-P` does not import modules from the working directory.
-_START = [sys.executable, "-P", "-c", "from nonet.cli.daemons.worker import main; main()"]
 _MOST_BYTES = 65_536
 
 
@@ -55,7 +54,7 @@ class WorkerProcess:
         with theirs:
             # Give it a process group of its own, so that Ctrl-C reaches only the supervisor.
             self._process = subprocess.Popen(
-                [*_START, *options, "--fleet-line", str(theirs.fileno())],
+                daemon_command("task-worker", *options, "--fleet-line", str(theirs.fileno())),
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 process_group=0,

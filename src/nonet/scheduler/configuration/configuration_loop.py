@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TypeVar
 
+from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import CeilingsConfig, Config, FairnessConfig
 from nonet.config.overrides import override_problems
 from nonet.config.reading import problems_error
 from nonet.config.sources import Source
-from nonet.daemon.service import who
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.rules.outcomes import summarize
 from nonet.scheduler.configuration.limits import (
@@ -43,12 +44,13 @@ from nonet.stores.namespace.fairness import Fairness, fairness_version
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.limits import Limits, limits_version
 from nonet.stores.namespace.publication import Publication
-from nonet.stores.namespace.routes import Routes, routes_version
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import TaskScheduleBase, next_after, takes_after
 from nonet.tasks.schedules.description import describe
 
 logger = logging.getLogger(__name__)
+
+_Made = TypeVar("_Made")
 
 _PUBLISH_SECONDS = 1.0
 _VERSION_DIGITS = 12
@@ -104,25 +106,28 @@ def check(config: Config, registry: Registry, vos: Iterable[str] = ()) -> Checke
 
 
 def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
-    found: list[Entry] = []
-    limits: dict[LimitAddress, Limit] = {}
-    ceilings = CeilingsConfig()
     problems: list[str] = []
+
+    def tried(make: Callable[[], _Made], otherwise: _Made) -> _Made:
+        """Collect the problems, so that all of them are reported at once."""
+        try:
+            return make()
+        except ConfigurationError as error:
+            problems.append(str(error))
+            return otherwise
+
     vos = tuple(vos)
     classes = periodic_classes(registry)
     names = {item.name for item in registry}
-    with _collecting(problems):
-        found = entries(config, classes, vos, names - classes.keys())
-    with _collecting(problems):
-        if wrong := argument_problems(config, registry, vos):
-            raise problems_error(wrong)
-    with _collecting(problems):
-        limits = configured_limits(config, {name.rpartition(":")[2] for name in names})
-    with _collecting(problems):
-        ceilings = configured_ceilings(config, registry)
-    with _collecting(problems):
-        if wrong := override_problems(config, registry):
-            raise problems_error(wrong)
+    others = names - classes.keys()
+    found = tried(lambda: entries(config, classes, vos, others), list[Entry]())
+    if wrong := argument_problems(config, registry, vos):
+        problems.append(str(problems_error(wrong)))
+    bare = {name.rpartition(":")[2] for name in names}
+    limits = tried(lambda: configured_limits(config, bare), dict[LimitAddress, Limit]())
+    ceilings = tried(lambda: configured_ceilings(config, registry), CeilingsConfig())
+    if wrong := override_problems(config, registry):
+        problems.append(str(problems_error(wrong)))
     if problems:
         raise ConfigurationError("\n".join(problems))
     planned, warnings = _constructible(found, registry)
@@ -133,7 +138,7 @@ def _checked(config: Config, registry: Registry, vos: Iterable[str]) -> Checked:
         )
     over = [entry for entry in planned if entry.enabled and _is_over(entry.schedule)]
     warnings += dict.fromkeys(map(_never_fires, over))
-    warnings += [*config.warnings, *_without_schedule(config, registry), *registry.warnings()]
+    warnings += [*_without_schedule(config, registry), *registry.warnings()]
     return Checked(config, planned, limits, ceilings, tuple(warnings), len(over))
 
 
@@ -205,8 +210,7 @@ class ConfigurationLoop:
 
     Args:
         fits: raises `ConfigurationError` if a configuration does not fit, see `check`.
-        adopt: receives the periodic entries to plan from now on, and the keys of those that
-            belong to other namespaces.
+        adopt: receives the periodic entries to plan from now on.
         namespace: plan those of its tenants only.
 
     Attributes:
@@ -221,9 +225,8 @@ class ConfigurationLoop:
         limits: Limits,
         ceilings: Ceilings,
         fairness: Fairness,
-        routes: Routes,
         publication: Publication,
-        adopt: Callable[[list[Entry], set[str]], None],
+        adopt: Callable[[list[Entry]], None],
         namespace: str,
     ) -> None:
         self.current: Checked | None = None
@@ -233,15 +236,12 @@ class ConfigurationLoop:
         self._limits = limits
         self._ceilings = ceilings
         self._fairness = fairness
-        self._routes = routes
         self._publication = publication
         self._on_adopt = adopt
         self._namespace = namespace
         self._read_at = 0.0
         self._known_in = ""
         self._revision = ""
-        self._moved: Mapping[str, str] = {}
-        self._too_old = 0  # workers for which fair shares wait
         self._reported: tuple[str, str] | None = None
 
     async def start(self) -> None:
@@ -261,9 +261,7 @@ class ConfigurationLoop:
     async def tick(self, term: str) -> float:
         """Read the source if it is due, and publish the current configuration."""
         if term != self._known_in:
-            # The previous leader may have applied a newer configuration and planned its entries,
-            # also those of tenants that were moved here.
-            await self._follow_moves()
+            # The previous leader may have applied a newer configuration and planned its entries.
             await self._adopt_published()
             self._known_in, self._read_at = term, 0.0
         if time.monotonic() >= self._read_at:
@@ -282,12 +280,12 @@ class ConfigurationLoop:
         return self._known_in != "" and self._reported == (self._known_in, self.problem)
 
     async def _read(self) -> None:
+        problem = ""
         try:
             config = await self._source.read()
             if self.current is None or config.fingerprint() != self.current.config.fingerprint():
                 self._adopt(self._fits(config))
             self._revision = self._source.revision
-            problem = self._source.problem
         except ConfigurationError as error:
             problem = str(error)
         if problem and problem != self.problem:
@@ -299,7 +297,8 @@ class ConfigurationLoop:
     def _adopt(self, checked: Checked) -> None:
         """Apply a configuration."""
         self.current = checked
-        own = self._plan(checked)
+        own = entries_of(self._namespace, checked.config, checked.entries)
+        self._on_adopt(own)
         for warning in checked.warnings:
             logger.warning("%s", warning)
         logger.info(
@@ -308,23 +307,6 @@ class ConfigurationLoop:
             sum(entry.enabled for entry in own),
             len(checked.limits),
         )
-
-    def _plan(self, checked: Checked) -> list[Entry]:
-        """Plan the entries of the tenants of this namespace, and return them."""
-        routes = {**checked.config.namespaces, **self._moved}
-        by = checked.config.tenants_by
-        own = entries_of(self._namespace, by, routes, checked.entries)
-        self._on_adopt(own, {entry.key for entry in checked.entries} - {entry.key for entry in own})
-        return own
-
-    async def _follow_moves(self) -> str:
-        """Plan anew if an operator has moved a tenant; return the version of published routes."""
-        version, moved = await self._routes.load()
-        if moved != self._moved:
-            self._moved = moved
-            if self.current is not None:
-                self._plan(self.current)
-        return version
 
     async def _adopt_published(self) -> bool:
         """Apply the published configuration if it fits; return whether it did."""
@@ -350,12 +332,7 @@ class ConfigurationLoop:
         if await self._publication.version() != current.version:
             document, source = current.config.document(), current.config.source
             is_leader = await self._publication.publish(
-                term,
-                current.version,
-                document,
-                source=source,
-                revision=self._revision,
-                who=who(),
+                term, current.version, document, source=source, revision=self._revision, who=who()
             )
             self._reported = None
             if not is_leader:
@@ -371,11 +348,6 @@ class ConfigurationLoop:
                 raise DeposedError
             logger.info("ceilings published: number=%d", len(ceilings))
         await self._publish_fairness(term, current.config.fairness)
-        routes = current.config.namespaces
-        if await self._follow_moves() != routes_version(routes):
-            if not await self._routes.publish(term, routes, who()):
-                raise DeposedError
-            logger.info("routes published: tenants=%d", len(routes))
         if self._reported != (term, self.problem):
             if not await self._publication.report(term, self.problem, who()):
                 raise DeposedError
@@ -390,17 +362,3 @@ class ConfigurationLoop:
             raise DeposedError
         if left == 0:
             logger.info("fair shares published: streams=%d weights=%d", len(streams), len(weights))
-        elif streams and left != self._too_old:
-            logger.warning(
-                "no fair shares yet: %d live workers are too old to know them; upgrade them", left
-            )
-        self._too_old = left
-
-
-@contextmanager
-def _collecting(problems: list[str]) -> Iterator[None]:
-    """Collect a problem of the configuration, so that all problems are reported at once."""
-    try:
-        yield
-    except ConfigurationError as error:
-        problems.append(str(error))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from nonet.base.errors import UnknownTaskError
 from nonet.config.models import CeilingsConfig, Config
 from nonet.config.reading import problems_error
-from nonet.rules.limits import Limit, LimitAddress, Location, find_problem, resolve_limits
+from nonet.rules.limits import Limit, LimitAddress, Location, resolve_limits
 from nonet.tasks.registry import Registry
 
 
@@ -26,8 +26,6 @@ def configured_limits(config: Config, task_classes: Collection[str]) -> dict[Lim
         found, wrong = resolve_limits(section.limits, vo, task_classes)
         limits |= found
         problems |= {(*at, "limits", *place): reason for place, reason in wrong}
-    for place, reason in _of_empty(config, task_classes):
-        problems.setdefault(place, reason)
     if problems:
         raise problems_error((config.where(at), at, reason) for at, reason in problems.items())
     return limits
@@ -72,16 +70,3 @@ def ceilings_by_scope(ceilings: CeilingsConfig) -> dict[str, int]:
         for name, ceiling in those.items()
     }
     return {**of_all, **of_streams, **of_tasks, **of_tenants}
-
-
-def _of_empty(config: Config, task_classes: Collection[str]) -> Iterator[tuple[Location, str]]:
-    """Yield problems of object types and keys without limits, as these may be misspelt, too."""
-    for at in config.unplaced.limits:
-        depth = 2 if at[0] == "common" else 3
-        section, (object_type, *key) = at[:depth], at[depth:]
-        found = find_problem(
-            at[depth:], str(object_type), str(key[0]) if key else None, task_classes
-        )
-        if not isinstance(found, str):
-            place, reason = found
-            yield (*section, *place), reason

@@ -20,14 +20,9 @@ _AT_A_TIME = 16
 
 
 class Asker:
-    """Ask schedules. One that has not answered in time is not asked again until it answers.
+    """Ask schedules. One that has not answered in time is not asked again until it answers."""
 
-    Args:
-        longest_seconds: time limit of a schedule.
-    """
-
-    def __init__(self, longest_seconds: float = _LONGEST_SECONDS) -> None:
-        self._longest_seconds = longest_seconds
+    def __init__(self) -> None:
         self._of_ours = ThreadPoolExecutor(1, thread_name_prefix="nonet-schedules")
         self._free = asyncio.Semaphore(_AT_A_TIME)
         self._silent: dict[str, asyncio.Future[Any]] = {}
@@ -63,7 +58,7 @@ class Asker:
         async with self._free:
             answer = in_thread_of_its_own(question)
             answer.add_done_callback(retrieve)  # its error, if it ends after the time limit
-            await asyncio.wait({answer}, timeout=self._longest_seconds)
+            await asyncio.wait({answer}, timeout=_LONGEST_SECONDS)
         if answer.done():
             self._silent.pop(key, None)
             return answer.result()
@@ -72,6 +67,6 @@ class Asker:
 
     def _silence(self) -> ConfigurationError:
         return ConfigurationError(
-            f"its schedule has not answered for {self._longest_seconds:g} s: next_occurrence must "
+            f"its schedule has not answered for {_LONGEST_SECONDS:g} s: next_occurrence must "
             "return at once"
         )

@@ -85,9 +85,6 @@ def _all_written(config: Config, registry: Registry, vos: Iterable[str]) -> Iter
             for index, entry in enumerate(entries):
                 at = (*section_at, "periodic-tasks", written, index, "args")
                 yield _written(at, registry.get(name), entry.args, its)
-    for at, args in config.unplaced.arguments:
-        if (name := find_class(str(at[-3]), classes)) is not None:
-            yield _written(at, registry.get(name), args, ())
 
 
 def _written(

@@ -11,7 +11,7 @@ import hashlib
 import heapq
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -79,7 +79,6 @@ class PeriodicLoop:
         self._asker = Asker()
         self._planner = Planner(store, memory, self._asker)
         self._entries: list[Entry] = []
-        self._away: Collection[str] = ()
         self._adopted = 0
         self._planned: Mapping[str, Planned] = {}
         self._planned_for: tuple[str, int, int] | None = None
@@ -89,13 +88,9 @@ class PeriodicLoop:
         self._began: datetime | None = None
         self._looked: datetime | None = None
 
-    def adopt(self, entries: Sequence[Entry], away: Collection[str] = ()) -> None:
-        """Plan these entries from the next tick on.
-
-        Args:
-            away: the keys of entries that belong to other namespaces.
-        """
-        self._entries, self._away = list(entries), away
+    def adopt(self, entries: Sequence[Entry]) -> None:
+        """Plan these entries from the next tick on."""
+        self._entries = list(entries)
         self._adopted += 1
 
     def nobody_led_until(self, instant: datetime) -> None:
@@ -116,11 +111,7 @@ class PeriodicLoop:
         return sum(entry.enabled for entry in self._entries)
 
     async def tick(
-        self,
-        term: str,
-        goes_on: Callable[[], bool] = lambda: True,
-        *,
-        may_fire: bool = True,
+        self, term: str, goes_on: Callable[[], bool] = lambda: True, *, may_fire: bool = True
     ) -> float:
         """Submit the due occurrences of some entries; a failing entry does not delay the others.
 
@@ -186,7 +177,7 @@ class PeriodicLoop:
         keeps = self._planned_for is not None and self._planned_for[:2] == wanted[:2]
         self._planned_for = None  # if Redis fails meanwhile, all entries are planned again
         plan = await self._planner.plan(
-            self._entries, Situation(term, now, self._looked, self._planned, keeps, self._away)
+            self._entries, Situation(term, now, self._looked, self._planned, keeps)
         )
         self._planned = plan.planned
         self._planned_for = wanted  # other entries may have been adopted meanwhile

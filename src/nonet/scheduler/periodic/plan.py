@@ -15,7 +15,7 @@ from nonet.config.reading import problems_error
 from nonet.rules.fairness import tenant_of
 from nonet.rules.limits import Location
 from nonet.rules.outcomes import summarize
-from nonet.rules.routing import belongs_to
+from nonet.rules.routing import namespace_of
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import CatchUp, Overlap, TaskScheduleBase
 from nonet.tasks.schedules.description import describe, stable
@@ -23,6 +23,7 @@ from nonet.tasks.task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 
 PeriodicClass = type[PeriodicBaseTask]
 
+_OPTIONS = ("enabled", "overlap", "catch_up", "catch_up_limit", "jitter", "misfire_grace")
 NO_SCHEDULE = "has no schedule: give it `_schedule = …`, or `schedule` in the configuration"
 
 
@@ -104,24 +105,18 @@ def entries(
     return _Planner(config, classes, vos, others).plan()
 
 
-def entries_of(
-    namespace: str, tenants_by: str, routes: Mapping[str, str], found: Iterable[Entry]
-) -> list[Entry]:
+def entries_of(namespace: str, config: Config, found: Iterable[Entry]) -> list[Entry]:
     """Return the entries that the leader of a namespace plans: those of its tenants.
 
-    Every leader has the same routes, so each entry is planned once.
-
-    Args:
-        tenants_by: see `nonet.rules.fairness.tenant_of`.
-        routes: see `nonet.rules.routing.namespace_of`.
+    Every leader reads the same configuration, so each entry is planned once.
     """
 
     def is_own(entry: Entry) -> bool:
         vo = str(entry.args.get("vo") or entry.vo or "")
-        tenant = tenant_of(tenants_by, entry.task_name, vo, {})
-        return belongs_to(routes, tenant, namespace)
+        tenant = tenant_of(config.tenants_by, entry.task_name, vo, {})
+        return namespace_of(config.namespaces, tenant) in ("", namespace)
 
-    return [entry for entry in found if is_own(entry)] if routes else list(found)
+    return [entry for entry in found if is_own(entry)]
 
 
 def dropped(
@@ -224,11 +219,7 @@ class _Planner:
                 self._problem((*here, index, "args", "vo"), "is set by the scheduler: remove it")
 
     def _entries_of(
-        self,
-        task_name: str,
-        vo: str | None,
-        here: Location,
-        task_configs: Sequence[TaskConfig],
+        self, task_name: str, vo: str | None, here: Location, task_configs: Sequence[TaskConfig]
     ) -> Iterator[Entry]:
         cls = self._classes[task_name]
         for task_config in task_configs:
@@ -246,16 +237,7 @@ class _Planner:
                 schedule=schedule,
                 args=task_config.args if vo is None else {**task_config.args, "vo": vo},
                 origin=".".join(map(str, here)) or "class",
-                enabled=_chosen(task_config.enabled, _declared(cls, "_enabled"), True),
-                overlap=_chosen(task_config.overlap, _declared(cls, "_overlap"), None),
-                catch_up=_chosen(task_config.catch_up, _declared(cls, "_catch_up"), CatchUp.ONE),
-                catch_up_limit=_chosen(
-                    task_config.catch_up_limit, _declared(cls, "_catch_up_limit"), 100
-                ),
-                jitter=_chosen(task_config.jitter, _declared(cls, "_jitter"), 0.0),
-                misfire_grace=_chosen(
-                    task_config.misfire_grace, _declared(cls, "_misfire_grace"), None
-                ),
+                **_options(cls, task_config),
             )
 
     def _problem(self, here: Location, reason: str) -> None:
@@ -269,7 +251,7 @@ def is_vo_aware(cls: type[BaseTask]) -> bool:
 
 def is_enabled(cls: PeriodicClass) -> bool:
     """Whether a class is enabled unless the configuration disables it."""
-    return bool(_chosen(None, _declared(cls, "_enabled"), True))
+    return bool(_options(cls, TaskConfig()).get("enabled", True))
 
 
 def default_schedule(cls: PeriodicClass) -> TaskScheduleBase | None:
@@ -298,8 +280,11 @@ def matching_classes(written: str, classes: Iterable[str]) -> list[str]:
     return [name for name in classes if written in (name, name.rpartition(":")[2])]
 
 
-def _chosen(configured: Any, declared: Any, otherwise: Any) -> Any:
-    return next((value for value in (configured, declared) if value is not None), otherwise)
+def _options(cls: PeriodicClass, configured: TaskConfig) -> dict[str, Any]:
+    """Return the options of an entry that its class or, before it, the configuration sets."""
+    given = {name: _declared(cls, f"_{name}") for name in _OPTIONS}
+    given |= {name: value for name in _OPTIONS if (value := getattr(configured, name)) is not None}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def _declared(cls: type, *names: str) -> Any:

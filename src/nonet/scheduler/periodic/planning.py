@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -65,7 +65,6 @@ class Situation:
         looked: when the previous plan last fired due entries; None: another leader made it.
         before: the progress of the entries in the previous plan.
         keeps: the previous plan was made in this term and epoch, so it holds for unchanged entries.
-        away: the keys of entries that belong to other namespaces.
     """
 
     term: str
@@ -73,7 +72,6 @@ class Situation:
     looked: datetime | None
     before: Mapping[str, Planned]
     keeps: bool = False
-    away: Collection[str] = ()
 
     def kept(self, entry: Entry) -> Planned | None:
         """Return the progress of an entry that need not be planned again."""
@@ -136,10 +134,7 @@ class Planner:
         }
         keys = {entry.key for entry in entries}
         known = await self._store.known() - keys
-        gone = [
-            Change("move" if key in situation.away else "drop", key, key.partition("|")[0])
-            for key in sorted(known)
-        ]
+        gone = [Change("drop", key, key.partition("|")[0]) for key in sorted(known)]
         withdrawn = await self._store.plan(situation.term, [*changes, *gone])
         if withdrawn is None:
             raise DeposedError
@@ -156,11 +151,7 @@ class Planner:
         return Plan(planned, problems)
 
     async def _attempt(
-        self,
-        entry: Entry,
-        fired: Fired | None,
-        remembered: datetime | None,
-        situation: Situation,
+        self, entry: Entry, fired: Fired | None, remembered: datetime | None, situation: Situation
     ) -> tuple[Change, datetime] | ErrorSummary:
         """Plan one entry; an error of its schedule affects no other entry."""
         try:
@@ -181,11 +172,7 @@ class Planner:
             self._memory.forget(key)
 
     async def _change(
-        self,
-        entry: Entry,
-        fired: Fired | None,
-        remembered: datetime | None,
-        situation: Situation,
+        self, entry: Entry, fired: Fired | None, remembered: datetime | None, situation: Situation
     ) -> tuple[Change, datetime]:
         """Return the change for the plan script to make, and from when the schedule continues."""
         now, again = situation.now, None

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.connection.redis import AsyncRedis
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 async def wall_now(client: AsyncRedis) -> datetime:
     """Return the time of the server's clock, which an administrator may set."""
-    async with server_errors(client):
-        seconds, microseconds = await client.time()
+    seconds, microseconds = await client.time()
     return _EPOCH + timedelta(seconds=seconds, microseconds=microseconds)
 
 
@@ -23,13 +22,8 @@ async def logical_now(client: AsyncRedis, prefix: str) -> datetime:
 
 async def correction(client: AsyncRedis, prefix: str) -> timedelta:
     """Return the offset that the scripts add to the server's clock to undo its steps."""
-    async with server_errors(client):
-        # MGET treats a key of a wrong type as missing, as the scripts do; GET would raise an error.
-        (value,) = await client.mget(f"{prefix}clock")
-    try:
-        return timedelta(microseconds=int(value or 0))
-    except ValueError:
-        return timedelta(0)
+    value = await client.get(f"{prefix}clock")
+    return timedelta(microseconds=int(value or 0))
 
 
 def microseconds(instant: datetime) -> int:

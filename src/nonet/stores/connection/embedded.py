@@ -1,8 +1,11 @@
-"""`open_embedded`: starts a private Redis server for ``embedded://``.
+"""`open_embedded`: a private Redis server for ``embedded://``.
 
-The server keeps its data in ``STATE_DIR/redis``. All processes that open the same directory share
-it. The first one starts it, and a guardian process stops it after the last one
-(`nonet.stores.connection.guardian`, which also explains the locks).
+The server keeps its data in ``STATE_DIR/redis``. The first process that opens this directory owns
+the server: it starts and stops it, and the kernel kills the server if the owner dies. Meanwhile
+other processes use it, too. If it ends before they do, one of them starts it again and owns it.
+
+The server holds a lock on a file from its start to its end, so a process that gets the lock knows
+that no server works on the data.
 """
 
 from __future__ import annotations
@@ -11,37 +14,46 @@ import contextlib
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
-import select
 import shutil
+import socket
 import stat
 import subprocess
-import sys
+import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from urllib.parse import quote
 
-from redis import Redis
-
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
-from nonet.stores.connection import guardian
+from nonet.base.orphans import dying_with_me
 
-_LOG = "server.log"
-_DATA = "appendonly*"  # what the server writes as soon as it starts
-_POLL_INTERVAL = 0.05
-_CLOSE_TIMEOUT = 5
-_REPORT_GRACE = 2
+logger = logging.getLogger(__name__)
+
+_OPTIONS = {
+    "port": "0",
+    "unixsocketperm": "700",
+    "dir": ".",
+    "appendonly": "yes",
+    # Plain commands, which other servers and older ones can read, too.
+    "aof-use-rdb-preamble": "no",
+    "save": "",
+    "maxmemory-policy": "noeviction",
+    "daemonize": "no",
+    "logfile": "",
+}
+_PING_SECONDS = 0.02
+# How often a user checks whether the server has ended.
+_WATCH_SECONDS = 0.1
+_STOP_SECONDS = 10
 _LONGEST_SOCKET_PATH = 100  # kernels allow 104 or 108 bytes
 
 
 def open_embedded(state_dir: Path, *, timeout_seconds: float = 15) -> EmbeddedServer:
     """Connect to the embedded server of a state directory, and start it if it does not run.
 
-    The caller is a user of the server until it closes the returned object, or ends. This blocks:
-    call it before the event loop starts. A child process must call it for itself.
+    This blocks: call it before the event loop starts. A child process must call it for itself.
 
     Args:
         state_dir: the directory of the data; created (mode 0700) if it is missing.
@@ -57,17 +69,17 @@ def open_embedded(state_dir: Path, *, timeout_seconds: float = 15) -> EmbeddedSe
         with open_embedded(Path(".nonet")) as server:
             Redis.from_url(server.url).ping()
     """
-    deadline = time.monotonic() + timeout_seconds
+    directory = state_dir.resolve() / "redis"
     try:
-        directory = _make_directories(state_dir)
-        users = _lock_file(directory / guardian.USERS_LOCK)
+        directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        is_fresh = not directory.exists()
+        directory.mkdir(mode=0o700, exist_ok=True)
+        server = EmbeddedServer(directory, is_fresh=is_fresh)
         try:
-            is_alone = _become_user(users, directory, deadline)
-            is_first = not any(directory.glob(_DATA))
-            is_starter = _ensure_running(directory, deadline)
-            return EmbeddedServer(directory, users, is_new=is_alone and is_first and is_starter)
+            server.wait_ready(timeout_seconds)
+            return server
         except BaseException:
-            os.close(users)
+            server.close()
             raise
     except OSError as error:
         raise ConfigurationError(
@@ -77,55 +89,110 @@ def open_embedded(state_dir: Path, *, timeout_seconds: float = 15) -> EmbeddedSe
 
 
 class EmbeddedServer:
-    """A running embedded server, as `open_embedded` returns it to each user.
+    """The use of the embedded server by this process.
 
     Attributes:
         url: URL for redis-py (``unix://…``).
-        binary: path of the server program.
-        is_new: whether this call has started it without data, and no other process uses it: so no
-            process knows of earlier data.
+        is_new: whether this call has created the directory and started the server. No process knows
+            of earlier data.
     """
 
-    def __init__(self, directory: Path, users: int, *, is_new: bool) -> None:
-        socket_path = _socket_path(directory)
-        self.url = "unix://" + quote(str(socket_path))
-        self.binary = _executable(socket_path)
-        self.is_new = is_new
+    def __init__(self, directory: Path, *, is_fresh: bool) -> None:
         self._directory = directory
-        self._users: int | None = users
+        self._address, self._log = _socket_path(directory), directory / "server.log"
+        self.url = "unix://" + quote(str(self._address))
+        self.is_new = False
+        self._is_fresh = is_fresh
+        self._is_ready = False
+        self._failure: Exception | None = None
+        self._closing = threading.Event()
+        # The kernel kills the server when the thread that has started it ends.
+        self._keeper = threading.Thread(target=self._keep, name="nonet-redis", daemon=True)
+        self._keeper.start()
+
+    def wait_ready(self, timeout_seconds: float) -> None:
+        """Wait until the server answers; see `open_embedded`."""
+        deadline = time.monotonic() + timeout_seconds
+        while not _answers(self._address):
+            if self._failure is not None:
+                raise self._failure
+            if time.monotonic() > deadline:
+                raise ServerUnreachableError(
+                    f"the embedded server in {self._directory} does not answer. See {self._log}."
+                )
+            time.sleep(_PING_SECONDS)
+        self._is_ready = True
 
     def close(self) -> None:
-        """Stop using the server. The last user waits until it has stopped, at most 5 s."""
-        if self._users is None:
-            return
-        os.close(self._users)
-        self._users = None
-        deadline = time.monotonic() + _CLOSE_TIMEOUT
-        while not self._is_settled() and time.monotonic() < deadline:
-            time.sleep(_POLL_INTERVAL)
+        """Stop using the server; the owner stops it."""
+        self._closing.set()
+        self._keeper.join()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _is_settled(self) -> bool:
-        """Whether the server has stopped, or has other users and therefore runs on."""
-        users, server = (
-            self._directory / name for name in (guardian.USERS_LOCK, guardian.SERVER_LOCK)
-        )
+    def _keep(self) -> None:
+        """Own the server whenever no other process does, until this process closes it."""
         try:
-            return _can_lock(server, fcntl.LOCK_EX) or (
-                not _can_lock(users, fcntl.LOCK_EX) and _can_lock(users, fcntl.LOCK_SH)
+            while not self._closing.is_set():
+                if (process := self._start()) is not None:
+                    self._own(process)
+                self._closing.wait(_WATCH_SECONDS)
+        except Exception as error:
+            self._failure = error
+            if self._is_ready:
+                logger.error("embedded server ended: %s", error)
+
+    def _start(self) -> subprocess.Popen[bytes] | None:
+        """Start the server unless it runs."""
+        # Only the server may keep the lock: a forked copy of this process would keep it longer.
+        with open(self._directory / "server.lock", "ab", opener=_private) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._is_fresh = False
+                return None
+            self.is_new = self._is_fresh
+            binary = find_server()
+            _make_socket_directory(self._address.parent)
+            options = {**_OPTIONS, "unixsocket": str(self._address)}
+            arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+            with open(self._log, "wb", opener=_private) as output:
+                return subprocess.Popen(
+                    dying_with_me([binary, *arguments]),
+                    pass_fds=[lock.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=output,
+                    cwd=self._directory,
+                    start_new_session=True,  # Ctrl-C must not reach it
+                    umask=0o077,
+                )
+
+    def _own(self, process: subprocess.Popen[bytes]) -> None:
+        """Stop the server when this process closes it; return when it has ended."""
+        while process.poll() is None and not self._closing.wait(_WATCH_SECONDS):
+            pass
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        elif not self._is_ready:
+            lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+            last = next(filter(str.strip, reversed(lines)), "(empty)")
+            raise ConfigurationError(
+                f"the embedded server did not start in {self._directory}: it ended with exit code "
+                f"{process.returncode}. Last line of {self._log}: {last}"
             )
-        except OSError:  # the directory was removed meanwhile
-            return True
+        if self._address.parent != self._directory:
+            with contextlib.suppress(OSError):  # another process has started it again
+                self._address.parent.rmdir()
 
 
 def find_server() -> str:
@@ -148,78 +215,16 @@ def find_server() -> str:
     )
 
 
-def _become_user(users: int, directory: Path, deadline: float) -> bool:
-    """Lock `users` shared; return whether no other process had locked it."""
-    is_alone = _try_lock(users, fcntl.LOCK_EX)
-    while not _try_lock(users, fcntl.LOCK_SH):  # a guardian is stopping the server
-        _pause(directory, deadline, "its previous server has not stopped")
-    return is_alone
-
-
-def _ensure_running(directory: Path, deadline: float) -> bool:
-    """Start the server unless it runs; return whether this process has started it."""
-    address = str(_socket_path(directory))
-    while True:
-        with _opened(directory / guardian.SERVER_LOCK) as lock:
-            if _try_lock(lock, fcntl.LOCK_EX):
-                _make_socket_directory(Path(address).parent)
-                _start(directory, address, lock, deadline)
-                return True
-        if guardian.answers(address):
+def _answers(address: Path) -> bool:
+    """Whether a server that has loaded its data answers PING on this Unix socket."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        connection.settimeout(1)
+        try:
+            connection.connect(str(address))
+            connection.sendall(b"PING\r\n")
+            return connection.recv(16).startswith(b"+PONG")
+        except OSError:
             return False
-        _pause(directory, deadline, "it does not answer")
-
-
-def _start(directory: Path, address: str, lock: int, deadline: float) -> None:
-    """Start a guardian that inherits the lock, and wait until it reports a ready server."""
-    binary = find_server()
-    log = directory / _LOG
-    if log.exists():
-        log.replace(log.with_suffix(".log.old"))
-    seconds = max(0.0, deadline - time.monotonic())
-    readable_end, writable_end = os.pipe()
-    with os.fdopen(readable_end, "rb") as report, os.fdopen(writable_end, "wb") as guardians_end:
-        with log.open("ab") as output:
-            script = [sys.executable, "-I", "-S", guardian.__file__]
-            fds = [lock, guardians_end.fileno()]
-            subprocess.run(
-                [*script, binary, address, *map(str, fds), str(seconds)],
-                pass_fds=fds,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                cwd=directory,
-                start_new_session=True,  # Ctrl-C must reach only the users
-                check=False,
-            )
-        guardians_end.close()
-        ready, _, _ = select.select([report], [], [], seconds + _REPORT_GRACE)
-        reason = report.read() if ready else b"its guardian does not answer"
-    if reason != guardian.READY:
-        raise ConfigurationError(
-            f"the embedded server {binary} did not start in {directory}: "
-            f"{reason.decode() or 'its guardian ended'}. Last line of {log}: {_last_line(log)}"
-        )
-
-
-def _pause(directory: Path, deadline: float, reason: str) -> None:
-    if time.monotonic() > deadline:
-        raise ServerUnreachableError(
-            f"the embedded server in {directory} is not ready: {reason}. See {directory / _LOG}."
-        )
-    time.sleep(_POLL_INTERVAL)
-
-
-def _executable(socket_path: Path) -> str:
-    with Redis(unix_socket_path=str(socket_path), decode_responses=True) as client:
-        return str(client.info("server")["executable"])
-
-
-def _make_directories(state_dir: Path) -> Path:
-    directory = state_dir.resolve() / "redis"
-    directory.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    return directory
 
 
 def _socket_path(directory: Path) -> Path:
@@ -244,33 +249,5 @@ def _make_socket_directory(path: Path) -> None:
         )
 
 
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line for line in reversed(lines) if line.strip()), "(empty)")
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[int]:
-    lock = _lock_file(path)
-    try:
-        yield lock
-    finally:
-        os.close(lock)
-
-
-def _lock_file(path: Path) -> int:
-    """Open a file to lock. Programs that this process starts do not inherit the descriptor."""
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-
-
-def _try_lock(lock: int, kind: int) -> bool:
-    try:
-        fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def _can_lock(path: Path, kind: int) -> bool:
-    with _opened(path) as lock:
-        return _try_lock(lock, kind)
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

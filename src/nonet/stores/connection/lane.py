@@ -20,7 +20,6 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from nonet.base.errors import NotBoundError
-from nonet.stores.connection.spending import note_sent
 from nonet.stores.connection.topology import TURNED_DOWN
 
 # Limits of the calls in flight, so that Redis serves other clients in between. Others wait here.
@@ -95,7 +94,6 @@ class Lane:
     def _send(
         self, loop: asyncio.AbstractEventLoop, packed: bytes, answers: Sequence[_Answer]
     ) -> None:
-        note_sent(len(answers))
         wire = self._wire
         if wire is not None and not self._waiting and wire.has_room_for(len(packed)):
             wire.send(packed, answers)

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import cache
 from importlib.resources import files
@@ -27,10 +27,10 @@ from nonet.base.errors import (
     masked,
     url_problem,
 )
+from nonet.base.keys import prefix
 from nonet.base.synchronous import sleep
 from nonet.stores.connection.lane import Lane
 from nonet.stores.connection.replies import REFUSALS, translated
-from nonet.stores.connection.spending import note_sent
 from nonet.stores.connection.topology import (
     FindingConnection,
     FindingSyncConnection,
@@ -38,7 +38,7 @@ from nonet.stores.connection.topology import (
     read_place,
     will_pass,
 )
-from nonet.telemetry.outage import redis_outage
+from nonet.telemetry.outage import REDIS
 
 # Every script is safe to repeat, so a call without a reply is retried, in total below DEDUP_TTL.
 TIMEOUT_SECONDS = 5.0
@@ -156,6 +156,15 @@ class LaneClient(aioredis.Redis):
             self._popping[key] = Lane(self.connection_pool.make_connection, self._timeout)
         return self._popping[key]
 
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Run a single command; its errors are those of Nonet."""
+        async with server_errors(self):
+            return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> _Pipeline:
+        """Collect commands, and send them together."""
+        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+
     async def reconnect(self) -> None:
         """Drop all connections, because the server has been replaced."""
         for lane in (self.lane, *self._popping.values()):
@@ -171,6 +180,13 @@ class LaneClient(aioredis.Redis):
 
     _popping: dict[str, Lane]
     _timeout: float
+
+
+class _Pipeline(aioredis.client.Pipeline):
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        """Send the commands and return their replies; errors are those of Nonet."""
+        async with server_errors(self):
+            return await super().execute(raise_on_error)
 
 
 class Scripts:
@@ -225,8 +241,8 @@ class Scripts:
                     answer = await call("EVALSHA", digest, 1, self.prefix, *args)
                 except exceptions.NoScriptError:
                     answer = await call("EVAL", source, 1, self.prefix, *args)
-                if (outage := redis_outage()).is_away:
-                    outage.answered()
+                if REDIS.is_away:
+                    REDIS.answered()
                 return answer
             except REFUSALS as error:
                 if not self._may_repeat(error, failures, began):
@@ -248,6 +264,19 @@ class Scripts:
         return waits and time.monotonic() < began + self.client.failover_seconds
 
 
+class RedisStore:
+    """Data of one namespace in Redis.
+
+    Args:
+        client: of the broker.
+    """
+
+    def __init__(self, client: AsyncRedis, namespace: str) -> None:
+        self._client = client
+        self._prefix = prefix(namespace)
+        self._scripts = Scripts(client, self._prefix)
+
+
 def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
     """`Scripts.run` for a synchronous client."""
     source, digest = script(name)
@@ -259,8 +288,8 @@ def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
             answer = client.evalsha(digest, 1, prefix, *args)
         except exceptions.NoScriptError:
             answer = client.eval(source, 1, prefix, *args)
-        if (outage := redis_outage()).is_away:
-            outage.answered()
+        if REDIS.is_away:
+            REDIS.answered()
         return answer
     except REFUSALS as error:
         raise _translated(error, client, name) from error
@@ -328,20 +357,11 @@ async def ping(client: AsyncRedis) -> None:
 
 
 class _Writes:
-    """Counts the commands of a connection, and makes its writes cancellable.
+    """Makes the writes of a connection cancellable.
 
     redis-py writes inside `asyncio.wait_for`. In Python 3.11 that swallows a cancellation which
     comes in the same step of the event loop as the end of the write (CPython issue 86296).
     """
-
-    async def send_command(self: Any, *args: Any, **options: Any) -> None:
-        note_sent(1)
-        await super().send_command(*args, **options)  # type: ignore[misc]  # of the connection class
-
-    def pack_commands(self: Any, commands: Iterable[Any]) -> Any:
-        listed = list(commands)
-        note_sent(len(listed))
-        return super().pack_commands(listed)  # type: ignore[misc]  # as above
 
     async def send_packed_command(self: Any, command: Any, check_health: bool = True) -> None:
         timeout, self.socket_timeout = self.socket_timeout, None

@@ -68,6 +68,8 @@ def translated(
         problem = "cannot be used now" if code else "does not answer"
         return ServerUnreachableError(f"{at} {problem}: {text}{_unset(address)}")
     said = text if code == "ERR" else f"{code} {text}"
+    if "WRONGTYPE" in said:
+        said += ". Run 'task-run doctor': it names the key, and how to remove it"
     return NonetError(f"{at} failed{_in(script)}: {said}")
 
 

@@ -5,9 +5,6 @@ Calls block, so their coroutines never suspend: `nonet.base.synchronous.complete
 
 from __future__ import annotations
 
-import socket
-import ssl
-import struct
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -30,9 +27,9 @@ from nonet.stores.connection.redis import (
     RETRIES,
     TIMEOUT_SECONDS,
     find_first,
+    server_errors,
     url_errors,
 )
-from nonet.stores.connection.spending import note_sent
 from nonet.stores.connection.topology import (
     TURNED_DOWN,
     Address,
@@ -115,7 +112,6 @@ class SyncLane:
 
     def _exchange(self, packed: bytes, number: int) -> list[Any]:
         """Send commands and return their replies; raise the first error among these."""
-        note_sent(number)
         wire = self._taken()
         try:
             replies = wire.exchange(packed, number)
@@ -193,8 +189,6 @@ class _Wire:
         self._connection = connection
         self._socket = connection._sock
         self._reader = make_reader()
-        self._usual = _usual_timeout(self._socket, connection.socket_timeout)
-        self._is_limited = False
         self.is_new = True
         self.address: Address | None = None
         if "path" not in vars(connection):
@@ -213,7 +207,7 @@ class _Wire:
                         raise exceptions.ConnectionError("Connection closed by server.")
                     self._reader.feed(data)
                 replies.append(reply)
-        except (TimeoutError, BlockingIOError):  # the latter of a socket whose kernel waits
+        except TimeoutError:
             self.close()
             seconds_left(None)  # raises if it was a limit around the call
             raise exceptions.TimeoutError("Timeout reading from socket") from None
@@ -231,27 +225,8 @@ class _Wire:
         self._connection.disconnect()
 
     def _limit(self) -> None:
-        """Let the socket wait no longer than a time limit around the call, or as long as usual."""
-        left = seconds_left(None)
-        if left is not None or self._is_limited:
-            self._is_limited = left is not None
-            most = self._connection.socket_timeout
-            self._socket.settimeout(self._usual if left is None else min(left, most))
-
-
-def _usual_timeout(link: socket.socket, seconds: float) -> float | None:
-    """Limit how long a socket blocks, and return the argument of ``settimeout`` for that.
-
-    Python would call ``poll`` before each read and write. Of a plain socket the kernel knows the
-    limit, which saves these calls.
-    """
-    if isinstance(link, ssl.SSLSocket):
-        return seconds
-    limit = struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-    link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-    link.settimeout(None)
-    return None
+        """Let the socket wait no longer than a time limit around the call."""
+        self._socket.settimeout(seconds_left(self._connection.socket_timeout))
 
 
 class SyncClient:
@@ -283,7 +258,8 @@ class SyncClient:
 
         async def run(*args: Any, **options: Any) -> Any:
             self._master.check()
-            return command(*args, **options)
+            async with server_errors(self):
+                return command(*args, **options)
 
         return run
 
@@ -307,6 +283,7 @@ class _SyncPipeline:
 
     def __init__(self, pipeline: Any) -> None:
         self._pipeline = pipeline
+        self.connection_pool = pipeline.connection_pool
 
     async def __aenter__(self) -> Self:
         return self
@@ -325,7 +302,8 @@ class _SyncPipeline:
 
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the commands and return their replies."""
-        replies: list[Any] = self._pipeline.execute(raise_on_error=raise_on_error)
+        async with server_errors(self):
+            replies: list[Any] = self._pipeline.execute(raise_on_error=raise_on_error)
         return replies
 
 

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Mapping
 
 from msgspec import Struct
 
-from nonet.base.keys import prefix
 from nonet.base.streams import Priority, Size
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import RedisStore
 
 NAMESPACE = "namespace"
 TENANT = "tenant:"
@@ -35,18 +34,12 @@ class Load(Struct, frozen=True):
     ceiling: int | None
 
 
-class Ceilings:
+class Ceilings(RedisStore):
     """The ceilings of one namespace, over a broker's connection."""
-
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._client = client
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(client, self._prefix)
 
     async def published(self) -> str:
         """Return the `ceilings_version` that a leader published last; empty without ceilings."""
-        async with server_errors(self._client):
-            found = await self._client.get(f"{self._prefix}capped")
+        found = await self._client.get(f"{self._prefix}capped")
         return found.decode() if found else ""
 
     async def publish(self, term: str, ceilings: Mapping[str, int], who: str) -> bool:
@@ -65,8 +58,7 @@ class Ceilings:
     async def active_tasks(self, name: str) -> int:
         """Return how many tasks of a class have not ended."""
         fields = [f"{priority}:{size}|{name}" for priority in Priority for size in Size]
-        async with server_errors(self._client):
-            found = await self._client.hmget(f"{self._prefix}active", fields)
+        found = await self._client.hmget(f"{self._prefix}active", fields)
         return sum(int(number) for number in found if number)
 
     async def loads(self) -> list[Load]:
@@ -74,7 +66,7 @@ class Ceilings:
 
         Of the tenants without a ceiling of their own only the largest are returned.
         """
-        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+        async with self._client.pipeline(transaction=True) as pipe:
             for key in ("active", "ceilings", "active:tenants", "active:bytes"):
                 pipe.hgetall(f"{self._prefix}{key}")
             active, ceilings, tenants, sizes = map(_numbers, await pipe.execute())
@@ -98,7 +90,7 @@ class Ceilings:
 
     async def _unpaid(self, rates: Mapping[str, int]) -> dict[str, int]:
         """Return how many tasks of each tenant with a rate are not paid off, see lib/submits."""
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             for scope in rates:
                 pipe.pttl(f"{self._prefix}paid:{scope.removeprefix(_RATE)}")
             left = await pipe.execute()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from nonet.base.keys import prefix
 from nonet.rules.pauses import Pause, one_line
-from nonet.stores.connection.redis import AsyncRedis, Scripts
+from nonet.stores.connection.redis import RedisStore
 
 _AT_A_TIME = 500
 _ENTRY = "entry:"  # prefix of periodic entries in `Sight.pauses`; restore_pauses.lua reads it
@@ -31,11 +30,8 @@ class Sight:
     pauses: dict[str, str]
 
 
-class Controls:
+class Controls(RedisStore):
     """The controls of one namespace, over a broker's connection."""
-
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._scripts = Scripts(client, prefix(namespace))
 
     async def pause(self, what: Sequence[str], who: str, reason: str = "") -> None:
         """Stop starting some tasks. Running tasks continue, and submissions are accepted.
@@ -60,7 +56,7 @@ class Controls:
     async def look(self) -> Sight:
         """Return all pauses, including those of periodic entries, for the leader."""
         *numbers, paused, entries = await self._scripts.run("show_pauses")
-        at, epoch, sequence, restored_in = (int(n) if n.isdigit() else 0 for n in numbers)
+        at, epoch, sequence, restored_in = (int(n or 0) for n in numbers)
         pauses = dict(_texts(paused)) | {_ENTRY + name: value for name, value in _texts(entries)}
         return Sight(at, epoch, sequence, restored_in, pauses)
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
 
-from nonet.base.keys import prefix
 from nonet.base.streams import Size
-from nonet.rules.demand import Demand, LiveWorker, live_worker
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.rules.demand import Demand, LiveWorker
+from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.queue.workers import DRAINS
 
 # Queued tasks whose locks one call examines; 64 tasks with two locks each take below 1 ms.
@@ -19,7 +16,7 @@ _LOOKS = 64
 _PUBLISHED_MS = 60_000
 
 
-class Demands:
+class Demands(RedisStore):
     """The demand of one namespace, over a broker's connection.
 
     Args:
@@ -27,9 +24,7 @@ class Demands:
     """
 
     def __init__(self, client: AsyncRedis, namespace: str, lock_ttl_ms: int) -> None:
-        self._client = client
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(client, self._prefix)
+        super().__init__(client, namespace)
         self._lock_ttl_ms = lock_ttl_ms
 
     async def look(self, size: str) -> Demand:
@@ -37,7 +32,7 @@ class Demands:
         answer = await self._scripts.run("demand", size, self._lock_ttl_ms, _LOOKS)
         runnable, running, known, *rows = answer
         workers = tuple(_worker(*row) for row in rows)
-        slots = int(known) if known.isdigit() else 0
+        slots = int(known or 0)
         return Demand(size, int(runnable), int(running), workers, slots)
 
     async def look_at_all(self) -> list[Demand]:
@@ -67,13 +62,8 @@ class Demands:
 
     async def published(self) -> dict[str, int]:
         """Return how many workers each size needs; empty if no scheduler has led for a minute."""
-        async with server_errors(self._client):
-            found = await self._client.hgetall(f"{self._prefix}desired")
-        return {
-            size.decode(errors="replace"): int(count)
-            for size, count in found.items()
-            if count.isdigit()
-        }
+        found = await self._client.hgetall(f"{self._prefix}desired")
+        return {size.decode(): int(count) for size, count in found.items()}
 
     async def retire(self, worker: str, size: str) -> bool:
         """Take an idle worker off the stack of idle workers.
@@ -85,8 +75,6 @@ class Demands:
 
 
 def _worker(id: bytes, busy: int, info: bytes, off: bytes) -> LiveWorker:
-    told: Any = None
-    with suppress(ValueError):  # an unreadable report: the worker counts with its deliveries
-        told = json.loads(info)
+    told = json.loads(info or b"{}")  # of a worker that has yet to report: it has deliveries only
     name, drains = id.decode(errors="replace"), off.decode(errors="replace") == DRAINS
-    return live_worker(name, int(busy), told, takes=not off, drains=drains)
+    return LiveWorker(name, told.get("concurrency", 0), int(busy), not off, drains)

@@ -10,9 +10,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from nonet.base.keys import prefix
 from nonet.stores.connection.clock import instant
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import AsyncRedis, RedisStore
 
 _PAGE = 500
 _BEGINNING = b"0-0"
@@ -36,9 +35,6 @@ class Event:
     text: str
 
 
-_Entry = tuple[str, Event]
-
-
 class EventPage(Struct, frozen=True):
     """Some events, the newest first.
 
@@ -50,13 +46,12 @@ class EventPage(Struct, frozen=True):
     cursor: str
 
 
-class Events:
+class Events(RedisStore):
     """The event stream of one namespace, over a broker's connection; scripts write it."""
 
     def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._client = client
-        self._key = f"{prefix(namespace)}events"
-        self._scripts = Scripts(client, prefix(namespace))
+        super().__init__(client, namespace)
+        self._key = f"{self._prefix}events"
 
     async def log(self, kind: str, who: str, text: str) -> None:
         """Record an action that was made outside of Redis.
@@ -72,7 +67,7 @@ class Events:
         self, limit: int, *, kind: str | None = None, since: datetime | None = None
     ) -> list[Event]:
         """Return the last `limit` events, optionally of one kind or after a time, newest last."""
-        return [event for _, event in await self._before("+", limit, kind, since)]
+        return await self._before("+", limit, kind, since)
 
     async def page(
         self, limit: int, keep: Callable[[Event], bool] = lambda event: True, cursor: str = ""
@@ -89,8 +84,7 @@ class Events:
             raise ValueError(f"cursor {cursor!r}: use the cursor of an earlier page")
         end, found, last = f"({cursor}" if cursor else "+", list[Event](), ""
         while True:
-            async with server_errors(self._client):
-                page = await self._client.xrevrange(self._key, end, count=_PAGE)
+            page = await self._client.xrevrange(self._key, end, count=_PAGE)
             for id, fields in page:
                 if keep(event := _event(fields)):
                     if len(found) == limit:
@@ -101,62 +95,48 @@ class Events:
                 return EventPage(tuple(found), "")
             end = f"({page[-1][0].decode()}"
 
-    def follow(self, limit: int, *, kind: str | None = None, after: str | None = None) -> Following:
-        """Follow the stream: the last `limit` events first, then new ones.
-
-        Args:
-            after: the id of an event, see `Following.entries`: begin with the one after it.
-        """
-        return Following(self, limit, kind, after)
+    def follow(self, limit: int, *, kind: str | None = None) -> Following:
+        """Follow the stream: the last `limit` events first, then new ones."""
+        return Following(self, limit, kind)
 
     async def _before(
         self, end: str, limit: int, kind: str | None, since: datetime | None = None
-    ) -> list[_Entry]:
-        found: list[_Entry] = []
+    ) -> list[Event]:
+        found: list[Event] = []
         while len(found) < limit:
-            async with server_errors(self._client):
-                page = await self._client.xrevrange(self._key, end, count=_PAGE)
-            entries = _entries(page, kind)
-            found += [entry for entry in entries if since is None or entry[1].at > since]
+            page = await self._client.xrevrange(self._key, end, count=_PAGE)
+            found += [one for one in _events(page, kind) if since is None or one.at > since]
             is_past = since is not None and page and _event(page[-1][1]).at <= since
             if len(page) < _PAGE or is_past:
                 break
             end = f"({page[-1][0].decode()}"
         return found[:limit][::-1]
 
-    async def _between(self, start: bytes, end: bytes, kind: str | None) -> list[_Entry]:
+    async def _between(self, start: bytes, end: bytes, kind: str | None) -> list[Event]:
         """The events after `start`, up to `end`."""
-        found: list[_Entry] = []
+        found: list[Event] = []
         while start != end:
-            async with server_errors(self._client):
-                page = await self._client.xrange(self._key, b"(" + start, end, count=_PAGE)
+            page = await self._client.xrange(self._key, b"(" + start, end, count=_PAGE)
             if not page:
                 break  # emptied meanwhile
-            found += _entries(page, kind)
+            found += _events(page, kind)
             start = page[-1][0]
         return found
 
     async def _newest(self) -> bytes:
         """Id of the last entry; the smallest id if the stream is empty."""
-        async with server_errors(self._client):
-            newest = await self._client.xrevrange(self._key, count=1)
+        newest = await self._client.xrevrange(self._key, count=1)
         return bytes(newest[0][0]) if newest else _BEGINNING
 
 
 class Following:
     """Follows the events of a namespace. Survives outages of Redis and losses of data."""
 
-    def __init__(self, events: Events, limit: int, kind: str | None, after: str | None) -> None:
+    def __init__(self, events: Events, limit: int, kind: str | None) -> None:
         self._events = events
         self._limit = limit
         self._kind = kind
-        is_id = after is not None and _ID.fullmatch(after)
-        self._seen: bytes | None = after.encode() if after and is_id else None
-
-    @property
-    def seen(self) -> str:
-        """Id of the last event that was read; empty before the first call."""
-        return (self._seen or b"").decode()
+        self._seen: bytes | None = None
 
     async def new(self) -> list[Event]:
         """Return the events since the last call, oldest first; at the first call the last ones.
@@ -167,10 +147,6 @@ class Following:
         Raises:
             ServerUnreachableError: Redis does not answer. The next call starts where this one did.
         """
-        return [event for _, event in await self.entries()]
-
-    async def entries(self) -> list[tuple[str, Event]]:
-        """Return what `new` returns, each event with its id."""
         newest = await self._events._newest()
         if self._seen is None:
             found = await self._events._before(newest.decode(), self._limit, self._kind)
@@ -181,9 +157,9 @@ class Following:
         return found
 
 
-def _entries(page: Sequence[Any], kind: str | None) -> list[_Entry]:
-    events = [(id.decode(), _event(fields)) for id, fields in page]
-    return [(id, event) for id, event in events if kind in (None, event.kind)]
+def _events(page: Sequence[Any], kind: str | None) -> list[Event]:
+    events = [_event(fields) for _, fields in page]
+    return [event for event in events if kind in (None, event.kind)]
 
 
 def _order(id: bytes) -> tuple[int, ...]:

@@ -8,25 +8,17 @@ from dataclasses import replace
 from typing import Any
 
 from nonet.base.errors import MalformedMessageError, NotFoundError
-from nonet.base.keys import prefix
 from nonet.messages.documents import key_of
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
 from nonet.rules.crashes import CRASH_LIMIT
-from nonet.rules.demand import reported_slots
 from nonet.rules.explanation import Facts, Turn
 from nonet.rules.pauses import Pause
 from nonet.rules.peers import Needs, Peer
 from nonet.rules.refusal import Refusal
 from nonet.rules.workflows import Blocked, Predecessor, not_a_task
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
-from nonet.stores.namespace.lock_board import (
-    LOCK_TTL_MS,
-    holders_of,
-    seconds_since,
-    seconds_until,
-)
-from nonet.stores.queue.records import whole_envelope
+from nonet.stores.connection.redis import AsyncRedis, RedisStore
+from nonet.stores.namespace.lock_board import LOCK_TTL_MS, holders_of, seconds_since, seconds_until
 from nonet.stores.queue.results import error_line, parse_ended, read_error
 from nonet.stores.queue.workers import reported, worker_name
 
@@ -34,7 +26,7 @@ from nonet.stores.queue.workers import reported, worker_name
 _LOOKS = 1000
 
 
-class TaskFacts:
+class TaskFacts(RedisStore):
     """Reads the facts that explain why a task does not run.
 
     Args:
@@ -52,9 +44,7 @@ class TaskFacts:
         cipher: Cipher = NO_KEYS,
     ) -> None:
         self._lock_ttl_ms = lock_ttl_ms
-        self._client = client
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(client, self._prefix)
+        super().__init__(client, namespace)
         self._crash_limit = crash_limit
         self._cipher = cipher
 
@@ -87,12 +77,8 @@ class TaskFacts:
         """What a task that does not run needs of its worker; nothing if its envelope is gone."""
         if state not in (b"queued", b"delayed", b"waiting"):
             return Needs()
-        async with server_errors(self._client):
-            names = ("name", "b", "v")
-            name, kept, format = await self._client.hmget(f"{self._prefix}t:{id}", *names)
-            data = await self._client.getrange(f"{self._prefix}b:{id}", 0, HARD_LIMIT_BYTES)
-        if kept:
-            data = whole_envelope(id, name or b"", kept)
+        format = await self._client.hget(f"{self._prefix}t:{id}", "v")
+        data = await self._client.getrange(f"{self._prefix}b:{id}", 0, HARD_LIMIT_BYTES)
         written = int(format) if format and format.isdigit() else 1
         with suppress(MalformedMessageError):
             envelope = decode_envelope(data)
@@ -141,7 +127,6 @@ def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int, ciphe
         start_by=(int(text["start_by"]) - offset) / 1e6 if "start_by" in text else None,
         paused=Pause.decode(text["paused"], text.get("pause", "")) if "paused" in text else None,
         blocked=_blocked(found, text) if "workflow" in text else None,
-        damage=text.get("damage", ""),
     )
 
 
@@ -209,6 +194,6 @@ def _peer(row: Sequence[Any]) -> Peer:
         version=version.decode(errors="replace") if is_known else None,
         build=str(said.get("version", "")),
         sql=str(said.get("sql", "")),
-        slots=reported_slots(said),
+        slots=said.get("concurrency", 0),
         keys=tuple(map(str, keys)) if isinstance(keys := said.get("keys"), list) else (),
     )

@@ -5,22 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 
-from nonet.base.keys import prefix
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import RedisStore
 
 
-class Fairness:
+class Fairness(RedisStore):
     """The fair shares of one namespace, over a broker's connection."""
-
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._client = client
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(client, self._prefix)
 
     async def published(self) -> str:
         """Return the `fairness_version` that is in force; empty: streams have no lists."""
-        async with server_errors(self._client):
-            found = await self._client.hget(f"{self._prefix}fairness", "version")
+        found = await self._client.hget(f"{self._prefix}fairness", "version")
         return found.decode() if found else ""
 
     async def publish(
@@ -34,8 +27,8 @@ class Fairness:
             who: the publisher, for the event stream.
 
         Returns:
-            0 when it is done. Otherwise so many live workers do not know lists yet or, when shares
-            end, so many streams still have lists. None, without a change, if another term leads.
+            0 when it is done. Otherwise shares end, and so many streams still have lists. None,
+            without a change, if another term leads.
         """
         names = sorted(streams)
         pairs = [part for item in weights.items() for part in item]

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
-from nonet.base.keys import prefix
 from nonet.base.streams import Size
 from nonet.messages.encryption import LACKS
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import AsyncRedis, RedisStore
 
 # Tasks of the delayed set whose state is read; 1000 take about 1 ms. The others are estimated.
 _LOOKS = 1000
@@ -85,7 +84,7 @@ class Figures:
     workflows: Mapping[str, int]
 
 
-class Measures:
+class Measures(RedisStore):
     """The figures of one namespace, over a broker's connection.
 
     Args:
@@ -93,8 +92,7 @@ class Measures:
     """
 
     def __init__(self, client: AsyncRedis, namespace: str, ahead: float) -> None:
-        self._client = client
-        self._scripts = Scripts(client, prefix(namespace))
+        super().__init__(client, namespace)
         self._ahead_us = round(ahead * 1e6)
 
     async def figures(self, *, count_accepted: bool = False) -> Figures:
@@ -135,7 +133,7 @@ class Measures:
             is_estimate=is_estimate == 1,
             counters=counts,
             workers=Counter(name.decode(errors="replace").partition("-")[0] for name in workers),
-            desired={name: int(n) for name, n in desired.items() if n.isdigit()},
+            desired={name: int(n) for name, n in desired.items()},
             leader=leader["owner"] if leads else "",
             term=_number(term.decode(errors="replace")),
             config=config["version"],
@@ -157,7 +155,7 @@ class Measures:
             The numbers; and why a worker could not decrypt the oldest, where that is the reason.
         """
         key = self._scripts.prefix
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             for size in Size:
                 pipe.smembers(f"{key}handed:{size}")
             groups = [
@@ -189,8 +187,7 @@ class Measures:
             ServerUnreachableError: Redis does not answer.
         """
         try:
-            async with server_errors(self._client):
-                info: Mapping[str, Any] = await self._client.info("memory")
+            info: Mapping[str, Any] = await self._client.info("memory")
         except ServerUnreachableError:
             raise
         except (ConfigurationError, NonetError):
@@ -214,7 +211,7 @@ def _texts(flat: Sequence[bytes]) -> dict[str, str]:
 
 
 def _number(text: str) -> int:
-    return int(text) if text.isdigit() else 0  # a foreign client may have written it
+    return int(text or 0)
 
 
 def _split(name: str) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable
 
 from nonet.base.errors import NonetError
 from nonet.base.keys import prefix
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import AsyncRedis, Scripts
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +73,5 @@ class Hints:
 
     async def leave(self, client: str, tables: Iterable[str]) -> None:
         """Let a process receive no more hints."""
-        async with server_errors(self._client):
-            for table in tables:
-                await self._client.zrem(f"{self._prefix}hints:{table}", client)
+        for table in tables:
+            await self._client.zrem(f"{self._prefix}hints:{table}", client)

@@ -14,20 +14,13 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from nonet.base.keys import prefix
 from nonet.messages.encryption import NO_KEYS, Cipher
-from nonet.rules.figures import (
-    ClassFigures,
-    SlotFigures,
-    class_figures,
-    figures_of,
-    merged,
-)
+from nonet.rules.figures import ClassFigures, SlotFigures, class_figures, figures_of, merged
 from nonet.rules.pace import Pace, pace_of
 from nonet.stores.connection.clock import correction, instant, logical_now
-from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.namespace.slots import Slots, read_slots
-from nonet.stores.queue.places import TaskFilter, readable
+from nonet.stores.queue.places import TaskFilter
 from nonet.stores.queue.workers import worker_names
 from nonet.tasks.handles import EndedTask
 
@@ -143,14 +136,13 @@ class EndedPage:
     cursor: str = ""
 
 
-class History:
+class History(RedisStore):
     """The history of one namespace, over a broker's connection; scripts write it."""
 
     def __init__(self, client: AsyncRedis, namespace: str, cipher: Cipher = NO_KEYS) -> None:
-        self._client = client
+        super().__init__(client, namespace)
         self._cipher = cipher
         self.namespace = namespace
-        self._prefix = prefix(namespace)
 
     async def ended(
         self,
@@ -229,10 +221,10 @@ class History:
             yield searched, after, kept if matches else None
 
     async def _total(self, selection: EndedFilter) -> int:
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             for name in selection.lists:
                 pipe.llen(f"{self._prefix}{name}")
-            return sum(length or 0 for length in await readable(pipe))
+            return sum(await pipe.execute())
 
     async def find(self, id: str) -> Kept | None:
         """Return the last end of a task; None if the history does not have it."""
@@ -245,10 +237,7 @@ class History:
         """Search one list, and parse only the part of it that has the id."""
         last, needle, newer = -1, id.encode(), list[bytes]()
         while True:
-            async with server_errors(self._client):
-                page = await self._client.lrange(
-                    f"{self._prefix}{name}", last - _PAGES[name] + 1, last
-                )
+            page = await self._client.lrange(f"{self._prefix}{name}", last - _PAGES[name] + 1, last)
             if any(needle in entry for entry in page):
                 # Short lines need a line that comes behind them, perhaps on the page before.
                 for kept in _parsed([*page, *newer], set_by, self._cipher):
@@ -344,13 +333,10 @@ class History:
         skipped = after and after[1:]
         while True:
             last = -1 - position
-            async with server_errors(self._client):
-                page = await self._client.lrange(
-                    f"{self._prefix}{name}", last - _PAGES[name] + 1, last
-                )
+            page = await self._client.lrange(f"{self._prefix}{name}", last - _PAGES[name] + 1, last)
             for entry in reversed(page):
                 position += 1
-                with suppress(ValueError, OverflowError):  # an entry of a foreign client
+                with suppress(ValueError, OverflowError):  # a short line without the one after it
                     kept = _kept(entry, newer, set_by, self._cipher)
                     newer = kept.task
                     if skipped is None:
@@ -365,7 +351,7 @@ def _parsed(entries: Sequence[bytes], set_by: timedelta, cipher: Cipher) -> Iter
     """Parse lines, the newest first."""
     newer = None
     for entry in reversed(entries):
-        with suppress(ValueError, OverflowError):  # an entry of a foreign client
+        with suppress(ValueError, OverflowError):  # a short line without the one after it
             kept = _kept(entry, newer, set_by, cipher)
             newer = kept.task
             yield kept
@@ -409,7 +395,7 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta, cipher: Ciph
             texts.append(body[at : at + length])
             at += length
     reason, error_type, error, traceback, envelope = texts or [b""] * 5
-    why = more[0] if state == "cancelled" and more else _text(error)
+    why = more[0] if state == "cancelled" else _text(error)
     return Kept(
         EndedTask(
             id=id,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from datetime import UTC, datetime
@@ -18,7 +17,7 @@ from nonet.base.loop import in_own_thread
 from nonet.base.streams import KINDS, Priority, Size
 from nonet.rules.diagnosis import Row
 from nonet.rules.servers import Replication, Server, refusals
-from nonet.stores.connection.redis import ping, server_errors
+from nonet.stores.connection.redis import ping
 from nonet.stores.connection.topology import read_place
 from nonet.stores.queue.broker import Broker
 
@@ -121,7 +120,7 @@ class Inspection:
             clock_ahead=(clock - datetime.now(UTC)).total_seconds(),
             leader=leader,
             leader_left=left,
-            late_seconds=late if 0 < late < math.inf else 0.0,
+            late_seconds=max(0.0, late),
             failed_hooks=_in_state("failed", hooks),
             slow_hooks=tuple(_in_state("running", hooks)),
             broken=told.get("broken", {}),
@@ -151,8 +150,7 @@ class Inspection:
         """Delay of a full sync in seconds; None if CONFIG GET is denied."""
         client = self._broker.client
         try:
-            async with server_errors(client):
-                told = await client.config_get("repl-diskless-sync*")
+            told = await client.config_get("repl-diskless-sync*")
         except ServerUnreachableError:
             raise
         except NonetError:
@@ -163,8 +161,7 @@ class Inspection:
     async def _read(self, asked: Awaitable[Any], otherwise: Any) -> Any:
         """The answer, or `otherwise` if the key has another type, which a row reports."""
         try:
-            async with server_errors(self._broker.client):
-                return await asked
+            return await asked
         except (ServerUnreachableError, ConfigurationError):
             raise
         except NonetError:
@@ -173,26 +170,20 @@ class Inspection:
     async def _leader(self, now: datetime) -> tuple[str, float, dict[str, Any]]:
         """The leader, the seconds that are left of its lease, and what it reports of itself.
 
-        All are empty on garbage, which a row reports.
+        All are empty while no scheduler leads.
         """
         asked = self._broker.client.hmget(f"{self._prefix}leader", "owner", "expiry", "info")
         owner, expiry, info = await self._read(asked, (None, None, None))
-        if not owner or not (expiry or b"").isdigit() or int(expiry) <= now.timestamp() * 1e6:
+        if not owner or int(expiry) <= now.timestamp() * 1e6:
             return "", 0.0, {}
-        try:
-            told = json.loads(info or b"{}")
-        except ValueError:
-            told = {}
         left = int(expiry) / 1e6 - now.timestamp()
-        name = str(owner.decode(errors="replace"))
-        return name, left, told if isinstance(told, dict) else {}
+        return owner.decode(errors="replace"), left, json.loads(info or b"{}")
 
     async def _info(self) -> Mapping[str, Any]:
         """The answer of INFO; empty, with a warning, if the ACL denies it."""
         try:
-            async with server_errors(self._broker.client):
-                info: Mapping[str, Any] = await self._broker.client.info()
-                return info
+            info: Mapping[str, Any] = await self._broker.client.info()
+            return info
         except ConfigurationError as error:
             logger.warning("could not read version and eviction policy of Redis: %s", error)
             return {}
@@ -200,7 +191,7 @@ class Inspection:
     async def _may_block(self) -> bool:
         """Whether the ACL allows BLPOP, which workers wait with and no script uses."""
         client, key = self._broker.client, f"{self._prefix}probe:BLPOP"
-        async with server_errors(client), client.pipeline(transaction=False) as pipeline:
+        async with client.pipeline(transaction=False) as pipeline:
             # Push first: on an empty list an idle server ends the wait up to 0.1 s late.
             pipeline.rpush(key, "")
             pipeline.pexpire(key, 1000)

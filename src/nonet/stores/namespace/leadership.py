@@ -9,10 +9,9 @@ from datetime import datetime, timedelta
 from msgspec import Struct
 
 from nonet.base.errors import NonetError
-from nonet.base.keys import prefix
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.epoch import EpochSeen
-from nonet.stores.connection.redis import Scripts, server_errors
+from nonet.stores.connection.redis import RedisStore
 from nonet.stores.queue.broker import Broker
 
 
@@ -50,7 +49,7 @@ class Clock(Struct, frozen=True):
     offset: int
 
 
-class Leadership:
+class Leadership(RedisStore):
     """Leader lease of one namespace, over a broker's connection.
 
     Attributes:
@@ -63,8 +62,7 @@ class Leadership:
         self.epoch: EpochSeen = broker.epoch
         self.clock: Clock | None = None
         self._lock_ttl_ms = broker.lock_ttl_ms
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(broker.client, self._prefix)
+        super().__init__(broker.client, namespace)
 
     async def lead(
         self, owner: str, ttl_seconds: float, info: str, *, has_led: bool = True
@@ -112,8 +110,7 @@ class Leadership:
 
     async def leader(self) -> Leader | None:
         """Return the holder of the last lease, which may have expired; None without one."""
-        async with server_errors(self._client):
-            found = await self._client.hgetall(f"{self._prefix}leader")
+        found = await self._client.hgetall(f"{self._prefix}leader")
         if not found:
             return None
         text = {key.decode(): value.decode() for key, value in found.items()}
@@ -121,7 +118,7 @@ class Leadership:
 
     async def hooks_done(self, term: str, epoch: int) -> set[str] | None:
         """Return the start-up hooks that succeeded in an epoch; None if another term leads."""
-        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+        async with self._client.pipeline(transaction=True) as pipe:
             pipe.hget(f"{self._prefix}leader", "term").hgetall(f"{self._prefix}startup")
             leader, found = await pipe.execute()
         if leader != term.encode():

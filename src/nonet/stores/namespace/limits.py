@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from nonet.base.keys import prefix
 from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress
 from nonet.stores.connection.clock import instant
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import RedisStore
 from nonet.stores.namespace.lock_board import LockStatus
 
 
@@ -36,18 +35,12 @@ class EffectiveLimit:
     used: int | None = None
 
 
-class Limits:
+class Limits(RedisStore):
     """The limits of one namespace, over a broker's connection."""
-
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._client = client
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(client, self._prefix)
 
     async def published(self) -> str:
         """Return the `limits_version` that a leader published last; empty without limits."""
-        async with server_errors(self._client):
-            found = await self._client.get(f"{self._prefix}limits:version")
+        found = await self._client.get(f"{self._prefix}limits:version")
         return found.decode() if found else ""
 
     async def publish(self, term: str, limits: Mapping[LimitAddress, Limit], who: str) -> bool:
@@ -77,7 +70,7 @@ class Limits:
 
     async def all(self) -> list[EffectiveLimit]:
         """Return all effective limits, sorted by address."""
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             for name in ("limits", "limits:config", "limits:live"):
                 pipe.hgetall(f"{self._prefix}{name}")
             pipe.time()
@@ -91,7 +84,7 @@ class Limits:
 
     async def _with_use(self, limits: list[EffectiveLimit], now_us: int) -> list[EffectiveLimit]:
         counted = [item.address for item in limits if _is_counted(item.address)]
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             for address in counted:
                 pipe.zcount(f"{self._prefix}{address.counter}", f"({now_us}", "+inf")
             numbers = dict(zip(counted, await pipe.execute(), strict=True))

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from nonet.base.errors import InvalidArgumentsError, NotFoundError
-from nonet.base.keys import prefix
 from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.stores.connection.clock import logical_now, microseconds
-from nonet.stores.connection.redis import AsyncRedis, Scripts, literal, server_errors
+from nonet.stores.connection.redis import AsyncRedis, RedisStore, literal
 from nonet.stores.queue.workers import worker_name
 from nonet.tasks.locks import KINDS, LockKind
 
@@ -87,13 +86,12 @@ class Released:
 
     Attributes:
         voided: attempts and holds that lost a structural lock; the tasks run again.
-        dropped: slots or items removed from a limiter; the holders in `spared` continue to run.
+        dropped: slots or items removed from a limiter, whose holders continue to run.
         woken: ids of waiting tasks that may run now.
     """
 
     lock: str
     voided: tuple[LockHolder, ...]
-    spared: tuple[LockHolder, ...]
     dropped: int
     woken: tuple[str, ...]
 
@@ -110,7 +108,7 @@ class Names:
     is_all: bool
 
 
-class LockBoard:
+class LockBoard(RedisStore):
     """The locks of one namespace, over a broker's connection.
 
     Args:
@@ -119,9 +117,7 @@ class LockBoard:
 
     def __init__(self, client: AsyncRedis, namespace: str, lock_ttl_ms: int = LOCK_TTL_MS) -> None:
         self._lock_ttl_ms = lock_ttl_ms
-        self._client = client
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(client, self._prefix)
+        super().__init__(client, namespace)
 
     async def in_use(self, object_type: str | None = None, *, show: int = 5) -> list[LockStatus]:
         """Return the locks that are held or waited for, the most wanted first.
@@ -159,14 +155,13 @@ class LockBoard:
         pattern = f"{literal(self._prefix)}[lq][oiu]*"
         wanted = None if object_type is None else _folded(object_type)
         found, cursor, scanned = set[str](), 0, 0
-        async with server_errors(self._client):
-            while scanned == 0 or (cursor and (keys is None or scanned < keys)):
-                cursor, page = await self._client.scan(cursor, match=pattern, count=_SCANNED)
-                scanned += _SCANNED
-                for key in page:
-                    name = _lock_of(key.decode(errors="replace").removeprefix(self._prefix))
-                    if name and wanted in (None, _folded(object_type_of(name))):
-                        found.add(name)
+        while scanned == 0 or (cursor and (keys is None or scanned < keys)):
+            cursor, page = await self._client.scan(cursor, match=pattern, count=_SCANNED)
+            scanned += _SCANNED
+            for key in page:
+                name = _lock_of(key.decode(errors="replace").removeprefix(self._prefix))
+                if name and wanted in (None, _folded(object_type_of(name))):
+                    found.add(name)
         return Names(found, cursor == 0)
 
     async def waiting(self, most: int = 10_000) -> dict[str, int]:
@@ -190,8 +185,7 @@ class LockBoard:
         Args:
             most: look at this many locks at most.
         """
-        async with server_errors(self._client):
-            watched = await self._client.zrange(f"{self._prefix}watch", 0, most - 1)
+        watched = await self._client.zrange(f"{self._prefix}watch", 0, most - 1)
         found = await self.some([name.decode() for name in watched], show=_NAMED)
         return [waiters_of(item) for item in found if item.waiting]
 
@@ -227,8 +221,7 @@ class LockBoard:
 
     async def counters(self) -> dict[str, int]:
         """Return how often incidents happened, e.g. refused settles."""
-        async with server_errors(self._client):
-            found = await self._client.hgetall(f"{self._prefix}counters")
+        found = await self._client.hgetall(f"{self._prefix}counters")
         return {name.decode(): int(count) for name, count in found.items()}
 
     async def release(self, name: str, who: str) -> Released:
@@ -257,11 +250,9 @@ class LockBoard:
             raise NotFoundError(nobody_holds(name))
         now = await logical_now(self._client, self._prefix)
         holders = holders_of(rows, microseconds(now), self._lock_ttl_ms)
-        is_limiter = _kind_named(name).limiter
         return Released(
             name,
-            voided=() if is_limiter else holders,
-            spared=holders if is_limiter else (),
+            voided=() if _kind_named(name).limiter else holders,
             dropped=dropped,
             woken=tuple(id.decode().partition(" ")[0] for id in woken),
         )
@@ -269,9 +260,7 @@ class LockBoard:
     async def _look(self, names: Sequence[str], show: int) -> tuple[list[LockStatus], int]:
         """Some locks, and the last fence before they were read."""
         now, fence, *rows = await self._scripts.run("show_locks", show, *names)
-        # A row of two parts is a key of the wrong type.
-        found = [_lock(row, int(now), self._lock_ttl_ms) for row in rows if len(row) > 2]
-        return found, int(fence)
+        return [_lock(row, int(now), self._lock_ttl_ms) for row in rows], int(fence)
 
 
 def nobody_holds(name: str) -> str:

@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from nonet.base.keys import prefix
 from nonet.messages.message import ResultDocument, encode
 from nonet.rules.pauses import Pause, of_task, one_line
 from nonet.stores.connection.clock import instant, microseconds
-from nonet.stores.connection.redis import Scripts, server_errors
+from nonet.stores.connection.redis import RedisStore
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 
@@ -43,7 +42,7 @@ class Change:
     Attributes:
         task: full class name.
         verb: ``new``, ``same``, ``turn`` (schedule or arguments changed: an occurrence that has
-            not begun is withdrawn), ``drop``, or ``move`` (it belongs to another namespace).
+            not begun is withdrawn) or ``drop``.
         last: for ``new`` and ``turn``, the occurrence to record as the last one.
         again: for ``turn``, replaces `last` if the new schedule has the withdrawn occurrence, too.
             It is just before that occurrence, which is then submitted again.
@@ -64,7 +63,7 @@ class Change:
     def arguments(self) -> tuple[Any, ...]:
         """Return the arguments for the script."""
         withdrawn = b""
-        if self.verb not in ("new", "same", "move"):
+        if self.verb not in ("new", "same"):
             why = "withdrawn: its periodic entry was changed, disabled or deleted"
             document = ResultDocument(self.task, 0, time.time(), error=why, reason="cancelled")
             withdrawn = encode(document)
@@ -114,13 +113,11 @@ class EntryStatus:
     held_back: Pause | None = None
 
 
-class Periodic:
+class Periodic(RedisStore):
     """The periodic entries of one namespace, over a broker's connection."""
 
     def __init__(self, broker: Broker, namespace: str) -> None:
-        self._client = broker.client
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(broker.client, self._prefix)
+        super().__init__(broker.client, namespace)
         self._keeping = broker.keeping
 
     async def fire(
@@ -183,25 +180,23 @@ class Periodic:
 
     async def fired(self) -> dict[str, Fired]:
         """Return the record of each entry."""
-        async with server_errors(self._client):
-            found = await self._client.hgetall(f"{self._prefix}periodic")
+        found = await self._client.hgetall(f"{self._prefix}periodic")
         return {entry.decode(): _fired(value.decode()) for entry, value in found.items()}
 
     async def known(self) -> set[str]:
         """Return all entries that were planned and not dropped since."""
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             pipe.hkeys(f"{self._prefix}periodic").hkeys(f"{self._prefix}periodic:entries")
             return {entry.decode() for found in await pipe.execute() for entry in found}
 
     async def next_of(self, entry: str) -> datetime | None:
         """Return the stored next occurrence of an entry whose schedule is evaluated once."""
-        async with server_errors(self._client):
-            found = await self._client.hget(f"{self._prefix}periodic:next", entry)
+        found = await self._client.hget(f"{self._prefix}periodic:next", entry)
         return instant(found.decode()) if found else None
 
     async def statuses(self) -> list[EntryStatus]:
         """Return all planned and disabled entries, sorted by identity."""
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             for name in ("periodic:entries", "periodic:next", "periodic:counts", "periodic:paused"):
                 pipe.hgetall(f"{self._prefix}{name}")
             pipe.hgetall(f"{self._prefix}paused")
@@ -240,7 +235,7 @@ def _decoded(found: Mapping[bytes, bytes]) -> dict[str, str]:
 
 
 def _fired(value: str) -> Fired:
-    last, id, prints = (*value.split("|", 2), "", "")[:3]
+    last, id, prints = value.split("|", 2)
     return Fired(instant(last), id, tuple(prints.split(".")) if prints else ())
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from nonet.base.keys import prefix
 from nonet.rules.pipelines import PipelineStatus, Replica, RowFigures
-from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.connection.redis import AsyncRedis
 
 # A report counts for this long.
 REPORT_SECONDS = 30.0
@@ -34,9 +34,8 @@ class PipelineReports:
 
     async def may_count(self, name: str) -> bool:
         """Whether it is the turn of the caller to count the rows of a pipeline."""
-        async with server_errors(self._client):
-            turn = f"{self._figures}:turn:{name}"
-            return bool(await self._client.set(turn, 1, nx=True, ex=COUNT_SECONDS))
+        turn = f"{self._figures}:turn:{name}"
+        return bool(await self._client.set(turn, 1, nx=True, ex=COUNT_SECONDS))
 
     async def report_rows(self, name: str, rows: RowFigures) -> None:
         """Publish the figures of the rows of a pipeline."""
@@ -52,24 +51,22 @@ class PipelineReports:
 
     async def leave(self, replica: str) -> None:
         """Remove a process that ends."""
-        async with server_errors(self._client):
-            await self._client.hdel(self._replicas, replica)
+        await self._client.hdel(self._replicas, replica)
 
     async def read(self) -> Sequence[PipelineStatus]:
         """Return the pipelines by name; those that no process runs are kept for a day."""
-        async with server_errors(self._client):
-            figures = await self._client.hgetall(self._figures)
-            replicas = await self._client.hgetall(self._replicas)
+        figures = await self._client.hgetall(self._figures)
+        replicas = await self._client.hgetall(self._replicas)
         now = await self._now()
         running: defaultdict[str, list[Replica]] = defaultdict(list)
         for value in replicas.values():
-            found = _decoded(value)
+            found = json.loads(value)
             if not _is_over(found, now):
                 for name, item in found.get("pipelines", {}).items():
                     running[name].append(Replica(**_known(Replica, item)))
         rows = {}
         for field, value in figures.items():
-            found, name = _decoded(value), field.decode()
+            found, name = json.loads(value), field.decode()
             if running[name] or not _is_old(found, now):
                 # Nobody counts any more, but the rows go on waiting.
                 rows[name] = _rows(found) if running[name] else _later(_rows(found), now)
@@ -81,31 +78,20 @@ class PipelineReports:
     async def _forget_dead(self) -> None:
         """Remove processes that ended without leaving, and pipelines that none runs any more."""
         now = await self._now()
-        async with server_errors(self._client):
-            figures = await self._client.hgetall(self._figures)
-            if old := [name for name, value in figures.items() if _is_old(_decoded(value), now)]:
-                await self._client.hdel(self._figures, *old)
-            replicas = await self._client.hgetall(self._replicas)
-            if dead := [id for id, value in replicas.items() if _is_over(_decoded(value), now)]:
-                await self._client.hdel(self._replicas, *dead)
+        figures = await self._client.hgetall(self._figures)
+        if old := [name for name, value in figures.items() if _is_old(json.loads(value), now)]:
+            await self._client.hdel(self._figures, *old)
+        replicas = await self._client.hgetall(self._replicas)
+        if dead := [id for id, value in replicas.items() if _is_over(json.loads(value), now)]:
+            await self._client.hdel(self._replicas, *dead)
 
     async def _write(self, key: str, field: str, value: Any) -> None:
-        async with server_errors(self._client):
-            await self._client.hset(key, field, json.dumps(value))
-            await self._client.pexpire(key, _KEEP_SECONDS * 1000)
+        await self._client.hset(key, field, json.dumps(value))
+        await self._client.pexpire(key, _KEEP_SECONDS * 1000)
 
     async def _now(self) -> float:
-        async with server_errors(self._client):
-            seconds, microseconds = await self._client.time()
+        seconds, microseconds = await self._client.time()
         return float(int(seconds) + int(microseconds) / 1e6)
-
-
-def _decoded(value: bytes) -> dict[str, Any]:
-    try:
-        found = json.loads(value)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _is_over(report: Mapping[str, Any], now: float) -> bool:

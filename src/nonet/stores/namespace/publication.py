@@ -6,9 +6,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from nonet.base.keys import prefix
 from nonet.stores.connection.clock import instant
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import RedisStore
 
 _LONGEST_PROBLEM = 4000
 
@@ -37,24 +36,17 @@ class Published(Struct, frozen=True):
     problem_at: datetime | None
 
 
-class Publication:
+class Publication(RedisStore):
     """The published configuration of one namespace, over a broker's connection."""
-
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._client = client
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(client, self._prefix)
 
     async def version(self) -> str:
         """Return the published version; empty without one."""
-        async with server_errors(self._client):
-            found = await self._client.hget(f"{self._prefix}config", "version")
+        found = await self._client.hget(f"{self._prefix}config", "version")
         return _text(found) if found else ""
 
     async def read(self) -> Published | None:
         """Return what is published; None without a document or a problem."""
-        async with server_errors(self._client):
-            found = await self._client.hgetall(f"{self._prefix}config")
+        found = await self._client.hgetall(f"{self._prefix}config")
         if not found:
             return None
         text = {_text(name): _text(value) for name, value in found.items()}

@@ -7,15 +7,9 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from nonet.base.errors import (
-    NEXT_STEP_IMPOSSIBLE,
-    ConflictError,
-    LimitImpossible,
-    NotFoundError,
-)
-from nonet.base.keys import prefix
+from nonet.base.errors import NEXT_STEP_IMPOSSIBLE, ConflictError, LimitImpossible, NotFoundError
 from nonet.stores.connection.clock import instant
-from nonet.stores.connection.redis import Scripts, server_errors
+from nonet.stores.connection.redis import RedisStore
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 
@@ -63,16 +57,14 @@ class Quarantined:
         return len(self.data) > self.size
 
 
-class Quarantine:
+class Quarantine(RedisStore):
     """The quarantine of one namespace, over a broker's connection; scripts write it."""
 
     def __init__(self, broker: Broker, namespace: str) -> None:
-        self._client = broker.client
+        super().__init__(broker.client, namespace)
         self._keeping = broker.keeping
         self.namespace = namespace
-        self._prefix = prefix(namespace)
         self._key = f"{self._prefix}quarantine"
-        self._scripts = Scripts(broker.client, self._prefix)
 
     async def newest(self, limit: int, *, before: str = "") -> AsyncIterator[Quarantined]:
         """Yield at most `limit` entries, the newest first.
@@ -87,8 +79,7 @@ class Quarantine:
             _check(before)
         before = f"({before}" if before else "+"
         while limit > 0:
-            async with server_errors(self._client):
-                page = await self._client.xrevrange(self._key, before, count=min(limit, _PAGE))
+            page = await self._client.xrevrange(self._key, before, count=min(limit, _PAGE))
             for id, fields in page:
                 yield _entry(id, fields)
             if len(page) < _PAGE:
@@ -103,8 +94,7 @@ class Quarantine:
             NotFoundError: there is no such entry, or the id is malformed.
         """
         _check(entry)
-        async with server_errors(self._client):
-            found = await self._client.xrange(self._key, entry, entry)
+        found = await self._client.xrange(self._key, entry, entry)
         if not found:
             raise NotFoundError(_unknown(entry))
         return _entry(*found[0])
@@ -163,41 +153,25 @@ class Quarantine:
 
     async def count_since_loss(self) -> int:
         """Return how many entries were ever quarantined since Redis was last empty."""
-        async with server_errors(self._client):
-            found = await self._client.hget(f"{self._prefix}counters", "quarantined")
-        return _number(found, 0)
+        found = await self._client.hget(f"{self._prefix}counters", "quarantined")
+        return int(found or 0)
 
 
 def _entry(id: bytes, fields: dict[bytes, bytes]) -> Quarantined:
-    """Parse an entry; a foreign client may have written it, so missing fields are empty."""
-    data = fields.get(b"bytes", b"")
-    milliseconds = int(id.split(b"-")[0])
-    at = _number(fields.get(b"at"), milliseconds * 1000)
     return Quarantined(
         entry=id.decode(),
-        at=_instant(at),
+        at=instant(fields[b"at"]),
         reason=_text(fields, b"reason"),
         task_id=_text(fields, b"task"),
         stream=_text(fields, b"stream"),
         stream_entry=_text(fields, b"entry"),
-        size=_number(fields.get(b"size"), len(data)),
-        data=data,
+        size=int(fields[b"size"]),
+        data=fields[b"bytes"],
     )
 
 
 def _text(fields: dict[bytes, bytes], name: bytes) -> str:
-    return fields.get(name, b"").decode(errors="backslashreplace")
-
-
-def _number(value: bytes | None, default: int) -> int:
-    return int(value) if value and re.fullmatch(rb"\d{1,18}", value) else default
-
-
-def _instant(microseconds: int) -> datetime:
-    try:
-        return instant(microseconds)
-    except OverflowError:
-        return instant(0)
+    return fields[name].decode(errors="backslashreplace")
 
 
 def _check(entry: str) -> None:

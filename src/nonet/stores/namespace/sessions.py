@@ -12,8 +12,8 @@ import json
 import time
 from dataclasses import dataclass
 
-from nonet.base.keys import escape, prefix
-from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.base.keys import escape
+from nonet.stores.connection.redis import RedisStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,15 +47,11 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-class Sessions:
+class Sessions(RedisStore):
     """The logins of one namespace, over a broker's connection.
 
     Every method raises `ServerUnreachableError` if Redis does not answer.
     """
-
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._client = client
-        self._prefix = prefix(namespace)
 
     async def begin(self, session: Session, idle: float) -> None:
         """Store a session. It ends after `idle` seconds unless `extend` is called."""
@@ -63,7 +59,7 @@ class Sessions:
         fields = dataclasses.asdict(session)
         del fields["digest"]
         index = self._index(session.name)
-        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+        async with self._client.pipeline(transaction=True) as pipe:
             pipe.set(self._key(session.digest), json.dumps(fields), px=_ms(min(idle, left)))
             pipe.zremrangebyscore(index, "-inf", time.time())
             pipe.zadd(index, {session.digest: session.until})
@@ -73,53 +69,41 @@ class Sessions:
 
     async def find(self, digest: str) -> Session | None:
         """Return a session; None: it has ended or never was."""
-        async with server_errors(self._client):
-            found = await self._client.get(self._key(digest))
+        found = await self._client.get(self._key(digest))
         return None if found is None else Session(**json.loads(found), digest=digest)
 
     async def extend(self, session: Session, idle: float) -> None:
         """Let a session last `idle` seconds from now, but not beyond its end."""
         left = session.until - time.time()
-        async with server_errors(self._client):
-            await self._client.pexpire(self._key(session.digest), _ms(min(idle, left)))
+        await self._client.pexpire(self._key(session.digest), _ms(min(idle, left)))
 
     async def end(self, name: str, digest: str) -> None:
         """End one session of a user; nothing happens if it is over, or another user's."""
         found = await self.find(digest)
         if found is None or found.name != name:
             return
-        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+        async with self._client.pipeline(transaction=True) as pipe:
             pipe.delete(self._key(digest))
             pipe.zrem(self._index(name), digest)
             await pipe.execute()
 
-    async def end_all(self, name: str) -> int:
-        """End all sessions of a user; return how many there were."""
-        found = await self.of(name)
-        for session in found:
-            await self.end(name, session.digest)
-        return len(found)
-
     async def of(self, name: str) -> list[Session]:
         """Return the sessions of a user, the newest first."""
-        async with server_errors(self._client):
-            digests = await self._client.zrangebyscore(self._index(name), time.time(), "+inf")
+        digests = await self._client.zrangebyscore(self._index(name), time.time(), "+inf")
         found = [await self.find(digest.decode()) for digest in digests]
         return sorted((one for one in found if one), key=lambda one: one.since, reverse=True)
 
     async def offer(self, code: str, who: str, seconds: float) -> None:
         """Accept the code of a one-time link for some time; `who` made it."""
-        async with server_errors(self._client):
-            await self._client.set(self._link(code), who, px=_ms(seconds))
+        await self._client.set(self._link(code), who, px=_ms(seconds))
 
     async def redeem(self, code: str) -> str | None:
         """Return who made a link, and end it; None: it is unknown, spent or too old."""
         key = self._link(code)
-        async with server_errors(self._client):
-            who = await self._client.get(key)
-            # Of several callers, one deletes it.
-            if who is None or not await self._client.delete(key):
-                return None
+        who = await self._client.get(key)
+        # Of several callers, one deletes it.
+        if who is None or not await self._client.delete(key):
+            return None
         return str(who.decode())
 
     async def attempt(self, what: str, seconds: float) -> tuple[int, float]:
@@ -133,7 +117,7 @@ class Sessions:
             The number of attempts, and the seconds until the count ends.
         """
         key = self._tries(what)
-        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+        async with self._client.pipeline(transaction=True) as pipe:
             pipe.set(key, 0, px=_ms(seconds), nx=True)
             pipe.incrby(key, 1)
             pipe.pttl(key)
@@ -142,8 +126,7 @@ class Sessions:
 
     async def forgive(self, what: str) -> None:
         """Forget the attempts of `attempt`: one has succeeded."""
-        async with server_errors(self._client):
-            await self._client.delete(self._tries(what))
+        await self._client.delete(self._tries(what))
 
     def _key(self, digest: str) -> str:
         return f"{self._prefix}web:session:{digest}"

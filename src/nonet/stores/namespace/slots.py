@@ -9,7 +9,7 @@ import msgspec
 
 from nonet.rules.figures import resolution_for
 from nonet.stores.connection.clock import correction, instant, logical_now
-from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.connection.redis import AsyncRedis
 
 _FLAT = msgspec.msgpack.Decoder(list[int])
 
@@ -46,14 +46,12 @@ async def read_slots(client: AsyncRedis, prefix: str, key: str, since: timedelta
     now = await logical_now(client, prefix)
     last = int(now.timestamp()) // slot
     numbers = range(last - int(span) // slot, last + 1)
-    async with server_errors(client), client.pipeline(transaction=False) as pipe:
+    async with client.pipeline(transaction=False) as pipe:
         for number in numbers:
             pipe.hgetall(f"{prefix}{key}:{slot}:{number}")
-        slots = await pipe.execute(raise_on_error=False)
+        slots = await pipe.execute()
     vectors: dict[str, dict[datetime, dict[int, int]]] = {}
     for number, fields in zip(numbers, slots, strict=True):
-        if isinstance(fields, Exception):  # of a wrong type: the next report replaces the key
-            continue
         at = instant(number * slot * 1_000_000) - set_by
         for name, packed in fields.items():
             vectors.setdefault(name.decode(errors="replace"), {})[at] = vector_of(packed)
@@ -62,9 +60,6 @@ async def read_slots(client: AsyncRedis, prefix: str, key: str, since: timedelta
 
 
 def vector_of(packed: bytes) -> dict[int, int]:
-    """Unpack a vector; empty if a foreign client wrote it."""
-    try:
-        flat = _FLAT.decode(packed)
-    except msgspec.DecodeError:
-        return {}
+    """Unpack a vector."""
+    flat = _FLAT.decode(packed)
     return dict(zip(flat[::2], flat[1::2], strict=False))

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
 
-from nonet.base.keys import prefix
 from nonet.base.streams import Priority, Size
 from nonet.rules.fairness import MOST_TENANTS, OTHERS, fold, order
 from nonet.rules.figures import merged, started_in
 from nonet.rules.tenants import TenantLoad, TenantTable, shares, tenant_figures
 from nonet.stores.connection.clock import logical_now, microseconds
-from nonet.stores.connection.redis import AsyncRedis, server_errors
+from nonet.stores.connection.redis import RedisStore
 from nonet.stores.namespace.slots import Slots, read_slots, vector_of
-from nonet.stores.queue.places import number, readable
 from nonet.stores.queue.workers import reported
 
 SHARE_TIME = timedelta(minutes=5)
@@ -24,12 +22,8 @@ _PAGE = 1000  # tenants that one command reads
 _KINDS = ("tasks", "woken")
 
 
-class Tenants:
+class Tenants(RedisStore):
     """The figures of the tenants of one namespace, over a broker's connection."""
-
-    def __init__(self, client: AsyncRedis, namespace: str) -> None:
-        self._client = client
-        self._prefix = prefix(namespace)
 
     async def table(
         self,
@@ -83,8 +77,7 @@ class Tenants:
 
         A tenant beyond the first 200 that the configuration does not name is one of the others.
         """
-        async with server_errors(self._client):
-            found = await self._client.hgetall(f"{self._prefix}figures:tenants:total")
+        found = await self._client.hgetall(f"{self._prefix}figures:tenants:total")
         return {name.decode(errors="replace"): vector_of(packed) for name, packed in found.items()}
 
     async def _slots(self, since: timedelta) -> Slots:
@@ -93,20 +86,19 @@ class Tenants:
     async def _live(self) -> Counter[str]:
         """Return how many tasks of each tenant have not ended."""
         found: Counter[str] = Counter()
-        async with server_errors(self._client):
-            key = f"{self._prefix}active:tenants"
-            async for name, text in self._client.hscan_iter(key, count=_PAGE):
-                found[name.decode(errors="replace")] = number(text)
+        key = f"{self._prefix}active:tenants"
+        async for name, text in self._client.hscan_iter(key, count=_PAGE):
+            found[name.decode(errors="replace")] = int(text)
         return found
 
     async def _running(self) -> Counter[str]:
         """Return how many attempts live workers ran at their last beats, by tenant."""
         now = microseconds(await logical_now(self._client, self._prefix))
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             workers = await self._client.zrangebyscore(f"{self._prefix}workers", now, "+inf")
             for worker in workers:
                 pipe.hget(f"{self._prefix}w:{worker.decode()}", "info")
-            infos = await readable(pipe)
+            infos = await pipe.execute()
         found: Counter[str] = Counter()
         for info in infos:
             found.update(reported(info or b"").get("tenants") or {})
@@ -115,7 +107,7 @@ class Tenants:
     async def _weights(self, loads: Mapping[str, TenantLoad]) -> dict[str, float]:
         """Return the weights of these tenants; empty: tenants share no stream."""
         names = list(loads)
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             pipe.exists(f"{self._prefix}fair")
             pipe.hmget(f"{self._prefix}weights", ["default", *names])
             is_shared, (default, *found) = await pipe.execute()
@@ -172,17 +164,17 @@ class Tenants:
         """
         client, prefix = self._client, self._prefix
         streams = [f"{priority}:{size}" for priority in Priority for size in Size]
-        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+        async with client.pipeline(transaction=False) as pipe:
             pipe.exists(f"{prefix}fair")
             for stream in streams:
                 pipe.zmscore(f"{prefix}shares:{stream}", list(names))
-            is_shared, *scores = await readable(pipe)
+            is_shared, *scores = await pipe.execute()
         if not is_shared:
             return None, {}
         lists = [
             (name, stream, f"{prefix}share:{kind}:{stream}:{name}")
             for stream, found in zip(streams, scores, strict=True)
-            for name, score in zip(names, found or (), strict=False)
+            for name, score in zip(names, found, strict=True)
             if score is not None
             for kind in _KINDS
         ]
@@ -199,19 +191,18 @@ class Tenants:
     async def _heads(self, keys: Iterable[str]) -> list[tuple[int, int]]:
         """Return the length of each list, and since when (µs) its first task has waited."""
         client = self._client
-        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+        async with client.pipeline(transaction=False) as pipe:
             for key in keys:
                 pipe.llen(key).lindex(key, 0)
-            found = await readable(pipe)
+            found = await pipe.execute()
             firsts = [
                 (first or b"").decode(errors="replace").rpartition(" ") for first in found[1::2]
             ]
             for id, _, _ in firsts:
                 pipe.hget(f"{self._prefix}t:{id}", "due")
-            dues = await readable(pipe)
+            dues = await pipe.execute()
         since = [
-            max(number(gen), number(due or b""))
-            for (_, _, gen), due in zip(firsts, dues, strict=True)
+            max(int(gen or 0), int(due or 0)) for (_, _, gen), due in zip(firsts, dues, strict=True)
         ]
         return [(length or 0, at) for length, at in zip(found[::2], since, strict=True)]
 

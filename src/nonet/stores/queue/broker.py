@@ -152,7 +152,6 @@ class Broker:
     Attributes:
         epoch: the epoch of Redis that this process saw last.
         lock_ttl_ms: TTL of locks that define none.
-        dedup_ttl_ms: how long ids of ended tasks are known.
         clock: detects steps of the Redis clock; daemons check it before they act by time.
         config_version: version of the configuration published at the last `presence`, or empty.
         wakes: wakes the holds of this process when a lock is offered to them.
@@ -193,8 +192,7 @@ class Broker:
         self._following: asyncio.Task[None] | None = None
         self.lock_ttl_ms: int = round(lock_ttl * 1000)
         self._lease_ms = round(lease * 1000)
-        self.dedup_ttl_ms: int = round(dedup_ttl * 1000)
-        self.keeping: str = f"{round(result_ttl * 1000)}|{self.dedup_ttl_ms}|{history}"
+        self.keeping: str = f"{round(result_ttl * 1000)}|{round(dedup_ttl * 1000)}|{history}"
         self._submissions = transport.submissions(self.scripts, self.keeping)
         self._settlements = Settlements(self.scripts, (self.keeping, self.lock_ttl_ms))
         self._waits = waits.microseconds()
@@ -249,8 +247,6 @@ class Broker:
     def accept(self, submissions: Sequence[Submission]) -> Coroutine[Any, Any, list[Accepted]]:
         """Create the tasks whose ids are not known yet. Safe to repeat.
 
-        A task whose tenant belongs to another namespace is not created; its answer names that.
-
         Tasks are created in chunks of at most 500 tasks or 1 MiB, each completely or not at all.
         An error leaves the chunks before the failed one submitted.
 
@@ -265,7 +261,6 @@ class Broker:
 
         Raises:
             AdmissionRejected: `accept` would reject a chunk.
-            Elsewhere: some belong to other namespaces.
         """
         await self._submissions.check_room(submissions)
 
@@ -317,19 +312,6 @@ class Broker:
             async with server_errors(self._blocking):
                 raise problem
         return Awoken(deliveries, more > 0, handed, woken.result() is not None, more < 0)
-
-    async def fetch_after_sleep(
-        self, worker: str, size: str, free: int, room: int = 0, graves: int = 0
-    ) -> Awoken:
-        """Fetch as `fetch_when_woken`, but after `wait_for_wake`, and perhaps much later.
-
-        Returns:
-            `is_woken` is not known, and False.
-        """
-        asking, sent = self._asking_for(worker), time.monotonic()
-        deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves, 1)
-        asking.last = sent, now
-        return Awoken(deliveries, more > 0, sent, False, more < 0)
 
     async def rouse(self, worker: str) -> None:
         """End the `fetch_when_woken` of a worker now."""
@@ -521,8 +503,7 @@ class Broker:
 
     async def history(self, id: str) -> list[bytes]:
         """Read the error documents of the failed attempts of a live task, oldest first."""
-        async with server_errors(self.client):
-            return list(await self.client.lrange(f"{self.prefix}h:{id}", 0, -1))
+        return list(await self.client.lrange(f"{self.prefix}h:{id}", 0, -1))
 
     async def promote(self, term: str = "", batch: int = 100) -> Promoted:
         """Queue due tasks, check parked ones, free the locks of dead holders, expire late tasks.
@@ -673,13 +654,9 @@ class Broker:
         self.config_version = answer[2].decode()
         return int(answer[0]), answer[3], answer[4:]
 
-    async def wait_for_wake(self, worker: str) -> bool:
-        """Sleep until something wakes `worker` (or ``promoter``), at most `BLOCK_SECONDS`.
-
-        Returns:
-            Whether something has woken it.
-        """
-        return await blocking_pop(self._blocking, f"{self.prefix}wake:{worker}") is not None
+    async def wait_for_wake(self, worker: str) -> None:
+        """Sleep until something wakes `worker` (or ``promoter``), at most `BLOCK_SECONDS`."""
+        await blocking_pop(self._blocking, f"{self.prefix}wake:{worker}")
 
     async def decline(self, worker: str, size: str) -> None:
         """Stop waking `worker` until it fetches again."""
@@ -695,13 +672,7 @@ class Broker:
             run_sync(client, self.prefix, "leave", worker, size)
 
     async def hold(
-        self,
-        id: str,
-        locks: str,
-        who: str = "",
-        *,
-        wait: bool = False,
-        holders: Sequence[str] = (),
+        self, id: str, locks: str, who: str = "", *, wait: bool = False, holders: Sequence[str] = ()
     ) -> tuple[str, str]:
         """Acquire locks for code that is not a task.
 

@@ -10,9 +10,7 @@ from nonet.base.errors import MalformedMessageError
 from nonet.messages.documents import revealed
 from nonet.messages.encryption import Cipher
 from nonet.messages.message import ErrorDocument, decode_error
-from nonet.stores.connection.redis import AsyncRedis, server_errors
-from nonet.stores.queue.places import readable
-from nonet.stores.queue.records import read_envelopes
+from nonet.stores.connection.redis import AsyncRedis
 from nonet.stores.queue.results import Ended, parse_ended
 
 
@@ -36,19 +34,17 @@ class TaskDetails:
 
 
 async def read_details(client: AsyncRedis, prefix: str, id: str, cipher: Cipher) -> TaskDetails:
-    """Read the keys of a task, and decrypt all but its message; damaged ones count as missing."""
-    async with server_errors(client), client.pipeline(transaction=True) as pipe:
+    """Read the keys of a task, and decrypt all but its message."""
+    async with client.pipeline(transaction=True) as pipe:
         pipe.hgetall(f"{prefix}t:{id}").lrange(f"{prefix}h:{id}", 0, -1).get(f"{prefix}l:{id}")
-        pipe.get(f"{prefix}e:{id}").get(f"{prefix}r:{id}")
-        record, failures, lines, dying, value = await readable(pipe)
-    text = {name.decode(): found.decode(errors="replace") for name, found in (record or {}).items()}
-    async with server_errors(client):
-        (envelope,) = await read_envelopes(client, prefix, [id]) if text else (None,)
-    documents = [*(failures or ()), *([dying] if dying and text.get("state") == "dying" else ())]
+        pipe.get(f"{prefix}e:{id}").get(f"{prefix}r:{id}").get(f"{prefix}b:{id}")
+        record, failures, lines, dying, value, envelope = await pipe.execute()
+    text = {name.decode(): found.decode(errors="replace") for name, found in record.items()}
+    documents = [*failures, *([dying] if dying and text.get("state") == "dying" else ())]
     rows = [line.split("|") for line in (lines or b"").decode(errors="replace").splitlines()]
     return TaskDetails(
         record=text,
-        envelope=envelope,
+        envelope=envelope if text else None,
         failures=_errors(id, documents, cipher),
         locks=[row[1] for row in rows if len(row) > 1 and row[1].startswith(("lock:", "limiter:"))],
         ended=parse_ended(id, value, cipher) if value and not text else None,

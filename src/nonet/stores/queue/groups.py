@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from nonet.base.errors import NotFoundError
-from nonet.base.keys import prefix
 from nonet.messages.encryption import NO_KEYS, Cipher
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.queue.results import Ended, ended_status, parse_ended
-from nonet.stores.queue.submissions import Elsewhere, Submission
+from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import TaskStatus
 
 
@@ -47,14 +46,12 @@ class GroupStatus:
     error: str
 
 
-class Groups:
+class Groups(RedisStore):
     """The groups of one namespace, over a broker's connection."""
 
     def __init__(self, client: AsyncRedis, namespace: str, cipher: Cipher = NO_KEYS) -> None:
-        self._client = client
+        super().__init__(client, namespace)
         self._cipher = cipher
-        self._prefix = prefix(namespace)
-        self._scripts = Scripts(client, self._prefix)
 
     async def open(
         self,
@@ -66,16 +63,8 @@ class Groups:
         total: int,
         callback: Submission,
         on_failure: Submission | None,
-        children_terms: Iterable[str] = (),
     ) -> str:
-        """Open a group, unless an earlier attempt of the parent opened it; return its state.
-
-        Args:
-            children_terms: the different terms of the children, with their tenants.
-
-        Raises:
-            Elsewhere: tasks of the group belong to other namespaces.
-        """
+        """Open a group, unless an earlier attempt of the parent opened it; return its state."""
         failure = on_failure.spec() if on_failure else ("", "", "", b"", "", "")
         state = await self._scripts.run(
             "group_open",
@@ -86,10 +75,7 @@ class Groups:
             total,
             *callback.spec(),
             *failure,
-            *children_terms,
         )
-        if isinstance(state, list):
-            raise Elsewhere([home.decode() for home in state])
         return str(state.decode())
 
     async def seal(self, group: str, parent: str) -> str:
@@ -99,9 +85,8 @@ class Groups:
     async def results(self, group: str) -> list[tuple[str, Ended | None]]:
         """Read how each child ended (None: no result), in the order of spawning."""
         key = f"{self._prefix}g:{group}"
-        async with server_errors(self._client):
-            total = await self._client.hget(key, "total")
-            values = await self._client.hgetall(f"{key}:results")
+        total = await self._client.hget(key, "total")
+        values = await self._client.hgetall(f"{key}:results")
         if total is None:
             raise NotFoundError(f"group {group!r} is unknown, or its results have expired")
         stored = {id.decode(): value for id, value in values.items()}
@@ -117,8 +102,7 @@ class Groups:
         ids = [child_id(group.id, index) for index in range(offset, last)]
         values = []
         if ids:
-            async with server_errors(self._client):
-                values = await self._client.hmget(f"{self._prefix}g:{group.id}:results", ids)
+            values = await self._client.hmget(f"{self._prefix}g:{group.id}:results", ids)
         pairs = zip(ids, values, strict=True)
         return ids, {
             id: ended_status(id, parse_ended(id, value, self._cipher))
@@ -133,9 +117,8 @@ class Groups:
             NotFoundError: no group has this id, or it has expired.
         """
         key = f"{self._prefix}g:{group}"
-        async with server_errors(self._client):
-            is_known = await self._client.hexists(key, "state")
-            ids = await self._client.smembers(f"{key}:pending")
+        is_known = await self._client.hexists(key, "state")
+        ids = await self._client.smembers(f"{key}:pending")
         if not is_known:
             raise NotFoundError(f"group {group!r} is unknown, or has expired")
         return [id.decode() for id in ids]
@@ -147,11 +130,10 @@ class Groups:
             NotFoundError: no group has this id, or it has expired.
         """
         key = f"{self._prefix}g:{group}"
-        async with server_errors(self._client):
-            found = await self._client.hgetall(key)
-            pending = await self._client.scard(f"{key}:pending")
-            which = "on_failure" if found.get(b"outcome") == b"failed" else "callback"
-            spec = await self._client.hmget(f"{key}:{which}", "name", "id")
+        found = await self._client.hgetall(key)
+        pending = await self._client.scard(f"{key}:pending")
+        which = "on_failure" if found.get(b"outcome") == b"failed" else "callback"
+        spec = await self._client.hmget(f"{key}:{which}", "name", "id")
         if b"state" not in found:
             raise NotFoundError(f"group {group!r} is unknown, or has expired")
         text = {name.decode(): value.decode() for name, value in found.items()}
@@ -176,13 +158,12 @@ class Groups:
         """Return the ids of the groups that a task has opened and that are still kept."""
         ids = [group_id(parent, number) for number in range(1, most + 1)]
         keys = [f"{self._prefix}g:{id}" for id in ids]
-        async with server_errors(self._client):
-            if not await self._client.exists(*keys):
-                return []
-            async with self._client.pipeline(transaction=False) as pipe:
-                for key in keys:
-                    pipe.exists(key)
-                known = await pipe.execute()
+        if not await self._client.exists(*keys):
+            return []
+        async with self._client.pipeline(transaction=False) as pipe:
+            for key in keys:
+                pipe.exists(key)
+            known = await pipe.execute()
         return [id for id, is_known in zip(ids, known, strict=True) if is_known]
 
     async def list(self, limit: int) -> Sequence[GroupStatus]:
@@ -198,17 +179,16 @@ class Groups:
     async def _newest(self, limit: int) -> Sequence[str]:
         newest: list[tuple[int, str]] = []
         cursor, more = 0, True
-        async with server_errors(self._client):
-            while more:
-                cursor, page = await self._client.zscan(f"{self._prefix}groups", cursor, count=1000)
-                ids = [id.decode() for id, _ in page]
-                async with self._client.pipeline(transaction=False) as pipe:
-                    for id in ids:
-                        pipe.hget(f"{self._prefix}g:{id}", "opened")
-                    opened = await pipe.execute()
-                known = {(int(at), id) for at, id in zip(opened, ids, strict=True) if at}
-                newest = heapq.nlargest(limit, known.union(newest))
-                more = cursor != 0
+        while more:
+            cursor, page = await self._client.zscan(f"{self._prefix}groups", cursor, count=1000)
+            ids = [id.decode() for id, _ in page]
+            async with self._client.pipeline(transaction=False) as pipe:
+                for id in ids:
+                    pipe.hget(f"{self._prefix}g:{id}", "opened")
+                opened = await pipe.execute()
+            known = {(int(at), id) for at, id in zip(opened, ids, strict=True) if at}
+            newest = heapq.nlargest(limit, known.union(newest))
+            more = cursor != 0
         return [id for _, id in newest]
 
 

@@ -106,11 +106,7 @@ class Leases:
         """Set the function that returns the report; each beat calls it in the watchdog thread."""
         self._say = say
 
-    def count(
-        self,
-        count: Callable[[], Counted],
-        note_offset: Callable[[float], None],
-    ) -> None:
+    def count(self, count: Callable[[], Counted], note_offset: Callable[[float], None]) -> None:
         """Set the functions of `add_figures`; each beat calls them in the watchdog thread.
 
         Args:

@@ -28,7 +28,6 @@ from typing import Any
 
 from nonet.stores.queue.places import (
     BURIALS,
-    DAMAGED,
     PAGE,
     STREAMS,
     Found,
@@ -42,8 +41,7 @@ Key = tuple[int, int, int, str]
 """Where a task stands in a list: the rank of its state, and its order within the state."""
 
 _RANKS = {
-    state: rank
-    for rank, state in enumerate(("running", "waiting", "dying", DAMAGED, "queued", "delayed"))
+    state: rank for rank, state in enumerate(("running", "waiting", "dying", "queued", "delayed"))
 }
 _QUEUED, _DELAYED = _RANKS["queued"], _RANKS["delayed"]
 _BEGIN: Key = (-1, 0, 0, "")

@@ -12,7 +12,6 @@ from nonet.base.streams import KINDS, Priority, Size
 from nonet.messages.message import decode_envelope, pack
 from nonet.stores.connection.clock import microseconds
 from nonet.stores.connection.redis import Scripts, server_errors
-from nonet.stores.queue.records import read_envelopes
 
 # The states of a task that has not ended, in the order of a list.
 LIVE_STATES = ("running", "waiting", "queued", "delayed", "dying")
@@ -20,8 +19,6 @@ LIVE_STATES = ("running", "waiting", "queued", "delayed", "dying")
 CANCELLABLE = ("queued", "delayed", "waiting")
 # The same, and the state in which its worker ends it.
 UNFINISHED = (*CANCELLABLE, "running")
-#: State of a task whose record cannot be read; a worker will quarantine it.
-DAMAGED = "damaged"
 # The streams in the order in which workers read the kinds; burials have dying tasks only.
 BURIALS = "burials"
 STREAMS = [f"{kind}:{priority}:{size}" for kind in KINDS for priority in Priority for size in Size]
@@ -40,7 +37,7 @@ class TaskFilter:
     Attributes:
         task: full or bare class name; empty: any.
         labels: the task must have each with this value. A number also matches its digits as text.
-        states: some of `LIVE_STATES`; empty: any, and damaged tasks.
+        states: some of `LIVE_STATES`; empty: any.
         workers: incarnations of workers, one of which runs or writes the task; None: any, or none.
         error: text in the error of the last failed attempt, in any case of letters; empty: any.
         since, until: first and last time of its submission, by the logical clock of Redis.
@@ -117,7 +114,7 @@ class Found:
 
     Attributes:
         id: its id.
-        state: its state when it was examined; `DAMAGED` if its record is unreadable.
+        state: its state when it was examined.
         at: since when it is in this state (µs); for a delayed task when it is due; 0: unknown.
         entry: its entry in a stream as two numbers; in the list of a tenant the time of its
             submission (ms, µs); (0, 0) in other places.
@@ -183,8 +180,8 @@ class Places:
         found = [
             Found(
                 id.decode(),
-                _state(state),
-                number(at),
+                state.decode(),
+                int(float(at)),
                 entry_of(entry),
                 name.decode(errors="replace"),
             )
@@ -206,29 +203,29 @@ class Places:
     async def delayed(self) -> int:
         """Count the members of the delayed set."""
         client = self._scripts.client
-        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+        async with client.pipeline(transaction=False) as pipe:
             pipe.zcard(f"{self._scripts.prefix}tasks:delayed")
-            (size,) = await readable(pipe)
-        return size or 0
+            (size,) = await pipe.execute()
+        return int(size)
 
     async def sizes(self) -> Sizes:
         """Count the entries of all streams."""
         client, prefix = self._scripts.client, self._scripts.prefix
-        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+        async with client.pipeline(transaction=False) as pipe:
             for name in STREAMS:
                 pipe.xlen(prefix + name)
-            lengths = dict(zip(STREAMS, await readable(pipe), strict=True))
+            lengths = dict(zip(STREAMS, await pipe.execute(), strict=True))
         used = [name for name, length in lengths.items() if length]
-        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+        async with client.pipeline(transaction=False) as pipe:
             for name in used:
                 pipe.xinfo_groups(prefix + name)
-            groups_of = dict(zip(used, await readable(pipe) if used else (), strict=True))
+            groups_of = dict(zip(used, await existing(pipe) if used else (), strict=True))
         sizes = Sizes({}, {})
         for name, length in lengths.items():
             groups = groups_of.get(name)
             delivered = sum(each["pending"] for each in groups or () if each["name"] == b"workers")
-            sizes.delivered[name] = min(delivered, length or 0)
-            sizes.unread[name] = (length or 0) - sizes.delivered[name]
+            sizes.delivered[name] = min(delivered, length)
+            sizes.unread[name] = length - sizes.delivered[name]
         return sizes
 
     async def listed(self) -> dict[str, int]:
@@ -236,13 +233,13 @@ class Places:
         shared = [name for name in STREAMS if name.startswith(("tasks:", "woken:"))]
         parts = [(kind, stream) for kind, _, stream in (name.partition(":") for name in shared)]
         client, prefix = self._scripts.client, self._scripts.prefix
-        async with server_errors(client), client.pipeline(transaction=False) as pipe:
+        async with client.pipeline(transaction=False) as pipe:
             pipe.hmget(f"{prefix}pace", [f"{stream} {kind}" for kind, stream in parts])
             for _, stream in parts:  # a script that was cut may have left a number without lists
                 pipe.exists(f"{prefix}shares:{stream}")
-            numbers, *are_there = await readable(pipe)
-        found = zip(shared, numbers or (), are_there, strict=False)
-        counts = {name: number(text or "") for name, text, is_there in found if is_there}
+            numbers, *are_there = await pipe.execute()
+        found = zip(shared, numbers, are_there, strict=True)
+        counts = {name: int(text or 0) for name, text, is_there in found if is_there}
         return {name: count for name, count in counts.items() if count > 0}
 
     async def labelled(self, found: list[Found], selection: TaskFilter) -> list[Found]:
@@ -252,34 +249,26 @@ class Places:
         client, fitting = self._scripts.client, list[Found]()
         for start in range(0, len(found), _ENVELOPES_AT_A_TIME):
             some = found[start : start + _ENVELOPES_AT_A_TIME]
-            async with server_errors(client):
-                ids = [item.id for item in some]
-                envelopes = await read_envelopes(client, self._scripts.prefix, ids)
+            keys = [f"{self._scripts.prefix}b:{item.id}" for item in some]
+            envelopes = await client.mget(keys)
             pairs = zip(some, envelopes, strict=True)
             fitting += [item for item, envelope in pairs if selection.labels_fit(envelope)]
         return fitting
 
 
-async def readable(pipe: Any) -> list[Any]:
-    """Execute a pipeline of reads; None stands for a missing stream or group, or a wrong type.
+async def existing(pipe: Any) -> list[Any]:
+    """Execute a pipeline of reads; None stands for a missing stream or group.
 
     Raises:
-        ResponseError: for any other error.
+        NonetError: for any other error.
     """
     answers = await pipe.execute(raise_on_error=False)
     for answer in answers:
-        is_absent = str(answer).startswith(("WRONGTYPE", "NOGROUP")) or str(answer) == "no such key"
+        is_absent = str(answer).startswith("NOGROUP") or str(answer) == "no such key"
         if isinstance(answer, Exception) and not is_absent:
-            raise answer
+            async with server_errors(pipe):
+                raise answer
     return [None if isinstance(answer, Exception) else answer for answer in answers]
-
-
-def number(text: str | bytes) -> int:
-    """Parse a number of a record, which may be damaged; 0 if it is none."""
-    try:
-        return int(float(text))
-    except (ValueError, OverflowError):
-        return 0
 
 
 def entry_of(text: str | bytes) -> tuple[int, int]:
@@ -291,11 +280,6 @@ def entry_of(text: str | bytes) -> tuple[int, int]:
     name = text.decode() if isinstance(text, bytes) else text
     ms, _, rest = name.partition("-")
     return (int(ms), int(rest)) if ms.isdecimal() and rest.isdecimal() else (0, 0)
-
-
-def _state(text: bytes) -> str:
-    state = text.decode(errors="replace")
-    return state if state in LIVE_STATES else DAMAGED
 
 
 def _is_same(found: Any, wanted: Any) -> bool:

@@ -21,21 +21,8 @@ from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, decode_result
 from nonet.messages.repetition import Known
 from nonet.stores.connection.clock import correction
-from nonet.stores.connection.redis import (
-    AsyncRedis,
-    Scripts,
-    server_errors,
-)
-from nonet.stores.queue.places import (
-    BUDGET,
-    DAMAGED,
-    LIVE_STATES,
-    PAGE,
-    Places,
-    TaskFilter,
-    entry_of,
-    readable,
-)
+from nonet.stores.connection.redis import AsyncRedis, Scripts
+from nonet.stores.queue.places import BUDGET, LIVE_STATES, PAGE, Places, TaskFilter, entry_of
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import (
     WorkerStatus,
@@ -43,7 +30,7 @@ from nonet.stores.queue.workers import (
     incarnations,
     known_classes,
     registered,
-    worker_name,
+    worker_names,
 )
 from nonet.tasks.handles import Progress, TaskPage, TaskStatus
 
@@ -56,7 +43,6 @@ _RECHECK_SECONDS = 5.0
 _LOOK_SECONDS = 0.5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NO_TIME = timedelta(0)
-_NO_RECORD = "its record is not a hash: a worker will quarantine it"
 # Bytes of an ended task that are read for its state.
 _LONGEST_STATE = 15
 
@@ -141,7 +127,7 @@ class Results:
     async def _await_no_more(self, id: str, holders: Sequence[str]) -> None:
         """Remove the entry of a wait that is over, so that it does not look like a deadlock."""
         with suppress(NonetError, TimeoutError):
-            async with timeout(_LOOK_SECONDS), server_errors(self._client):
+            async with timeout(_LOOK_SECONDS):
                 for holder in holders:
                     await self._client.zrem(f"{self._prefix}awaits:{holder}", id)
 
@@ -155,13 +141,11 @@ class Results:
 
     async def status(self, id: str) -> TaskStatus | None:
         """Read one task; None if it is unknown."""
-        async with server_errors(self._client), self._client.pipeline(transaction=True) as pipe:
+        async with self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
             pipe.get(f"{self._prefix}e:{id}").lindex(f"{self._prefix}h:{id}", -1)
             pipe.get(f"{self._prefix}r:{id}")
-            record, due, dying, failed, value = await readable(pipe)
-        if record is None:
-            return _damaged_status(id)
+            record, due, dying, failed, value = await pipe.execute()
         if _is_task(record):
             set_by = _NO_TIME if due is None else await correction(self._client, self._prefix)
             found = _live_status(self._cipher, id, record, _wall(due, set_by), dying, failed)
@@ -171,8 +155,7 @@ class Results:
     async def progress(self, id: str) -> tuple[bool, Progress | None]:
         """Return whether a task is live, and the progress of its running attempt."""
         names = ("state", "stream", "fence", "progress", "doing")
-        async with server_errors(self._client):
-            values = await self._client.hmget(f"{self._prefix}t:{id}", names)
+        values = await self._client.hmget(f"{self._prefix}t:{id}", names)
         record = {
             name: value.decode(errors="replace")
             for name, value in zip(names, values, strict=True)
@@ -198,7 +181,7 @@ class Results:
 
         found = await Listing(self._places, selection, limit, budget, cursor).read()
         # Some may have moved since they were found.
-        states = selection.states or (*LIVE_STATES, DAMAGED)
+        states = selection.states or LIVE_STATES
         rows = [row for row in await self.statuses(found.ids) if row.state in states]
         return TaskPage(rows, found.matched, found.searched, found.total, found.cursor)
 
@@ -263,63 +246,46 @@ class Results:
         set_by = await correction(self._client, self._prefix) if ids else _NO_TIME
         for start in range(0, len(ids), PAGE):
             some = ids[start : start + PAGE]
-            async with (
-                server_errors(self._client),
-                self._client.pipeline(transaction=False) as pipe,
-            ):
+            async with self._client.pipeline(transaction=False) as pipe:
                 for id in some:
                     pipe.hgetall(f"{self._prefix}t:{id}")
-                records = dict(zip(some, await readable(pipe), strict=True))
+                records = dict(zip(some, await pipe.execute(), strict=True))
             dues, errors = await self._set_aside(records)
             for id, record in records.items():
-                if record is None:
-                    found.append(_damaged_status(id))
-                elif _is_task(record):
+                if _is_task(record):
                     due = _wall(dues.get(id), set_by)
                     found.append(_live_status(self._cipher, id, record, due, errors.get(id)))
         return await self._with_names(found)
 
     async def _set_aside(
-        self, records: Mapping[str, Mapping[bytes, bytes] | None]
+        self, records: Mapping[str, Mapping[bytes, bytes]]
     ) -> tuple[dict[str, float | None], dict[str, bytes | None]]:
         """Read when delayed and dying tasks are due, and the errors of dying ones."""
-        states = {id: (record or {}).get(b"state") for id, record in records.items()}
+        states = {id: record.get(b"state") for id, record in records.items()}
         delayed = [id for id, state in states.items() if state in (b"delayed", b"dying")]
         dying = [id for id in delayed if states[id] == b"dying"]
         if not delayed:
             return {}, {}
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             pipe.zmscore(f"{self._prefix}tasks:delayed", delayed)
             pipe.mget([f"{self._prefix}e:{id}" for id in dying or delayed[:1]])
-            dues, errors = await readable(pipe)
-        return (
-            dict(zip(delayed, dues or (), strict=False)),
-            dict(zip(dying, errors or (), strict=False)),
-        )
+            dues, errors = await pipe.execute()
+        return dict(zip(delayed, dues, strict=True)), dict(zip(dying, errors, strict=False))
 
     async def ends(self, ids: Sequence[str]) -> dict[str, str]:
         """Return the final state of each task that has ended and is remembered."""
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             for id in ids:
                 pipe.getrange(f"{self._prefix}r:{id}", 0, _LONGEST_STATE)
-            answers = await readable(pipe)
+            answers = await pipe.execute()
         states = {
-            id: (value or b"").partition(b"|")[0].decode()
-            for id, value in zip(ids, answers, strict=True)
+            id: value.partition(b"|")[0].decode() for id, value in zip(ids, answers, strict=True)
         }
         return {id: state for id, state in states.items() if state}
 
     async def _with_names(self, found: list[TaskStatus]) -> list[TaskStatus]:
         """Name the workers of tasks as ``task-run workers`` does: ``pid@host``."""
-        workers = list({item.worker for item in found if item.worker})
-        if not workers:
-            return found
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
-            for worker in workers:
-                pipe.hget(f"{self._prefix}w:{worker}", "info")
-            infos = await readable(pipe)
-        pairs = zip(workers, infos, strict=True)
-        names = {worker: worker_name(worker.encode(), info or b"") for worker, info in pairs}
+        names = await worker_names(self._client, self._prefix, (item.worker for item in found))
         return [replace(item, worker=names[item.worker]) if item.worker else item for item in found]
 
     async def workers(self) -> list[WorkerStatus]:
@@ -359,24 +325,17 @@ def _deadlock(id: str, lock: str) -> DeadlockError:
 
 
 def _number(text: str | None) -> int:
-    """Parse a counter of a record; 0 if it is missing or damaged."""
-    return int(text) if text and text.isascii() and text.isdigit() else 0
+    """Parse a counter of a record; 0 if it is missing."""
+    return int(text or 0)
 
 
 def _instant(text: str | None) -> datetime | None:
-    try:
-        return _EPOCH + timedelta(microseconds=_number(text)) if _number(text) else None
-    except (OverflowError, ValueError):
-        return None
+    return _EPOCH + timedelta(microseconds=int(text)) if text else None
 
 
 def _wall(due: float | None, set_by: timedelta) -> datetime | None:
     """Convert a time of the delayed set to the wall clock."""
     return None if due is None else _EPOCH + timedelta(microseconds=int(due)) - set_by
-
-
-def _damaged_status(id: str) -> TaskStatus:
-    return TaskStatus(id=id, name="", state=DAMAGED, blocker=_NO_RECORD)
 
 
 def _is_task(record: Mapping[bytes, bytes]) -> bool:
@@ -407,7 +366,7 @@ def _live_status(
     return TaskStatus(
         id=id,
         name=text.get("name", ""),
-        state=state if state in LIVE_STATES else DAMAGED,
+        state=state,
         stream=text.get("stream", ""),
         # The record of a dying task does not count its last attempt.
         attempt=last.attempt if dying and last else used + running,
@@ -445,10 +404,7 @@ def _progress(id: str, record: Mapping[str, str], cipher: Cipher) -> Progress | 
     moment = _instant(at)
     if record.get("state") != "running" or fence != record.get("fence") or moment is None:
         return None
-    try:
-        share = float(fraction) if fraction else None
-    except ValueError:  # a damaged record
-        return None
+    share = float(fraction) if fraction else None
     doing = cipher.decrypt_text(record.get("doing", ""), id, "progress")
     return Progress(share, doing, moment)
 

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nonet.stores.connection.redis import Scripts, server_errors
-from nonet.stores.queue.places import Found, Places, TaskFilter, readable
+from nonet.stores.connection.redis import Scripts
+from nonet.stores.queue.places import Found, Places, TaskFilter, existing
 
 # In the order in which workers read them.
 _KINDS = ("woken", "tasks", "suspects")
@@ -72,13 +72,10 @@ async def stream_tasks(scripts: Scripts, name: str, limit: int) -> StreamTasks:
 
 
 async def _consumers(scripts: Scripts, name: str) -> tuple[Consumer, ...]:
-    async with (
-        server_errors(scripts.client),
-        scripts.client.pipeline(transaction=False) as pipe,
-    ):
+    async with scripts.client.pipeline(transaction=False) as pipe:
         for kind in _KINDS:
             pipe.xinfo_consumers(f"{scripts.prefix}{kind}:{name}", "workers")
-        answers = await readable(pipe)
+        answers = await existing(pipe)
     deliveries: Counter[str] = Counter()
     idle: dict[str, float] = {}
     for each in (row for rows in answers for row in rows or ()):

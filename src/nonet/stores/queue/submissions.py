@@ -84,25 +84,12 @@ class Accepted(msgspec.Struct, frozen=True):
     Attributes:
         id: id of the task, or of the other task that holds its unique key.
         created: False if the task was known before.
-        namespace: the other namespace to which its tenant belongs; nothing was created here.
-            Empty: it is in this namespace.
+        namespace: where it is; empty: in the namespace of the store that was asked.
     """
 
     id: str
     created: bool
     namespace: str = ""
-
-
-class Elsewhere(Exception):
-    """Tasks belong to other namespaces, by their tenants; nothing was submitted.
-
-    Attributes:
-        homes: the namespace of each task; empty: this one.
-    """
-
-    def __init__(self, homes: Sequence[str]) -> None:
-        super().__init__(f"tasks belong to {', '.join(sorted({*homes} - {''}))}")
-        self.homes: Sequence[str] = homes
 
 
 class Submissions:
@@ -131,42 +118,25 @@ class Submissions:
 
     async def check_room(self, submissions: Sequence[Submission]) -> None:
         """See `nonet.stores.queue.broker.Broker.check_room`."""
-        homes: list[str] = []
+        checked = 0
         for chunk in chunks(submissions):
             args = [part for item in chunk for part in item.arguments()]
             answer = await self._scripts.run("room", *args)
-            if answer == 1:
-                homes += [""] * len(chunk)
-            elif isinstance(answer[-1], int):  # as no namespace is
-                _raise_refusal(answer, len(homes))
-            else:
-                homes += [name.decode() for name in answer]
-        if any(homes):
-            raise Elsewhere(homes)
+            if answer != 1:
+                _raise_refusal(answer, checked)
+            checked += len(chunk)
 
     async def aclose(self) -> None:
         """Wait for calls under way."""
 
     async def _accept(self, chunk: Sequence[Submission]) -> list[Accepted]:
-        return await self._complete(chunk, await self._ask(chunk))
-
-    async def _complete(
-        self, chunk: Sequence[Submission], accepted: Sequence[Accepted | None]
-    ) -> list[Accepted]:
-        """Submit again, one by one, the tasks that were not created: this raises their error."""
-        found: list[Accepted] = []
-        for task, item in zip(chunk, accepted, strict=True):
-            if item is None:
-                (item,) = await self._ask([task])
-            assert item is not None  # a task submitted alone is created, or raises
-            found.append(item)
-        return found
+        return await self._ask(chunk)
 
     def _unconfirmed(self, chunk: Sequence[Submission]) -> NotConfirmedError:
         what = "a submitted task" if len(chunk) == 1 else f"{len(chunk)} submitted tasks"
         return NotConfirmedError(what, self._scripts.replicas, [item.id for item in chunk])
 
-    async def _ask(self, chunk: Sequence[Submission]) -> Sequence[Accepted | None]:
+    async def _ask(self, chunk: Sequence[Submission]) -> list[Accepted]:
         if not chunk:
             return []
         scripts = self._scripts
@@ -206,7 +176,7 @@ class MergedSubmissions(Submissions):
     async def _accept(self, chunk: Sequence[Submission]) -> list[Accepted]:
         self._scripts.lane.check_loop()
         if len(chunk) > _MERGED_TASKS:
-            return await self._complete(chunk, await self._ask(chunk))
+            return await self._ask(chunk)
         if self._is_busy or self._is_crowded:
             step = _Step(chunk, asyncio.get_running_loop().create_future())
             self._waiting.append(step)
@@ -215,7 +185,7 @@ class MergedSubmissions(Submissions):
             return await step.answer
         self._is_busy = True
         try:
-            return await self._complete(chunk, await self._ask(chunk))
+            return await self._ask(chunk)
         finally:
             self._go_on()
 
@@ -274,12 +244,8 @@ class MergedSubmissions(Submissions):
             return
         at = 0
         for step in steps:
-            part = accepted[at : at + len(step.chunk)]
+            step.succeed(accepted[at : at + len(step.chunk)])
             at += len(step.chunk)
-            try:
-                step.succeed(await self._complete(step.chunk, part))
-            except Exception as error:
-                step.fail(error)
 
 
 class _Step:
@@ -338,11 +304,11 @@ def submit_arguments(submissions: Iterable[Submission]) -> list[Any]:
     return args
 
 
-def _accepted(item: Submission, answer: Any) -> Accepted | None:
-    """Parse the answer for one task; None: submit it alone to get its error."""
+def _accepted(item: Submission, answer: Any) -> Accepted:
+    """Parse the answer for one task."""
     if isinstance(answer, list):
-        return Accepted(answer[0].decode(), False, *(name.decode() for name in answer[1:]))
-    return None if answer == -1 else Accepted(item.id, answer == 1)
+        return Accepted(answer[0].decode(), False)
+    return Accepted(item.id, answer == 1)
 
 
 def _raise_refusal(answer: Any, accepted: int) -> None:

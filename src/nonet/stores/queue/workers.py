@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nonet.base.errors import ConfigurationError, NotFoundError
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import AsyncRedis, Scripts
 
 STATES = ("working", "idle", "draining", "vetoing", "silent", "lost")
 # The `off` of a worker that is stopping.
@@ -81,8 +81,7 @@ class WorkerStatus:
 
 async def registered(scripts: Scripts) -> list[WorkerStatus]:
     """Read the registered workers of a namespace, by size and name."""
-    async with server_errors(scripts.client):
-        names = await scripts.client.zrange(f"{scripts.prefix}workers", 0, -1)
+    names = await scripts.client.zrange(f"{scripts.prefix}workers", 0, -1)
     found: list[WorkerStatus] = []
     # Read pages by name, not by rank, because each beat moves its worker to the end.
     for start in range(0, len(names), _PAGE):
@@ -142,10 +141,9 @@ def chosen(found: Sequence[WorkerStatus], id: str) -> WorkerStatus:
 
 async def known_classes(scripts: Scripts, worker: str) -> dict[str, str]:
     """Return the classes that a worker knows, each with the version of its distribution."""
-    async with server_errors(scripts.client):
-        knows = await scripts.client.hget(f"{scripts.prefix}w:{worker}", "knows")
-        key = f"{scripts.prefix}names:{(knows or b'').decode(errors='replace')}"
-        found = await scripts.client.hgetall(key)
+    knows = await scripts.client.hget(f"{scripts.prefix}w:{worker}", "knows")
+    key = f"{scripts.prefix}names:{(knows or b'').decode(errors='replace')}"
+    found = await scripts.client.hgetall(key)
     return {
         name.decode(errors="replace"): version.decode(errors="replace")
         for name, version in sorted(found.items())
@@ -181,8 +179,7 @@ def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:
 
 async def incarnations(client: AsyncRedis, prefix: str, name: str) -> list[str]:
     """Return the incarnations of registered workers with a name, or `name` as an incarnation."""
-    async with server_errors(client):
-        known = await client.zrange(f"{prefix}workers", 0, -1)
+    known = await client.zrange(f"{prefix}workers", 0, -1)
     names = await worker_names(client, prefix, (worker.decode() for worker in known))
     return [worker for worker, found in names.items() if found == name] or [name]
 
@@ -193,7 +190,9 @@ async def worker_names(client: AsyncRedis, prefix: str, workers: Iterable[str]) 
     A worker that Redis has forgotten keeps its incarnation.
     """
     known = sorted({worker for worker in workers if worker})
-    async with server_errors(client), client.pipeline(transaction=False) as pipe:
+    if not known:
+        return {}
+    async with client.pipeline(transaction=False) as pipe:
         for worker in known:
             pipe.hget(f"{prefix}w:{worker}", "info")
         infos = await pipe.execute()
@@ -209,12 +208,9 @@ def worker_name(worker: bytes, info: bytes) -> str:
 
 
 def reported(info: bytes) -> dict[str, Any]:
-    """What a worker reports of itself; empty if it is unreadable."""
-    try:
-        found = json.loads(info or b"{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    """What a worker reports of itself; empty before its first report."""
+    found: dict[str, Any] = json.loads(info or b"{}")
+    return found
 
 
 def _instant(seconds: float | None) -> datetime | None:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, get_args
 from nonet.base.errors import NotConfirmedError, NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.terms import predecessors
-from nonet.stores.connection.redis import AsyncRedis, Scripts, server_errors
+from nonet.stores.connection.redis import AsyncRedis, Scripts
 from nonet.stores.queue.results import Ended, parse_ended
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.runs import State, WorkflowStatus
@@ -99,7 +99,7 @@ class Workflows:
             NotFoundError: no workflow has this id, or it is not kept any more.
         """
         key = f"{self._prefix}f:{workflow}"
-        async with server_errors(self._client), self._client.pipeline(transaction=False) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(key).hlen(f"{key}:graph").scard(f"{key}:live")
             fields, total, left = await pipe.execute()
         if b"state" not in fields:
@@ -139,14 +139,12 @@ class Workflows:
     async def workflow_of(self, task: str) -> str:
         """Return the id of the workflow whose step a task is or was; empty if it is none."""
         workflow, _, place = task.rpartition(":")
-        async with server_errors(self._client):
-            is_step = await self._client.hexists(f"{self._prefix}f:{workflow}:graph", place)
+        is_step = await self._client.hexists(f"{self._prefix}f:{workflow}:graph", place)
         return workflow if is_step else ""
 
     async def exists(self, workflow: str) -> bool:
         """Return whether a workflow has this id and is still kept."""
-        async with server_errors(self._client):
-            return bool(await self._client.exists(f"{self._prefix}f:{workflow}"))
+        return bool(await self._client.exists(f"{self._prefix}f:{workflow}"))
 
     async def states(self, workflow: str, places: Sequence[str]) -> list[str]:
         """Read how far steps are.
@@ -164,16 +162,14 @@ class Workflows:
 
     async def graph(self, workflow: str) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Read the class name and the predecessors (letter and place) of each step, by place."""
-        async with server_errors(self._client):
-            found = await self._client.hgetall(f"{self._prefix}f:{workflow}:graph")
+        found = await self._client.hgetall(f"{self._prefix}f:{workflow}:graph")
         steps = {place.decode(): text.decode().split() for place, text in found.items()}
         order = sorted(steps, key=lambda place: [int(part) for part in place.split(".")])
         return {place: (steps[place][0], tuple(steps[place][1:])) for place in order}
 
     async def predecessors(self, workflow: str, place: str) -> list[str]:
         """Read the places of the predecessors of a step, in the order of its edges."""
-        async with server_errors(self._client):
-            text = await self._client.hget(f"{self._prefix}f:{workflow}:graph", place)
+        text = await self._client.hget(f"{self._prefix}f:{workflow}:graph", place)
         return [item[1:] for item in (text or b"").decode().split()[1:]]
 
     async def added(self, workflow: str, place: str) -> list[str]:
@@ -185,8 +181,7 @@ class Workflows:
         """Read how steps ended; None: a step has not ended."""
         if not places:
             return []
-        async with server_errors(self._client):
-            values = await self._client.hmget(f"{self._prefix}f:{workflow}:results", places)
+        values = await self._client.hmget(f"{self._prefix}f:{workflow}:results", places)
         return [
             parse_ended(step_id(workflow, place), value, self._cipher) if value else None
             for place, value in zip(places, values, strict=True)
@@ -196,10 +191,9 @@ class Workflows:
         """Yield the places of steps that have not ended, page by page."""
         cursor = 0
         while True:
-            async with server_errors(self._client):
-                cursor, page = await self._client.sscan(
-                    f"{self._prefix}f:{workflow}:live", cursor, count=_PAGE
-                )
+            cursor, page = await self._client.sscan(
+                f"{self._prefix}f:{workflow}:live", cursor, count=_PAGE
+            )
             if page:
                 yield [place.decode() for place in page]
             if not cursor:
@@ -207,8 +201,7 @@ class Workflows:
 
     async def failed(self, workflow: str) -> list[str]:
         """Read the places of steps that failed and have no edge on failure."""
-        async with server_errors(self._client):
-            found = await self._client.smembers(f"{self._prefix}f:{workflow}:failed")
+        found = await self._client.smembers(f"{self._prefix}f:{workflow}:failed")
         return sorted(place.decode() for place in found)
 
     async def mark_cancelled(self, workflow: str, why: str) -> str:
@@ -240,10 +233,7 @@ class Workflows:
         found: list[str] = []
         for start in range(0, len(places), _PAGE):
             some = places[start : start + _PAGE]
-            async with (
-                server_errors(self._client),
-                self._client.pipeline(transaction=False) as pipe,
-            ):
+            async with self._client.pipeline(transaction=False) as pipe:
                 for place in some:
                     pipe.hmget(f"{self._prefix}s:{step_id(workflow, place)}", "name", "stream")
                 kept = await pipe.execute()
@@ -263,14 +253,12 @@ class Workflows:
 
     async def unfinished(self) -> list[str]:
         """Read the workflows that are being cancelled or resumed."""
-        async with server_errors(self._client):
-            found = await self._client.smembers(f"{self._prefix}workflows:work")
+        found = await self._client.smembers(f"{self._prefix}workflows:work")
         return [id.decode() for id in found]
 
     async def finished(self, workflow: str) -> None:
         """Record that a workflow has been cancelled or resumed."""
-        async with server_errors(self._client):
-            await self._client.srem(f"{self._prefix}workflows:work", workflow)
+        await self._client.srem(f"{self._prefix}workflows:work", workflow)
 
 
 def step_id(workflow: str, place: str) -> str:

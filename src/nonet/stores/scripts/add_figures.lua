@@ -13,10 +13,9 @@ local past_classes, past_named = FIRST + 2 * ARGV[3], FIRST + 2 * (ARGV[3] + ARG
 local RESOLUTIONS = {{60, 7200}, {600, 172800}}
 
 local function read_vector(packed)
-  local fine, flat = pcall(cmsgpack.unpack, packed)
-  local vector = {}
-  for i = 1, fine and type(flat) == 'table' and #flat or 0, 2 do
-    vector[flat[i]] = tonumber(flat[i + 1]) or 0
+  local flat, vector = cmsgpack.unpack(packed), {}
+  for i = 1, #flat, 2 do
+    vector[flat[i]] = flat[i + 1]
   end
   return vector
 end
@@ -30,7 +29,10 @@ local function packed(vector)
 end
 
 -- Add the pairs from one place of ARGV up to another. A key has room for so many names, and for those before `sure`.
-local function add_all(key, from, past, sure, others)
+local function add_all(key, ttl, from, past, sure, others)
+  if from >= past then
+    return
+  end
   local names, asked, sums, pairs_of = redis.call('HLEN', key), {others}, {}, {}
   for i = from, past - 1, 2 do
     asked[#asked + 1] = ARGV[i]
@@ -42,7 +44,8 @@ local function add_all(key, from, past, sure, others)
       name = (names < MOST or i < sure) and name or others
       names = names + 1
     end
-    local sum = sums[name] or read_vector(name == others and found[1] or was or '')
+    local kept = name == others and found[1] or was
+    local sum = sums[name] or kept and read_vector(kept) or {}
     for place, count in pairs(read_vector(ARGV[i + 1])) do
       sum[place] = (sum[place] or 0) + count
     end
@@ -52,30 +55,21 @@ local function add_all(key, from, past, sure, others)
     pairs_of[#pairs_of + 1], pairs_of[#pairs_of + 2] = name, packed(sum)
   end
   redis.call('HSET', key, unpack(pairs_of))
-end
-
-local function try_to_add(key, ttl, from, past, sure, others)
-  if from >= past then
-    return
-  end
-  if not pcall(add_all, key, from, past, sure, others) then  -- the key has a wrong type
-    redis.call('DEL', key)
-  end
   redis.call('PEXPIRE', key, ttl)
 end
 
 local function add_tenants(key, ttl)
-  try_to_add(key, ttl, past_classes, #ARGV + 1, past_named, '(others)')
+  add_all(key, ttl, past_classes, #ARGV + 1, past_named, '(others)')
 end
 
 -- Written first: if Redis stops the script below, figures are lost, but none are counted twice.
-local last = redis.pcall('GET', P .. 'figures:of:' .. worker)
+local last = redis.call('GET', P .. 'figures:of:' .. worker)
 redis.call('SET', P .. 'figures:of:' .. worker, number, 'PX', ONE_HOUR)
 if last ~= number then
   for _, resolution in ipairs(RESOLUTIONS) do
     local slot, kept = resolution[1], resolution[2]
     local place, ttl = slot .. ':' .. digits(math.floor(now / 1000000 / slot)), (slot + kept) * 1000
-    try_to_add(P .. 'figures:' .. place, ttl, FIRST, past_classes, FIRST, 'others')
+    add_all(P .. 'figures:' .. place, ttl, FIRST, past_classes, FIRST, 'others')
     add_tenants(P .. 'figures:tenants:' .. place, ttl)
   end
   add_tenants(P .. 'figures:tenants:total', MONTH)

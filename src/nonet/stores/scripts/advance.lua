@@ -4,23 +4,12 @@
 -- KEYS  prefix
 -- ARGV  µs, ttl ms of locks that name none
 -- returns the new logical time in µs
--- @include base wake limits mutexes locks
+-- @include base wake limits mutexes locks each
 local by, lock_ttl = tonumber(ARGV[1]), tonumber(ARGV[2])
 
 -- Find the locks to renew before the step, because after it they would count as expired.
-local function each_record(act)
-  local cursor = '0'
-  repeat
-    local page = redis.call('SCAN', cursor, 'MATCH', P .. 't:*', 'COUNT', 1000)
-    for _, key in ipairs(page[2]) do
-      act(string.sub(key, #P + 3), read_fields(key, {'state', 'gen', 'fence', 'owner', 'name', 'tenant', 'held'}))
-    end
-    cursor = page[1]
-  until cursor == '0'
-end
-
 local kept = {}
-each_record(function(id, record)
+each_record({'state', 'gen', 'fence', 'owner', 'name', 'tenant', 'held'}, function(id, record)
   local is_hold = record.state == 'held'
   if record.fence and (is_hold or record.state == 'running' and is_alive(record.owner)) then
     local lines = redis.call('GET', P .. 'l:' .. id) or ''

@@ -25,7 +25,7 @@ end
 local is_kept = redis.call('PEXPIRE', names, ttl * 10)
 local size = string.match(worker, '^%a+') or ''
 if is_kept == 1 and off == '' and handed_for(worker, size)
-  and redis.pcall('ZREM', P .. 'idle:' .. size, worker) == 1 then
+  and redis.call('ZREM', P .. 'idle:' .. size, worker) == 1 then
   redis.call('LPUSH', P .. 'wake:' .. worker, '1')
 end
 return is_kept

@@ -17,7 +17,6 @@ local dropped, rows, voided, more = 0, {}, {}, 0
 
 local BATCH = 100  -- holders or grants of one call
 local PAGE = 500  -- members that are read at once
-local looks = 1500  -- pending entries that one call reads
 local LATER = 2000000  -- µs until the tasks of all calls but the last run again
 
 local function is_ours(owner)
@@ -25,7 +24,7 @@ local function is_ours(owner)
   return not its_fence or its_fence <= last_fence
 end
 
-local FIELDS = {'gen', 'fence', 'state', 'stream', 'owner', 'unique', 'start_by'}
+local FIELDS = {'gen', 'fence', 'state', 'stream', 'owner', 'unique', 'start_by', 'pointer'}
 
 -- Void a holder by giving its record a new fence. If Redis stops the script after that, the holder's lease expires
 -- and its task is reclaimed.
@@ -56,44 +55,12 @@ local function run_again()
   end
 end
 
--- The streams and workers in which the voided attempts have pending entries, as distinct rows.
-local function old_places()
-  local places, met = {}, {}
-  for _, record in ipairs(voided) do
-    local aged = 'woken:' .. PRIORITIES[1] .. ':' .. size_of(record.stream)
-    local streams = {'tasks:' .. record.stream, 'woken:' .. record.stream, aged, 'suspects:' .. record.stream}
-    for _, key in ipairs(streams) do
-      local place = key .. ' ' .. (record.owner or '')
-      if not met[place] then
-        met[place] = true
-        places[#places + 1] = {P .. key, record.owner or ''}
-      end
-    end
-  end
-  return places
-end
-
--- Drop the pointers of the voided attempts, so that they do not count as running. This call reads a limited number
--- of entries. The sweep drops the others when their leases end, because their generation is void.
+-- Drop the pointers of the voided attempts, so that they do not count as running.
 local function drop_pointers()
-  local gens, left = {}, #voided
   for _, record in ipairs(voided) do
-    gens[record.id] = record.gen
-  end
-  for _, place in ipairs(old_places()) do
-    local key, worker = place[1], place[2]
-    local reply = left > 0 and looks > 0
-      and redis.pcall('XPENDING', key, 'workers', '-', '+', looks, worker)
-    for _, item in ipairs(reply and not reply.err and reply or {}) do
-      looks = looks - 1
-      local found = redis.call('XRANGE', key, item[1], item[1])[1]
-      if found and found[2][4] and gens[found[2][2]] == found[2][4] then
-        drop(key, item[1])
-        left = left - 1
-        if left == 0 then
-          return
-        end
-      end
+    local key, entry = pointer_of(record)
+    if key then
+      drop(P .. key, entry)
     end
   end
 end

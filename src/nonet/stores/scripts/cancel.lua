@@ -64,8 +64,8 @@ local function remove_plain()
   redis.call('DEL', unpack(keys))
   count_active(counts)
   for key, those in pairs(entries) do
-    redis.pcall('XDEL', key, unpack(those))  -- the key may have another type
-    redis.pcall('XACK', key, 'workers', unpack(those))
+    redis.call('XDEL', key, unpack(those))
+    redis.call('XACK', key, 'workers', unpack(those))
   end
   if #later > 0 then
     redis.call('ZREM', P .. 'tasks:delayed', unpack(later))

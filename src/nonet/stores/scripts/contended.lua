@@ -8,8 +8,7 @@
 local start, count = tonumber(ARGV[1]), tonumber(ARGV[2])
 local answer = {}
 for _, name in ipairs(redis.call('ZRANGE', P .. 'watch', start, start + count - 1)) do
-  local waiting = redis.pcall('ZCARD', P .. 'queue:' .. name)
   answer[#answer + 1] = name
-  answer[#answer + 1] = type(waiting) == 'number' and waiting or 0  -- else a key of the wrong type
+  answer[#answer + 1] = redis.call('ZCARD', P .. 'queue:' .. name)
 end
 return answer

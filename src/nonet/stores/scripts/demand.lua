@@ -5,7 +5,7 @@
 -- ARGV  size, lock ttl ms, how many queued tasks to read
 -- returns {runnable, running, slots of one worker as remembered or '', n × (worker, deliveries that it holds, what it
 --       reports of itself, why it takes no tasks or '')}
--- @include base wake streams unread listed record limits mutexes locks pauses queues refusal
+-- @include base wake streams deliveries unread listed record limits mutexes locks pauses queues refusal
 local size, lock_ttl, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local busy, running, runnable = {}, 0, 0
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
@@ -35,7 +35,7 @@ local function claim(me)
   return true
 end
 
-local FIELDS = {'state', 'gen', 'ticket', 'refusals', 'stream', 'places', 'aged', 'since', 'name', 'tenant', 'unique'}
+local FIELDS = {'state', 'gen', 'ticket', 'refusals', 'stream', 'places', 'aged', 'since', 'name', 'tenant'}
 
 -- Whether a worker that reads this entry now would take the task. A task whose locks can never be granted counts,
 -- too: a worker takes it to end it.
@@ -44,16 +44,16 @@ local function is_runnable(id, gen)
   if record.gen ~= gen or record.state ~= 'queued' and record.state ~= 'dying' then
     return false
   elseif record.state == 'dying' then
-    return true  -- written by the version before, which had no streams for dying tasks
+    return true  -- it was handed on; the fetch moves it to the stream of dying tasks
   end
   local lines = redis.call('GET', P .. 'l:' .. id) or ''
-  local is_paused = pause_of(record, lines)
+  local is_paused = pause_of(record)
   local is_limited = is_paused or are_limits_set()
   if lines == '' and not is_limited then
     return true
   end
   local me = new_waiter(id, record, parse_locks(lines, lock_ttl, is_limited and record or nil))
-  add_pause(me, lines)
+  add_pause(me)
   local refusal = refusal_of(me)
   return refusal and refusal.impossible or not refusal and claim(me)
 end
@@ -67,9 +67,7 @@ local function count_runnable(count, read)
   local seen, able = 0, 0
   for _, pointer in ipairs(wanted > 0 and read(wanted) or {}) do
     seen = seen + 1
-    -- A damaged task counts: a worker must read it to put it aside.
-    local fine, answer = pcall(is_runnable, pointer[1], pointer[2])
-    able = able + ((not fine or answer) and 1 or 0)
+    able = able + (is_runnable(pointer[1], pointer[2]) and 1 or 0)
   end
   local behind = count - seen
   if behind <= 0 then
@@ -94,13 +92,8 @@ local function count_listed(stream)
 end
 
 local function count_running(key)
-  local pending = redis.pcall('XPENDING', key, 'workers')
-  if pending.err or pending[1] == 0 then
-    return
-  end
-  running = running + pending[1]
-  for _, item in ipairs(pending[4] or {}) do
-    busy[item[1]] = (busy[item[1]] or 0) + tonumber(item[2])
+  for worker, number in pairs(deliveries_in(key)) do
+    running, busy[worker] = running + number, (busy[worker] or 0) + number
   end
 end
 
@@ -143,8 +136,7 @@ if has_others and runnable + running == 0 then
   runnable = 1
 end
 
-local known = redis.pcall('HGET', P .. 'slots', size)
-local answer = {runnable, running, type(known) == 'string' and known or ''}
+local answer = {runnable, running, redis.call('HGET', P .. 'slots', size) or ''}
 for _, worker in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')) do
   if string.match(worker, '^%a+') == size then
     local said = redis.call('HMGET', P .. 'w:' .. worker, 'info', 'off')

@@ -7,9 +7,8 @@
 -- @include base wake streams record counting submitting rescue limits mutexes locks fitting pauses queues refusal waiting index group keeping finish ending
 -- @defer ending workflow load_end_steps
 end_steps = load_end_steps
--- @defer damage condemning end_if_damaged
 -- @include pending
-local worker, size, lock_ttl = ARGV[2], ARGV[3], tonumber(ARGV[4])
+local worker, lock_ttl = ARGV[2], tonumber(ARGV[4])
 local known, given = {}, 0
 for i = 5, #ARGV do
   known[ARGV[i]] = true
@@ -35,10 +34,9 @@ local function hand_back(id, gen)
   return true
 end
 
-for _, stream in ipairs(streams_of(size)) do
+for _, stream in ipairs(streams_of(ARGV[3])) do
   local key = stream.key
-  local pending = redis.pcall('XPENDING', key, 'workers', '-', '+', 10000, worker)
-  for _, item in ipairs(type(pending) == 'table' and not pending.err and pending or {}) do
+  for _, item in ipairs(pending_in(key, '-', '+', 10000, worker)) do
     if not known[key .. ' ' .. item[1]] then
       given = given + (see_to(key, item[1], hand_back) and 1 or 0)
     end

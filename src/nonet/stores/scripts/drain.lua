@@ -5,8 +5,7 @@
 -- ARGV  who, n × worker
 -- returns n × (1 asked | 0 it was asked before | -1 it is not registered)
 -- @include base events naming
-local who, answer, names, NAMED = ARGV[1], {}, {}, 20
-local asked = 0
+local who, answer, names = ARGV[1], {}, {}
 for i = 2, #ARGV do
   local worker = ARGV[i]
   local ends = redis.call('ZSCORE', P .. 'workers', worker)
@@ -16,15 +15,11 @@ for i = 2, #ARGV do
   end
   if found == 1 then
     redis.call('LPUSH', P .. 'wake:' .. worker, '1')
-    asked = asked + 1
-    if asked <= NAMED then
-      names[asked] = shown(worker)
-    end
+    names[#names + 1] = shown(worker)
   end
   answer[#answer + 1] = found
 end
-if asked > 0 then
-  local more = asked > NAMED and ' and ' .. asked - NAMED .. ' more' or ''
-  log_event('workers-drained', who, table.concat(names, ', ') .. more)
+if #names > 0 then
+  log_event('workers-drained', who, first_texts(names, ', '))
 end
 return answer

@@ -13,12 +13,11 @@ end
 local rows, bytes, MOST_BYTES, HARD_LIMIT = {1}, 0, 1048576, 4 * 1048576
 
 local function read_row(id)
-  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'owner', 'reason', 'died', 'attempt', 'detail',
-    'b', 'name', 'v'})
+  local record = read_fields(P .. 't:' .. id, {'state', 'gen', 'owner', 'reason', 'died', 'attempt', 'detail', 'v'})
   if record.state ~= 'dying' or record.reason ~= 'capacity' or newer_format(record) then
     redis.call('ZREM', P .. 'expired', id)
   elseif not record.owner then  -- else a worker has it
-    local envelope = envelope_of(id, record) or redis.call('GETRANGE', P .. 'b:' .. id, 0, HARD_LIMIT)
+    local envelope = redis.call('GETRANGE', P .. 'b:' .. id, 0, HARD_LIMIT)
     bytes = bytes + #envelope
     rows[#rows + 1] = {id, record.gen or '', record.died or '', record.attempt or '0', envelope,
       record.detail or ''}
@@ -26,9 +25,7 @@ local function read_row(id)
 end
 
 for _, id in ipairs(redis.call('ZRANGE', P .. 'expired', 0, most - 1)) do
-  if not pcall(read_row, id) then  -- a key of a wrong type
-    redis.call('ZREM', P .. 'expired', id)
-  end
+  read_row(id)
   if bytes > MOST_BYTES then  -- databases limit the length of a statement
     break
   end

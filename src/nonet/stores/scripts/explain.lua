@@ -8,7 +8,7 @@
 --       tasks or '', what it knows or '', 1 if it knows the class, version of the class. The value of 'before', for a
 --       step of a workflow that waits for others, is {id, class, state} of the first of them; that of 'root' is the same
 --       of the step for which that one waits in the end
--- @include base wake streams unread record damage limits mutexes locks pauses queues refusal sight
+-- @include base wake streams unread record limits mutexes locks pauses queues refusal sight followed
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
 
@@ -207,12 +207,7 @@ local function look_at(workflow, place)
   if added then
     return added, {step, name, 'done'}, true
   end
-  for _, how in ipairs({'done', 'failed', 'taken', 'unneeded'}) do
-    if redis.call('ZSCORE', P .. 'edges', how .. ' ' .. step) then
-      return place, {step, name, 'followed'}
-    end
-  end
-  return place, {step, name, 'lost'}
+  return place, {step, name, has_edges_left(step) and 'followed' or 'lost'}
 end
 
 -- What a blocked step waits for.
@@ -239,13 +234,8 @@ local function add_blocked(workflow, place)
 end
 
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})
-local damage = damage_of(id)
-if damage then
-  return {'now', digits(now), 'offset', digits(offset), 'state', 'damaged', 'damage', damage}
-end
 local record = read_fields(P .. 't:' .. id, {'state', 'name', 'stream', 'attempt', 'error', 'blocker',
-  'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes', 'blocked', 'workflow', 'tenant',
-  'unique'})
+  'owner', 'started', 'places', 'handed', 'cancel', 'start_by', 'crashes', 'blocked', 'workflow'})
 add('now', now)
 add('offset', offset)
 if not record.state or record.stream == 'hold' then
@@ -280,7 +270,7 @@ add('due', due and not record.blocked and tonumber(due))
 if record.blocked then
   add_blocked(record.workflow or '', string.match(id, '[^:]*$'))
 elseif record.state == 'queued' or record.state == 'waiting' then
-  local pause = pause_of(record, redis.call('GET', P .. 'l:' .. id) or '')
+  local pause = pause_of(record)
   add('paused', pause)
   add('pause', pause and redis.call('HGET', P .. 'paused', pause))
 end

@@ -64,8 +64,8 @@ end
 -- Fields of ordinary tasks that do not matter here. lib/fetching examines a record with any other.
 local PLAIN = {name = true, stream = true, group = true, ticket = true, put = true, workflow = true, waited = true}
 
--- The envelopes of these entries and their locks; false for a task without. (MGET treats a key of a wrong type as
--- missing; the second list is nil then.)
+-- The envelopes of these entries and their locks; false for a task without. The second list is nil if a key
+-- of locks is no string.
 local function read_texts(entries)
   local envelopes, locks = {}, {}
   for i, item in ipairs(entries) do
@@ -162,7 +162,7 @@ local function read_stream(kind, priority)
     for i, item in ipairs(entries) do
       source.envelope, source.lines = envelopes and envelopes[i] or nil, locks and (locks[i] or '')
       local is_taken = is_quiet and locks and hand_over_plain(source, item, envelopes[i], locks[i])
-      -- A damaged record must not fail the entries that were read with it.
+      -- An entry that fails must not fail those that were read with it.
       local fine, problem = true, nil
       if not is_taken then
         fine, problem = pcall(general().examine, source, item[1], item[2])

@@ -5,16 +5,16 @@
 --       late) | queue | allow, or pass: do not submit it; how many were missed with it, next µs or ''
 --       (the schedule has ended), µs to submit it for or 0 (jitter), id, name, stream, envelope, locks, terms
 -- returns FIRED | KNOWN (fired before) | PASSED | SKIPPED (the previous one runs) | PAUSED |
---       WAITING (the previous one has not started, or not ended if it queues; or the tenant was moved) |
+--       WAITING (the previous one has not started, or not ended if it queues) |
 --       DEPOSED (another term leads)
--- @include base leading routing progress wake record counting submitting
+-- @include base hashes leading progress wake record counting submitting
 local term, entry, occurrence, verb, missed, following = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local due, new_id, name, stream, envelope, locks, terms = due_of(ARGV[7]), unpack(ARGV, 8, 13)
 if not leads(term) then
   return 'DEPOSED'
 end
 local last, id, prints = string.match(redis.call('HGET', P .. 'periodic', entry) or '',
-  '^(%d+)|([^|]*)|?(.*)$')
+  '^(%d+)|([^|]*)|(.*)$')
 if last and tonumber(occurrence) <= tonumber(last) then
   return 'KNOWN'
 end
@@ -47,16 +47,10 @@ end
 
 local function remember(who)
   redis.call('HSET', P .. 'periodic', entry, occurrence .. '|' .. who .. '|' .. (prints or ''))
-  if following == '' then
-    redis.call('HDEL', P .. 'periodic:next', entry)
-  else
-    redis.call('HSET', P .. 'periodic:next', entry, following)
-  end
+  set_field(P .. 'periodic:next', entry, following ~= '' and following)
 end
 
-if elsewhere(terms) then
-  return 'WAITING'  -- its tenant was moved: a plan of the other namespace has this entry next
-elseif redis.call('HEXISTS', P .. 'periodic:paused', entry) == 1 then
+if redis.call('HEXISTS', P .. 'periodic:paused', entry) == 1 then
   remember(id or '')
   count('paused', math.max(1, missed + (verb == 'pass' and 0 or 1)))
   return 'PAUSED'

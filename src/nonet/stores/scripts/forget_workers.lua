@@ -3,7 +3,7 @@
 -- KEYS  prefix
 -- ARGV  leader's term, lease ms, latest possible time µs or ''
 -- returns how many were forgotten, -1 if another process leads
--- @include base leading streams forget events naming deaths
+-- @include base leading streams forget events naming deliveries deaths
 local term, lease, latest = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 if not leads(term) then
   return -1

@@ -2,28 +2,14 @@
 -- group_open: begin a callback group. Its children are submitted next, then group_seal is called.
 -- KEYS  prefix
 -- ARGV  group, parent id or '', policy, ttl ms, number of children,
---       callback (id, name, stream, envelope, locks, terms), on_failure (the same, id '' for none),
---       n × different terms of the children
--- returns the state: building, or the state that an earlier run of the parent has reached; or, if tasks of the group
---       belong to another namespace, the namespace of the callback, of on_failure and of these children: '' is this one
--- @include base index routing
+--       callback (id, name, stream, envelope, locks, terms), on_failure (the same, id '' for none)
+-- returns the state: building, or the state that an earlier run of the parent has reached
+-- @include base index
 local gid, parent, policy, ttl, total, CALLBACK, ON_FAILURE = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], 6, 12
 local key = P .. 'g:' .. gid
 local state = redis.call('HGET', key, 'state')
 if state then
   return state
-end
-
-local homes, is_elsewhere = {}, false
-for i = marks[7] and CALLBACK or #ARGV + 1, #ARGV do
-  local is_terms = i == CALLBACK + 5 or i == ON_FAILURE + 5 and ARGV[ON_FAILURE] ~= '' or i > ON_FAILURE + 5
-  if is_terms then
-    homes[#homes + 1] = elsewhere(ARGV[i]) or ''
-    is_elsewhere = is_elsewhere or homes[#homes] ~= ''
-  end
-end
-if is_elsewhere then
-  return homes
 end
 
 -- Store a task that the group may submit: its fields are in ARGV from `first` on. Returns its name.

@@ -6,9 +6,9 @@
 -- @include base wake record
 local answer = {}
 for i, id in ipairs(ARGV) do
-  local record = read_fields(P .. 't:' .. id, {'state', 'stream', 'moving'})
+  local record = read_fields(P .. 't:' .. id, {'state', 'stream'})
   local state = record.stream ~= 'hold' and record.state
-  if state == 'delayed' and not record.moving then  -- moving: see send_delayed
+  if state == 'delayed' then
     redis.call('HSET', P .. 't:' .. id, 'due', digits(now))
     delay(id, now)
   end

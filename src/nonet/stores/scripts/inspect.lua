@@ -9,7 +9,6 @@
 --               its pointer names or '', the worker that has that entry or '', 1 if it waits for locks or
 --               was woken, µs since its worker renewed it without its entry or '', its stream or '',
 --               both workers as people call them
---       damaged id, what is wrong with its keys; there is no row 'record' then
 --       left    id, class, worker, µs since its attempt ended: its code still runs and keeps its locks
 --       lease   lock, owner, µs left, 1 if that attempt or hold owns its record
 --       waiter  lock, id, state of the record or '', 1 if the record stands in queues
@@ -25,7 +24,6 @@
 --       part    key: of a record that is gone, without a ttl
 --       lasting key: without a ttl, although it must expire
 --       type    key, its type: not the type of keys with such a name
---       garbage key, a value that no script writes
 --       unknown key
 --       worker  worker, µs since its registration ended
 --       member  stream, consumer, 1 if it is registered, deliveries that it has
@@ -34,7 +32,7 @@
 --       lost    list of a tenant that takes no part, its length
 --       orphan  id: due, or with a deadline, without a record
 --       more    name, cursor: of a key with more members than were read
--- @include base wake record listed damage naming
+-- @include base wake streams record listed naming followed
 local what, cursor, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local FEW = 100
 local rows = {}
@@ -56,54 +54,21 @@ local function entry_of(id, record)
     return is_in_list(id, record) and record.gen or '', ''
   end
   local name, entry = pointer_of(record)
-  local found = name and redis.pcall('XRANGE', P .. name, entry, entry)
+  local found = name and redis.call('XRANGE', P .. name, entry, entry)[1]
   -- The entry id derived from a generation may belong to another task.
-  if not found or found.err or not found[1] or found[1][2][2] ~= id then
+  if not found or found[2][2] ~= id then
     return '', ''
   end
-  local pending = redis.pcall('XPENDING', P .. name, 'workers', entry, entry, 1)
-  local owner = not pending.err and pending[1] and pending[1][2] or ''
-  return found[1][2][4] or '', owner
-end
-
--- A number that can be formatted, or nil: not inf, not nan.
-local function finite(text)
-  local number = tonumber(text or '')
-  return number and number == number and math.abs(number) < 2^63 and number or nil
-end
-
-local function report_garbage(key, value)
-  report('garbage', key, string.sub(value, 1, 60))
-end
-
-local function due_of_record(id)
-  local due = redis.pcall('ZSCORE', P .. 'tasks:delayed', id)
-  return type(due) == 'string' and due or ''
+  local pending = pending_in(P .. name, entry, entry, 1)[1]
+  return found[2][4], pending and pending[2] or ''
 end
 
 -- Report a hold that keeps the locks of code that still runs after its attempt.
 local function report_left(key)
   local hold = read_fields(key, {'left', 'name', 'owner', 'started'})
-  local since = finite(hold.started)
-  if hold.left and since then
-    report('left', hold.left, hold.name or '', shown(hold.owner or ''), digits(now - since))
+  if hold.left then
+    report('left', hold.left, hold.name or '', shown(hold.owner or ''), digits(now - tonumber(hold.started)))
   end
-end
-
--- Whether nothing will follow the edges of a step any more: it has ended, and so have the steps that it added. A live
--- step without a record is a row of its own.
-local function is_lost_step(workflow, place)
-  local step = workflow .. ':' .. place
-  if redis.call('EXISTS', P .. 't:' .. step, P .. 'j:' .. step) > 0
-    or redis.call('SISMEMBER', P .. 'f:' .. workflow .. ':live', place) == 1 then
-    return false
-  end
-  for _, how in ipairs({'done', 'failed', 'taken', 'unneeded'}) do
-    if redis.call('ZSCORE', P .. 'edges', how .. ' ' .. step) then
-      return false
-    end
-  end
-  return true
 end
 
 local function report_blocked(id, workflow)
@@ -120,15 +85,10 @@ local function report_record(key, _, id)
   if record.stream == 'hold' then
     return report_left(key)
   end
-  local damage = damage_of(id)
-  if damage then
-    return report('damaged', id, damage)
-  end
   local gen, holder = entry_of(id, record)
-  local kept = finite(record.kept)
   report('record', id, record.state or '', record.gen or '', record.owner or '',
-    flag(record.owner and is_registered(record.owner)), due_of_record(id), gen, holder,
-    flag(record.since), kept and digits(now - kept) or '', record.stream or '',
+    flag(record.owner and is_registered(record.owner)), redis.call('ZSCORE', P .. 'tasks:delayed', id) or '', gen, holder,
+    flag(record.since), record.kept and digits(now - tonumber(record.kept)) or '', record.stream or '',
     record.owner and shown(record.owner) or '', holder ~= '' and shown(holder) or '')
   if record.blocked then
     report_blocked(id, record.workflow or '')
@@ -158,23 +118,14 @@ end
 
 local function report_lease(lock, owner, expiry)
   local id, gen, fence = string.match(owner, '^(.*)/(%d+)/(%d+)$')
-  if not id or not finite(expiry) then
-    return report_garbage(P .. lock, owner .. ' ' .. expiry)
-  end
-  local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'state'})
+  local record = read_fields(P .. 't:' .. (id or ''), {'gen', 'fence', 'state'})
   local is_live = record.gen == gen and record.fence == fence
     and (record.state == 'running' or record.state == 'held')
   report('lease', lock, owner, digits(tonumber(expiry) - now), flag(is_live))
 end
 
 local function report_holder(key, name)
-  local value = redis.call('GET', key) or ''
-  local owner, expiry = string.match(value, '^(.*)|(%d+)$')
-  if owner then
-    report_lease(name, owner, expiry)
-  else
-    report_garbage(key, value)
-  end
+  report_lease(name, string.match(redis.call('GET', key), '^(.*)|(%d+)$'))
 end
 
 local function report_waiter(name, member)
@@ -183,22 +134,24 @@ local function report_waiter(name, member)
   report('waiter', string.match(name, '^%a+:(.*)$'), id, record.state or '', flag(record.places))
 end
 
-local function report_children(key, name, group)
+-- Report the members of a set whose tasks have no record. owner: the key of what they belong to; before: what the id of a
+-- task has before the member.
+local function report_missing(kind, key, name, owner, id, before)
   local first, missing = nil, 0
-  each_member('SSCAN', key, name, function(_, child)
-    if redis.call('EXISTS', P .. 't:' .. child) == 0 then
-      first, missing = first or child, missing + 1
+  each_member('SSCAN', key, name, function(_, member)
+    if redis.call('EXISTS', P .. 't:' .. before .. member) == 0 then
+      first, missing = first or before .. member, missing + 1
     end
   end)
   if first then
-    report('child', group, redis.call('HGET', P .. 'g:' .. group, 'state') or '', first, missing)
+    report(kind, id, redis.call('HGET', owner, 'state') or '', first, missing)
   end
 end
 
 local function report_group(key, name, id)
   local group = string.match(id, '^(.*):pending$')
   if group then
-    return report_children(key, name, group)
+    return report_missing('child', key, name, P .. 'g:' .. group, group, '')
   elseif string.find(id, ':', 1, true) then
     return
   end
@@ -218,19 +171,6 @@ local function report_rest_of_step(key, _, id)
   report_rest(key, string.match(id, '^(.*):') or '')
 end
 
-local function report_live_steps(key, name, workflow)
-  local first, missing = nil, 0
-  each_member('SSCAN', key, name, function(_, place)
-    local step = workflow .. ':' .. place
-    if redis.call('EXISTS', P .. 't:' .. step) == 0 then
-      first, missing = first or step, missing + 1
-    end
-  end)
-  if first then
-    report('step', workflow, redis.call('HGET', P .. 'f:' .. workflow, 'state') or '', first, missing)
-  end
-end
-
 local PARTS_OF_WORKFLOW = {live = 'set', failed = 'set', results = 'hash', graph = 'hash'}
 
 -- The workflow that a key f:NAME belongs to, and which part of it; nil if it is the workflow itself.
@@ -245,7 +185,7 @@ end
 local function report_workflow(key, name, id)
   local workflow, part = part_of_workflow(id)
   if part == 'live' then
-    report_live_steps(key, name, workflow)
+    report_missing('step', key, name, P .. 'f:' .. workflow, workflow, workflow .. ':')
   end
   if part then
     return report_rest(key, workflow)
@@ -267,19 +207,14 @@ local function report_lasting(key)
 end
 
 local function report_stream(key, name)
-  local groups = redis.pcall('XINFO', 'GROUPS', key)
-  if groups.err or #groups == 0 then
-    return
-  end
-  for _, consumer in ipairs(redis.call('XINFO', 'CONSUMERS', key, 'workers')) do
+  local consumers = redis.pcall('XINFO', 'CONSUMERS', key, 'workers')
+  for _, consumer in ipairs(consumers.err and {} or consumers) do
     report('member', name, shown(consumer[2]), flag(is_registered(consumer[2])), consumer[4])
   end
 end
 
-local function report_worker(name, worker, ends)
-  if not finite(ends) then
-    report_garbage(P .. name, worker .. ' ' .. ends)
-  elseif tonumber(ends) < now then
+local function report_worker(_, worker, ends)
+  if tonumber(ends) < now then
     report('worker', shown(worker), digits(now - tonumber(ends)))
   end
 end
@@ -288,50 +223,6 @@ local function report_idle(key, name, size)
   each_member('ZSCAN', key, name, function(_, worker)
     report('idle', size, shown(worker), flag(is_registered(worker)))
   end)
-end
-
--- A counter: beyond 2^53 it could not grow.
-local function is_counter(text)
-  return text and string.match(text, '^%d+$') and tonumber(text) < 2^53
-end
-
-local function report_counter(key)
-  local value = redis.call('GET', key) or ''
-  if not is_counter(value) then
-    report_garbage(key, value)
-  end
-end
-
--- Report the fields of a hash that must be counters and are not.
-local function report_fields(key, names)
-  for i, value in ipairs(redis.call('HMGET', key, unpack(names))) do
-    if not is_counter(value) then
-      report_garbage(key, names[i] .. ' ' .. (value or '(none)'))
-    end
-  end
-end
-
-local function report_epoch(key)
-  report_fields(key, {'since', 'seq', 'calm'})
-end
-
-local function report_leader(key)
-  report_fields(key, {'term', 'expiry'})
-  if redis.call('HEXISTS', key, 'owner') == 0 then
-    report_garbage(key, 'owner (none)')
-  end
-end
-
--- A function that reports the values of a hash that do not match a pattern.
-local function values_like(pattern)
-  return function(key)
-    local found = redis.call('HGETALL', key)
-    for i = 1, #found, 2 do
-      if not string.match(found[i + 1], pattern) then
-        report_garbage(key, found[i] .. ' ' .. found[i + 1])
-      end
-    end
-  end
 end
 
 local function report_unique(key, _, name)
@@ -362,16 +253,16 @@ local KINDS = {t = {'hash', report_record}, b = {'string', report_part}, l = {'s
   f = {false, report_workflow}, queue = {'zset', each_of(report_waiter)}, writers = {'zset', each_of(report_waiter)}, idle = {'zset', report_idle},
   workers = {'zset', each_of(report_worker)}, groups = {'zset', nothing}, watch = {'zset', nothing},
   deadlines = {'zset', nothing}, expired = {'zset', nothing}, events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
-  fence = {'string', report_counter}, epoch = {'hash', report_epoch}, leader = {'hash', report_leader},
-  clock = {false, nothing}, pausing = {'string', nothing}, term = {'string', report_counter}, promoted = {'string', report_counter},
-  periodic = {'hash', nothing}, startup = {'hash', values_like('^%d+|%a+|')}, quarantine = {false, nothing},
-  config = {'hash', nothing}, limits = {false, nothing}, paused = {'hash', values_like('^%d+|[^|]*|')},
+  fence = {'string', nothing}, epoch = {'hash', nothing}, leader = {'hash', nothing},
+  clock = {false, nothing}, pausing = {'string', nothing}, term = {'string', nothing}, promoted = {'string', nothing},
+  periodic = {'hash', nothing}, startup = {'hash', nothing}, quarantine = {false, nothing},
+  config = {'hash', nothing}, limits = {false, nothing}, paused = {'hash', nothing},
   probe = {false, nothing}, u = {'string', report_unique}, active = {'hash', nothing},
   share = {'list', report_share}, shares = {'zset', nothing}, rested = {'zset', nothing}, pace = {'hash', nothing},
   weights = {'hash', nothing}, fair = {'string', nothing}, fairness = {'hash', nothing},
-  ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, routes = {'hash', nothing}, routed = {'string', nothing}, paid = {'string', report_lasting}, duty = {'string', report_lasting}, watched = {'string', nothing}, ends = {'hash', report_lasting}, ended = {'list', nothing}, figures = {false, report_lasting},
+  ceilings = {'hash', nothing}, slots = {'hash', nothing}, capped = {'string', nothing}, paid = {'string', report_lasting}, duty = {'string', report_lasting}, watched = {'string', nothing}, ends = {'hash', report_lasting}, ended = {'list', nothing}, figures = {false, report_lasting},
   names = {'hash', report_lasting}, handed = {'set', report_lasting}, unfit = {'zset', report_lasting}, desired = {'hash', report_lasting}, mark = {'string', report_lasting},
-  alerts = {'string', nothing}, web = {'string', report_lasting}, hints = {'zset', report_lasting},
+  web = {'string', report_lasting}, hints = {'zset', report_lasting},
   pipelines = {'hash', report_lasting}, workflows = {'zset', nothing}, edges = {'zset', nothing},
   m = {'set', report_rest_of_step}, n = {'list', report_rest_of_step}, j = {'set', report_rest_of_step},
   k = {'hash', report_rest_of_step}, s = {'hash', report_rest_of_step}}
@@ -403,33 +294,24 @@ local function report_key(key)
   end
   local actual = redis.call('TYPE', key).ok
   if kind[1] and kind[1] ~= actual and actual ~= 'none' then
-    local damage = PARTS[head] and damage_of(rest)
-    if damage then
-      return report('damaged', rest, damage)
-    end
     report('type', key, actual)
   elseif actual ~= 'none' then
     kind[2](key, name, rest)
   end
 end
 
--- A key of a wrong type must not stop the page; a missing permission must.
-local function inspect_key(key)
-  local fine, problem = pcall(report_key, key)
-  if fine then
-    return
+-- Call a function, unless a key that it needs has a wrong type: that key is a row of its own. Returns nil then.
+local function try(what_to_report, ...)
+  local fine, answer = pcall(what_to_report, ...)
+  if not fine and not string.find(reason_of(answer), 'WRONGTYPE', 1, true) then
+    error(answer)
   end
-  local text = type(problem) == 'table' and problem.err or tostring(problem)
-  if string.find(text, 'NOPERM', 1, true) or string.find(text, "script can't", 1, true) then
-    return report_key(key)  -- fails with the error of Redis
-  end
-  report('type', key, text)
+  return fine and answer or nil
 end
 
 local function report_entry(item)
   local id, gen = item[2][2] or '', item[2][4] or ''
-  local fine, record = pcall(read_fields, P .. 't:' .. id, {'gen', 'pointer', 'stream'})
-  record = fine and record or {}
+  local record = read_fields(P .. 't:' .. id, {'gen', 'pointer', 'stream'})
   local name, entry = pointer_of(record)
   local is_meant = record.gen == gen and (record.pointer == IN_LIST or name == what and entry == item[1])
   report('entry', what, item[1], id, flag(is_meant), flag(record.gen))
@@ -437,21 +319,15 @@ end
 
 local function report_entries()
   local from = cursor == '0' and '-' or '(' .. cursor
-  local entries = redis.pcall('XRANGE', P .. what, from, '+', 'COUNT', count)
-  if entries.err then
-    return '0'
-  end
+  local entries = redis.call('XRANGE', P .. what, from, '+', 'COUNT', count)
   for _, item in ipairs(entries) do
-    report_entry(item)
+    try(report_entry, item)
   end
   return #entries == count and entries[count][1] or '0'
 end
 
 local function report_due(name)
-  local page = redis.pcall('ZSCAN', P .. name, cursor, 'COUNT', count)
-  if page.err then
-    return '0'
-  end
+  local page = redis.call('ZSCAN', P .. name, cursor, 'COUNT', count)
   for i = 1, #page[2], 2 do
     if redis.call('EXISTS', P .. 't:' .. page[2][i]) == 0 then
       report('orphan', page[2][i])
@@ -464,13 +340,13 @@ local function report_keys()
   local all = '*'
   local page = redis.call('SCAN', cursor, 'MATCH', P .. all, 'COUNT', count)
   for _, key in ipairs(page[2]) do
-    inspect_key(key)
+    try(report_key, key)
   end
   return page[1]
 end
 
 local function report_members()
-  inspect_key(P .. what)
+  report_key(P .. what)
   return after
 end
 
@@ -486,6 +362,6 @@ local function report_page()
   return (is_entries and report_entries or report_members)()
 end
 
-local next_cursor = report_page()
+local next_cursor = try(report_page) or '0'
 table.insert(rows, 1, next_cursor)
 return rows

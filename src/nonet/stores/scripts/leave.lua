@@ -5,7 +5,7 @@
 -- returns OK
 -- @include base wake streams forget
 local worker, size = ARGV[1], ARGV[2]
-local has_unread_wake = redis.pcall('EXISTS', P .. 'wake:' .. worker) == 1
+local has_unread_wake = redis.call('EXISTS', P .. 'wake:' .. worker) == 1
 if forget(worker) then
   redis.call('DEL', P .. 'accused:' .. worker)
 else

@@ -9,9 +9,8 @@
 --       text of its last error in lower case, or ''; first and last time of its submission (µs), or ''; its tenant, or
 --       ''; n × wanted state, none: any
 -- returns {where the next page begins, '' at the end; how many were examined; n × (id, state, class, since when it is
---       in this state or for a delayed task when it is due (µs; not in records), its entry or '')}; a record that is
---       no hash has the state 'damaged'
--- @include base listed
+--       in this state or for a delayed task when it is due (µs; not in records), its entry or '')}
+-- @include base listed unread
 local place, stream, start, count, class = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4]), ARGV[5]
 local workers, text, earliest, latest = ARGV[6], ARGV[7], tonumber(ARGV[8]), tonumber(ARGV[9])
 local tenant, FIRST_STATE = ARGV[10], 11
@@ -66,8 +65,7 @@ end
 -- Examine one task. gen and entry: of the pointer to it, in a list the time of its gen; due: its time in the delayed set.
 local function examine(id, gen, entry, due)
   answer[2] = answer[2] + 1
-  local fine, record = pcall(read_fields, P .. 't:' .. id, FIELDS)
-  record = fine and record or {state = 'damaged'}
+  local record = read_fields(P .. 't:' .. id, FIELDS)
   if is_wanted(record) and (not gen or not record.gen or record.gen == gen) then
     local n = #answer
     answer[n + 1], answer[n + 2], answer[n + 3] = id, record.state, record.name or ''
@@ -111,21 +109,6 @@ local function read_delayed()
   return #page == 2 * count and page[#page] .. ' ' .. page[#page - 1] or ''
 end
 
--- The last entry of a stream that was delivered; 0-0 without a consumer group.
-local function last_delivered(key)
-  local groups = redis.pcall('XINFO', 'GROUPS', key)
-  for _, group in ipairs(groups.err and {} or groups) do
-    local fields = {}
-    for i = 1, #group, 2 do
-      fields[group[i]] = group[i + 1]
-    end
-    if fields.name == 'workers' then
-      return fields['last-delivered-id']
-    end
-  end
-  return '0-0'
-end
-
 -- The lists of tenants, one after the other by their names. Where to begin: 'TENANT\nPOINTER', behind that pointer; at
 -- the first of that list if a worker has it by now.
 local function read_lists()
@@ -148,9 +131,10 @@ end
 
 local function read_stream()
   local key = P .. stream
-  local border = (place == 'delivered' or start == '') and last_delivered(key)
-  local first = start ~= '' and start or place == 'unread' and '(' .. border or '-'
-  local page = redis.call('XRANGE', key, first, place == 'unread' and '+' or border, 'COUNT', count)
+  local _, behind = unread(key)  -- behind the last entry that was delivered
+  local last = place == 'unread' and '+' or string.match(behind, '^%((.*)$') or '0-0'
+  local first = start ~= '' and start or place == 'unread' and behind or '-'
+  local page = redis.call('XRANGE', key, first, last, 'COUNT', count)
   for _, item in ipairs(page) do
     local fields = item[2]
     if fields[1] == 'id' and fields[3] == 'gen' then
@@ -163,10 +147,5 @@ local function read_stream()
 end
 
 local READ = {records = read_records, named = read_named, delayed = read_delayed, unread = read_stream, delivered = read_stream, listed = read_lists}
-local fine, position = pcall(READ[place])
-if fine then
-  answer[1] = position
-elseif not string.find(position.err or tostring(position), 'WRONGTYPE', 1, true) then
-  error(position)
-end
+answer[1] = READ[place]()
 return answer

@@ -15,14 +15,8 @@ if ARGV[3] == '1' then
   redis.call('SET', P .. 'watched', '', 'PX', WATCHED_MS)
 end
 
--- The reply, or `otherwise` for a key of a wrong type, which the doctor reports.
-local function ask(otherwise, ...)
-  local answer = redis.pcall(...)
-  return type(answer) == 'table' and answer.err and otherwise or answer or otherwise
-end
-
 local function some_of(key, names)
-  local found, values = {}, ask({}, 'HMGET', key, unpack(names))
+  local found, values = {}, redis.call('HMGET', key, unpack(names))
   for i, name in ipairs(names) do
     found[#found + 1] = name
     found[#found + 1] = values[i] or ''
@@ -36,7 +30,7 @@ for _, priority in ipairs(PRIORITIES) do
     local depth, unread_ones, oldest = 0, 0, 0
     for _, kind in ipairs(STREAM_KINDS) do
       local key = P .. kind .. ':' .. priority .. ':' .. size
-      local has = ask(0, 'XLEN', key)
+      local has = redis.call('XLEN', key)
       if kind == 'burials' then  -- dying tasks, which take no slot
         buried = buried + has
       elseif has > 0 then
@@ -58,15 +52,15 @@ end
 
 -- Blocked steps have this time, see lib/workflow.
 local delayed, SAMPLES, BLOCKED_UNTIL = P .. 'tasks:delayed', 20, 7258118400000000
-local blocked = ask(0, 'ZCOUNT', delayed, BLOCKED_UNTIL, BLOCKED_UNTIL)
+local blocked = redis.call('ZCOUNT', delayed, BLOCKED_UNTIL, BLOCKED_UNTIL)
 
 -- Tasks that wait for locks or SQL, or were woken, are checked again soon, so they are among the first. If
 -- there are very many, their numbers are estimated from samples that are spread over all of the first.
-local soon = ask(0, 'ZCOUNT', delayed, '-inf', digits(now + ahead))
+local soon = redis.call('ZCOUNT', delayed, '-inf', digits(now + ahead))
 local is_estimate, seen, states = soon > looks, 0, {}
 local function sample(first, count)
-  for _, id in ipairs(ask({}, 'ZRANGE', delayed, first, first + count - 1)) do
-    local state = ask('', 'HGET', P .. 't:' .. id, 'state')
+  for _, id in ipairs(redis.call('ZRANGE', delayed, first, first + count - 1)) do
+    local state = redis.call('HGET', P .. 't:' .. id, 'state') or ''
     seen, states[state] = seen + 1, (states[state] or 0) + 1
   end
 end
@@ -81,7 +75,7 @@ end
 local workflows = {}
 for _, state in ipairs({'building', 'running', 'resuming', 'failed'}) do
   workflows[#workflows + 1] = state
-  workflows[#workflows + 1] = ask(0, 'ZCARD', P .. 'workflows:' .. state)
+  workflows[#workflows + 1] = redis.call('ZCARD', P .. 'workflows:' .. state)
 end
 
 local function number_of(state)
@@ -90,11 +84,12 @@ end
 
 return {
   digits(now), streams,
-  {ask(0, 'ZCARD', delayed), ask(0, 'ZCOUNT', delayed, '-inf', digits(now - OVERDUE)),
+  {redis.call('ZCARD', delayed), redis.call('ZCOUNT', delayed, '-inf', digits(now - OVERDUE)),
     number_of('waiting'), number_of('dying'), number_of('queued'), buried, is_estimate and 1 or 0, blocked},
   some_of(P .. 'epoch', {'since'}), some_of(P .. 'leader', {'owner', 'expiry'}),
-  some_of(P .. 'config', {'version', 'at', 'problem'}), ask({}, 'HGETALL', P .. 'counters'),
-  ask({}, 'HGETALL', P .. 'active'), ask({}, 'HGETALL', P .. 'desired'),
-  ask({}, 'ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf'),
-  ask('', 'GET', P .. 'term'), ask(0, 'HLEN', P .. 'paused'), ask(0, 'XLEN', P .. 'quarantine'), workflows,
+  some_of(P .. 'config', {'version', 'at', 'problem'}), redis.call('HGETALL', P .. 'counters'),
+  redis.call('HGETALL', P .. 'active'), redis.call('HGETALL', P .. 'desired'),
+  redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf'),
+  redis.call('GET', P .. 'term') or '', redis.call('HLEN', P .. 'paused'), redis.call('XLEN', P .. 'quarantine'),
+  workflows,
 }

@@ -1,14 +1,14 @@
 #!lua flags=allow-oom
--- mend: requeue records that are in no place, because their stream was deleted or Redis stopped a script. End tasks
--- whose keys are damaged, and groups that could not fire. All workers share one walk through the keyspace, page by
--- page.
+-- mend: requeue records that are in no place, because their stream was deleted or Redis stopped a script. Fire groups that
+-- could not, and end steps of workflows whose records are gone. All workers share one walk through the keyspace, page
+-- by page.
 -- KEYS  prefix
 -- ARGV  keeping, keys per page, crash limit, pause between two walks µs, lease µs, least pause between two
 --       pages µs
 -- returns {records that were put back, 1 if the caller should continue the walk else 0}
--- @include base wake record counting submitting rescue streams listed index group keeping finish ending workflow damage condemning lost remnants
+-- @include base wake record counting submitting rescue streams listed index group keeping finish ending workflow lost followed remnants
 local function replace() end
--- @include unique recounting
+-- @include unique hashes recounting
 local keys_per_page, limit, rest, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local pace, ONE_DAY = tonumber(ARGV[6]), 86400000
 local walk = read_fields(P .. 'mend', {'cursor', 'done', 'due'})
@@ -24,14 +24,13 @@ local function is_pointed_at(id, record)
     return is_in_list(id, record)
   end
   local key, entry = pointer_of(record)
-  local found = key and redis.pcall('XRANGE', P .. key, entry, entry)
-  return found and not found.err and found[1] and found[1][2][2] == id
+  local found = key and redis.call('XRANGE', P .. key, entry, entry)[1]
+  return found and found[2][2] == id
 end
 
 local function is_pending(record)
   local key, entry = pointer_of(record)
-  local found = key and redis.pcall('XPENDING', P .. key, 'workers', entry, entry, 1)
-  return found and not found.err and found[1] ~= nil
+  return key and pending_in(P .. key, entry, entry, 1)[1]
 end
 
 -- Whether a worker has the task. If its entry is gone, the worker that runs it renews `kept` with each beat.
@@ -53,8 +52,7 @@ end
 -- A dying task may be in any of the three places.
 local function is_in_place(id, record)
   local state = record.state
-  local is_due = tonumber(redis.pcall('ZSCORE', P .. 'tasks:delayed', id) or '')
-  is_due = is_due and is_due < math.huge
+  local is_due = redis.call('ZSCORE', P .. 'tasks:delayed', id)
   if state == 'delayed' or state == 'waiting' then
     return is_due
   elseif state == 'queued' then
@@ -82,16 +80,12 @@ end
 
 local STATES = {queued = true, delayed = true, waiting = true, running = true, dying = true}
 
-local FIELDS_CHECKED = {'owner', 'pointer', 'tenant', 'places', 'workflow', 'blocked', 'ends_as', unpack(JUDGED)}
+local FIELDS_CHECKED = {'state', 'gen', 'stream', 'name', 'tenant', 'owner', 'pointer', 'places', 'due', 'start_by',
+  'started', 'kept', 'missed', 'workflow', 'blocked', 'ends_as'}
 local met = {}  -- the tasks of this page, as add_to() adds them up
 
 local function check_record(key, id)
   local record = read_fields(key, FIELDS_CHECKED)
-  if damage_in(record) or not record.b and redis.call('EXISTS', P .. 'b:' .. id) == 0 then
-    if end_if_damaged(id) then
-      return false
-    end
-  end
   keep_deadline(id, record)
   local is_task = STATES[record.state] and record.stream ~= 'hold'
   if is_task then
@@ -108,25 +102,19 @@ end
 local function check_part(key, id)
   if redis.call('EXISTS', P .. 't:' .. id) == 0 then
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
-  elseif redis.call('TYPE', key).ok ~= PARTS[string.sub(key, #P + 1, #P + 1)] then
-    end_if_damaged(id)
   end
 end
 
-local TYPES_OF_A_STEP = {n = 'list', m = 'set', j = 'set', k = 'hash', s = 'hash'}
-
--- Keys of a step belong to its workflow. What a key of a wrong type should have is found anew, see mend_step().
+-- Keys of a step belong to its workflow.
 local function check_step(key, id)
-  if redis.call('TYPE', key).ok ~= TYPES_OF_A_STEP[string.sub(key, #P + 1, #P + 1)] then
-    redis.call('DEL', key)
-  elseif redis.call('EXISTS', P .. 'f:' .. (string.match(id, '^(.*):') or '')) == 0 then
+  if redis.call('EXISTS', P .. 'f:' .. (string.match(id, '^(.*):') or '')) == 0 then
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   end
 end
 
 -- A unique key without an owner was left behind by a cut script.
 local function check_unique(key, name)
-  if redis.call('TYPE', key).ok ~= 'string' or not owner_of(name) then
+  if not owner_of(name) then
     redis.call('PEXPIRE', key, ONE_DAY, 'NX')
   end
 end
@@ -134,7 +122,7 @@ end
 -- A member of the delayed set without a record may be due in a year; its waiters must not wait until then.
 local function end_orphan(id)
   if redis.call('EXISTS', P .. 't:' .. id) == 0 then
-    end_if_damaged(id)
+    note_unknown(id)
     redis.call('ZREM', P .. 'tasks:delayed', id)
   end
 end
@@ -154,15 +142,11 @@ local page = redis.call('SCAN', walk.cursor or '0', 'MATCH', P .. RECORDS_AND_PA
   'COUNT', keys_per_page)
 for _, key in ipairs(page[2]) do
   local kind, id = string.sub(key, #P + 1, #P + 1), string.sub(key, #P + 3)
-  -- A key of a wrong type must not stop the page.
+  -- A key that cannot be checked must not stop the walk.
   local fine, is_mended = pcall(CHECKS[kind] or check_part, key, id)
-  if not fine and kind == 't' then
-    end_if_damaged(id)
-  end
   mended = mended + (fine and is_mended and 1 or 0)
 end
-local due = redis.pcall('ZSCAN', P .. 'tasks:delayed', walk.due or '0', 'COUNT', keys_per_page)
-due = due.err and {'0', {}} or due
+local due = redis.call('ZSCAN', P .. 'tasks:delayed', walk.due or '0', 'COUNT', keys_per_page)
 for i = 1, #due[2], 2 do
   end_orphan(due[2][i])
 end

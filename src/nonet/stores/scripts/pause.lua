@@ -4,7 +4,7 @@
 -- ARGV  who, reason, n × what, see lib/pauses
 -- returns n × (1 paused | 0 it was paused before by the same operator with the same reason)
 -- @include base events pausing
-local who, reason, key = ARGV[1], ARGV[2], pauses_in('paused')
+local who, reason, key = ARGV[1], ARGV[2], P .. 'paused'
 local answer, new = {}, {}
 for i = 3, #ARGV do
   local what = ARGV[i]

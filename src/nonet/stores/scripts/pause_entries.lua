@@ -3,9 +3,9 @@
 -- KEYS  prefix
 -- ARGV  pause | resume, who, reason, entries …
 -- returns the entries that changed
--- @include base events pausing
+-- @include base events
 local verb, who, reason = ARGV[1], ARGV[2], string.sub(ARGV[3], 1, 300)
-local key = pauses_in('periodic:paused')
+local key = P .. 'periodic:paused'
 local turned = {}
 for i = 4, #ARGV do
   local entry = ARGV[i]
@@ -21,8 +21,6 @@ for i = 4, #ARGV do
   end
 end
 if #turned > 0 then
-  local more = #turned > 20 and ', and ' .. #turned - 20 .. ' more' or ''
-  log_event('schedule-' .. verb, who, table.concat(turned, ', ', 1, math.min(#turned, 20)) .. more
-    .. (reason ~= '' and ': ' .. reason or ''))
+  log_event('schedule-' .. verb, who, first_texts(turned, ', ') .. (reason ~= '' and ': ' .. reason or ''))
 end
 return turned

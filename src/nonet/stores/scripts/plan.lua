@@ -7,9 +7,8 @@
 --       fingerprints, next µs or '' (never), JSON for people, result of what is withdrawn)
 --       verb: new | same | turn  it is planned: for the first time, unchanged, or changed
 --             off | drop         it is disabled, or deleted
---             move               it belongs to another namespace, which needs its record; what was submitted runs here
 -- returns the entries whose occurrence was withdrawn; 0 if another term leads
--- @include base leading progress wake record counting submitting limits mutexes locks index group keeping finish fitting pauses queues refusal waiting cancel
+-- @include base hashes leading progress wake record counting submitting limits mutexes locks index group keeping finish fitting pauses queues refusal waiting cancel
 local term, FIRST, FIELDS = ARGV[2], 3, 8
 if not leads(term) then
   return 0
@@ -73,11 +72,8 @@ for i = FIRST, #ARGV, FIELDS do
   local verb, entry, last, again, prints, following, info
   verb, entry, last, again, prints, following, info, document = unpack(ARGV, i, i + FIELDS - 1)
   local before, id, its_prints = string.match(redis.call('HGET', P .. 'periodic', entry) or '',
-    '^(%d+)|([^|]*)|?(.*)$')
-  if verb == 'move' then
-    redis.call('HDEL', P .. 'periodic:next', entry)
-    redis.call('HDEL', P .. 'periodic:entries', entry)
-  elseif verb == 'off' or verb == 'drop' then
+    '^(%d+)|([^|]*)|(.*)$')
+  if verb == 'off' or verb == 'drop' then
     leave(entry, id, verb == 'drop')
   elseif verb == 'turn' then
     turn(entry, id, last, again, prints, before, its_prints)
@@ -86,15 +82,11 @@ for i = FIRST, #ARGV, FIELDS do
     local is_older = before and verb == 'same' and tonumber(last) > tonumber(before)
     keep(entry, before and not is_older and before or last, id or '', prints)
   end
-  if verb ~= 'drop' and verb ~= 'move' then
+  if verb ~= 'drop' then
     redis.call('HSET', P .. 'periodic:entries', entry, info)
   end
-  if verb ~= 'drop' and verb ~= 'move' and verb ~= 'off' then
-    if following == '' then
-      redis.call('HDEL', P .. 'periodic:next', entry)
-    else
-      redis.call('HSET', P .. 'periodic:next', entry, following)
-    end
+  if verb ~= 'drop' and verb ~= 'off' then
+    set_field(P .. 'periodic:next', entry, following ~= '' and following)
   end
 end
 offer_all()

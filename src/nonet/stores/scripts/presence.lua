@@ -10,17 +10,16 @@
 -- @include epoch
 local seen, lock_ttl, worker, FIRST = ARGV[1], tonumber(ARGV[2]), ARGV[3], 4
 local since, seq = current_epoch(seen, lock_ttl)
-local version = redis.pcall('HGET', P .. 'config', 'version')
+local version = redis.call('HGET', P .. 'config', 'version')
 
 -- An order is repeated while the worker has the task, or is registered: a reply may be lost.
 local function orders_of()
   local key, orders = P .. 'orders:' .. worker, {}
-  local drain = redis.pcall('HGET', P .. 'w:' .. worker, 'drain')
-  if type(drain) == 'string' then
+  local drain = redis.call('HGET', P .. 'w:' .. worker, 'drain')
+  if drain then
     orders = {'', '', drain}
   end
-  local ids = redis.pcall('SMEMBERS', key)
-  for _, id in ipairs(ids.err and {} or ids) do
+  for _, id in ipairs(redis.call('SMEMBERS', key)) do
     local record = read_fields(P .. 't:' .. id, {'owner', 'gen', 'state', 'cancel'})
     if record.owner == worker and record.state == 'running' and record.cancel then
       orders[#orders + 1] = id
@@ -33,8 +32,7 @@ local function orders_of()
   return orders
 end
 
-local answer = {since, seq, type(version) == 'string' and version or '',
-  worker ~= '' and orders_of() or {}}
+local answer = {since, seq, version or '', worker ~= '' and orders_of() or {}}
 for i = FIRST, #ARGV do
   local known = redis.call('EXISTS', P .. 't:' .. ARGV[i]) * 2
   if known == 0 then

@@ -6,14 +6,18 @@
 -- @include base
 local denied = {}
 
-local function try(name, ...)
-  local answer = redis.pcall(name, P .. 'probe:' .. name, ...)
+local function try_without_key(name, ...)
+  local answer = redis.pcall(name, ...)
   local problem = type(answer) == 'table' and answer.err or ''
   if string.find(problem, 'can.t access', 1) or string.find(problem, 'permissions to access', 1, true) then
     denied[1] = 'KEYS'
   elseif string.find(problem, 'can.t run', 1) or string.find(problem, 'NOPERM', 1, true) then
     denied[#denied + 1] = string.lower(name)
   end
+end
+
+local function try(name, ...)
+  try_without_key(name, P .. 'probe:' .. name, ...)
   return name
 end
 
@@ -32,13 +36,6 @@ local names = {
   try('XCLAIM', 'g', 'c', 0, '0-1', 'JUSTID'), try('XAUTOCLAIM', 'g', 'c', 0, '0-0', 'JUSTID'),
 }
 
-local function try_without_key(name, ...)
-  local answer = redis.pcall(name, ...)
-  local problem = type(answer) == 'table' and answer.err or ''
-  if string.find(problem, 'can.t run', 1) or string.find(problem, 'NOPERM', 1, true) then
-    denied[#denied + 1] = string.lower(name)
-  end
-end
 local stream = P .. 'probe:stream'
 try_without_key('XGROUP', 'CREATE', stream, 'g', '0', 'MKSTREAM')
 try_without_key('XINFO', 'GROUPS', stream)

@@ -11,7 +11,6 @@
 -- @include base leading progress wake record counting submitting fitting handing
 -- @defer limits mutexes locks pauses queues refusal waiting index group keeping finish cancel ending workflow expiry attending attend
 -- @defer index group keeping finish ending workflow follow_rest
--- @defer rescue index group keeping finish ending workflow damage condemning end_if_damaged
 local term, batch, help_after, latest = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[8]
 local waits = {first = tonumber(ARGV[5]), longest = tonumber(ARGV[6]), aging = tonumber(ARGV[7])}
 if is_clock_ahead(latest) then
@@ -36,16 +35,13 @@ local due_key = P .. 'tasks:delayed'
 local woken, moved, waiters, gone, staying = {}, 0, {}, {}, {}
 
 local function postpone(key, id, problem)
-  if end_if_damaged(id) then
-    return
-  end
-  redis.call('HSET', P .. 't:' .. id, 'blocker', string.sub(reason_of(problem), 1, 60))
   redis.call('ZADD', key, digits(now + 60000000), id)
+  redis.pcall('HSET', P .. 't:' .. id, 'blocker', string.sub(reason_of(problem), 1, 60))
 end
 
 -- Handle a member of one of those sets that has no record.
 local function forget(key, id)
-  end_if_damaged(id)
+  note_unknown(id)
   redis.call('ZREM', key, id)
 end
 
@@ -95,7 +91,7 @@ local function act(id)
 end
 
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now), 'LIMIT', 0, batch)) do
-  -- A damaged record or stream must not stop the others.
+  -- A task that cannot be moved must not stop the others.
   local fine, problem = pcall(act, id)
   if not fine then
     postpone(due_key, id, problem)

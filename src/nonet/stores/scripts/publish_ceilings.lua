@@ -3,17 +3,12 @@
 -- KEYS  prefix
 -- ARGV  term, version of these ceilings ('' for none; with ' bytes' if some are of bytes), who, n × (scope, ceiling)
 -- returns 1, or 0 if another term leads
--- @include base events
+-- @include base hashes leading events
 local term, version, who = ARGV[1], ARGV[2], ARGV[3]
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= term or tonumber(leader[2]) <= now then
+if not leads(term) then
   return 0
 end
-local before, words = {}, {}
-local flat = redis.call('HGETALL', P .. 'ceilings')
-for i = 1, #flat, 2 do
-  before[flat[i]] = flat[i + 1]
-end
+local before, words = read_hash(P .. 'ceilings'), {}
 local function tell(scope, was, is)
   if was ~= is then
     words[#words + 1] = scope .. ': ' .. (was or 'not set') .. ' -> ' .. (is or 'not set')
@@ -40,7 +35,6 @@ else
 end
 if #words > 0 then
   table.sort(words)
-  local more = #words > 20 and '; and ' .. #words - 20 .. ' more' or ''
-  log_event('ceilings-published', who, table.concat(words, '; ', 1, math.min(#words, 20)) .. more)
+  log_event('ceilings-published', who, first_texts(words, '; '))
 end
 return 1

@@ -4,9 +4,8 @@
 -- ARGV  term, ttl ms, how many calls of overflow hooks have failed since the last time, n, n × (size,
 --       workers), m × (size, slots of one)
 -- returns 1, or 0 if another term leads
--- @include base
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= ARGV[1] or tonumber(leader[2]) <= now then
+-- @include base leading
+if not leads(ARGV[1]) then
   return 0
 end
 local slots = 5 + 2 * ARGV[4]

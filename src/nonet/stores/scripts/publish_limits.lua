@@ -3,10 +3,9 @@
 -- KEYS  prefix
 -- ARGV  term, version of these limits ('' for none), who, n × (field of HASH limits, value)
 -- returns 1, or 0 if another term leads
--- @include base wake limits mutexes locks events turning
+-- @include base hashes leading wake limits mutexes locks events turning
 local term, version, who = ARGV[1], ARGV[2], ARGV[3]
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= term or tonumber(leader[2]) <= now then
+if not leads(term) then
   return 0
 end
 local config, values = P .. 'limits:config', {}
@@ -24,11 +23,7 @@ for field, value in pairs(values) do
 end
 local words = turn_limits(effective)
 for field, value in pairs(values) do
-  if value then
-    redis.call('HSET', config, field, value)
-  else
-    redis.call('HDEL', config, field)
-  end
+  set_field(config, field, value)
 end
 if version == '' then
   redis.call('DEL', P .. 'limits:version')
@@ -36,7 +31,6 @@ else
   redis.call('SET', P .. 'limits:version', version)
 end
 if #words > 0 then
-  local more = #words > 20 and '; and ' .. #words - 20 .. ' more' or ''
-  log_event('limits-published', who, table.concat(words, '; ', 1, math.min(#words, 20)) .. more)
+  log_event('limits-published', who, first_texts(words, '; '))
 end
 return 1

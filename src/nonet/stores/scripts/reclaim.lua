@@ -6,7 +6,7 @@
 -- ARGV  keeping, worker, size, lease ms, entries to check per stream, crash limit, µs that it cannot be later than
 --       or '', a cursor for each stream of lib/streams
 -- returns {number reclaimed, now µs, the cursors for the next call}: one call sees only a part
--- @include base leading wake streams record counting submitting rescue index group keeping finish ending workflow damage condemning lost pending forget events naming deaths
+-- @include base leading wake streams record counting submitting rescue index group keeping finish ending workflow lost pending forget events naming deliveries deaths
 local worker, size, lease = ARGV[2], ARGV[3], tonumber(ARGV[4])
 local count, limit, latest, FIRST_CURSOR = ARGV[5], tonumber(ARGV[6]), ARGV[7], 8
 local answer, reclaimed, PAGE = {0, digits(now)}, 0, 500
@@ -61,12 +61,11 @@ end
 
 -- When the server's clock was set (logical µs), whether back, and whether during the last lease.
 local function last_step()
-  local step = redis.pcall('HMGET', P .. 'clock:stepped', 'at', 'by')
-  local at, by = tonumber(step[1]), tonumber(step[2])
-  if not (at and by) or at > now then
+  local at, by = unpack(redis.call('HMGET', P .. 'clock:stepped', 'at', 'by'))
+  if not at or tonumber(at) > now then
     return nil, false
   end
-  return step[1], by < 0, now - at < lease * 1000
+  return at, tonumber(by) < 0, now - at < lease * 1000
 end
 
 -- After a step back earlier deliveries have times in the future: begin their leases anew, once. HASH
@@ -79,8 +78,7 @@ local function begin_leases(key, step)
   if last == '+' then
     return
   end
-  local page = redis.pcall('XPENDING', key, 'workers', last, '+', PAGE)
-  page = page.err and {} or page
+  local page = pending_in(key, last, '+', PAGE)
   for _, item in ipairs(page) do
     redis.call('XCLAIM', key, 'workers', item[2], 0, item[1], 'IDLE', 0, 'JUSTID')
   end

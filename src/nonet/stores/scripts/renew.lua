@@ -70,13 +70,12 @@ end
 
 if worker ~= '' then
   redis.call('ZADD', P .. 'workers', 'GT', digits(now + worker_ttl * 1000), worker)
-  redis.call('HSET', P .. 'w:' .. worker, 'info', info, 'beat', digits(now), 'knows', knows, 'off', off,
-    'takes', 'shares')
+  redis.call('HSET', P .. 'w:' .. worker, 'info', info, 'beat', digits(now), 'knows', knows, 'off', off)
   redis.call('PEXPIRE', P .. 'w:' .. worker, worker_ttl * 10)
 end
 for i = FIRST, #ARGV, 5 do
   local id, gen, fence, stream_key, entry = unpack(ARGV, i, i + 4)
-  -- Caught, so that a key of the wrong type costs its own lease, and not the whole beat.
+  -- A renewal that fails must cost its own lease, and not the whole beat.
   local fine, kept = pcall(renew, id, gen, fence, stream_key, entry)
   if not (fine and kept) then
     lost[#lost + 1] = id .. '/' .. gen

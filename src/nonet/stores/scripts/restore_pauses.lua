@@ -5,11 +5,9 @@
 -- ARGV  term, epoch, when the leader last read the pauses (µs by the server's clock; 0: never),
 --       n × (what, or entry:ENTRY of a periodic one; 'at (µs)|who|reason')
 -- returns {how many pauses were restored, how many were ended}, or 0 if another term leads or the epoch is over
--- @include base wake pausing resuming
+-- @include base hashes leading wake pausing resuming
 local term, epoch_meant, looked = ARGV[1], ARGV[2], tonumber(ARGV[3])
-local epoch_now = redis.pcall('HGET', P .. 'epoch', 'since')
-local leader = redis.call('HMGET', P .. 'leader', 'term', 'expiry')
-if leader[1] ~= term or tonumber(leader[2]) <= now or epoch_now ~= epoch_meant then
+if not leads(term) or redis.call('HGET', P .. 'epoch', 'since') ~= epoch_meant then
   return 0
 end
 local remembered = {paused = {}, ['periodic:paused'] = {}}
@@ -25,11 +23,7 @@ end
 
 local put, lifted = 0, {}
 local function bring_in_line(name, wanted)
-  local key, found = pauses_in(name), {}
-  local flat = redis.call('HGETALL', key)
-  for i = 1, #flat, 2 do
-    found[flat[i]] = flat[i + 1]
-  end
+  local key, found = P .. name, read_hash(P .. name)
   for what, value in pairs(wanted) do
     if found[what] ~= value and not (found[what] and is_newer(found[what])) then
       redis.call('HSET', key, what, value)

@@ -4,7 +4,7 @@
 -- ARGV  who, n × what (see pause)
 -- returns n × (1 resumed | 0 it was not paused)
 -- @include base wake events pausing resuming
-local who, key = ARGV[1], pauses_in('paused')
+local who, key = ARGV[1], P .. 'paused'
 local answer, done = {}, {}
 for i = 2, #ARGV do
   local what = ARGV[i]

@@ -4,7 +4,7 @@
 -- KEYS  prefix
 -- ARGV  worker, size
 -- returns 1, or 0 if it must fetch once more
--- @include base wake record fitting handing streams unread limits pauses
+-- @include base wake record fitting handing streams unread pauses
 local worker, size = ARGV[1], ARGV[2]
 local pauses = read_pauses()
 if redis.call('EXISTS', P .. 'wake:' .. worker) == 1 or not pauses.all and handed_for(worker, size) then

@@ -19,8 +19,7 @@ local state, mark = known_as(id)
 if state and mark ~= string.match('\n' .. terms, '\nletter|(%x+)') then
   return {'OTHER', state}
 end
-local HAS_FAILED = {dying = true, dead = true, cancelled = true, expired = true,
-  damaged = true}
+local HAS_FAILED = {dying = true, dead = true, cancelled = true, expired = true}
 if not item or HAS_FAILED[state] then
   return state or -1
 end

@@ -24,10 +24,9 @@ end
 
 -- Correct the nearest ones, at most LOOKS. The others are so far away that the step hardly matters.
 local function each_late(key, change)
-  local late = redis.pcall('ZRANGEBYSCORE', key, digits(wrong), '+inf', 'WITHSCORES',
-    'LIMIT', 0, LOOKS)
-  for i = 1, late.err and 0 or #late, 2 do
-    pcall(change, key, late[i], late[i + 1])  -- a damaged record must not stop the others
+  local late = redis.call('ZRANGEBYSCORE', key, digits(wrong), '+inf', 'WITHSCORES', 'LIMIT', 0, LOOKS)
+  for i = 1, #late, 2 do
+    change(key, late[i], late[i + 1])
   end
 end
 

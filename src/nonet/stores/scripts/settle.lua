@@ -156,7 +156,7 @@ local function offer_freed()
 end
 
 do
-  -- The locks of each task. (MGET treats a key of a wrong type as missing.)
+  -- The locks of each task.
   local keys = {}
   for k = 1, number do
     keys[k] = P .. 'l:' .. ARGV[FIRST + (k - 1) * FIELDS]

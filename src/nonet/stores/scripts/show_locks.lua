@@ -89,8 +89,6 @@ end
 
 local answer = {digits(now), redis.call('GET', P .. 'fence') or '0'}
 for i = 2, #ARGV do
-  local name = ARGV[i]
-  local fine, row = pcall(show, name)
-  answer[#answer + 1] = fine and row or {name, '?'}  -- a key of the wrong type
+  answer[#answer + 1] = show(ARGV[i])
 end
 return answer

@@ -4,11 +4,9 @@
 -- ARGV  keeping, runs of tasks that differ only in id and envelope:
 --       number, name, stream, due µs (see due_of), group or '', locks, terms, number × (id, envelope)
 -- returns 1 if all were created; else for each task 1 created | 0 known | {id of the task that holds its unique
---       key} | {its id, namespace}: its tenant belongs there, so submit it there | -1 its keys are damaged: submit it
---       alone to get the error. If none was created:
---       {'IMPOSSIBLE', id, why}: it asks a limiter for more than its limit; or {'FULL', …}, see find_excess()
+--       key}. If none was created: {'IMPOSSIBLE', id, why}: it asks a limiter for more than its limit; or {'FULL', …},
+--       see find_excess()
 -- @include now
--- @defer routing elsewhere
 -- @defer wake wake
 -- @defer shares share
 local FIRST_RUN, HEAD, at = 2, 7, 2
@@ -22,7 +20,7 @@ local is_shared = marks[6] and string.find(marks[6], ' ' .. stream .. ' ', 1, tr
 while is_plain and at <= #ARGV do
   local count, _, to, due, group, locks, terms = unpack(ARGV, at, at + HEAD - 1)
   is_plain = due == '0' and group == '' and (terms == '' or string.find(terms, '^tenant|[^\n]*$')) and to == stream
-    and not string.find(locks .. '\n', '%d\n') and not (marks[7] and elsewhere(terms))
+    and not string.find(locks .. '\n', '%d\n')
   for i = at + HEAD, at + HEAD + 2 * count - 1, 2 do
     local id = ARGV[i]
     is_plain, met[id] = is_plain and not met[id], true
@@ -81,7 +79,7 @@ if marks[5] then
   redis.call('HINCRBY', P .. 'counters', 'submitted:' .. stream, created)
 end
 local size = string.match(stream, '[^:]*$')
-if redis.pcall('ZCARD', P .. 'idle:' .. size) ~= 0 then
+if redis.call('ZCARD', P .. 'idle:' .. size) ~= 0 then
   wake(size, created)
 end
 return 1

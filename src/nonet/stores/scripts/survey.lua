@@ -4,18 +4,13 @@
 -- ARGV  none
 -- returns {µs until something is due (-1: nothing is), n × (id, name, state, whether it has run:
 --       1|0) of each task that has not ended}
--- @include base progress
-local left, cursor = {}, '0'
-repeat
-  local page = redis.call('SCAN', cursor, 'MATCH', P .. 't:*', 'COUNT', 1000)
-  for _, key in ipairs(page[2]) do
-    local record = read_fields(key, {'state', 'name', 'stream', 'attempt', 'deaths', 'suspect'})
-    if record.state and record.stream ~= 'hold' then
-      left[string.sub(key, #P + 3)] = record  -- a scan may show one twice
-    end
+-- @include base progress each
+local left = {}
+each_record({'state', 'name', 'stream', 'attempt', 'deaths', 'suspect'}, function(id, record)
+  if record.state and record.stream ~= 'hold' then
+    left[id] = record  -- a scan may show one twice
   end
-  cursor = page[1]
-until cursor == '0'
+end)
 local answer = {digits(next_due())}
 for id, record in pairs(left) do
   answer[#answer + 1] = id

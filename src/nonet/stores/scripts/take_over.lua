@@ -5,9 +5,8 @@
 -- ARGV  keeping, worker, size, entries to look at, crash limit, lock ttl ms, who reports its death
 -- returns {1 if there may be more, else 0 and it is forgotten, the ids of tasks that were queued again or have ended}
 -- @include base wake streams record limits mutexes locks fitting pauses queues refusal waiting rescue
--- @defer counting submitting index group keeping finish ending workflow damage condemning end_if_damaged
 -- @defer counting submitting index group keeping finish ending workflow lost take_back
--- @include pending events forget naming deaths
+-- @include pending events forget naming deliveries deaths
 local worker, size, most, limit = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local lock_ttl, who = tonumber(ARGV[6]), ARGV[7]
 local left, taken = most, {}
@@ -24,8 +23,7 @@ local function take(id, gen)
 end
 
 for _, stream in ipairs(streams_of(size)) do
-  local pending = left > 0 and redis.pcall('XPENDING', stream.key, 'workers', '-', '+', left, worker) or {}
-  for _, item in ipairs(pending.err and {} or pending) do
+  for _, item in ipairs(left > 0 and pending_in(stream.key, '-', '+', left, worker) or {}) do
     see_to(stream.key, item[1], take)
     left = left - 1
   end

@@ -11,10 +11,10 @@ if value then
   return {'ended', value}
 end
 local is_task = redis.call('EXISTS', P .. 't:' .. id) == 1
-local state = not is_task and redis.pcall('HGET', P .. 'f:' .. id, 'state')
+local state = not is_task and redis.call('HGET', P .. 'f:' .. id, 'state')
 if state == 'done' or state == 'failed' or state == 'cancelled' then
   return {'ended', state .. '|0|'}
-elseif not is_task and type(state) ~= 'string' then
+elseif not is_task and not state then
   return {'unknown'}
 end
 for i = 3, #ARGV do
@@ -33,7 +33,7 @@ end
 redis.call('ZREMRANGEBYSCORE', P .. 'waiters:' .. id, '-inf', digits(now - 20000000))
 redis.call('ZADD', P .. 'waiters:' .. id, digits(now), client)
 redis.call('PEXPIRE', P .. 'waiters:' .. id, 20000)
-if is_task then  -- on a key of another type it fails; a walk ends that task, and wakes all waiting clients
-  redis.pcall('HSET', P .. 't:' .. id, 'waited', 1)
+if is_task then
+  redis.call('HSET', P .. 't:' .. id, 'waited', 1)
 end
 return {'live'}

@@ -20,7 +20,7 @@ elseif not state then
   if redis.call('EXISTS', P .. 't:' .. workflow, P .. 'r:' .. workflow) > 0 then
     return redis.error_reply('NONET another task has the id of the workflow')
   end
-  for suffix in pairs(KEYS_OF_WORKFLOW) do  -- of an earlier one that was not submitted to its end
+  for _, suffix in ipairs(KEYS_OF_WORKFLOW) do  -- of an earlier one that was not submitted to its end
     redis.call('DEL', key .. suffix)
   end
   redis.call('HSET', key, 'title', ARGV[3], 'parent', ARGV[4], 'total', ARGV[5], 'kept', ARGV[6], 'kept_failed', ARGV[7],

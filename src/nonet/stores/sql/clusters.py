@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import sqlalchemy as sa
 
 from nonet.stores.sql.database import Database, pages
-from nonet.stores.sql.letters import Cluster, LetterFilter, Status, cause, dlq_tasks
+from nonet.stores.sql.letters import Cluster, LetterFilter, Status, dlq_tasks
 
 _ROW = dlq_tasks.c
 _AGES = (timedelta(hours=1), timedelta(days=1), timedelta(days=7))
 _SHOWN_CHARACTERS = 500
-# Rows of one statement that reads their tracebacks, and of one that locks them.
-_BATCH = 200
 
 
 async def clusters(database: Database, namespace: str, selection: LetterFilter) -> list[Cluster]:
@@ -36,7 +34,7 @@ async def clusters(database: Database, namespace: str, selection: LetterFilter) 
             _cluster(parts, sample)
             for parts in some
             if (sample := samples.get(max(part.newest for part in parts))) is not None
-            and (parts[0].fingerprint == "" or _fits(sample, selection))
+            and _fits(sample, selection)
         ]
     return sorted(found, key=lambda item: (item.last, item.fingerprint), reverse=True)
 
@@ -89,22 +87,3 @@ def _cluster(parts: Sequence[Any], sample: Any) -> Cluster:
         last_day=int(sum(part.day for part in parts)),
         last_week=int(sum(part.week for part in parts)),
     )
-
-
-async def add_fingerprints(database: Database, namespace: str) -> AsyncIterator[int]:
-    """See `DeadLetters.add_fingerprints`."""
-    lacking = sa.and_(_ROW.namespace == namespace, _ROW.fingerprint == "")
-    columns = (_ROW.id, _ROW.task_class, _ROW.error_type, _ROW.reason, _ROW.traceback)
-    while rows := await database.rows(sa.select(*columns).where(lacking).limit(_BATCH)):
-        alike: dict[tuple[str, str], list[int]] = defaultdict(list)
-        for id, *texts in rows:
-            found = cause(*texts)
-            alike[found["fingerprint"], found["place"]].append(id)
-        async with database.transaction() as connection:
-            for (fingerprint, place), ids in alike.items():
-                await connection.execute(
-                    sa.update(dlq_tasks)
-                    .where(_ROW.id.in_(ids), lacking)
-                    .values(fingerprint=fingerprint, place=place)
-                )
-        yield len(rows)

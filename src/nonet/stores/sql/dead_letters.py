@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import builtins
 import dataclasses
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from nonet.base.errors import ConflictError, NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.stores.sql.answers import ANSWER_SECONDS
-from nonet.stores.sql.clusters import add_fingerprints, clusters
+from nonet.stores.sql.clusters import clusters
 from nonet.stores.sql.database import MYSQL, Database
 from nonet.stores.sql.letters import (
     Cluster,
@@ -86,28 +85,17 @@ class DeadLetters:
         self._cipher = cipher
         self._own = dlq_tasks.c.namespace == namespace
 
-    @property
-    def unnamed(self) -> DeadLetters:
-        """The letters that releases without namespaces wrote, for any namespace."""
-        return DeadLetters(self._database, "", self._cipher)
-
     async def add(self, letter: NewDeadLetter) -> int:
         """Store a letter and return its row id. Repeated calls return the same id."""
         row = dlq_tasks.c
         same = sa.and_(row.task_id == identity(letter.task_id), row.generation == letter.generation)
         try:
-            async with self._transaction() as connection:
-                # A worker of a release without namespaces may have written it and died.
-                unnamed = sa.select(row.id).where(row.namespace == "", same)
-                if (found := await connection.scalar(unnamed)) is not None:
-                    await self._name(connection, found)
-                    return int(found)
+            async with self._database.transaction() as connection:
                 values = {**columns(letter, self._cipher), "namespace": self.namespace}
-                added = await connection.execute(sa.insert(dlq_tasks).values(values))
-                key: Any = added.inserted_primary_key
+                key = await _inserted(connection, values)
                 return int(key[0])
         except _AlreadyStored:
-            async with self._transaction() as connection:
+            async with self._database.transaction() as connection:
                 stored = await connection.execute(sa.select(row.id).where(self._own, same))
                 return int(stored.scalar_one())
 
@@ -117,43 +105,8 @@ class DeadLetters:
         rows = [{**columns(letter, self._cipher), **own} for letter in letters]
         if not rows:
             return
-        same = sa.tuple_(dlq_tasks.c.task_id, dlq_tasks.c.generation).in_(
-            [(row["task_id"], row["generation"]) for row in rows]
-        )
-        unnamed = sa.update(dlq_tasks).where(dlq_tasks.c.namespace == "", same)
-        try:
-            async with self._transaction() as connection:
-                await connection.execute(unnamed.values(namespace=self.namespace))
-                await connection.execute(_insertion(connection.dialect), rows)
-        except _AlreadyStored:  # a worker of an older release wrote one of them as well
-            for letter in letters:
-                await self.add(letter)
-
-    async def adopt(self, row_id: int) -> None:
-        """Move a letter that a release without namespaces wrote into this namespace.
-
-        If this namespace has the same letter already, delete the old one.
-
-        Raises:
-            NotFoundError: there is no such row, or it has a namespace already.
-        """
-        if self._database.is_missing:
-            raise _no_such_row(row_id)
-        try:
-            async with self._transaction() as connection:
-                if not await self._name(connection, row_id):
-                    raise await self._missing(connection, row_id)
-        except _AlreadyStored:
-            await self.unnamed.discard(row_id)
-
-    async def _name(self, connection: AsyncConnection, row_id: int) -> bool:
-        """Set the namespace of a letter without one; False: it is gone, or has one."""
-        changed = await connection.execute(
-            sa.update(dlq_tasks)
-            .where(dlq_tasks.c.id == row_id, dlq_tasks.c.namespace == "")
-            .values(namespace=self.namespace)
-        )
-        return changed.rowcount > 0
+        async with self._database.transaction() as connection:
+            await connection.execute(_insertion(connection.dialect), rows)
 
     async def list(
         self,
@@ -194,8 +147,6 @@ class DeadLetters:
             return selection
         found = await self.clusters(dataclasses.replace(selection, reason=None))
         marks = tuple(cluster.fingerprint for cluster in found)
-        if "" in marks:  # an older release wrote some of the letters
-            return selection
         return dataclasses.replace(selection, task_class=None, error=None, fingerprints=marks)
 
     async def measure(self, selection: LetterFilter) -> tuple[int, int]:
@@ -210,14 +161,6 @@ class DeadLetters:
         number, last = found[0] if found else (0, None)
         return number, last or 0
 
-    async def add_fingerprints(self) -> AsyncIterator[int]:
-        """Sort the letters of older releases into clusters, some hundred at a time.
-
-        Each batch is a transaction of its own. Yields the number of letters of each batch.
-        """
-        async for number in add_fingerprints(self._database, self.namespace):
-            yield number
-
     async def annotate(self, row_id: int, note: str) -> None:
         """Write a note about a letter, in place of an earlier one.
 
@@ -229,7 +172,7 @@ class DeadLetters:
         """
         if self._database.is_missing:
             raise _no_such_row(row_id)
-        async with self._transaction() as connection:
+        async with self._database.transaction() as connection:
             await self._read(connection, row_id)
             await connection.execute(self._update(row_id).values(note=storable(note, 4000)[:1000]))
 
@@ -241,7 +184,7 @@ class DeadLetters:
         """
         if self._database.is_missing:
             raise _no_such_row(row_id)
-        async with self._transaction() as connection:
+        async with self._database.transaction() as connection:
             return await self._read(connection, row_id)
 
     async def claim(self, letter: DeadLetter, repeat: str, resubmissions: int) -> None:
@@ -264,7 +207,7 @@ class DeadLetters:
             "resubmitted_as": repeat,
             "resubmissions": resubmissions,
         }
-        async with self._transaction() as connection:
+        async with self._database.transaction() as connection:
             # Compare and set. The update locks the row, so the read after it sees the winner.
             claimed = await connection.execute(
                 self._update(letter.id)
@@ -324,7 +267,7 @@ class DeadLetters:
     ) -> bool:
         """Change a row if `repeat` is its last repeat and the condition `still` holds."""
         is_its = dlq_tasks.c.resubmitted_as == identity(repeat)
-        async with self._transaction() as connection:
+        async with self._database.transaction() as connection:
             changed = await connection.execute(
                 self._update(row_id).where(is_its, still).values(values)
             )
@@ -343,7 +286,7 @@ class DeadLetters:
         if self._database.is_missing:
             raise _no_such_row(row_id)
         fits = only.clauses() if only else []
-        async with self._transaction() as connection:
+        async with self._database.transaction() as connection:
             gone = await connection.execute(
                 sa.delete(dlq_tasks).where(dlq_tasks.c.id == row_id, self._own, *fits)
             )
@@ -359,7 +302,7 @@ class DeadLetters:
         """
         if self._database.is_missing:
             return
-        async with self._transaction() as connection:
+        async with self._database.transaction() as connection:
             for start in range(0, len(task_ids), _PAGE_ROWS):
                 ids = [identity(id) for id in task_ids[start : start + _PAGE_ROWS]]
                 named = sa.and_(dlq_tasks.c.task_id.in_(ids), self._own)
@@ -382,7 +325,7 @@ class DeadLetters:
         """
         if self._database.is_missing:
             return
-        async with self._transaction() as connection:
+        async with self._database.transaction() as connection:
             end = await connection.scalar(sa.select(sa.func.max(dlq_tasks.c.id)))
         if selection.up_to is not None:
             end = min(end or 0, selection.up_to)
@@ -400,7 +343,7 @@ class DeadLetters:
         Each statement reads a bounded range of ids, however few rows match.
         """
         row = dlq_tasks.c.id
-        async with self._transaction() as connection:
+        async with self._database.transaction() as connection:
             first = await connection.scalar(sa.select(sa.func.min(row)).where(row > last))
             if first is None:
                 return [], None
@@ -415,7 +358,7 @@ class DeadLetters:
         letters that each batch deleted.
         """
         async for rows in self.pages(selection):
-            async with self._transaction() as connection:
+            async with self._database.transaction() as connection:
                 gone = await connection.execute(
                     # Filter again: another process may have changed a letter meanwhile.
                     sa.delete(dlq_tasks).where(
@@ -448,33 +391,26 @@ class DeadLetters:
         )
         if whose is None:
             return _no_such_row(row_id)
-        if whose == self.namespace:
-            return NotFoundError(f"dead letter {row_id} belongs to namespace {whose} already")
-        if whose:
-            return NotFoundError(
-                f"dead letter {row_id} belongs to namespace {whose}, not to {self.namespace}: "
-                f"use --namespace {whose}"
-            )
         return NotFoundError(
-            f"dead letter {row_id} was written by a release without namespaces: if it belongs to "
-            f"{self.namespace}, move it there with 'task-run dlq adopt {row_id}'"
+            f"dead letter {row_id} belongs to namespace {whose}, not to {self.namespace}: "
+            f"use --namespace {whose}"
         )
 
     async def close(self) -> None:
         """Close all connections. Call this before the event loop ends."""
         await self._database.close()
 
-    @asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
-        async with self._database.transaction() as connection:
-            try:
-                yield connection
-            except IntegrityError as error:
-                raise _AlreadyStored from error
-
 
 class _AlreadyStored(Exception):
     """The namespace has a row for this task and generation, the only unique constraint."""
+
+
+async def _inserted(connection: AsyncConnection, values: Mapping[str, Any]) -> Any:
+    """Insert a row and return its primary key."""
+    try:
+        return (await connection.execute(sa.insert(dlq_tasks).values(values))).inserted_primary_key
+    except IntegrityError as error:
+        raise _AlreadyStored from error
 
 
 def _insertion(dialect: sa.Dialect) -> sa.Insert:

@@ -88,11 +88,10 @@ class DeadLetter(NewDeadLetter):
 
     Attributes:
         id: number of the row; after ``TRUNCATE`` another letter may get it.
-        namespace: namespace of the task; empty: written by a release without namespaces.
+        namespace: namespace of the task.
         resubmitted_as: the task that repeats it, or is about to.
         resubmissions: how many repeats there were before that task.
-        fingerprint: what letters of the same cause have in common, see `rules.fingerprints`; empty:
-            an older release wrote it, and the leading scheduler has not added it yet.
+        fingerprint: what letters of the same cause have in common, see `rules.fingerprints`.
         place: where in the user's code the error was raised, ``module:function``; or empty.
         note: what an operator wrote about it.
     """
@@ -180,8 +179,7 @@ class Cluster:
     """Dead letters of the same class, exception and place.
 
     Attributes:
-        fingerprint: what they have in common; empty: letters of older releases, of any cause, which
-            the leading scheduler has not sorted yet.
+        fingerprint: what they have in common.
         newest: row of the newest letter, from which come the following fields.
         task_class: full name of the class.
         error_type: class name of the exception.
@@ -219,7 +217,7 @@ dlq_tasks = sa.Table(
     "dlq_tasks",
     sa.MetaData(),
     sa.Column("id", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), primary_key=True),
-    sa.Column("namespace", sa.String(64), nullable=False, server_default=""),
+    sa.Column("namespace", sa.String(64), nullable=False),
     sa.Column("task_id", sa.String(128), nullable=False),
     sa.Column("generation", sa.BigInteger(), nullable=False),
     sa.Column("status", sa.String(16), nullable=False, index=True),
@@ -229,7 +227,7 @@ dlq_tasks = sa.Table(
     sa.Column("parent_id", sa.String(128)),
     sa.Column("resubmitted_from", sa.BigInteger()),
     sa.Column("resubmitted_as", sa.String(128)),
-    sa.Column("resubmissions", sa.Integer(), nullable=False, server_default="0"),
+    sa.Column("resubmissions", sa.Integer(), nullable=False),
     sa.Column("submitted_at", UtcDateTime(), nullable=False),
     sa.Column("last_attempted_at", UtcDateTime()),
     sa.Column("created_at", UtcDateTime(), nullable=False),
@@ -238,14 +236,14 @@ dlq_tasks = sa.Table(
     sa.Column("error_type", sa.String(255), nullable=False),
     sa.Column("error_message", sa.Text(), nullable=False),
     sa.Column("last_error", sa.Text(), nullable=False),
+    sa.Column("fingerprint", sa.String(16), nullable=False),
+    sa.Column("place", sa.String(255), nullable=False),
+    sa.Column("note", sa.String(1000), nullable=False),
     sa.Column("labels", sa.JSON(), nullable=False),
     sa.Column("history", sa.JSON(), nullable=False),
     # Large values last: SQLite must read through them to reach later columns.
     sa.Column("traceback", LONG_TEXT, nullable=False),
     sa.Column("task_args", LONG_BINARY, nullable=False),
-    sa.Column("fingerprint", sa.String(16), nullable=False, server_default=""),
-    sa.Column("place", sa.String(255), nullable=False, server_default=""),
-    sa.Column("note", sa.String(1000), nullable=False, server_default=""),
     sa.UniqueConstraint("namespace", "task_id", "generation", name="uq_dlq_tasks_identity"),
     # Clusters are counted by this index alone, without reading rows.
     sa.Index("ix_dlq_tasks_clusters", "namespace", "fingerprint", "status", "created_at", "id"),
@@ -269,6 +267,7 @@ def columns(letter: NewDeadLetter, cipher: Cipher) -> dict[str, Any]:
         "vo": None if letter.vo is None else _chars(letter.vo, 255),
         "parent_id": None if letter.parent_id is None else identity(letter.parent_id),
         "resubmitted_from": letter.resubmitted_from,
+        "resubmissions": 0,
         "submitted_at": letter.submitted_at,
         "last_attempted_at": letter.last_attempted_at,
         "created_at": datetime.now(UTC),
@@ -277,6 +276,7 @@ def columns(letter: NewDeadLetter, cipher: Cipher) -> dict[str, Any]:
         "error_type": _chars(letter.error_type, 255),
         "error_message": storable(letter.error_message, TEXT_BYTES),
         "last_error": storable(error, TEXT_BYTES),
+        "note": "",
         "labels": _storable_json(letter.labels),
         "history": _storable_json(letter.history[-HISTORY_ENTRIES:]),
         "traceback": storable(letter.traceback, TRACEBACK_BYTES),

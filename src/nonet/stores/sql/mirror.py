@@ -13,13 +13,7 @@ from datetime import UTC, datetime
 import sqlalchemy as sa
 
 from nonet.stores.sql.answers import again_after_deadlock
-from nonet.stores.sql.database import (
-    LONG_TEXT,
-    Database,
-    UtcDateTime,
-    insert_or_update,
-    pages,
-)
+from nonet.stores.sql.database import LONG_TEXT, Database, UtcDateTime, insert_or_update, pages
 
 
 class Mirror:

@@ -34,7 +34,7 @@ Redis remembers its end (the longer of ``NONET_RESULT_TTL`` and ``NONET_DEDUP_TT
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -46,7 +46,7 @@ from nonet.base.synchronous import timeout
 from nonet.messages.repetition import mark_in
 from nonet.messages.terms import counted_from, unix_microseconds
 from nonet.stores.queue.broker import Broker, Presence
-from nonet.stores.queue.submissions import Accepted, Elsewhere, Submission
+from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.answers import again_after_deadlock
 from nonet.stores.sql.callers import connection_of
 from nonet.stores.sql.database import (
@@ -98,31 +98,19 @@ class Outbox:
 
     Every method raises `ServerUnreachableError` when the database does not answer, and
     `ConfigurationError` when its tables are missing.
-
-    Args:
-        reseal: see `nonet.config.settings.Settings.resealed`.
     """
 
-    def __init__(
-        self,
-        database: Database,
-        broker: Broker,
-        namespace: str,
-        reseal: Callable[[bytes, str, str], bytes] = lambda data, id, namespace: data,
-    ) -> None:
+    def __init__(self, database: Database, broker: Broker, namespace: str) -> None:
         self._database = database
         self._broker = broker
         self._namespace = namespace
-        self._reseal = reseal
         self._own = outbox_tasks.c.namespace == namespace
 
     async def prepare(self) -> None:
         """Create or migrate the tables of a SQLite file; others need ``task-run db upgrade``."""
         await self._database.migrate_sqlite()
 
-    async def submit(
-        self, submissions: Sequence[Submission], *, ids_are_new: bool
-    ) -> list[Accepted]:
+    async def submit(self, submissions: Sequence[Submission], *, ids_are_new: bool) -> list[bool]:
         """Write tasks to SQL, then submit them to Redis.
 
         Tasks are accepted once their rows are committed. If Redis does not take them now, the relay
@@ -132,62 +120,45 @@ class Outbox:
             ids_are_new: the ids were made for these submissions.
 
         Returns:
-            What `Broker.accept` does; nothing is written of a task of another namespace.
+            For each task, False if its id was known already.
 
         Raises:
             LimitImpossible, AdmissionRejected: as `Broker.accept`.
             ServerUnreachableError: SQL does not answer; these tasks were not submitted.
         """
-        accepted: list[Accepted] = []
+        made: list[bool] = []
         for page in pages(submissions):
             kept = set() if ids_are_new else await self._kept([item.id for item in page])
             try:
-                homes = await self._check_room([item for item in page if item.id not in kept])
-                ours = [item for item in page if item.id not in homes]
-                made = iter(await self._submit(ours, kept, ids_are_new=ids_are_new))
+                await self._check_room([item for item in page if item.id not in kept])
             except AdmissionRejected as error:
-                raise error.after(sum(not item.namespace for item in accepted)) from None
-            accepted += [
-                Accepted(item.id, False, homes[item.id])
-                if item.id in homes
-                else Accepted(item.id, next(made))
-                for item in page
-            ]
-        return accepted
+                raise error.after(len(made)) from None
+            claim = -_now_us() - round(_CLAIM_SECONDS * 1e6)
+            rows = self._rows(page, claim)
+            await self._change(_insertion(self._database.engine.dialect), rows)
+            try:
+                known = await self.hand_over(page, await self.epoch())
+            except (LimitImpossible, AdmissionRejected) as error:
+                new = {item.id for item in page} - kept
+                if new - await self._withdraw(new, claim) or not new:
+                    if isinstance(error, AdmissionRejected):
+                        raise error.after(len(made)) from None
+                    raise
+                known = [item.id in new for item in page]
+            except NonetError as error:
+                await self._give_to_relay(page, claim)
+                logger.warning(
+                    "stored %d durable tasks in SQL, the relay submits them later: %s",
+                    len(page),
+                    error,
+                )
+                known = [item.id not in kept for item in page]
+            # The relay may have submitted a task first. Redis then reports a new id as known.
+            made += [True] * len(page) if ids_are_new else known
+        return made
 
-    async def _submit(
-        self, page: Sequence[Submission], kept: set[str], *, ids_are_new: bool
-    ) -> list[bool]:
-        """Submit tasks for which there is room, of which `kept` have rows."""
-        if not page:
-            return []
-        claim = -_now_us() - round(_CLAIM_SECONDS * 1e6)
-        rows = self._rows(page, claim)
-        await self._change(_insertion(self._database.engine.dialect), rows)
-        try:
-            known = await self.hand_over(page, await self.epoch())
-        except (LimitImpossible, AdmissionRejected):
-            new = {item.id for item in page} - kept
-            if new - await self._withdraw(new, claim) or not new:
-                raise
-            known = [item.id in new for item in page]
-        except NonetError as error:
-            await self._give_to_relay(page, claim)
-            logger.warning(
-                "stored %d durable tasks in SQL, the relay submits them later: %s",
-                len(page),
-                error,
-            )
-            known = [item.id not in kept for item in page]
-        # The relay may have submitted a task first. Redis then reports a new id as known.
-        return [True] * len(page) if ids_are_new else known
-
-    async def submit_within(
-        self, transaction: Any, submissions: Sequence[Submission]
-    ) -> list[Accepted]:
+    async def submit_within(self, transaction: Any, submissions: Sequence[Submission]) -> None:
         """Write tasks in the caller's transaction; the relay hands them over after its commit.
-
-        Nothing is written of a task of another namespace; its answer names that.
 
         Args:
             transaction: a connection or session on this database, see `connection_of`.
@@ -198,35 +169,24 @@ class Outbox:
             AdmissionRejected: a ceiling is reached, not counting tasks of open transactions.
         """
         await self._database.migrate_sqlite()
-        homes = await self._check_room(submissions)
+        await self._check_room(submissions)
         async with self._database.answering():
             connection = await connection_of(transaction, self._database)
-            for page in pages([item for item in submissions if item.id not in homes]):
+            for page in pages(submissions):
                 await connection.execute(_insertion(connection.dialect), self._rows(page, None))
-        return [
-            Accepted(item.id, item.id not in homes, homes.get(item.id, "")) for item in submissions
-        ]
 
     async def epoch(self) -> int:
         """The current epoch of Redis."""
         epoch, _ = await self._broker.presence([])
         return epoch
 
-    async def _check_room(self, submissions: Sequence[Submission]) -> dict[str, str]:
-        """Check the ceilings before anything is written. Without Redis, accept the tasks.
-
-        Returns:
-            The namespaces of the tasks that belong to others, by their ids.
-        """
+    async def _check_room(self, submissions: Sequence[Submission]) -> None:
+        """Check the ceilings before anything is written. Without Redis, accept the tasks."""
         try:
             async with timeout(_ASK_SECONDS):
                 await self._broker.check_room(submissions)
-        except Elsewhere as found:
-            pairs = zip(submissions, found.homes, strict=True)
-            return {item.id: home for item, home in pairs if home}
         except (TimeoutError, ServerUnreachableError):
-            pass
-        return {}
+            return
 
     async def hand_over(
         self, submissions: Sequence[Submission], epoch: int, *, admitted: bool = False
@@ -241,30 +201,12 @@ class Outbox:
             NonetError: as `Broker.submit`, or SQL does not answer. No row is marked, but some tasks
                 may have been submitted: repeat the call.
         """
-        given = [item.admitted() for item in submissions] if admitted else submissions
-        accepted = await self._broker.accept(given)
-        if away := {item.id: item.namespace for item in accepted if item.namespace}:
-            moved = [item for item in submissions if item.id in away]
-            await self._move(moved, away, epoch=None if admitted else _TAKEN_OVER)
-        ids = self._are([item.id for item in submissions if item.id not in away])
+        if admitted:
+            submissions = [item.admitted() for item in submissions]
+        made = await self._broker.submit(submissions)
+        ids = self._are([item.id for item in submissions])
         await self._change(sa.update(outbox_tasks).where(ids).values(epoch=epoch))
-        return [item.created or item.id in away for item in accepted]
-
-    async def _move(
-        self, submissions: Sequence[Submission], homes: Mapping[str, str], epoch: int | None
-    ) -> None:
-        """Give rows to other namespaces, whose relays hand their tasks over."""
-        rows = self._rows(submissions, epoch)
-        for row in rows:
-            row["namespace"] = home = homes[row["task_id"]]
-            row["envelope"] = self._reseal(row["envelope"], row["task_id"], home)
-
-        async def run() -> None:
-            async with self._database.transaction() as connection:
-                await connection.execute(_insertion(connection.dialect), rows)
-                await connection.execute(sa.delete(outbox_tasks).where(self._are(list(homes))))
-
-        await again_after_deadlock(run)
+        return made
 
     async def due(self, epoch: int, *, again: bool, skip: int) -> list[Submission]:
         """At most `PAGE_ROWS` tasks to hand over, oldest first.
@@ -413,9 +355,7 @@ class Outbox:
             await self._change(sa.update(outbox_tasks).where(ours).values(epoch=None))
         except NonetError as error:  # the relay takes the rows over when the claim ends
             logger.warning(
-                "durable tasks are submitted after %g s at the earliest: %s",
-                _CLAIM_SECONDS,
-                error,
+                "durable tasks are submitted after %g s at the earliest: %s", _CLAIM_SECONDS, error
             )
 
     async def _kept(self, ids: Collection[str]) -> set[str]:
@@ -497,9 +437,9 @@ outbox_tasks = sa.Table(
     sa.Column("task_class", sa.String(255), nullable=False),
     sa.Column("stream", sa.String(64), nullable=False),
     sa.Column("due_us", sa.BigInteger(), nullable=False),
+    sa.Column("terms", sa.String(255), nullable=False),
     sa.Column("locks", LONG_TEXT, nullable=False),
     sa.Column("envelope", LONG_BINARY, nullable=False),
-    sa.Column("terms", sa.String(255), nullable=False, server_default=""),
     sa.Index("ix_outbox_tasks_epoch", "namespace", "epoch", "created_at", "task_id"),
 )
 

@@ -16,13 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from nonet.stores.sql.answers import ANSWER_SECONDS
-from nonet.stores.sql.database import (
-    CONNECT_SECONDS,
-    Database,
-    engine_errors,
-    parse,
-)
+from nonet.stores.sql.database import CONNECT_SECONDS, Database, engine_errors, parse
 
+_POSTGRES = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": round(ANSWER_SECONDS * 1000)}
 _CONNECT_ARGUMENTS: dict[str, dict[str, Any]] = {
     "pysqlite": {"timeout": CONNECT_SECONDS},  # also the longest wait for another writer
     "pymysql": {
@@ -31,14 +27,8 @@ _CONNECT_ARGUMENTS: dict[str, dict[str, Any]] = {
         "write_timeout": ANSWER_SECONDS,
         "charset": "utf8mb4",
     },
-    "psycopg": {
-        "connect_timeout": CONNECT_SECONDS,
-        "tcp_user_timeout": round(ANSWER_SECONDS * 1000),
-    },
-    "psycopg2": {
-        "connect_timeout": CONNECT_SECONDS,
-        "tcp_user_timeout": round(ANSWER_SECONDS * 1000),
-    },
+    "psycopg": _POSTGRES,
+    "psycopg2": _POSTGRES,
 }
 _DIALECTS: Mapping[str, Any] = {
     "sqlite": sqlite.dialect,

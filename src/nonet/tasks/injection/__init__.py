@@ -21,12 +21,7 @@ is executed; opening an attempt walks the list.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    nullcontext,
-)
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 
 from nonet.base.errors import DependencyError
 from nonet.tasks.injection.lifetimes import ProcessScope, make

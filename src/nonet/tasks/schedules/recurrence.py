@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import MAXYEAR, UTC, datetime, timedelta
 from itertools import takewhile
-from math import gcd, prod
 from typing import TYPE_CHECKING, cast
 from zoneinfo import ZoneInfo
 
@@ -28,8 +27,6 @@ UNITS = {
 }
 HOUR = timedelta(hours=1)
 RRULE_ANCHOR = datetime(1970, 1, 5)  # a Monday, so that FREQ=WEEKLY means Mondays
-WEEK = timedelta(weeks=1)
-SECOND = timedelta(seconds=1)
 LONGEST_COUNT = 10_000
 _CALENDAR_YEARS = 400  # the Gregorian calendar repeats, weekdays included
 
@@ -92,7 +89,12 @@ class RRuleSchedule(_Prepared):
         keep(self, "_frequency", parts["FREQ"])
         keep(self, "_interval", int(parts.get("INTERVAL", "1")))
         keep(self, "_every_hour", self._fires_every_hour(parts.get("BYHOUR")))
-        _check_occurs(parts, anchor)
+        dates = [f"{name}={parts[name]}" for name in _DATES if name in parts]
+        if dates and parts["FREQ"] in ("DAILY", "HOURLY", "MINUTELY", "SECONDLY"):
+            # Search by years: dateutil would walk to the year 9999 by the minute.
+            yearly = ";".join(["FREQ=YEARLY", *dates])
+            if next(iter(rrulestr(yearly, dtstart=anchor)), None) is None:
+                raise ValueError("no date matches")
         if "BYDAY" in parts:
             parts["BYDAY"] = _all_numbered(parts)
         if "BYWEEKNO" in parts:  # RFC 5545: the weekday of the start; dateutil takes all seven days
@@ -103,11 +105,9 @@ class RRuleSchedule(_Prepared):
             raise ValueError("no date matches")
         end = _end(until, where) if until else self._after(int(count)) if count else None
         keep(self, "_until", end)
-        if end and self.next_occurrence(anchor.replace(tzinfo=UTC) - 48 * HOUR) is None:
-            raise ValueError("UNTIL lies before the first occurrence")
 
     def _fires_every_hour(self, hours: str | None) -> bool:
-        unit = UNITS.get(self._frequency, 53 * WEEK)
+        unit = UNITS.get(self._frequency, timedelta(weeks=53))
         if hours is not None and len({int(hour) for hour in hours.split(",")}) < 24:
             return False
         return unit * self._interval <= HOUR or (hours is not None and unit > HOUR)
@@ -175,18 +175,12 @@ _WORDS = {
 }
 
 
-# The parts by which one period has several occurrences, for periods of a day or less.
-_FINER_PARTS = {
-    "DAILY": ("BYHOUR", "BYMINUTE", "BYSECOND"),
-    "HOURLY": ("BYMINUTE", "BYSECOND"),
-    "MINUTELY": ("BYSECOND",),
-    "SECONDLY": (),
-}
-_DATE_PARTS = ("BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYDAY")
+_DATES = ("BYMONTH", "BYMONTHDAY", "BYYEARDAY", "BYDAY")
 _NOT_WITH = {
     "BYWEEKNO": ("MONTHLY", "WEEKLY", "DAILY", "HOURLY", "MINUTELY", "SECONDLY"),
     "BYYEARDAY": ("MONTHLY", "WEEKLY", "DAILY"),
     "BYMONTHDAY": ("WEEKLY",),
+    "BYSETPOS": ("HOURLY", "MINUTELY", "SECONDLY"),  # dateutil would search for hours
 }
 
 
@@ -215,7 +209,7 @@ def _rule_parts(rule: object) -> tuple[str | None, str | None, dict[str, str]]:
 
 
 def _check_together(parts: dict[str, str]) -> None:
-    """Refuse combinations that RFC 5545 forbids and dateutil would misinterpret."""
+    """Refuse combinations that RFC 5545 forbids or that dateutil misinterprets."""
     frequency = parts["FREQ"]
     numbered = re.search(r"\d", parts.get("BYDAY", "")) is not None
     if numbered and (frequency not in ("MONTHLY", "YEARLY") or "BYWEEKNO" in parts):
@@ -223,46 +217,9 @@ def _check_together(parts: dict[str, str]) -> None:
         raise ValueError(f"a numbered BYDAY has no meaning with {other}")
     for name, frequencies in _NOT_WITH.items():
         if name in parts and frequency in frequencies:
-            raise ValueError(f"{name} has no meaning with FREQ={frequency}")
+            raise ValueError(f"{name} is not supported with FREQ={frequency}")
     if "BYSETPOS" in parts and len([name for name in parts if name.startswith("BY")]) == 1:
         raise ValueError("BYSETPOS needs another BY… part to choose from")
-
-
-def _check_occurs(parts: Mapping[str, str], anchor: datetime) -> None:
-    """Refuse a rule that never occurs, where dateutil would search for too long.
-
-    dateutil walks to the year 9999 before it gives up. That takes seconds for steps of a week or
-    more, but hours for a rule that steps by the minute. dateutil checks the hours and minutes of
-    such a rule itself; its dates, positions and weekdays are checked here.
-
-    Raises:
-        ValueError: the rule never occurs.
-    """
-    frequency = parts["FREQ"]
-    if frequency not in _FINER_PARTS:
-        return
-    most = prod(len(set(parts.get(name, "0").split(","))) for name in _FINER_PARTS[frequency])
-    if all(abs(int(place)) > most for place in parts.get("BYSETPOS", "1").split(",")):
-        raise ValueError(f"BYSETPOS exceeds the {most} occurrences that one period has at most")
-    dates = [f"{name}={parts[name]}" for name in _DATE_PARTS if name in parts]
-    if not dates:
-        return
-    from dateutil.rrule import rrulestr
-
-    yearly = ";".join(["FREQ=YEARLY", *dates])
-    if next(iter(rrulestr(yearly, dtstart=anchor)), None) is None:
-        raise ValueError("no date matches")
-    if "BYDAY" in parts and not _meets_weekday(parts, anchor):
-        raise ValueError(f"counted from {anchor}, no step falls on {parts['BYDAY']}")
-
-
-def _meets_weekday(parts: Mapping[str, str], anchor: datetime) -> bool:
-    """Whether the steps of the interval, which repeat after some weeks, fall on a given weekday."""
-    week, day = WEEK // SECOND, 86400
-    step = UNITS[parts["FREQ"]] // SECOND * int(parts.get("INTERVAL", "1"))
-    start = (anchor - RRULE_ANCHOR) // SECOND
-    steps = (start + number * step for number in range(week // gcd(step, week)))
-    return any(DAYS[seconds // day % 7] in parts["BYDAY"] for seconds in steps)
 
 
 def _all_numbered(parts: dict[str, str]) -> str:

@@ -14,18 +14,3 @@ class Access(Protocol):
 
     async def identify(self, request: Request) -> Principal | None:
         """Return who sends a request; None: nobody that is known."""
-
-
-class Fixed:
-    """Takes every request as one principal's: for tests, and for an application that checks itself.
-
-    Args:
-        principal: who sends all requests; None: nobody.
-    """
-
-    def __init__(self, principal: Principal | None) -> None:
-        self._principal = principal
-
-    async def identify(self, request: Request) -> Principal | None:
-        """See `Access`."""
-        return self._principal

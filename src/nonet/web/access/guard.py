@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hmac
 import math
 from urllib.parse import parse_qs, urlencode
@@ -13,7 +12,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nonet.rules.permissions import READING, Principal
 from nonet.web import failures
 from nonet.web.access import requests
 from nonet.web.access.rates import Rates
@@ -133,7 +131,11 @@ class Guard:
         _slow_down(self._rates, principal.name)
         if not request.headers.get("Authorization", "").lower().startswith("bearer "):
             _ensure_own_origin(request, is_needed=bool(_csrf(request)))
-        request.state.principal = _restricted(principal, site.settings.read_only)
+        namespace = site.nonet.settings.namespace
+        if not principal.may_enter(namespace):
+            allowed = ", ".join(principal.namespaces or ())
+            raise HTTPException(403, f"{principal.name} may enter {allowed}, but not {namespace}")
+        request.state.principal = principal
         return None
 
     async def _body(self, request: Request) -> Receive | None:
@@ -223,12 +225,6 @@ def _ask_for_login(request: Request, path: str) -> Response:
     query = f"?{request.url.query}" if request.url.query else ""
     here = f"{base}{path}{query}" if request.method in _SAFE else ""
     return RedirectResponse(f"{base}/login{'?' + urlencode({'next': here}) if here else ''}", 303)
-
-
-def _restricted(principal: Principal, read_only: bool) -> Principal:
-    if not read_only:
-        return principal
-    return dataclasses.replace(principal, actions=principal.actions & READING)
 
 
 def _too_long(most: int) -> HTTPException:

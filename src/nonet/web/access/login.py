@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
-from nonet.rules.permissions import ACTIONS, Principal, Role, highest, read_roles
+from nonet.rules.permissions import Grant, Principal, Role, highest, read_roles
 from nonet.stores.namespace.sessions import Session
 from nonet.web.access.oidc import Provider
 from nonet.web.access.passwords import NOBODY, Checker
@@ -83,15 +83,13 @@ class Login:
             is_same = user is not None and user.proof == session.proof
             return user.principal(session.digest) if user and is_same else None
         if session.how == "oidc":
-            role = self.role_of(session.proof.splitlines()) if self.provider else None
+            grant = self.grant_of(session.proof.splitlines()) if self.provider else None
         else:
-            role = Role.ADMIN
-        if role is None:
-            return None
-        return Principal(session.name, ACTIONS[role], session=session.digest, role=role)
+            grant = Grant(Role.ADMIN)
+        return Principal(session.name, *grant, session=session.digest) if grant else None
 
-    def role_of(self, values: list[str]) -> Role | None:
-        """Return the role that the values of an OIDC claim give."""
+    def grant_of(self, values: list[str]) -> Grant | None:
+        """Return what the values of an OIDC claim grant."""
         return highest(self._roles[value] for value in values if value in self._roles)
 
     def roles_in(self, values: list[str]) -> list[str]:
@@ -114,8 +112,8 @@ class Login:
         header = self._settings.proxy_role_header
         given = request.headers.getlist(header)
         values = [value.strip() for value in (given[0] if len(given) == 1 else "").split(",")]
-        role = highest(Role(value) for value in values if value in tuple(Role))
-        if role is None:
+        grant = highest(Grant(Role(value)) for value in values if value in tuple(Role))
+        if grant is None:
             raise HTTPException(
                 403, f"{user} has no role: the proxy must send {header} with {', '.join(Role)}"
             )
@@ -123,7 +121,7 @@ class Login:
         request.state.csrf = request.cookies.get(cookie) or secrets.token_urlsafe(32)
         if cookie not in request.cookies:
             request.state.new_cookie = cookie
-        return Principal(user, ACTIONS[role], role=role)
+        return Principal(user, *grant)
 
     def _warn_of(self, peer: str, header: str) -> None:
         if peer not in self._warned and len(self._warned) < 100:

@@ -1,22 +1,26 @@
-"""Log in at an OpenID Connect provider: authorization code with PKCE."""
+"""Log in at an OpenID Connect provider: authorization code with PKCE, by authlib."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
-import json
 import logging
 import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
+from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote, unquote, urlencode, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
-import httpx
+import httpx2
+from authlib.integrations.base_client import OAuthError
+from authlib.integrations.starlette_client import StarletteOAuth2App
+from authlib.oauth2.auth import encode_client_secret_basic
 from fastapi import HTTPException
+from joserfc.errors import JoseError
 
 from nonet.config.web_settings import WebSettings
 
@@ -24,11 +28,12 @@ logger = logging.getLogger(__name__)
 
 # Signatures by a key that the provider publishes: neither `none` nor a shared secret.
 _ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "EdDSA"]
-_KEY_TYPES = ("RSA", "EC", "OKP")
+_ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
+_CLAIMS = ("sub", "exp", "iat", "nonce")
+_BASIC = "client_secret_basic"
 _ANSWER_SECONDS = 10.0
+# What the provider publishes is read again after this time; keys also when one is unknown.
 _KEPT_SECONDS = 3600.0
-# A token with an unknown key makes us read the keys again, but not more often than this.
-_KEYS_SECONDS = 30.0
 _LEEWAY_SECONDS = 60
 
 
@@ -57,38 +62,23 @@ class Provider:
     """
 
     def __init__(self, settings: WebSettings) -> None:
-        self._issuer = settings.oidc_issuer
-        self._client_id = settings.oidc_client
-        self._client_secret = settings.oidc_secret.get_secret_value()
-        self._claim = settings.oidc_claim
-        self._configuration: tuple[float, dict[str, Any]] | None = None
-        self._keys: tuple[float, Any] | None = None
+        self._settings = settings
+        self._known: tuple[float, Any] | None = None
 
     async def start(self, redirect: str, next: str) -> tuple[str, str]:
         """Return the URL where the user logs in, and the cookie for `finish`."""
         secret = secrets.token_urlsafe(32)
-        found = await self._discover()
-        scopes = ["openid", *(
-            scope
-            for scope in ("profile", "email", "groups")
-            if scope in found.get("scopes_supported", ("profile", "email"))
-        )]  # fmt: skip
-        challenge = base64.urlsafe_b64encode(
-            hashlib.sha256(_part(secret, "verifier").encode()).digest()
+        client = await self._client()
+        supported = client.server_metadata.get("scopes_supported", ("profile", "email"))
+        scopes = [name for name in ("profile", "email", "groups") if name in supported]
+        found = await client.create_authorization_url(
+            redirect,
+            scope=["openid", *scopes],
+            state=_part(secret, "state"),
+            nonce=_part(secret, "nonce"),
+            code_verifier=_part(secret, "verifier"),
         )
-        query = {
-            "response_type": "code",
-            "client_id": self._client_id,
-            "redirect_uri": redirect,
-            "scope": " ".join(scopes),
-            "state": _part(secret, "state"),
-            "nonce": _part(secret, "nonce"),
-            "code_challenge": challenge.rstrip(b"=").decode(),
-            "code_challenge_method": "S256",
-        }
-        endpoint = found["authorization_endpoint"]
-        separator = "&" if urlsplit(endpoint).query else "?"
-        return f"{endpoint}{separator}{urlencode(query)}", f"{secret}.{quote(next, safe='')}"
+        return found["url"], f"{secret}.{quote(next, safe='')}"
 
     async def finish(self, answer: Mapping[str, str], cookie: str, redirect: str) -> Subject:
         """Return who logged in.
@@ -101,124 +91,84 @@ class Provider:
             HTTPException: 403, the answer is not valid; 503, the provider cannot be reached.
         """
         secret, _, next = cookie.partition(".")
-        state = answer.get("state", "")
+        state, issuer = answer.get("state", ""), self._settings.oidc_issuer
         if not secret or not hmac.compare_digest(_part(secret, "state").encode(), state.encode()):
             raise _refused("the login began in another browser or too long ago: log in again")
-        if answer.get("iss", self._issuer) != self._issuer:
+        if answer.get("iss", issuer) != issuer:
             raise _refused(f"the answer is of {answer['iss'][:200]!r}, another provider")
         if problem := answer.get("error"):
             text = answer.get("error_description", "")
             raise _refused(f"the provider refused the login: {problem[:100]} {text[:300]}".strip())
-        token = await self._exchange(answer.get("code", ""), _part(secret, "verifier"), redirect)
-        claims = await self._claims(token, _part(secret, "nonce"))
+        claims = await self._claims(answer.get("code", ""), secret, redirect)
         shown = claims.get("preferred_username") or claims.get("email") or claims["sub"]
-        return Subject(
-            f"oidc:{str(shown)[:90]}", claims["sub"], _values(claims, self._claim), unquote(next)
-        )
+        values = _values(claims, self._settings.oidc_claim)
+        return Subject(f"oidc:{str(shown)[:90]}", claims["sub"], values, unquote(next))
 
-    async def _exchange(self, code: str, verifier: str, redirect: str) -> str:
-        found = await self._discover()
-        form = {
-            "grant_type": "authorization_code",
-            "code": code,
-            "redirect_uri": redirect,
-            "code_verifier": verifier,
-            "client_id": self._client_id,
-        }
-        methods = found.get("token_endpoint_auth_methods_supported", ["client_secret_basic"])
-        login = None
-        if self._client_secret and "client_secret_basic" in methods:
-            login = httpx.BasicAuth(
-                quote(self._client_id, safe=""), quote(self._client_secret, safe="")
-            )
-        elif self._client_secret:
-            form["client_secret"] = self._client_secret
-        answer = await self._ask("POST", found["token_endpoint"], data=form, auth=login)
-        token = answer.get("id_token")
-        if not isinstance(token, str):
-            reason = str(answer.get("error", "it has no id_token"))[:200]
-            raise _refused(f"the provider refused the code of this login: {reason}")
-        return token
-
-    async def _claims(self, token: str, nonce: str) -> dict[str, Any]:
-        """Return the claims of an ID token, once all that OIDC demands of it is checked."""
-        from joserfc.errors import JoseError
-        from joserfc.jwt import JWTClaimsRegistry
-
-        registry = JWTClaimsRegistry(
-            leeway=_LEEWAY_SECONDS,
-            iss={"essential": True, "value": self._issuer},
-            aud={"essential": True, "value": self._client_id},
-            sub={"essential": True},
-            exp={"essential": True},
-            iat={"essential": True},
-            nonce={"essential": True, "value": nonce},
-        )
+    async def _claims(self, code: str, secret: str, redirect: str) -> Mapping[str, Any]:
+        """Return the claims of the ID token for a code, once all that OIDC demands is checked."""
+        client, verifier = await self._client(), _part(secret, "verifier")
+        wanted: dict[str, Any] = {name: {"essential": True} for name in _CLAIMS}
+        wanted["iss"] = {"essential": True, "value": self._settings.oidc_issuer}
+        wanted["aud"] = {"essential": True, "value": self._settings.oidc_client}
         try:
-            claims = await self._verified(token)
-            registry.validate(claims)
-        except (JoseError, ValueError, TypeError, KeyError) as error:
+            token = await client.fetch_access_token(
+                redirect, code=code, code_verifier=verifier, grant_type="authorization_code"
+            )
+            claims = await client.parse_id_token(
+                token, _part(secret, "nonce"), wanted, leeway=_LEEWAY_SECONDS
+            )
+        except httpx2.HTTPError as error:
+            raise _unavailable(self._settings.oidc_issuer, error) from None
+        except (OAuthError, JoseError, ValueError, TypeError, KeyError) as error:
             logger.warning("refused an ID token: %s: %s", type(error).__name__, error)
-            raise _refused(f"the ID token of the provider is not valid: {error}") from None
-        authorized = claims.get("azp", self._client_id)
-        audience = claims["aud"]
-        is_shared = isinstance(audience, list) and len(audience) > 1
-        if authorized != self._client_id or (is_shared and "azp" not in claims):
-            raise _refused("the ID token of the provider is for another client")
-        return claims
+            raise _refused(f"the provider sent no valid ID token: {str(error)[:200]}") from None
+        if claims is None:
+            raise _refused("the provider sent no ID token")
+        return dict(claims)
 
-    async def _verified(self, token: str) -> dict[str, Any]:
-        from joserfc import jwt
-        from joserfc.errors import JoseError
-
+    async def _client(self) -> Any:
+        """Return a client that knows what the provider publishes."""
+        if self._known and time.monotonic() - self._known[0] < _KEPT_SECONDS:
+            return self._known[1]
+        settings = self._settings
+        issuer = settings.oidc_issuer
+        _ensure_private(issuer)
+        url = f"{issuer.rstrip('/')}/.well-known/openid-configuration"
+        client = StarletteOAuth2App(
+            None,
+            client_id=settings.oidc_client,
+            client_secret=settings.oidc_secret.get_secret_value(),
+            client_auth_methods=[(_BASIC, _encode_basic)],
+            client_kwargs={"code_challenge_method": "S256", "timeout": _ANSWER_SECONDS},
+            server_metadata_url=url,
+        )
         try:
-            return dict(jwt.decode(token, await self._key_set(), _ALGORITHMS).claims)
-        except (JoseError, ValueError):
-            # The provider may have new keys.
-            read_at = self._keys[0] if self._keys else 0.0
-            if time.monotonic() - read_at < _KEYS_SECONDS:
-                raise
-            self._keys = None
-            return dict(jwt.decode(token, await self._key_set(), _ALGORITHMS).claims)
-
-    async def _key_set(self) -> Any:
-        from joserfc.jwk import KeySet
-
-        if self._keys is None or time.monotonic() - self._keys[0] > _KEPT_SECONDS:
-            found = await self._ask("GET", (await self._discover())["jwks_uri"])
-            public = [
-                key for key in found.get("keys", ()) if key.get("kty") in ("RSA", "EC", "OKP")
-            ]
-            self._keys = time.monotonic(), KeySet.import_key_set({"keys": public})
-        return self._keys[1]
-
-    async def _discover(self) -> dict[str, Any]:
-        if self._configuration and time.monotonic() - self._configuration[0] < _KEPT_SECONDS:
-            return self._configuration[1]
-        url = f"{self._issuer.rstrip('/')}/.well-known/openid-configuration"
-        found = await self._ask("GET", url)
-        if found.get("issuer") != self._issuer:
-            raise _unavailable(
+            found = await client.load_server_metadata()
+        except (httpx2.HTTPError, ValueError, TypeError) as error:
+            raise _unavailable(url, error) from None
+        if found.get("issuer") != issuer:
+            raise HTTPException(
+                503,
                 f"{url} names the issuer {str(found.get('issuer'))[:200]!r}: set "
-                "NONET_WEB_OIDC_ISSUER to exactly that"
+                "NONET_WEB_OIDC_ISSUER to exactly that",
             )
-        for name in ("authorization_endpoint", "token_endpoint", "jwks_uri"):
+        for name in _ENDPOINTS:
             _ensure_private(str(found.get(name, "")))
-        self._configuration = time.monotonic(), found
-        return found
+        found["id_token_signing_alg_values_supported"] = _ALGORITHMS
+        methods = found.get("token_endpoint_auth_methods_supported", [_BASIC])
+        if client.client_secret and _BASIC not in methods:
+            client.client_kwargs["token_endpoint_auth_method"] = "client_secret_post"
+        self._known = time.monotonic(), client
+        return client
 
-    async def _ask(self, method: str, url: str, **options: Any) -> dict[str, Any]:
-        _ensure_private(url)
-        try:
-            async with httpx.AsyncClient(timeout=_ANSWER_SECONDS) as client:
-                answer = await client.request(method, url, **options)
-            found = answer.json()
-            if not isinstance(found, dict) or answer.status_code >= 500:
-                raise ValueError(f"status {answer.status_code}")
-        except (httpx.HTTPError, ValueError, json.JSONDecodeError) as error:
-            logger.warning("the OIDC provider does not answer: url=%s error=%r", url, error)
-            raise _unavailable(f"{url} does not answer as an OIDC provider does") from None
-        return found
+
+def _encode_basic(client: Any, *request: Any) -> Any:
+    """Quote id and secret as RFC 6749 demands, which authlib does not."""
+    quoted = SimpleNamespace(
+        client_id=quote(client.client_id, safe=""),
+        client_secret=quote(client.client_secret, safe=""),
+    )
+    return encode_client_secret_basic(quoted, *request)
 
 
 def _part(secret: str, name: str) -> str:
@@ -247,12 +197,13 @@ def _ensure_private(url: str) -> None:
     except ValueError:
         is_local = False
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_local)):
-        raise _unavailable(f"{url or 'an address'} of the OIDC provider is not https")
+        raise HTTPException(503, f"{url or 'an address'} of the OIDC provider is not https")
 
 
 def _refused(text: str) -> HTTPException:
     return HTTPException(403, text)
 
 
-def _unavailable(text: str) -> HTTPException:
-    return HTTPException(503, text)
+def _unavailable(url: str, error: Exception) -> HTTPException:
+    logger.warning("the OIDC provider does not answer: url=%s error=%r", url, error)
+    return HTTPException(503, f"{url} does not answer as an OIDC provider does")

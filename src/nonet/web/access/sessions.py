@@ -140,8 +140,6 @@ def _is_by_hand(request: Request) -> bool:
 
     Browsers say so of addresses that they trust (https and loopback); others count as a person.
     """
-    is_live = "Nonet-Refresh" in request.headers or "event-stream" in request.headers.get(
-        "Accept", ""
-    )
-    mode = "cors" if is_live else request.headers.get("Sec-Fetch-Mode", "navigate")
+    is_refresh = "Nonet-Refresh" in request.headers
+    mode = "cors" if is_refresh else request.headers.get("Sec-Fetch-Mode", "navigate")
     return mode == "navigate" or request.method not in ("GET", "HEAD")

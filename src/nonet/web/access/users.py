@@ -22,7 +22,7 @@ from pydantic import (
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.document import Document
-from nonet.rules.permissions import ACTIONS, Action, Principal, Role
+from nonet.rules.permissions import Principal, Role
 from nonet.web.access.passwords import PasswordHash
 
 logger = logging.getLogger(__name__)
@@ -43,11 +43,25 @@ class _Line(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class User(_Line):
-    """A user who logs in by a password."""
+class _Holder(_Line):
+    """Who has a role, in some namespaces or (None) in all."""
 
     name: _Name
     role: Role
+    namespaces: tuple[str, ...] | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _has_values(self) -> _Holder:
+        for name in ("namespaces", "expires"):
+            if name in self.model_fields_set and getattr(self, name) is None:
+                # Perhaps all its values are comments now: it must not count as no limit.
+                raise ValueError(f"has no value for {name}: give one, or leave it out for no limit")
+        return self
+
+
+class User(_Holder):
+    """A user who logs in by a password."""
+
     password: str
 
     @field_validator("password")
@@ -68,34 +82,18 @@ class User(_Line):
 
     def principal(self, session: str) -> Principal:
         """Return this user as the caller in one of its sessions."""
-        return Principal(self.name, ACTIONS[self.role], session=session, role=self.role)
+        return Principal(self.name, self.role, self.namespaces, session)
 
 
-class Token(_Line):
+class Token(_Holder):
     """A program that sends a bearer token."""
 
-    name: _Name
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    role: Role | None = None
-    actions: frozenset[Action] | None = None
-    classes: tuple[str, ...] | None = Field(default=None, min_length=1)
     expires: Annotated[datetime, BeforeValidator(_end_of)] | None = None
-
-    @model_validator(mode="after")
-    def _has_one(self) -> Token:
-        if (self.role is None) == (self.actions is None):
-            raise ValueError("needs either a role or a list of actions")
-        for name in ("classes", "expires"):
-            if name in self.model_fields_set and getattr(self, name) is None:
-                # Perhaps all its values are comments now: it must not count as no limit.
-                raise ValueError(f"has no value for {name}: give one, or leave it out for no limit")
-        return self
 
     def principal(self) -> Principal:
         """Return this token as a caller."""
-        actions = ACTIONS[self.role] if self.role else self.actions or frozenset()
-        role = self.role or ""
-        return Principal(f"token:{self.name}", actions, self.classes, role=role)
+        return Principal(f"token:{self.name}", self.role, self.namespaces)
 
 
 class _File(_Line):

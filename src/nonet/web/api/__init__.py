@@ -13,7 +13,6 @@ _RESOURCES = (
     "dead_letters",
     "quarantine",
     "audit",
-    "live",
     "submitting",
     "revealing",
     "tasks",

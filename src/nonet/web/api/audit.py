@@ -5,14 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel
 
-from nonet.rules.permissions import Action, Principal
 from nonet.stores.sql.audit import AuditEntry
-from nonet.web.site import SiteOf, for_all_classes
+from nonet.web.api.routing import resource
+from nonet.web.site import AuditReader, SiteOf
 
-router = APIRouter(prefix="/api/v1", tags=["audit"])
+router = resource("audit")
 
 
 class AuditPage(BaseModel):
@@ -32,8 +32,8 @@ class AuditPage(BaseModel):
 @router.get("/audit")
 async def audit(
     site: SiteOf,
-    principal: Annotated[Principal, for_all_classes(Action.AUDIT)],
-    who: Annotated[str, Query(description="alice, token:ci", max_length=255)] = "",
+    who: AuditReader,
+    name: Annotated[str, Query(alias="who", description="alice, token:ci", max_length=255)] = "",
     action: Annotated[str, Query(description="cancel, login, …", max_length=32)] = "",
     since: datetime | None = None,
     until: datetime | None = None,
@@ -41,7 +41,7 @@ async def audit(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> AuditPage:
     """Return changes, reveals and logins, newest first. Times without a zone are in UTC."""
-    return await read(site, who, action, since, until, cursor, limit)
+    return await read(site, name, action, since, until, cursor, limit)
 
 
 async def read(

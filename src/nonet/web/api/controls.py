@@ -7,18 +7,22 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints
 
+from nonet.base.actor import who as actor
 from nonet.base.errors import NotFoundError
-from nonet.daemon.service import who as actor
-from nonet.rules.pauses import EVERYTHING, Pause, in_words, streams
-from nonet.rules.pauses import pipeline as pipeline_pause
-from nonet.rules.pauses import task as task_pause
-from nonet.rules.permissions import Action, Principal
-from nonet.web.api.routing import ClassName, Text, resource
-from nonet.web.site import SiteOf, Viewer, ensure, may
+from nonet.rules.pauses import (
+    EVERYTHING,
+    Pause,
+    in_words,
+    pipeline as pipeline_pause,
+    streams,
+    task as task_pause,
+)
+from nonet.rules.permissions import Action
+from nonet.web.api.routing import ClassName, Listed, Reason, resource
+from nonet.web.site import Pauser, SiteOf, Viewer
 
 router = resource("pauses")
 
-Pauser = Annotated[Principal, may(Action.PAUSE)]
 _Stream = Annotated[str, StringConstraints(max_length=50, pattern=r"^[a-z*]+:[a-z*]+$")]
 
 
@@ -36,12 +40,8 @@ class What(BaseModel, extra="forbid"):
         default=[], description="Pipelines: no process fetches their rows."
     )
 
-    def named(self, who: Principal) -> list[str]:
-        """Return the pauses, see `Pause.what`, which `who` must be allowed to change."""
-        if self.everything or self.streams or self.pipelines or not self.tasks:
-            ensure(who, Action.PAUSE, None)
-        for name in self.tasks:
-            ensure(who, Action.PAUSE, name)
+    def named(self) -> list[str]:
+        """Return the pauses, see `Pause.what`."""
         found = [what for pattern in self.streams for what in streams(pattern)]
         found += [task_pause(name) for name in self.tasks]
         found += [pipeline_pause(name) for name in self.pipelines]
@@ -50,46 +50,37 @@ class What(BaseModel, extra="forbid"):
         return [EVERYTHING] if self.everything else list(dict.fromkeys(found))
 
 
-class ToPause(What):
+class ToPause(What, Reason):
     """What to pause, and why."""
-
-    reason: Text = Field(default="", description="For people: it is shown and recorded.")
-
-
-class PauseList(BaseModel):
-    """What is paused."""
-
-    items: Sequence[Pause]
 
 
 @router.get("/pauses")
-async def list_pauses(site: SiteOf, who: Viewer) -> PauseList:
+async def list_pauses(site: SiteOf, who: Viewer) -> Listed[Pause]:
     """List what is paused, since when, by whom and why."""
-    return PauseList(items=await site.nonet.stores.controls.load())
+    return Listed(items=await site.nonet.stores.controls.load())
 
 
 @router.post("/pauses")
-async def pause(body: ToPause, site: SiteOf, who: Pauser) -> PauseList:
+async def pause(body: ToPause, site: SiteOf, who: Pauser) -> Listed[Pause]:
     """Start no more of some or all tasks and rows until they are resumed. Running ones continue."""
-    wanted = body.named(who)
+    wanted = body.named()
     controls = site.nonet.stores.controls
     async with site.changing(who, Action.PAUSE, f"pause {_words(wanted)}: {body.reason}"):
         await controls.pause(wanted, actor(), body.reason)
-    return PauseList(items=[item for item in await controls.load() if item.what in wanted])
+    return Listed(items=[item for item in await controls.load() if item.what in wanted])
 
 
 @router.post("/pauses/resume")
-async def resume(body: What, site: SiteOf, who: Pauser) -> PauseList:
+async def resume(body: What, site: SiteOf, who: Pauser) -> Listed[Pause]:
     """End pauses; return those that remain. Each pause is ended by itself."""
-    wanted = body.named(who)
+    wanted = body.named()
     controls = site.nonet.stores.controls
     before = {item.what for item in await controls.load()}
     async with site.changing(who, Action.PAUSE, f"resume {_words(wanted)}"):
         await controls.resume(wanted, actor())  # also what is not paused, so it can be repeated
     if not before & set(wanted):
         raise NotFoundError(f"{_words(wanted)}: not paused; GET /api/v1/pauses lists the pauses")
-    left = await controls.load()
-    return PauseList(items=left if who.classes is None else [])
+    return Listed(items=await controls.load())
 
 
 def _words(wanted: Sequence[str]) -> str:

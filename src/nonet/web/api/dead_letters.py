@@ -10,34 +10,33 @@ from typing import Annotated, Any
 from fastapi import HTTPException, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
 
-from nonet.operate.dead_letters import arguments_of, why_unknown
-from nonet.rules.details import HIDDEN
-from nonet.rules.permissions import Action, Principal
+from nonet.operate.dead_letters import arguments_of, letter_filter, why_unknown
+from nonet.rules.permissions import Action
 from nonet.stores.sql.dead_letters import Cluster, LetterFilter, Status
-from nonet.web import bulks, letters, shown
+from nonet.web import letters
 from nonet.web.api.routing import (
     ClassName,
     Cursor,
     Id,
     Limit,
+    Made,
+    Note,
     Page,
     Text,
     ascii_json,
     opened,
     page,
     resource,
+    slice_of as page_of_list,
 )
-from nonet.web.api.routing import slice_of as page_of_list
+from nonet.web.bulks import Bulk
 from nonet.web.letters import Row
-from nonet.web.site import Site, SiteOf, ensure, for_all_classes, may
+from nonet.web.site import Discarder, Resubmitter, Revealer, Site, SiteOf, Viewer
 
 router = resource("dead letters")
 
 _PATH = "/dead-letters"
 _RowOf = Annotated[Row, Path(description="Row of the letter.")]
-_Reader = Annotated[Principal, may(Action.READ)]
-_Resubmitter = Annotated[Principal, may(Action.RESUBMIT)]
-_Discarder = Annotated[Principal, may(Action.DISCARD)]
 
 
 def _in_utc(instant: datetime) -> datetime:
@@ -63,15 +62,8 @@ class Letters(BaseModel, extra="forbid"):
 
     def selection(self, site: Site) -> LetterFilter:
         """Return the filter."""
-        return LetterFilter(
-            task_class=letters.full_name(self.task, site.nonet.registry),
-            error=self.error or None,
-            status=self.status,
-            fingerprints=(self.cluster,) if self.cluster else None,
-            task_id=self.task_id,
-            died_after=self.died_after,
-            died_before=self.died_before,
-        )
+        given = self.model_dump(include=set(Letters.model_fields))
+        return letter_filter(lambda: site.nonet.registry, **given)
 
     @property
     def words(self) -> str:
@@ -112,14 +104,12 @@ class ResubmitLetters(ManyLetters):
     )
 
 
-class DiscardLetters(ManyLetters):
+class DiscardLetters(ManyLetters, Note):
     """Which letters are deleted, and why."""
-
-    note: Text = Field(default="", description="Why, for events and audit.")
 
 
 class Letter(BaseModel, from_attributes=True):
-    """A dead letter in a list. Its error is a type only without the permission `details`."""
+    """A dead letter in a list. A viewer sees the type of its error only."""
 
     id: int
     status: Status
@@ -181,22 +171,10 @@ _DRY: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Resubmitted(BaseModel):
-    """The new task of a letter."""
-
-    id: str
-
-
 class Resubmission(BaseModel, extra="forbid"):
     """How one letter is submitted again."""
 
     again: bool = Field(default=False, description="Although it was submitted again before.")
-
-
-class Noted(BaseModel, extra="forbid"):
-    """A note of an operator."""
-
-    note: Text = ""
 
 
 class ListedLetters(Letters):
@@ -210,38 +188,30 @@ _Listed = Annotated[ListedLetters, Query()]
 
 
 @router.get(_PATH)
-async def list_dead_letters(site: SiteOf, who: _Reader, wanted: _Listed) -> Page[Letter]:
+async def list_dead_letters(site: SiteOf, who: Viewer, wanted: _Listed) -> Page[Letter]:
     """Return dead letters, the newest first."""
-    selection = _readable(site, who, wanted)
+    selection = wanted.selection(site)
     text = opened(wanted.cursor)
     if text and not (text.isascii() and text.isdigit() and len(text) < 19):
         raise ValueError("cursor: it belongs to another list; leave it out to begin anew")
     before = int(text) if text else None
     found, following = await letters.page_of(site, selection, wanted.limit, before)
-    items = [Letter.model_validate(shown.dead_letter(item, who)) for item in found]
+    items = [Letter.model_validate(item) for item in found]
     return page(items, "" if following is None else str(following))
 
 
 @router.get(f"{_PATH}/clusters")
-async def list_dead_letter_clusters(site: SiteOf, who: _Reader, wanted: _Listed) -> Page[Cluster]:
+async def list_dead_letter_clusters(site: SiteOf, who: Viewer, wanted: _Listed) -> Page[Cluster]:
     """Return what dead letters have in common: class, exception and place; the newest first."""
-    selection = _readable(site, who, wanted)
+    selection = wanted.selection(site)
     key = wanted.model_dump_json(exclude={"limit", "cursor"})
     found = await letters.clusters(site, selection, key)
-    visible = [letters.visible(item, who) for item in found]
-    return page_of_list(visible, wanted.limit, wanted.cursor)
-
-
-def _readable(site: Site, who: Principal, wanted: Letters) -> LetterFilter:
-    """Return a filter, if the caller may read its class; a scoped token has to name one."""
-    selection = wanted.selection(site)
-    ensure(who, Action.READ, selection.task_class)
-    return selection
+    return page_of_list(found, wanted.limit, wanted.cursor)
 
 
 @router.post(f"{_PATH}/resubmit", status_code=202, responses=_DRY)
 async def resubmit_dead_letters(
-    site: SiteOf, who: _Resubmitter, wanted: ResubmitLetters, answer: Response
+    site: SiteOf, who: Resubmitter, wanted: ResubmitLetters, answer: Response
 ) -> Change:
     """Submit the open letters of a selection again; 202: it goes on after the answer.
 
@@ -249,81 +219,65 @@ async def resubmit_dead_letters(
     out. After a failure the same request continues.
     """
     selection = wanted.exact(site)
-    ensure(who, Action.RESUBMIT, selection.task_class)
     selection = replace(selection, status=wanted.status or Status.PENDING)
     if selection.status != Status.PENDING:
         raise HTTPException(422, "status: only PENDING letters are submitted again by a filter")
     if wanted.dry_run:
-        answer.status_code = 200
-        return await _counted(site, selection)
-    bulk, last = await letters.start_resubmission(site, who, selection, wanted.rate, wanted.words)
-    return Change(number=bulk.total, up_to=last, bulk=_state(bulk, who))
+        return await _counted(site, selection, answer)
+    return _begun(
+        *await letters.start_resubmission(site, who, selection, wanted.rate, wanted.words)
+    )
 
 
 @router.post(f"{_PATH}/discard", status_code=202, responses=_DRY)
 async def discard_dead_letters(
-    site: SiteOf, who: _Discarder, wanted: DiscardLetters, answer: Response
+    site: SiteOf, who: Discarder, wanted: DiscardLetters, answer: Response
 ) -> Change:
     """Delete the letters of a selection; 202: it goes on after the answer."""
     selection = wanted.exact(site)
-    ensure(who, Action.DISCARD, selection.task_class)
     if wanted.dry_run:
-        answer.status_code = 200
-        return await _counted(site, selection)
-    bulk, last = await letters.start_discarding(site, who, selection, wanted.note, wanted.words)
-    return Change(number=bulk.total, up_to=last, bulk=_state(bulk, who))
+        return await _counted(site, selection, answer)
+    return _begun(*await letters.start_discarding(site, who, selection, wanted.note, wanted.words))
 
 
-async def _counted(site: Site, selection: LetterFilter) -> Change:
+def _begun(bulk: Bulk, last: int) -> Change:
+    return Change(number=bulk.total, up_to=last, bulk=BulkState.model_validate(bulk))
+
+
+async def _counted(site: Site, selection: LetterFilter, answer: Response) -> Change:
+    answer.status_code = 200
     number, exact = await letters.measured(site, selection)
     return Change(number=number, up_to=exact.up_to or 0)
 
 
 @router.get(f"{_PATH}/bulk")
-async def list_dead_letter_changes(
-    site: SiteOf, who: Annotated[Principal, for_all_classes(Action.READ)]
-) -> Page[BulkState]:
+async def list_dead_letter_changes(site: SiteOf, who: Viewer) -> Page[BulkState]:
     """Return the changes of many letters that this process runs, or ran lately."""
-    return Page(items=[_state(bulk, who) for bulk in site.bulks.recent()])
+    return Page(items=[BulkState.model_validate(bulk) for bulk in site.bulks.recent()])
 
 
 @router.get(f"{_PATH}/bulk/{{id}}")
-async def get_dead_letter_change(site: SiteOf, who: _Reader, id: str) -> BulkState:
+async def get_dead_letter_change(site: SiteOf, who: Viewer, id: str) -> BulkState:
     """Return how far a change of many letters is."""
-    bulk = site.bulks.get(id)
-    if bulk.who != who.name:  # it may be about other classes than those of a token
-        ensure(who, Action.READ, None)
-    return _state(bulk, who)
+    return BulkState.model_validate(site.bulks.get(id))
 
 
 @router.post(f"{_PATH}/bulk/{{id}}/stop")
-async def stop_dead_letter_change(
-    site: SiteOf, who: Annotated[Principal, for_all_classes(Action.RESUBMIT)], id: str
-) -> BulkState:
+async def stop_dead_letter_change(site: SiteOf, who: Resubmitter, id: str) -> BulkState:
     """End a change of many letters; those that it has not changed stay as they are."""
-    return _state(await letters.stop(site, who, id), who)
-
-
-def _state(bulk: bulks.Bulk, who: Principal) -> BulkState:
-    state = BulkState.model_validate(bulk)
-    if not shown.sees_details(who, None):
-        return state.model_copy(update={"problems": [], "problem": state.problem and HIDDEN})
-    return state
+    return BulkState.model_validate(await letters.stop(site, who, id))
 
 
 @router.get(f"{_PATH}/{{row}}")
-async def get_dead_letter(site: SiteOf, who: _Reader, row: _RowOf) -> LetterDetails:
+async def get_dead_letter(site: SiteOf, who: Viewer, row: _RowOf) -> LetterDetails:
     """Return a dead letter."""
-    letter = await letters.one(site, row, who, Action.READ)
-    return LetterDetails.model_validate(shown.dead_letter(letter, who))
+    return LetterDetails.model_validate(await letters.one(site, row))
 
 
 @router.get(f"{_PATH}/{{row}}/arguments", response_model=dict[str, Any])
-async def reveal_dead_letter(
-    site: SiteOf, who: Annotated[Principal, may(Action.REVEAL)], row: _RowOf
-) -> Response:
+async def reveal_dead_letter(site: SiteOf, who: Revealer, row: _RowOf) -> Response:
     """Return the arguments of a dead letter, with secret ones masked. This is audited."""
-    letter = await letters.one(site, row, who, Action.REVEAL)
+    letter = await letters.one(site, row)
     async with site.changing(who, Action.REVEAL, f"arguments of dead letter {row}"):
         found = arguments_of(letter, site.nonet.registry)
     if found is None:
@@ -334,25 +288,22 @@ async def reveal_dead_letter(
 
 @router.post(f"{_PATH}/{{row}}/resubmit")
 async def resubmit_dead_letter(
-    site: SiteOf, who: _Resubmitter, row: _RowOf, how: Resubmission | None = None
-) -> Resubmitted:
+    site: SiteOf, who: Resubmitter, row: _RowOf, how: Resubmission | None = None
+) -> Made:
     """Submit a dead letter again as a new task, once."""
-    await letters.one(site, row, who, Action.RESUBMIT)
     again = how is not None and how.again
-    return Resubmitted(id=await letters.resubmit(site, row, who, again=again))
+    return Made(id=await letters.resubmit(site, row, who, again=again))
 
 
 @router.post(f"{_PATH}/{{row}}/discard", status_code=204)
 async def discard_dead_letter(
-    site: SiteOf, who: _Discarder, row: _RowOf, why: Noted | None = None
+    site: SiteOf, who: Discarder, row: _RowOf, why: Note | None = None
 ) -> None:
     """Delete a dead letter."""
-    await letters.one(site, row, who, Action.DISCARD)
     await letters.discard(site, row, who, why.note if why else "")
 
 
 @router.put(f"{_PATH}/{{row}}/note", status_code=204)
-async def annotate_dead_letter(site: SiteOf, who: _Resubmitter, row: _RowOf, noted: Noted) -> None:
+async def annotate_dead_letter(site: SiteOf, who: Resubmitter, row: _RowOf, noted: Note) -> None:
     """Write a note on a dead letter, in place of an earlier one."""
-    await letters.one(site, row, who, Action.RESUBMIT)
     await letters.annotate(site, row, who, noted.note)

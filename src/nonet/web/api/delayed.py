@@ -7,23 +7,11 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from nonet.base.errors import NotFoundError
 from nonet.operate.delayed import cancel_delayed, hasten
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.tasks.handles import TaskStatus
-from nonet.web import shown
-from nonet.web.api.routing import (
-    Cursor,
-    Id,
-    Limit,
-    OfClass,
-    Page,
-    Text,
-    opened,
-    page,
-    resource,
-)
-from nonet.web.site import Site, SiteOf, ensure, may
+from nonet.web.api.routing import Cursor, Id, Limit, OfClass, Page, Reason, opened, page, resource
+from nonet.web.site import Canceller, Scheduler, SiteOf, Viewer
 
 router = resource("delayed")
 
@@ -36,10 +24,8 @@ class Named(BaseModel, extra="forbid"):
     ids: Annotated[list[Id], Field(min_length=1, max_length=1000)]
 
 
-class ToCancel(Named):
+class ToCancel(Named, Reason):
     """Delayed tasks to cancel, and why."""
-
-    reason: Text = Field(default="", description="For people: it is shown and recorded.")
 
 
 class States(BaseModel):
@@ -53,51 +39,29 @@ class States(BaseModel):
 
 @router.get("/delayed")
 async def list_delayed(
-    site: SiteOf,
-    who: Annotated[Principal, may(Action.READ)],
-    task: OfClass = None,
-    limit: Limit = 100,
-    cursor: Cursor = "",
+    site: SiteOf, who: Viewer, task: OfClass = None, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[TaskStatus]:
     """List the delayed tasks, the soonest first."""
     found = await site.nonet.list_tasks(
         state="delayed", task=task, limit=limit, budget=_BUDGET, cursor=opened(cursor)
     )
-    rows = [shown.status(item, who) for item in shown.visible(found.rows, who)]
-    return page(rows, found.cursor)
+    return page(found.rows, found.cursor)
 
 
 @router.post("/delayed/run")
-async def run_delayed(
-    body: Named, site: SiteOf, who: Annotated[Principal, may(Action.SCHEDULE)]
-) -> States:
+async def run_delayed(body: Named, site: SiteOf, who: Scheduler) -> States:
     """Make delayed tasks due now, including those that wait for a retry."""
-    await _ensure(site, who, Action.SCHEDULE, body.ids)
     async with site.changing(who, Action.SCHEDULE, f"{_named(body.ids)}: due now"):
         states = await hasten(body.ids, site.nonet.stores)
     return _told(states, "delayed")
 
 
 @router.post("/delayed/cancel")
-async def cancel_delayed_tasks(
-    body: ToCancel, site: SiteOf, who: Annotated[Principal, may(Action.CANCEL)]
-) -> States:
+async def cancel_delayed_tasks(body: ToCancel, site: SiteOf, who: Canceller) -> States:
     """Cancel tasks, unless they are no longer delayed."""
-    await _ensure(site, who, Action.CANCEL, body.ids)
     async with site.changing(who, Action.CANCEL, f"{_named(body.ids)}: cancel: {body.reason}"):
         states = await cancel_delayed(body.ids, site.nonet.client, body.reason)
     return _told(states, "cancelled")
-
-
-async def _ensure(site: Site, who: Principal, action: Action, ids: Sequence[str]) -> None:
-    """Raise 403 unless `who` may do something with the classes of all these tasks."""
-    if who.classes is None:
-        return
-    for id in ids:
-        try:
-            ensure(who, action, (await site.nonet.status(id)).name)
-        except NotFoundError:
-            continue
 
 
 def _named(ids: Sequence[str]) -> str:

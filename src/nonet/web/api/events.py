@@ -8,7 +8,6 @@ from fastapi import Query
 
 from nonet.base.keys import EVENT_KINDS
 from nonet.stores.namespace.events import Event
-from nonet.web import shown
 from nonet.web.api.routing import Cursor, Limit, Page, opened, page, resource
 from nonet.web.site import SiteOf, Viewer
 
@@ -26,10 +25,10 @@ async def list_events(
     limit: Limit = 100,
     cursor: Cursor = "",
 ) -> Page[Event]:
-    """List the last changes, the newest first. `GET /api/v1/live` follows them."""
+    """List the last changes, the newest first."""
     if kind is not None and kind not in EVENT_KINDS:
         raise ValueError(f"kind: {kind!r:.100} is none of {', '.join(sorted(EVENT_KINDS))}")
     found = await site.nonet.stores.events.page(
         limit, lambda event: kind in (None, event.kind), opened(cursor)
     )
-    return page([shown.event(item, who) for item in found.events], found.cursor)
+    return page(found.events, found.cursor)

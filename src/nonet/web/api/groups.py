@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import Path, Query
-from pydantic import BaseModel
 
 from nonet.stores.queue.groups import GroupStatus
-from nonet.web.api.routing import resource
+from nonet.web.api.routing import Listed, resource
 from nonet.web.site import SiteOf, Viewer
 
 router = resource("groups")
-
-
-class GroupList(BaseModel):
-    """The groups that were opened last, the newest first."""
-
-    items: Sequence[GroupStatus]
 
 
 @router.get("/groups")
@@ -26,9 +18,9 @@ async def list_groups(
     site: SiteOf,
     who: Viewer,
     limit: Annotated[int, Query(ge=1, le=200, description="The most items of the answer.")] = 50,
-) -> GroupList:
+) -> Listed[GroupStatus]:
     """List the groups that were opened last, the newest first."""
-    return GroupList(items=await site.nonet.client.groups.list(limit))
+    return Listed(items=await site.nonet.client.groups.list(limit))
 
 
 @router.get("/groups/{id:path}")

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Annotated, Literal
 
 from fastapi import Query
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from nonet.base.errors import NotFoundError
 from nonet.rules.figures import ClassFigures
-from nonet.rules.permissions import Action, Principal
-from nonet.stores.namespace.history import EndedFilter
+from nonet.stores.namespace.task_queries import TaskQuery
 from nonet.tasks.handles import EndedTask
 from nonet.web import shown
 from nonet.web.api.routing import (
     Cursor,
     Labels,
     Limit,
+    Listed,
     OfClass,
     Page,
     SearchText,
@@ -30,14 +29,13 @@ from nonet.web.api.routing import (
     resource,
     sealed,
 )
-from nonet.web.site import SiteOf, ensure, may
+from nonet.web.site import Knower, SiteOf, Viewer
 
 router = resource("history")
 
 # How many entries a page of the history examines.
 _BUDGET = 5000
 
-Reader = Annotated[Principal, may(Action.READ)]
 EndState = Literal["done", "dead", "cancelled", "expired"]
 
 
@@ -48,16 +46,10 @@ class HistoryPage(Page[EndedTask]):
     total: int = Field(description="How many entries there are where this list searches.")
 
 
-class ClassList(BaseModel):
-    """The classes of which something was counted, by name."""
-
-    items: Sequence[ClassFigures]
-
-
 @router.get("/history")
 async def list_history(
     site: SiteOf,
-    who: Reader,
+    who: Viewer,
     state: Annotated[
         list[EndState] | None,
         Query(description="Only tasks that ended in this state; repeat it for more states."),
@@ -75,45 +67,36 @@ async def list_history(
     Labels are known of failures only. A page with a filter can have fewer items than `limit`, even
     none, although more follow.
     """
-    shown.ensure_searchable(who, task, label, error)
+    shown.ensure_searchable(who, label, error)
     stores = site.nonet.stores
-    selection = EndedFilter(
-        tuple(state or ()),
-        task or "",
-        workers=await stores.results.incarnations(worker) if worker else None,
-        error=error,
-        labels=labels_of(label),
-        since=await stores.broker.logical_now() - timedelta(seconds=since) if since else None,
-    )
+    age = timedelta(seconds=since) if since else None
+    query = TaskQuery(task=task, labels=labels_of(label), worker=worker, error=error, since=age)
+    selection = await query.ended(stores.broker, stores.results, state or ())
     found = await stores.history.page(selection, limit=limit, budget=_BUDGET, cursor=opened(cursor))
     return HistoryPage(
-        items=[shown.ended(item, who) for item in shown.visible(found.rows, who)],
-        cursor=sealed(found.cursor),
-        searched=found.searched,
-        total=found.total,
+        items=found.rows, cursor=sealed(found.cursor), searched=found.searched, total=found.total
     )
 
 
 @router.get("/history/{id:path}")
-async def get_ended_task(id: TaskId, site: SiteOf, who: Reader) -> EndedTask:
+async def get_ended_task(id: TaskId, site: SiteOf, who: Knower) -> EndedTask:
     """Return how a task ended, also when its result is not kept any more."""
     kept = await site.nonet.stores.history.find(id)
     if kept is None:
         raise NotFoundError(f"task {id} is not in the history: it has not ended, or long ago")
-    ensure(who, Action.READ, kept.task.name)
-    return shown.ended(kept.task, who)
+    return kept.task
 
 
 @router.get("/classes")
 async def list_classes(
     site: SiteOf,
-    who: Reader,
+    who: Viewer,
     task: OfClass = None,
     since: Annotated[
         float, Query(ge=60, le=172_800, description="Of this many seconds until now.")
     ] = 3600,
-) -> ClassList:
+) -> Listed[ClassFigures]:
     """Return how many tasks of each class ended and failed, and how long they waited and ran."""
     read = partial(site.nonet.stores.history.figures, since=timedelta(seconds=since), task=task)
     found = await site.shared.read(("classes", since, task), 5.0, read)
-    return ClassList(items=shown.visible(found, who))
+    return Listed(items=found)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated
 
 from fastapi import Path
 from pydantic import BaseModel, Field
 
+from nonet.base.actor import who as actor
 from nonet.base.errors import NotFoundError
-from nonet.daemon.service import who as actor
 from nonet.operate.limits import LimitInUse, find_limit, limits_in_use, resolve
 from nonet.rules.limit_changes import OFF, address_in_words, limit_in_words, limit_of, place_of
 from nonet.rules.limits import LimitAddress
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.stores.namespace.limits import EffectiveLimit
-from nonet.web.api.routing import resource
+from nonet.web.api.routing import Listed, resource
 from nonet.web.pages.locks import locks_of
-from nonet.web.site import Site, SiteOf, Viewer, for_all_classes
+from nonet.web.site import Limiter, Site, SiteOf, Viewer
 
 router = resource("limits")
 
-Limiter = Annotated[Principal, for_all_classes(Action.LIMIT)]
 Name = Annotated[
     str,
     Path(
@@ -47,13 +45,7 @@ class LimitItem(BaseModel):
     waiting: int | None = Field(description="How many tasks wait; null for `default`.")
 
 
-class LimitList(BaseModel):
-    """The limits in force, those that tasks wait for first."""
-
-    items: Sequence[LimitItem]
-
-
-class CeilingItem(BaseModel):
+class CeilingItem(BaseModel, from_attributes=True):
     """How many tasks there are in a scope, and how many there may be."""
 
     scope: str = Field(
@@ -63,12 +55,6 @@ class CeilingItem(BaseModel):
     ceiling: int | None = Field(
         description="Submissions beyond it are refused; null: there is no ceiling."
     )
-
-
-class CeilingList(BaseModel):
-    """The ceilings, and what counts towards them."""
-
-    items: Sequence[CeilingItem]
 
 
 class NewLimit(BaseModel, extra="forbid"):
@@ -90,24 +76,19 @@ class LimitSet(BaseModel):
 
 
 @router.get("/limits")
-async def list_limits(site: SiteOf, who: Viewer) -> LimitList:
+async def list_limits(site: SiteOf, who: Viewer) -> Listed[LimitItem]:
     """List the limits in force: configured, set by hand, or declared by a class and in use."""
     names = (await locks_of(site)).names
     read = partial(limits_in_use, site.nonet.stores, names)
     found = await site.shared.read(("limits",), 2.0, read)
-    return LimitList(items=[_item(row) for row in found])
+    return Listed(items=[_item(row) for row in found])
 
 
 @router.get("/ceilings")
-async def list_ceilings(site: SiteOf, who: Viewer) -> CeilingList:
+async def list_ceilings(site: SiteOf, who: Viewer) -> Listed[CeilingItem]:
     """List how many tasks there are: in all, by stream and by class, with their ceilings."""
     found = await site.shared.read(("limits", "ceilings"), 2.0, site.nonet.stores.ceilings.loads)
-    return CeilingList(
-        items=[
-            CeilingItem(scope=load.scope, active=load.active, ceiling=load.ceiling)
-            for load in found
-        ]
-    )
+    return Listed(items=[CeilingItem.model_validate(load) for load in found])
 
 
 @router.get("/limits/{name:path}")

@@ -7,12 +7,12 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from nonet.daemon.service import who as actor
-from nonet.rules.permissions import Action, Principal
+from nonet.base.actor import who as actor
+from nonet.rules.permissions import Action
 from nonet.stores.namespace.lock_board import LockStatus, Released
 from nonet.web.api.routing import Cursor, Page, SearchText, resource, slice_of
 from nonet.web.pages.locks import locks_of
-from nonet.web.site import SiteOf, Viewer, for_all_classes
+from nonet.web.site import Releaser, SiteOf, Viewer
 
 router = resource("locks")
 
@@ -52,9 +52,7 @@ async def get_lock(name: Name, site: SiteOf, who: Viewer, show: _Show = 100) -> 
 
 
 @router.post("/locks/{name:path}/release")
-async def release_lock(
-    name: Name, site: SiteOf, who: Annotated[Principal, for_all_classes(Action.RELEASE)]
-) -> Released:
+async def release_lock(name: Name, site: SiteOf, who: Releaser) -> Released:
     """Take a lock from its holders by force.
 
     A holder that still runs learns of it at its next renewal, and may overlap with the next holder

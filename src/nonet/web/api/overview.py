@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-
 from nonet.rules.situation import Overview
 from nonet.web import shown
+from nonet.web.api.routing import resource
 from nonet.web.ring import LastHour, hour
 from nonet.web.site import SiteOf, Viewer
 
-router = APIRouter(prefix="/api/v1", tags=["overview"])
+router = resource("overview")
 
 
 @router.get("/overview")

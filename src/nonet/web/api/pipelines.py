@@ -9,9 +9,9 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import BaseModel, Field
 
-from nonet.rules.pipelines import PipelineStatus, Replica
+from nonet.rules.pipelines import PipelineStatus
 from nonet.web import shown
-from nonet.web.api.routing import resource
+from nonet.web.api.routing import Listed, resource
 from nonet.web.site import SiteOf, Viewer
 
 router = resource("pipelines")
@@ -56,17 +56,11 @@ class PipelineInFull(PipelineItem):
     processes: Sequence[PipelineProcess]
 
 
-class PipelineList(BaseModel):
-    """The pipelines, by name."""
-
-    items: Sequence[PipelineItem]
-
-
 @router.get("/pipelines")
-async def list_pipelines(site: SiteOf, who: Viewer) -> PipelineList:
+async def list_pipelines(site: SiteOf, who: Viewer) -> Listed[PipelineItem]:
     """List the pipelines that a process runs, or ran within a day."""
-    found = await shown.pipelines(site, who)
-    return PipelineList(items=[PipelineItem(**item.document()) for item in found])
+    found = await shown.pipelines(site)
+    return Listed(items=[PipelineItem(**item.document()) for item in found])
 
 
 @router.get("/pipelines/{name}")
@@ -76,9 +70,6 @@ async def get_pipeline(
     who: Viewer,
 ) -> PipelineInFull:
     """Return a pipeline with the processes that run it. `POST /api/v1/pauses` pauses it."""
-    found: PipelineStatus = await shown.pipeline(site, who, name)
-    return PipelineInFull(**found.document(), processes=[_process(one) for one in found.replicas])
-
-
-def _process(replica: Replica) -> PipelineProcess:
-    return PipelineProcess.model_validate(replica)
+    found: PipelineStatus = await shown.pipeline(site, name)
+    processes = [PipelineProcess.model_validate(one) for one in found.replicas]
+    return PipelineInFull(**found.document(), processes=processes)

@@ -6,16 +6,16 @@ from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import Path
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from nonet.base.plain import plain
 from nonet.operate.quarantine import PREVIEW_BYTES, claimed
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.stores.namespace.quarantine import Quarantined
 from nonet.tasks.secrecy import masked_arguments
-from nonet.web import quarantined, shown
-from nonet.web.api.routing import Cursor, Limit, Page, Text, opened, page, resource
-from nonet.web.site import SiteOf, Viewer, for_all_classes
+from nonet.web import quarantined
+from nonet.web.api.routing import Cursor, Limit, Made, Note, Page, opened, page, resource
+from nonet.web.site import Discarder, Resubmitter, Revealer, SiteOf, Viewer
 
 router = resource("quarantine")
 
@@ -23,8 +23,6 @@ _EntryId = Annotated[
     str,
     Path(pattern=r"^[0-9]{1,19}-[0-9]{1,19}$", description="Id of the entry, `1767225600000-0`."),
 ]
-_Resubmitter = Annotated[Principal, for_all_classes(Action.RESUBMIT)]
-_Discarder = Annotated[Principal, for_all_classes(Action.DISCARD)]
 
 
 class Entry(BaseModel):
@@ -52,30 +50,10 @@ class Content(BaseModel):
     preview: str
 
 
-class Retried(BaseModel):
-    """The task of an entry."""
-
-    id: str
-
-
-class Why(BaseModel, extra="forbid"):
-    """Why an entry is deleted."""
-
-    note: Text = Field(default="", description="For events and audit.")
-
-
-def _entry(item: Quarantined, who: Principal) -> Entry:
-    envelope, visible = claimed(item), shown.quarantined(item, who)
-    return Entry(
-        entry=item.entry,
-        at=item.at,
-        reason=visible.reason,
-        task_id=item.task_id,
-        stream=item.stream,
-        stream_entry=item.stream_entry,
-        size=item.size,
-        claims=envelope.name if envelope else "",
-    )
+def _entry(item: Quarantined) -> Entry:
+    envelope = claimed(item)
+    known = {name: getattr(item, name) for name in Entry.model_fields if name != "claims"}
+    return Entry(claims=envelope.name if envelope else "", **known)
 
 
 @router.get("/quarantine")
@@ -84,19 +62,17 @@ async def list_quarantine(
 ) -> Page[Entry]:
     """Return quarantined messages, the newest first."""
     found, following = await quarantined.page_of(site, limit, opened(cursor))
-    return page([_entry(item, who) for item in found], following)
+    return page([_entry(item) for item in found], following)
 
 
 @router.get("/quarantine/{entry}")
 async def get_quarantine_entry(site: SiteOf, who: Viewer, entry: _EntryId) -> Entry:
     """Return a quarantined message, without its content."""
-    return _entry(await site.nonet.stores.quarantine.get(entry), who)
+    return _entry(await site.nonet.stores.quarantine.get(entry))
 
 
 @router.get("/quarantine/{entry}/content")
-async def reveal_quarantine_entry(
-    site: SiteOf, who: Annotated[Principal, for_all_classes(Action.REVEAL)], entry: _EntryId
-) -> Content:
+async def reveal_quarantine_entry(site: SiteOf, who: Revealer, entry: _EntryId) -> Content:
     """Return what a quarantined message contains. This is audited."""
     item = await site.nonet.stores.quarantine.get(entry)
     async with site.changing(who, Action.REVEAL, f"quarantined message {entry}"):
@@ -109,14 +85,14 @@ async def reveal_quarantine_entry(
 
 
 @router.post("/quarantine/{entry}/retry")
-async def retry_quarantine_entry(site: SiteOf, who: _Resubmitter, entry: _EntryId) -> Retried:
+async def retry_quarantine_entry(site: SiteOf, who: Resubmitter, entry: _EntryId) -> Made:
     """Submit a quarantined message as a task, once, if a worker would accept it now."""
-    return Retried(id=await quarantined.retry(site, who, entry))
+    return Made(id=await quarantined.retry(site, who, entry))
 
 
 @router.post("/quarantine/{entry}/discard", status_code=204)
 async def discard_quarantine_entry(
-    site: SiteOf, who: _Discarder, entry: _EntryId, why: Why | None = None
+    site: SiteOf, who: Discarder, entry: _EntryId, why: Note | None = None
 ) -> None:
     """Delete a quarantined message."""
     await quarantined.discard(site, who, entry, why.note if why else "")

@@ -13,13 +13,12 @@ from nonet.base.errors import NotFoundError, ResultError
 from nonet.operate.task_details import TaskReport, arguments_of, task_report
 from nonet.rules.permissions import Action, Principal
 from nonet.tasks.secrecy import mask_names, masked_result
-from nonet.web import shown
 from nonet.web.api.routing import TaskId, ascii_json, resource
-from nonet.web.site import Site, SiteOf, ensure, may
+from nonet.web.shown import seen
+from nonet.web.site import ResultReader, Revealer, Site, SiteOf
 
 router = resource("tasks")
 
-Revealer = Annotated[Principal, may(Action.REVEAL)]
 
 _LONGEST_WAIT = 60
 
@@ -56,20 +55,20 @@ class Arguments(BaseModel):
 async def get_result(
     id: TaskId,
     site: SiteOf,
-    who: Revealer,
+    who: ResultReader,
     wait: Annotated[
         float, Query(ge=0, le=_LONGEST_WAIT, description="Wait this many seconds for its end.")
     ] = 0,
 ) -> Response:
     """Return the result of a task, or its error; wait for its end if asked to.
 
-    It needs the permission `reveal`, and is audited.
+    It needs the permission `result`, and is audited.
     """
-    report = await _read(site, who, id)
+    report = await _read(site, id)
     if report.is_live and wait:
         with suppress(TimeoutError, ResultError):
             await site.nonet.result(id, timeout=wait)
-        report = await _read(site, who, id)
+        report = await _read(site, id)
     if report.is_live:
         return ascii_json(_outcome(site, who, report), 202)
     async with site.changing(who, Action.REVEAL, f"result of task {id}"):
@@ -82,7 +81,7 @@ async def get_arguments(id: TaskId, site: SiteOf, who: Revealer) -> Response:
 
     It needs the permission `reveal`, and is audited.
     """
-    report = await _read(site, who, id)
+    report = await _read(site, id)
     found, is_masked = arguments_of(report, site.nonet.registry)
     if found is None or report.envelope is None:
         raise NotFoundError(f"the arguments of task {id} are unknown: {report.problem}")
@@ -100,17 +99,15 @@ async def get_arguments(id: TaskId, site: SiteOf, who: Revealer) -> Response:
         )
 
 
-async def _read(site: Site, who: Principal, id: str) -> TaskReport:
+async def _read(site: Site, id: str) -> TaskReport:
     nonet = site.nonet
-    report = await task_report(
+    return await task_report(
         id, nonet.client, nonet.stores, may_have_sql=nonet.settings.may_have_sql()
     )
-    ensure(who, Action.REVEAL, report.status.name)
-    return report
 
 
 def _outcome(site: Site, who: Principal, report: TaskReport) -> dict[str, Any]:
-    status, document = shown.status(report.status, who), report.result
+    status, document = seen(report.status, who), report.result
     task_class = site.nonet.registry.find(status.name)
     has_result = status.state == "done" and document is not None and not document.note
     value = document.value if document is not None and has_result else None

@@ -6,15 +6,20 @@ import base64
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import wraps
+from inspect import getdoc
 from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
+from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, StringConstraints
 
 from nonet.base.plain import plain
+from nonet.rules.permissions import Principal
+from nonet.web.shown import seen
 
 PREFIX = "/api/v1"
 
@@ -69,10 +74,15 @@ Since = Annotated[
 ]
 
 
-class Page(BaseModel, Generic[_Item]):
-    """A part of a list."""
+class Listed(BaseModel, Generic[_Item]):
+    """A whole list."""
 
     items: Sequence[_Item]
+
+
+class Page(Listed[_Item]):
+    """A part of a list."""
+
     cursor: str | None = Field(
         default=None, description="Send it to get what follows; null at the end of the list."
     )
@@ -87,9 +97,79 @@ class Reason(BaseModel, extra="forbid"):
 NO_REASON = Reason()
 
 
+class Cancelled(BaseModel):
+    """A task or workflow after its cancellation."""
+
+    id: str
+    state: str = Field(
+        description="`cancelled`; or `cancelling` (a workflow: `running`) while workers end what "
+        "runs, within seconds."
+    )
+
+
+class Note(BaseModel, extra="forbid"):
+    """What an operator notes."""
+
+    note: Text = Field(default="", description="For people, events and audit.")
+
+
+class Made(BaseModel):
+    """A task that was submitted."""
+
+    id: str = Field(description="Id of the new task.")
+
+
+_PROBLEM = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+# Retry-After is in seconds.
+_RETRY = {"Retry-After": {"schema": {"type": "integer"}, "description": "Seconds to wait."}}
+_ERRORS = {
+    400: "The body is not JSON.",
+    401: "No valid token or session.",
+    403: "The token or user may not do this; see `detail`.",
+    404: "Unknown.",
+    409: "The current state does not allow this.",
+    413: "The body is too long.",
+    421: "The `Host` is none of this server's names; see `NONET_WEB_HOSTS`.",
+    422: "A parameter, the body or an argument of a task is invalid; see `detail`.",
+    429: "A ceiling is reached, or there are too many requests; see `Retry-After`.",
+    503: "Redis or SQL does not answer, or is full; see `Retry-After`.",
+}
+# What changes nothing answers these with a path only.
+_OF_CHANGES = (400, 404, 409, 413)
+
+
+class _Route(APIRoute):
+    """A route that its docstring describes, and whose caller `who` sees what it may see only."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Awaitable[Any]], **options: Any) -> None:
+        if hasattr(endpoint, "__wrapped__"):  # a router that includes another one makes it again
+            super().__init__(path, endpoint, **options)
+            return
+
+        @wraps(endpoint)
+        async def answer(who: Principal, **values: Any) -> Any:
+            return seen(await endpoint(who=who, **values), who)
+
+        summary, _, rest = (getdoc(endpoint) or "").partition("\n\n")
+        is_change = set(options["methods"]) != {"GET"}
+        errors = {
+            status: {"description": text, "content": _PROBLEM}
+            | ({"headers": _RETRY} if status in (429, 503) else {})
+            for status, text in _ERRORS.items()
+            if is_change or status not in _OF_CHANGES or (status == 404 and "{" in path)
+        }
+        options |= {
+            "operation_id": options.get("name") or endpoint.__name__,
+            "summary": " ".join(summary.split()),
+            "description": rest or summary,
+            "responses": {**(options.get("responses") or {}), **errors},
+        }
+        super().__init__(path, answer, **options)
+
+
 def resource(tag: str) -> APIRouter:
     """Return the router of a kind of thing. The names of its functions are its operation ids."""
-    return APIRouter(prefix=PREFIX, tags=[tag])
+    return APIRouter(prefix=PREFIX, tags=[tag], route_class=_Route)
 
 
 def labels_of(pairs: Sequence[str] | None) -> dict[str, str]:

@@ -10,20 +10,27 @@ from typing import Annotated
 from fastapi import Path
 from pydantic import BaseModel, Field
 
+from nonet.base.actor import who as actor
 from nonet.base.errors import NotFoundError
-from nonet.daemon.service import who as actor
-from nonet.operate.schedules import coming, state_of
-from nonet.rules.permissions import Action, Principal
+from nonet.operate.schedules import coming, state_of, why
+from nonet.rules.permissions import Action
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.periodic import EntryStatus
-from nonet.web.api.routing import ClassName, Cursor, Limit, OfClass, Page, Text, resource, slice_of
-from nonet.web.pages.schedules import why_of
-from nonet.web.site import Site, SiteOf, ensure, may
+from nonet.web import shown
+from nonet.web.api.routing import (
+    ClassName,
+    Cursor,
+    Limit,
+    Made,
+    OfClass,
+    Page,
+    Reason,
+    resource,
+    slice_of,
+)
+from nonet.web.site import Pauser, Scheduler, Site, SiteOf, Viewer
 
 router = resource("schedules")
-
-Reader = Annotated[Principal, may(Action.READ)]
-Pauser = Annotated[Principal, may(Action.PAUSE)]
 
 
 class Entry(BaseModel):
@@ -62,10 +69,8 @@ class Chosen(BaseModel, extra="forbid"):
     entries: Annotated[list[ClassName], Field(min_length=1, max_length=1000)]
 
 
-class ChosenToPause(Chosen):
+class ChosenToPause(Chosen, Reason):
     """Entries to pause, and why."""
-
-    reason: Text = Field(default="", description="For people: it is shown and recorded.")
 
 
 class OneEntry(BaseModel, extra="forbid"):
@@ -80,24 +85,14 @@ class Turned(BaseModel):
     changed: list[str]
 
 
-class Ran(BaseModel):
-    """The task of an entry that was run now."""
-
-    id: str = Field(description="Id of the new task.")
-
-
 @router.get("/schedules")
 async def list_schedules(
-    site: SiteOf, who: Reader, task: OfClass = None, limit: Limit = 100, cursor: Cursor = ""
+    site: SiteOf, who: Viewer, task: OfClass = None, limit: Limit = 100, cursor: Cursor = ""
 ) -> Page[Entry]:
     """List the periodic entries, by class."""
     known = await site.shared.read(("schedules",), 5.0, site.nonet.stores.periodic.statuses)
-    leader = await site.shared.read(("schedules", "leader"), 2.0, site.nonet.leader)
-    found = [
-        item
-        for item in known
-        if who.may(Action.READ, item.task) and task in (None, item.task, _bare(item.task))
-    ]
+    leader = await shown.leader(site, who)
+    found = [item for item in known if task in (None, item.task, _bare(item.task))]
     rows = slice_of(found, limit, cursor)
     return Page(items=[_shown(item, leader) for item in rows.items], cursor=rows.cursor)
 
@@ -108,30 +103,28 @@ async def get_schedule(
         str, Path(pattern=r"^[!-~]{1,1000}$", description="Its identity, as the list has it.")
     ],
     site: SiteOf,
-    who: Reader,
+    who: Viewer,
 ) -> EntryInFull:
     """Return one entry, why it does not run now, and its next occurrences."""
-    (item,) = await _entries(site, who, [entry], Action.READ)
-    leader, now = await site.nonet.leader(), await site.nonet.broker.now()
+    (item,) = await _entries(site, [entry])
+    leader, now = await shown.leader(site, who), await site.nonet.broker.now()
     upcoming, _ = await asyncio.to_thread(coming, item, now)
-    shown = _shown(item, leader).model_dump()
-    return EntryInFull(why=why_of(item, leader, who), upcoming=upcoming, **shown)
+    known = _shown(item, leader).model_dump()
+    return EntryInFull(why=why(item, leader, ""), upcoming=upcoming, **known)
 
 
 @router.post("/schedules/run", status_code=202)
-async def run_schedule(
-    body: OneEntry, site: SiteOf, who: Annotated[Principal, may(Action.SCHEDULE)]
-) -> Ran:
+async def run_schedule(body: OneEntry, site: SiteOf, who: Scheduler) -> Made:
     """Submit the task of an entry now, in addition to its schedule."""
-    (item,) = await _entries(site, who, [body.entry], Action.SCHEDULE)
+    (item,) = await _entries(site, [body.entry])
     async with site.changing(who, Action.SCHEDULE, f"periodic entry {body.entry}: run now"):
-        return Ran(id=str(await site.nonet.run_entry(item)))
+        return Made(id=str(await site.nonet.run_entry(item)))
 
 
 @router.post("/schedules/pause")
 async def pause_schedules(body: ChosenToPause, site: SiteOf, who: Pauser) -> Turned:
     """Stop entries from firing until they are resumed."""
-    await _entries(site, who, body.entries, Action.PAUSE)
+    await _entries(site, body.entries)
     what = f"periodic entries {', '.join(body.entries)}: pause: {body.reason}"
     async with site.changing(who, Action.PAUSE, what):
         done = await site.nonet.stores.periodic.pause(body.entries, actor(), body.reason)
@@ -141,19 +134,14 @@ async def pause_schedules(body: ChosenToPause, site: SiteOf, who: Pauser) -> Tur
 @router.post("/schedules/resume")
 async def resume_schedules(body: Chosen, site: SiteOf, who: Pauser) -> Turned:
     """Let entries fire again, from their next occurrence on."""
-    await _entries(site, who, body.entries, Action.PAUSE)
+    await _entries(site, body.entries)
     what = f"periodic entries {', '.join(body.entries)}: resume"
     async with site.changing(who, Action.PAUSE, what):
         done = await site.nonet.stores.periodic.resume(body.entries, actor())
     return Turned(changed=done)
 
 
-async def _entries(
-    site: Site, who: Principal, wanted: Sequence[str], action: Action
-) -> list[EntryStatus]:
-    """Return entries with which `who` may do something."""
-    for key in wanted:
-        ensure(who, action, key.partition("|")[0])
+async def _entries(site: Site, wanted: Sequence[str]) -> list[EntryStatus]:
     known = {item.entry: item for item in await site.nonet.stores.periodic.statuses()}
     unknown = [key for key in wanted if key not in known]
     if unknown:

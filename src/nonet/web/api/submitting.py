@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Literal
 
-from fastapi import Header, HTTPException
+from fastapi import Header
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints
 
 from nonet.base.errors import InvalidArgumentsError, UnknownTaskError
 from nonet.messages.repetition import Repeat, repeat_of_request
 from nonet.operate.submitting import bound, submit_each
 from nonet.rules.permissions import Action, Principal
-from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import FROM_CLASS, BaseTask, Options
 from nonet.tasks.unique import Unique
 from nonet.web.api.routing import ClassName, Id, Seconds, Text, resource
-from nonet.web.site import Site, SiteOf, ensure, may, refuse
+from nonet.web.site import Site, SiteOf, Submitter
 
 router = resource("tasks")
 
@@ -58,7 +57,6 @@ Key = Annotated[
         "long as the ids of the tasks.",
     ),
 ]
-Submitter = Annotated[Principal, may(Action.SUBMIT)]
 
 
 class UniqueKey(BaseModel, extra="forbid"):
@@ -180,7 +178,7 @@ async def _submit(
     wanted: list[tuple[BaseTask, Options]] = []
     for number, item in enumerate(asked):
         try:
-            task, options = _checked(site, who, item, key)
+            task, options = _checked(site, item, key)
             if len(asked) > 1:  # to name the task that is invalid
                 site.nonet.client.envelopes.prepare(task, options)
             wanted.append((task, options))
@@ -195,30 +193,12 @@ async def _submit(
     return [Submitted(id=str(handle), created=handle.created) for handle in handles]
 
 
-def _checked(
-    site: Site, who: Principal, item: NewTask, key: str | None
-) -> tuple[BaseTask, Options]:
+def _checked(site: Site, item: NewTask, key: str | None) -> tuple[BaseTask, Options]:
     if key is not None and item.id is not None:
         raise ValueError("id: leave it out, because the Idempotency-Key decides it")
-    task_class = _class_of(site, who, item.task)
-    if who.classes is not None and item.unique and item.unique.key is not None:
-        # It would hold off, or with keep_latest cancel, tasks of other classes with the same key.
-        raise HTTPException(
-            403, f"unique.key: all classes share keys, and {who.name} is for some: leave it out"
-        )
+    task_class = site.nonet.registry.get(item.task)
     options = item.options()
     return bound(task_class, [], item.arguments), options
-
-
-def _class_of(site: Site, who: Principal, name: str) -> TaskClass:
-    try:
-        found = site.nonet.registry.get(name)
-    except UnknownTaskError:
-        if who.classes is not None:  # the error would name classes beyond its scope
-            refuse(who, Action.SUBMIT, name)
-        raise
-    ensure(who, Action.SUBMIT, found.name)
-    return found
 
 
 def _repeats(

@@ -8,22 +8,24 @@ from typing import Annotated, Literal
 from fastapi import HTTPException, Query
 from pydantic import BaseModel, Field
 
+from nonet.base.actor import who as actor
 from nonet.base.errors import NotFoundError
-from nonet.daemon.service import who as actor
 from nonet.operate.cancelling import cancel_existing, preview_cancel
 from nonet.operate.ended import resubmit_ended
 from nonet.operate.task_details import task_report
 from nonet.rules.explanation import Explanation
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.stores.queue.places import TaskFilter
 from nonet.tasks.handles import TaskStatus
 from nonet.web import shown
 from nonet.web.api.routing import (
     NO_REASON,
+    Cancelled,
     ClassName,
     Cursor,
     Labels,
     Limit,
+    Made,
     OfClass,
     Page,
     Reason,
@@ -35,15 +37,13 @@ from nonet.web.api.routing import (
     resource,
     sealed,
 )
-from nonet.web.site import Site, SiteOf, ensure, may
+from nonet.web.site import Canceller, Knower, Resubmitter, Site, SiteOf, Viewer
 
 router = resource("tasks")
 
 # How many tasks a list examines in each place.
 _BUDGET = 5000
 
-Reader = Annotated[Principal, may(Action.READ)]
-Canceller = Annotated[Principal, may(Action.CANCEL)]
 LiveState = Literal["queued", "delayed", "waiting", "running", "dying"]
 
 
@@ -67,15 +67,13 @@ class Selection(BaseModel, extra="forbid"):
     states: Annotated[
         tuple[Literal["queued", "delayed", "waiting", "running"], ...], Field(min_length=1)
     ] = Field(
-        default=("queued", "delayed", "waiting", "running"),
-        description="In which states they are.",
+        default=("queued", "delayed", "waiting", "running"), description="In which states they are."
     )
 
 
-class CancelMany(Selection):
+class CancelMany(Selection, Reason):
     """Which tasks to cancel, first as a preview."""
 
-    reason: Text = Field(default="", description="For people: it is shown and recorded.")
     dry_run: bool = Field(
         default=True,
         description="Only return how many tasks match, and the moment for the real call.",
@@ -100,25 +98,10 @@ class CancelledMany(BaseModel):
     sample: list[TaskStatus] = Field(description="In a preview, some of the tasks.")
 
 
-class Cancelled(BaseModel):
-    """A task after its cancellation."""
-
-    id: str
-    state: str = Field(
-        description="`cancelled`; or `cancelling` while its worker ends it, within seconds."
-    )
-
-
-class Resubmitted(BaseModel):
-    """A new task that repeats another one."""
-
-    id: str = Field(description="Id of the new task.")
-
-
 @router.get("/tasks")
 async def list_tasks(
     site: SiteOf,
-    who: Reader,
+    who: Viewer,
     state: Annotated[LiveState | None, Query(description="Only tasks in this state.")] = None,
     task: OfClass = None,
     label: Labels = None,
@@ -137,7 +120,7 @@ async def list_tasks(
 
     A page with a filter can have fewer items than `limit`, even none, although more follow.
     """
-    shown.ensure_searchable(who, task, label, error)
+    shown.ensure_searchable(who, label, error)
     found = await site.nonet.list_tasks(
         state=state,
         task=task,
@@ -149,27 +132,25 @@ async def list_tasks(
         budget=_BUDGET,
         cursor=opened(cursor),
     )
-    rows = [shown.status(item, who) for item in shown.visible(found.rows, who)]
     return LivePage(
-        items=rows,
+        items=found.rows,
         cursor=sealed(found.cursor),
-        matched=shown.matched(found.matched, rows, who, task),
+        matched=found.matched,
         searched=found.searched,
         total=found.total,
     )
 
 
 @router.get("/tasks/{id:path}/explanation")
-async def explain_task(id: TaskId, site: SiteOf, who: Reader) -> Explanation:
+async def explain_task(id: TaskId, site: SiteOf, who: Knower) -> Explanation:
     """Explain where a task is, or the first thing that keeps it from running."""
-    found = await _allowed(site, who, Action.READ, id)
-    return await shown.explanation(site, id, who, found.name)
+    return (await shown.why(site, id, who))[0]
 
 
 @router.get("/tasks/{id:path}")
-async def get_task(id: TaskId, site: SiteOf, who: Reader) -> TaskStatus:
+async def get_task(id: TaskId, site: SiteOf, who: Knower) -> TaskStatus:
     """Return the status of a task."""
-    return shown.status(await _allowed(site, who, Action.READ, id), who)
+    return await _found(site, id)
 
 
 @router.post("/tasks/cancel")
@@ -179,22 +160,19 @@ async def cancel_tasks(body: CancelMany, site: SiteOf, who: Canceller) -> Cancel
     The first call (`dry_run`, the default) returns about how many tasks match, and a moment. The
     second one, with this moment, cancels those that existed then.
     """
-    ensure(who, Action.CANCEL, body.task)
-    shown.ensure_searchable(who, body.task, body.labels)
     if not (body.task or body.labels):
         raise ValueError("give a task class or labels, or it would cancel all tasks")
     client = site.nonet.client
     selection = TaskFilter(body.task or "", body.labels, body.states)
     if body.dry_run:
         found = await preview_cancel(client, selection)
-        sample = [shown.status(item, who) for item in shown.visible(found.sample, who)]
         return CancelledMany(
             dry_run=True,
             number=found.number,
             is_exact=found.is_exact,
             is_complete=True,
             moment=found.moment,
-            sample=sample,
+            sample=list(found.sample),
         )
     if body.moment is None:
         raise ValueError("moment: take it from the answer of the same request with dry_run")
@@ -216,7 +194,7 @@ async def cancel_task(
     id: TaskId, site: SiteOf, who: Canceller, body: Reason = NO_REASON
 ) -> Cancelled:
     """Cancel a task in whatever state it is; it does not run any further."""
-    found = await _allowed(site, who, Action.CANCEL, id)
+    found = await _found(site, id)
     async with site.changing(who, Action.CANCEL, f"task {id} ({found.name}): cancel"):
         state = (await site.nonet.cancel([id], reason=body.reason))[id]
     if state not in ("cancelled", "cancelling"):
@@ -225,27 +203,22 @@ async def cancel_task(
 
 
 @router.post("/tasks/{id:path}/resubmit", status_code=202)
-async def resubmit_task(
-    id: TaskId, site: SiteOf, who: Annotated[Principal, may(Action.RESUBMIT)]
-) -> Resubmitted:
+async def resubmit_task(id: TaskId, site: SiteOf, who: Resubmitter) -> Made:
     """Submit a failed task of the history again as a new task, once.
 
     Dead letters have a route of their own.
     """
     stores = site.nonet.stores
-    found = await _allowed(site, who, Action.RESUBMIT, id)
+    found = await _found(site, id)
     async with site.changing(who, Action.RESUBMIT, f"task {id} ({found.name}): submit again"):
         made = await resubmit_ended(id, site.nonet.client, stores.history, stores.dead_letters)
-    return Resubmitted(id=str(made))
+    return Made(id=str(made))
 
 
-async def _allowed(site: Site, who: Principal, action: Action, id: str) -> TaskStatus:
-    """Return the status of a task for whose class `who` has a permission."""
+async def _found(site: Site, id: str) -> TaskStatus:
+    nonet = site.nonet
     try:
-        found = await site.nonet.status(id)
+        return await nonet.status(id)
     except NotFoundError:  # the history, or a dead letter, may know it
-        nonet = site.nonet
         has_sql = nonet.settings.may_have_sql()
-        found = (await task_report(id, nonet.client, nonet.stores, may_have_sql=has_sql)).status
-    ensure(who, action, found.name)
-    return found
+        return (await task_report(id, nonet.client, nonet.stores, may_have_sql=has_sql)).status

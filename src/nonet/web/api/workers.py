@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query
+from fastapi import Query
 from pydantic import BaseModel
 
 from nonet.base.streams import Size
-from nonet.rules.permissions import Action, Principal
 from nonet.stores.queue.workers import WorkerStatus, chosen
-from nonet.web import shown, workers
-from nonet.web.site import SiteOf, Viewer, for_all_classes
+from nonet.web import workers
+from nonet.web.api.routing import resource
+from nonet.web.site import Drainer, SiteOf, Viewer
 
-router = APIRouter(prefix="/api/v1/workers", tags=["workers"])
+router = resource("workers")
 
 
 class Drained(BaseModel):
@@ -28,7 +28,7 @@ class Drained(BaseModel):
     asked: bool
 
 
-@router.get("")
+@router.get("/workers")
 async def list_workers(
     site: SiteOf,
     who: Viewer,
@@ -36,20 +36,17 @@ async def list_workers(
     state: Annotated[str, Query(description="working, idle, draining, …")] = "",
 ) -> list[WorkerStatus]:
     """Return the registered workers, by size and name, with up to 20 tasks of each."""
-    found = workers.matching(await workers.registered(site), size or "", state)
-    return [shown.worker(item, who) for item in found]
+    return workers.matching(await workers.registered(site), size or "", state)
 
 
-@router.get("/{name}")
+@router.get("/workers/{name}")
 async def worker(site: SiteOf, who: Viewer, name: str) -> WorkerStatus:
     """Return one worker, by its id or its pid@host."""
-    return shown.worker(chosen(await workers.registered(site), name), who)
+    return chosen(await workers.registered(site), name)
 
 
-@router.post("/{name}/drain")
-async def drain(
-    site: SiteOf, who: Annotated[Principal, for_all_classes(Action.DRAIN)], name: str
-) -> Drained:
+@router.post("/workers/{name}/drain")
+async def drain(site: SiteOf, who: Drainer, name: str) -> Drained:
     """Let a worker finish its tasks and end. It reads the order within a second."""
     found = chosen(await workers.registered(site), name)
     return Drained(worker=found.worker, asked=await workers.drain(site, who, [found]) > 0)

@@ -10,13 +10,23 @@ from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
 from nonet.rules.explanation import Explanation
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.stores.queue.workflow_steps import WorkflowStep
 from nonet.tasks.handles import TaskStatus
 from nonet.tasks.runs import State, StepState, WorkflowStatus
 from nonet.web import shown
-from nonet.web.api.routing import NO_REASON, Cursor, Limit, Page, Reason, opened, page, resource
-from nonet.web.site import SiteOf, Viewer, for_all_classes
+from nonet.web.api.routing import (
+    NO_REASON,
+    Cancelled,
+    Cursor,
+    Limit,
+    Page,
+    Reason,
+    opened,
+    page,
+    resource,
+)
+from nonet.web.site import Canceller, Resubmitter, SiteOf, Viewer
 
 router = resource("workflows")
 
@@ -64,15 +74,6 @@ class StepItem(BaseModel):
         "and the place."
     )
     task: TaskStatus = Field(description="Its task; state `lost`: Redis has lost it.")
-
-
-class Cancelled(BaseModel):
-    """A workflow after its cancellation."""
-
-    id: str
-    state: str = Field(
-        description="`cancelled`; or `running` while workers end its running steps, within seconds."
-    )
 
 
 class Resumed(BaseModel):
@@ -129,10 +130,7 @@ async def get_workflow(id: Id, site: SiteOf, who: Viewer) -> WorkflowInFull:
 
 @router.post("/workflows/{id:path}/cancel")
 async def cancel_workflow(
-    id: Id,
-    site: SiteOf,
-    who: Annotated[Principal, for_all_classes(Action.CANCEL)],
-    body: Reason = NO_REASON,
+    id: Id, site: SiteOf, who: Canceller, body: Reason = NO_REASON
 ) -> Cancelled:
     """Cancel all steps of a workflow that have not ended; it cannot be resumed."""
     async with site.changing(who, Action.CANCEL, f"workflow {id}: {body.reason}".rstrip(": ")):
@@ -141,9 +139,7 @@ async def cancel_workflow(
 
 
 @router.post("/workflows/{id:path}/resume")
-async def resume_workflow(
-    id: Id, site: SiteOf, who: Annotated[Principal, for_all_classes(Action.RESUBMIT)]
-) -> Resumed:
+async def resume_workflow(id: Id, site: SiteOf, who: Resubmitter) -> Resumed:
     """Run the failed steps of a workflow again, and what was cancelled because of them."""
     async with site.changing(who, Action.RESUBMIT, f"workflow {id}: resume"):
         number = await site.nonet.client.resume_workflow(id)

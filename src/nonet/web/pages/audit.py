@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from nonet.base.errors import NonetError
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import READING, Action
 from nonet.web.api.audit import AuditPage, read
 from nonet.web.pages.rendering import render
-from nonet.web.site import SiteOf, for_all_classes
+from nonet.web.site import AuditReader, SiteOf
 
 router = APIRouter(include_in_schema=False)
 _PER_PAGE = 100
@@ -23,7 +23,7 @@ _LOGINS = ("login", "logout")
 async def page(
     request: Request,
     site: SiteOf,
-    principal: Annotated[Principal, for_all_classes(Action.AUDIT)],
+    principal: AuditReader,
     who: Annotated[str, Query(max_length=255)] = "",
     action: str = "",
     since: str = "",
@@ -45,7 +45,7 @@ async def page(
         unwritten=found.unwritten,
         cursor=found.cursor,
         is_first=not cursor,
-        actions=[*sorted(set(Action) - {Action.READ, Action.DETAILS, Action.AUDIT}), *_LOGINS],
+        actions=[*sorted(set(Action) - READING | {Action.REVEAL}), *_LOGINS],
         chosen={"who": who, "action": action, "since": since, "until": until},
     )
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Form, Request
 from fastapi.responses import Response
 
-from nonet.daemon.service import who as actor
-from nonet.operate.cancelling import cancel_existing, preview_cancel
-from nonet.operate.ended import preview_resubmit, resubmit_all
+from nonet.base.actor import who as actor
+from nonet.operate.cancelling import CancelPreview, cancel_existing, preview_cancel
+from nonet.operate.ended import FailurePreview, preview_resubmit, resubmit_all
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.connection.clock import instant
 from nonet.stores.namespace.history import FAILED
 from nonet.web.pages.rendering import amount, back, path_of, render
 from nonet.web.pages.task_search import Search, SearchOf
-from nonet.web.site import Site, SiteOf, ensure, may
+from nonet.web.site import SiteOf, may
 
 router = APIRouter(include_in_schema=False)
 
@@ -32,9 +32,6 @@ def _permitted(which: Which, action: Action) -> Any:
     """Return the dependency of a route that acts on all tasks of a search."""
 
     def check(search: SearchOf, who: Principal = may(action)) -> Principal:  # noqa: B008  # as FastAPI reads it
-        ensure(who, action, search.task or None)
-        if not search.may_be_seen_by(who):
-            ensure(who, Action.DETAILS, search.task or None)
         if search.is_ended is (which == "cancel"):
             wanted = "live" if which == "cancel" else "ended"
             raise ValueError(f"{which}: search for {wanted} tasks")
@@ -77,31 +74,23 @@ async def resubmit_preview(
     return _preview(request, "resubmit", search, found, found.classes)
 
 
-class _Found(Protocol):
-    @property
-    def number(self) -> int: ...
-    @property
-    def is_exact(self) -> bool: ...
-    @property
-    def moment(self) -> datetime: ...
-
-
 def _preview(
-    request: Request, which: Which, search: Search, found: _Found, classes: Mapping[str, int]
+    request: Request,
+    which: Which,
+    search: Search,
+    found: CancelPreview | FailurePreview,
+    classes: Mapping[str, int],
 ) -> Response:
-    return render(
+    return _page(
         request,
-        "bulk.html",
-        action=which,
-        search=search,
+        which,
+        search,
+        found.moment,
         number=found.number,
         is_exact=found.is_exact,
-        moment=found.moment,
-        until=round(found.moment.timestamp() * 1e6),
         classes=sorted(classes.items(), key=lambda item: -item[1])[:_SHOWN],
         others=len(classes) - _SHOWN,
         counted=sum(classes.values()),
-        done=None,
     )
 
 
@@ -116,7 +105,18 @@ async def cancel(
     done: Done = 0,
 ) -> Response:
     """Cancel the tasks that existed at the preview, for some seconds; then offer to continue."""
-    return await _cancel(request, site, search, who, instant(until), reason, done)
+    moment, selection = instant(until), await search.live_filter(site.nonet)
+    what = f"all tasks: {selection}, submitted until {moment:%F %T}; {reason}".removesuffix("; ")
+    async with site.changing(who, Action.CANCEL, what):
+        tally = await cancel_existing(site.nonet.client, selection, moment, actor(), reason)
+    done += tally.number
+    if not tally.is_complete:
+        return _page(request, "cancel", search, moment, done=done, reason=reason)
+    running = len(tally.running)
+    text = f"Cancelled {amount(done)} tasks." + (
+        f" Workers end {amount(running)} running ones within seconds." if running else ""
+    )
+    return back(request, path_of(request, "tasks") + search.query(cursor=""), text)
 
 
 @router.post("/bulk/resubmit", name="do_bulk_resubmit")
@@ -124,81 +124,35 @@ async def resubmit(
     request: Request, site: SiteOf, search: SearchOf, who: Resubmitter, until: Until, done: Done = 0
 ) -> Response:
     """Submit the failures that existed at the preview, for some seconds; offer to continue."""
-    return await _resubmit(request, site, search, who, instant(until), done)
-
-
-async def _cancel(
-    request: Request,
-    site: Site,
-    search: Search,
-    who: Principal,
-    moment: datetime,
-    reason: str,
-    done: int,
-) -> Response:
-    selection = await search.live_filter(site.nonet)
-    what = f"all tasks: {selection}, submitted until {moment:%F %T}; {reason}".removesuffix("; ")
-    async with site.changing(who, Action.CANCEL, what):
-        tally = await cancel_existing(site.nonet.client, selection, moment, actor(), reason)
-    number = done + tally.number
-    if tally.is_complete:
-        path = path_of(request, "tasks") + search.query(cursor="")
-        running = len(tally.running)
-        text = f"Cancelled {amount(number)} tasks." + (
-            f" Workers end {amount(running)} running ones within seconds." if running else ""
-        )
-        return back(request, path, text)
-    return _go_on(request, "cancel", search, moment, number, reason=reason)
-
-
-async def _resubmit(
-    request: Request, site: Site, search: Search, who: Principal, moment: datetime, done: int
-) -> Response:
-    nonet = site.nonet
+    nonet, moment, query = site.nonet, instant(until), search.query(cursor="")
     stores = nonet.stores
     failures = await search.ended_filter(nonet, _failures(search), moment)
-    what = f"all failures: {search.query(cursor='')}, ended until {moment:%F %T}"
-    async with site.changing(who, Action.RESUBMIT, what):
+    async with site.changing(
+        who, Action.RESUBMIT, f"all failures: {query}, ended until {moment:%F %T}"
+    ):
         found = await resubmit_all(
             failures, nonet.client, stores.history, stores.dead_letters, cursor=search.cursor
         )
         if found.number:
-            text = f"{found.number} tasks: {search.query(cursor='')}"
+            text = f"{found.number} tasks: {query}"
             await stores.events.log("tasks-resubmitted", actor(), text)
-    number = done + found.number
+    done += found.number
     if found.cursor or found.problems:
         search = replace(search, cursor=found.cursor)
-        return _go_on(
-            request,
-            "resubmit",
-            search,
-            moment,
-            number,
-            problems=found.problems,
-            refused=found.refused,
-        )
-    path = path_of(request, "tasks") + search.query(cursor="")
-    return back(request, path, f"Submitted {amount(number)} tasks again.")
+        said = {"done": done, "problems": found.problems, "refused": found.refused}
+        return _page(request, "resubmit", search, moment, **said)
+    text = f"Submitted {amount(done)} tasks again."
+    return back(request, path_of(request, "tasks") + query, text)
 
 
-def _go_on(
-    request: Request, action: Which, search: Search, moment: datetime, done: int, **more: Any
+def _page(
+    request: Request, action: Which, search: Search, moment: datetime, **values: Any
 ) -> Response:
-    """Show how far the action is, with a button that continues it."""
+    """Show a preview; or, with `done`, how far the action is, with a button that continues it."""
+    shown = {"done": None, "reason": "", "problems": (), "refused": 0, **values}
+    until = round(moment.timestamp() * 1e6)
     return render(
-        request,
-        "bulk.html",
-        action=action,
-        search=search,
-        number=0,
-        is_exact=True,
-        moment=moment,
-        until=round(moment.timestamp() * 1e6),
-        classes=(),
-        others=0,
-        counted=0,
-        done=done,
-        **{"reason": "", "problems": (), "refused": 0, **more},
+        request, "bulk.html", action=action, search=search, moment=moment, until=until, **shown
     )
 
 

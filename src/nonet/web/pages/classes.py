@@ -4,23 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.config.overrides import Overrides
 from nonet.operate.classes import options, published_overrides
-from nonet.rules.pauses import of_task
-from nonet.rules.pauses import task as pause_of
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.pauses import of_task, task as pause_of
+from nonet.rules.permissions import Action
 from nonet.web.classes import figures_of, summaries
-from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.pauses import pause, pauses_of, resume
-from nonet.web.site import Site, SiteOf, ensure, may
+from nonet.web.pages.pausing import add_pausing, pauses_of
+from nonet.web.pages.rendering import render
+from nonet.web.site import Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
-Reader = Annotated[Principal, may(Action.READ)]
-Pauser = Annotated[Principal, may(Action.PAUSE)]
 
 _CONFIG_SECONDS = 10.0
 _SERIES_MINUTES = 15
@@ -32,17 +29,17 @@ _ORDERS = {"name": "name", "ended": "most ended", "failed": "most failed", "acti
 async def page(
     request: Request,
     site: SiteOf,
-    who: Reader,
+    who: Viewer,
     q: Annotated[str, Query(max_length=200)] = "",
     order: str = "name",
     number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
 ) -> Response:
     """List the classes."""
-    found = [item for item in await summaries(site, who) if q.casefold() in item.name.casefold()]
+    found = [item for item in await summaries(site) if q.casefold() in item.name.casefold()]
     if order == "ended":
-        found.sort(key=lambda item: -item.ended)
+        found.sort(key=lambda item: -item.total.ended)
     elif order == "failed":
-        found.sort(key=lambda item: -item.failed)
+        found.sort(key=lambda item: -item.total.failed)
     elif order == "active":
         found.sort(key=lambda item: -sum(item.active.values()))
     return render(
@@ -58,11 +55,10 @@ async def page(
 
 
 @router.get("/classes/{name}", name="task_class")
-async def one(request: Request, site: SiteOf, who: Reader, name: str) -> Response:
+async def one(request: Request, site: SiteOf, who: Viewer, name: str) -> Response:
     """Show one class."""
     name = _full_name(site, name)
-    ensure(who, Action.READ, name)
-    found = next((item for item in await summaries(site, who) if item.name == name), None)
+    found = next((item for item in await summaries(site) if item.name == name), None)
     if found is None:
         raise NotFoundError(
             f"{name}: this server has not loaded the class, and no task of it is live or ended in "
@@ -78,32 +74,13 @@ async def one(request: Request, site: SiteOf, who: Reader, name: str) -> Respons
         series=list(reversed(figures.series[-_SERIES_MINUTES:])) if figures else [],
         pause=of_task(pauses, "", name),
         is_paused=any(item.what == pause_of(name) for item in pauses) if found.is_class else False,
-        may_pause=found.is_class and who.may(Action.PAUSE, name),
+        may_pause=found.is_class and who.may(Action.PAUSE),
         options=rows,
         problem=problem,
     )
 
 
-@router.post("/classes/{name}/pause", name="pause_class")
-async def pause_it(
-    request: Request,
-    site: SiteOf,
-    who: Pauser,
-    name: str,
-    reason: Annotated[str, Form(max_length=500)] = "",
-) -> Response:
-    """Pause a class."""
-    ensure(who, Action.PAUSE, name)
-    text = await pause(site, who, pause_of(name), reason)
-    return back(request, path_of(request, "task_class", name=name), text)
-
-
-@router.post("/classes/{name}/resume", name="resume_class")
-async def resume_it(request: Request, site: SiteOf, who: Pauser, name: str) -> Response:
-    """End the pause of a class."""
-    ensure(who, Action.PAUSE, name)
-    text = await resume(site, who, pause_of(name))
-    return back(request, path_of(request, "task_class", name=name), text)
+add_pausing(router, "/classes/{name}", "class", "task_class", pause_of)
 
 
 def _full_name(site: Site, name: str) -> str:

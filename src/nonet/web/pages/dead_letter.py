@@ -11,13 +11,13 @@ from fastapi.responses import Response
 from nonet.base.plain import plain
 from nonet.operate.dead_letters import arguments_of, why_unknown
 from nonet.rules import remedies
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.stores.sql.dead_letters import DeadLetter, Status
 from nonet.tasks.secrecy import MASK, mask_names
-from nonet.web import letters, shown
+from nonet.web import letters
 from nonet.web.letters import Row
 from nonet.web.pages.rendering import back, instant, path_of, render
-from nonet.web.site import Site, SiteOf, may
+from nonet.web.site import Discarder, Resubmitter, Revealer, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
@@ -25,24 +25,18 @@ _Note = Annotated[str, Form(max_length=1000)]
 
 
 @router.get("/dead-letters/{row:int}", name="dead_letter")
-async def page(
-    request: Request, site: SiteOf, row: Row, who: Annotated[Principal, may(Action.READ)]
-) -> Response:
+async def page(request: Request, site: SiteOf, row: Row, who: Viewer) -> Response:
     """Show a letter."""
-    return await _render(request, site, await letters.one(site, row, who, Action.READ), who)
+    return await _render(request, site, await letters.one(site, row))
 
 
-async def _render(
-    request: Request, site: Site, letter: DeadLetter, who: Principal, **more: Any
-) -> Response:
+async def _render(request: Request, site: Site, letter: DeadLetter, **more: Any) -> Response:
     repeat = letter.resubmitted_as
     return render(
         request,
         "dead_letter.html",
-        letter=shown.dead_letter(letter, who),
+        letter=letter,
         labels=mask_names(letter.labels),
-        details=shown.sees_details(who, letter.task_class),
-        can=lambda action: who.may(Action(action), letter.task_class or None),
         words=letters.WORDS,
         instant=instant,
         successor=await letters.row_of_task(site, repeat)
@@ -69,11 +63,11 @@ async def resubmit(
     request: Request,
     site: SiteOf,
     row: Row,
-    who: Annotated[Principal, may(Action.RESUBMIT)],
+    who: Resubmitter,
     again: Annotated[bool, Form()] = False,
 ) -> Response:
     """Submit a letter again."""
-    letter = await letters.one(site, row, who, Action.RESUBMIT)
+    letter = await letters.one(site, row)
     id = await letters.resubmit(site, row, who, again=again)
     text = f"Submitted it again, as task {id}."
     if letter.pipeline is not None:
@@ -83,38 +77,26 @@ async def resubmit(
 
 @router.post("/dead-letters/{row:int}/discard", name="discard_letter")
 async def discard(
-    request: Request,
-    site: SiteOf,
-    row: Row,
-    who: Annotated[Principal, may(Action.DISCARD)],
-    note: _Note = "",
+    request: Request, site: SiteOf, row: Row, who: Discarder, note: _Note = ""
 ) -> Response:
     """Delete a letter."""
-    await letters.one(site, row, who, Action.DISCARD)
     await letters.discard(site, row, who, note.strip())
     return back(request, path_of(request, "dead_letters"), f"Discarded dead letter {row}.")
 
 
 @router.post("/dead-letters/{row:int}/note", name="annotate_letter")
 async def annotate(
-    request: Request,
-    site: SiteOf,
-    row: Row,
-    who: Annotated[Principal, may(Action.RESUBMIT)],
-    note: _Note = "",
+    request: Request, site: SiteOf, row: Row, who: Resubmitter, note: _Note = ""
 ) -> Response:
     """Write a note on a letter."""
-    await letters.one(site, row, who, Action.RESUBMIT)
     await letters.annotate(site, row, who, note.strip())
     return back(request, path_of(request, "dead_letter", row=row), "Saved the note.")
 
 
 @router.post("/dead-letters/{row:int}/reveal", name="reveal_letter")
-async def reveal(
-    request: Request, site: SiteOf, row: Row, who: Annotated[Principal, may(Action.REVEAL)]
-) -> Response:
+async def reveal(request: Request, site: SiteOf, row: Row, who: Revealer) -> Response:
     """Show the arguments, and the command that runs the task here, in this answer only."""
-    letter = await letters.one(site, row, who, Action.REVEAL)
+    letter = await letters.one(site, row)
     async with site.changing(who, Action.REVEAL, f"arguments of dead letter {row}"):
         arguments = arguments_of(letter, site.nonet.registry)
     revealed: dict[str, Any] = {"arguments": None, "command": "", "is_masked": False}
@@ -127,4 +109,4 @@ async def reveal(
             "command": remedies.of_call(letter.task_class, plainly),
             "is_masked": MASK in json.dumps(plainly),
         }
-    return await _render(request, site, letter, who, revealed=revealed, mask=MASK)
+    return await _render(request, site, letter, revealed=revealed, mask=MASK)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -9,21 +10,18 @@ from fastapi import APIRouter, Depends, Form, Query, Request
 from fastapi.responses import Response
 
 from nonet.base.errors import UnknownTaskError
-from nonet.rules.permissions import Action, Principal
 from nonet.stores.sql.dead_letters import LetterFilter, Status
-from nonet.web import letters, shown
-from nonet.web.letters import WITHIN, WORDS, Row, Search, searched
+from nonet.web import letters
+from nonet.web.letters import WITHIN, WORDS, Row, Search
 from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.site import Site, SiteOf, Viewer, for_all_classes
+from nonet.web.site import Discarder, Resubmitter, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
 _CLUSTERS = 50
 _LETTERS = 50
 _DEFAULT_RATE = 10
-_Resubmitter = Annotated[Principal, for_all_classes(Action.RESUBMIT)]
-_Discarder = Annotated[Principal, for_all_classes(Action.DISCARD)]
-_Searched = Annotated[Search, Depends(searched)]
+_Searched = Annotated[Search, Depends()]
 _UpTo = Annotated[Row, Form()]
 
 
@@ -55,12 +53,12 @@ async def page(
         "bulks": site.bulks.recent(),
     }
     if search.cluster or search.id or view == "letters":
-        return await _letters(request, site, who, selection, common, before)
+        return await _letters(request, site, selection, common, before)
     return render(
         request,
         "dead_letters.html",
         422 if problem else 200,
-        clusters=[letters.visible(item, who) for item in found[start : start + _CLUSTERS]],
+        clusters=found[start : start + _CLUSTERS],
         number=len(found),
         start=start,
         end=min(start + _CLUSTERS, len(found)),
@@ -71,7 +69,6 @@ async def page(
 async def _letters(
     request: Request,
     site: Site,
-    who: Principal,
     selection: LetterFilter,
     common: dict[str, Any],
     before: int | None,
@@ -80,11 +77,11 @@ async def _letters(
     sample = None
     if selection.fingerprints and found:
         # The newest letter of the page has the traceback of them all.
-        sample = shown.dead_letter(await letters.one(site, found[0].id, who, Action.READ), who)
+        sample = await letters.one(site, found[0].id)
     return render(
         request,
         "dead_letter_list.html",
-        letters=[shown.dead_letter(item, who) for item in found],
+        letters=found,
         following=following,
         before=before,
         sample=sample,
@@ -94,27 +91,26 @@ async def _letters(
 
 @router.get("/dead-letters/resubmit", name="resubmit_letters")
 async def preview_resubmission(
-    request: Request, site: SiteOf, who: _Resubmitter, search: _Searched
+    request: Request, site: SiteOf, who: Resubmitter, search: _Searched
 ) -> Response:
     """Show how many letters would be submitted again, before anything is changed."""
     selection = replace(search.selection(site.nonet.registry), status=Status.PENDING)
+    return await _preview(request, site, "resubmit", search, selection, rate=_DEFAULT_RATE)
+
+
+async def _preview(
+    request: Request, site: Site, action: str, search: Search, selection: LetterFilter, **more: Any
+) -> Response:
     number, exact = await letters.measured(site, selection)
-    return render(
-        request,
-        "change_letters.html",
-        action="resubmit",
-        search=search,
-        number=number,
-        up_to=exact.up_to,
-        rate=_DEFAULT_RATE,
-    )
+    known = {"number": number, "up_to": exact.up_to, **more}
+    return render(request, "change_letters.html", action=action, search=search, **known)
 
 
 @router.post("/dead-letters/resubmit")
 async def resubmit_all(
     request: Request,
     site: SiteOf,
-    who: _Resubmitter,
+    who: Resubmitter,
     search: _Searched,
     up_to: _UpTo,
     rate: Annotated[str, Form(max_length=20)] = "",
@@ -136,34 +132,26 @@ def _rate_of(text: str) -> float | None:
     """
     if not text.strip():
         return None
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    return letters.checked_rate(rate)
+    with suppress(ValueError):
+        if 0.001 <= (rate := float(text)) <= 1_000_000:
+            return rate
+    raise ValueError("rate: a number of tasks per second, from 0.001; leave it out for no rate")
 
 
 @router.get("/dead-letters/discard", name="discard_letters")
 async def preview_discarding(
-    request: Request, site: SiteOf, who: _Discarder, search: _Searched
+    request: Request, site: SiteOf, who: Discarder, search: _Searched
 ) -> Response:
     """Show how many letters would be deleted, before anything is changed."""
-    number, exact = await letters.measured(site, search.selection(site.nonet.registry))
-    return render(
-        request,
-        "change_letters.html",
-        action="discard",
-        search=search,
-        number=number,
-        up_to=exact.up_to,
-    )
+    selection = search.selection(site.nonet.registry)
+    return await _preview(request, site, "discard", search, selection)
 
 
 @router.post("/dead-letters/discard")
 async def discard_all(
     request: Request,
     site: SiteOf,
-    who: _Discarder,
+    who: Discarder,
     search: _Searched,
     up_to: _UpTo,
     note: Annotated[str, Form(max_length=500)] = "",
@@ -178,7 +166,7 @@ async def discard_all(
 
 
 @router.post("/dead-letters/bulk/{id}/stop", name="stop_bulk")
-async def stop(request: Request, site: SiteOf, who: _Resubmitter, id: str) -> Response:
+async def stop(request: Request, site: SiteOf, who: Resubmitter, id: str) -> Response:
     """Stop a change of many letters."""
     bulk = await letters.stop(site, who, id)
     text = f"Stopped it after {bulk.done} letters. The others are as they were."

@@ -30,14 +30,14 @@ async def page(
     q = q.strip()
     keep = partial(_matches, who, kind, q.casefold())
     found = await site.shared.read(
-        ("events", frozenset(who.actions), kind, q, cursor),
+        ("events", who.sees_texts, kind, q, cursor),
         2.0,
         lambda: site.nonet.stores.events.page(_PER_PAGE, keep, cursor),
     )
     return render(
         request,
         "events.html",
-        events=[shown.event(event, who) for event in found.events],
+        events=found.events,
         cursor=found.cursor,
         kinds=EVENT_KINDS,
         chosen={"kind": kind, "q": q, "cursor": cursor},
@@ -47,7 +47,7 @@ async def page(
 
 def _matches(who: Principal, kind: str, text: str, event: Event) -> bool:
     """Return whether a filter accepts an event; it must not find what `who` may not see."""
-    seen = shown.event(event, who)
+    seen = shown.seen(event, who)
     return kind in ("", seen.kind) and (
         not text or text in seen.text.casefold() or text in seen.who.casefold()
     )

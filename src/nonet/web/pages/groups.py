@@ -9,12 +9,11 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from nonet.base.errors import NotFoundError
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.stores.queue.groups import GroupStatus, problem_of
 from nonet.tasks.handles import TaskStatus
-from nonet.web import shown
 from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.site import Site, SiteOf, Viewer, for_all_classes
+from nonet.web.site import Canceller, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
@@ -51,7 +50,7 @@ async def group(
         request,
         "group.html",
         group=found,
-        children=[shown.status(child, who) for child in children],
+        children=children,
         offset=offset,
         step=_CHILDREN,
         follower=follower,
@@ -66,7 +65,7 @@ async def cancel(
     request: Request,
     site: SiteOf,
     id: str,
-    who: Annotated[Principal, for_all_classes(Action.CANCEL)],
+    who: Canceller,
     reason: Annotated[str, Form(max_length=200)] = "",
 ) -> Response:
     """Cancel the children of a group that have not ended."""

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
+from nonet.base.actor import who as actor
 from nonet.base.errors import ConfigurationError
-from nonet.daemon.service import who as actor
 from nonet.operate.limits import find_limit, limits_in_use, resolve
 from nonet.rules.limit_changes import (
     OFF,
@@ -21,17 +21,16 @@ from nonet.rules.limit_changes import (
     place_of,
 )
 from nonet.rules.limits import CONCURRENCY, DEFAULT, RATE, Limit, LimitAddress
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.rules.remedies import command
 from nonet.tasks.locks import LockedObjectType
 from nonet.web.pages.locks import locks_of
 from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.site import Site, SiteOf, Viewer, for_all_classes
+from nonet.web.site import Limiter, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
 _Text = Annotated[str, Query(max_length=500)]
-Limiter = Annotated[Principal, for_all_classes(Action.LIMIT)]
 
 
 @router.get("/limits", name="limits")

@@ -9,23 +9,21 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
-from nonet.daemon.service import who as actor
+from nonet.base.actor import who as actor
 from nonet.operate.locks import WARNING, LocksInUse, arrange, held_names
 from nonet.rules.limits import LimitAddress
 from nonet.rules.peers import counted
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.rules.refusal import named, refused_by
 from nonet.stores.namespace.lock_board import LockStatus, is_name, nobody_holds, waiters_of
 from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.site import Site, SiteOf, Viewer, for_all_classes
+from nonet.web.site import Releaser, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
 PAGE = 50
 _SHOWN = 3
 _MOST_SHOWN = 500
-
-Releaser = Annotated[Principal, for_all_classes(Action.RELEASE)]
 
 
 async def locks_of(site: Site) -> LocksInUse:

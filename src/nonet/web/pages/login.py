@@ -8,11 +8,11 @@ from urllib.parse import urlencode
 from fastapi import APIRouter, Depends, Form, HTTPException, Request
 from fastapi.responses import RedirectResponse, Response
 
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Principal
 from nonet.web.access.login import Login
 from nonet.web.access.requests import address, base_of, origin_of, own_path
 from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.site import SiteOf, get_principal, get_site, may
+from nonet.web.site import Knower, SiteOf, get_principal, get_site
 
 router = APIRouter(include_in_schema=False)
 
@@ -106,8 +106,8 @@ async def oidc_callback(request: Request, site: SiteOf, login: LoginOf) -> Respo
     flow = request.cookies.get(cookie, "")
     try:
         found = await login.provider.finish(request.query_params, flow, _callback(request))
-        role = login.role_of(found.values)
-        if role is None:
+        grant = login.grant_of(found.values)
+        if grant is None:
             raise HTTPException(
                 403,
                 f"{found.name} (subject {found.id}) has no role here: its claim "
@@ -123,7 +123,7 @@ async def oidc_callback(request: Request, site: SiteOf, login: LoginOf) -> Respo
     proof = "\n".join(login.roles_in(found.values))
     await login.browsers.begin(request, answer, found.name, "oidc", proof)
     login.browsers.delete_cookie(request, answer, cookie)
-    await site.audit.record(found.name, "login", f"by OIDC as {role}, subject {found.id}")
+    await site.audit.record(found.name, "login", f"by OIDC as {grant.role}, subject {found.id}")
     return answer
 
 
@@ -141,16 +141,12 @@ async def log_out(
     if everywhere:
         for session in await site.nonet.stores.sessions.of(who.name):
             await login.browsers.end_other(who.name, session.digest)
-            site.live.close(session.digest)
-    site.live.close(who.session)
     await site.audit.record(who.name, "logout", "everywhere" if everywhere else "here")
     return answer
 
 
 @router.get("/account", name="account")
-async def account(
-    request: Request, site: SiteOf, who: Annotated[Principal, may(Action.READ)]
-) -> Response:
+async def account(request: Request, site: SiteOf, who: Knower) -> Response:
     """Show a user what it may do, and its sessions."""
     sessions = await site.nonet.stores.sessions.of(who.name) if who.session else []
     return render(request, "account.html", sessions=sessions)
@@ -162,7 +158,6 @@ async def end_session(
 ) -> Response:
     """End another session of the same user."""
     await login.browsers.end_other(who.name, digest)
-    site.live.close(digest)
     await site.audit.record(who.name, "logout", "of another session")
     return back(request, path_of(request, "account"), "Ended that session.")
 

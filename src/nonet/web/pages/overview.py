@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from nonet.base.errors import NonetError
 from nonet.base.streams import Priority, Size
-from nonet.rules.diagnosis import Finding
+from nonet.rules.pages import page_of
 from nonet.rules.pauses import Pause, of_task
 from nonet.rules.situation import Overview, StreamLoad
 from nonet.web import shown
-from nonet.web.pages.rendering import path_of, render
-from nonet.web.pauses import pauses_of
+from nonet.web.pages.pausing import pauses_of
+from nonet.web.pages.rendering import render
 from nonet.web.ring import hour
 from nonet.web.site import Site, SiteOf, Viewer
 
@@ -60,7 +59,7 @@ async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
         overview=found,
         rows=_rows(found, pauses),
         sizes=list(Size),
-        link=linker(request),
+        page_of=page_of,
         letters=await _letters(site) if found.sql in ("", "current", "ahead") else None,
         hour=await hour(site),
         table_minutes=_TABLE_MINUTES,
@@ -97,51 +96,3 @@ def _rows(found: Overview, pauses: list[Pause]) -> list[list[Cell]]:
         return Cell(priority, size, load, drain, shade, pause)
 
     return [[cell(priority, size) for size in Size] for priority in Priority]
-
-
-def linker(request: Request) -> Callable[[Finding], str]:
-    """Return a function that finds the page about a finding; empty: there is none."""
-
-    def link(finding: Finding) -> str:
-        route, parameters, query = _page_of(finding)
-        if not route:
-            return ""
-        return path_of(request, route, **parameters) + (f"?{query}" if query else "")
-
-    return link
-
-
-def _page_of(finding: Finding) -> tuple[str, dict[str, Any], str]:
-    """Return the route that shows what a finding is about, its parameters and its query."""
-    what = finding.what
-    is_size = what in list(Size)
-    match finding.kind:
-        case "worker" | "queue" if is_size:
-            return "workers", {}, f"size={what}"
-        case "worker" if what == "deaths":
-            return "events", {}, "kind=worker-lost"
-        case "worker":
-            return ("task_class", {"name": what}, "") if ":" in what else ("workers", {}, "")
-        case "class":
-            return "task_class", {"name": what}, ""
-        case "lock" | "limiter":
-            return "lock", {"name": what}, ""
-        case "pause" if what.startswith("stream:"):
-            _, priority, size = what.split(":")
-            return "stream", {"priority": priority, "size": size}, ""
-        case "pause" if what.startswith("task:"):
-            return "task_class", {"name": what.removeprefix("task:")}, ""
-        case "pipeline":
-            return "pipeline", {"name": what}, ""
-        case "workflow":
-            state = what if what in ("building", "resuming") else "failed"
-            return "workflows", {}, f"state={state}"
-        case "pause" if what.startswith("pipeline:"):
-            return "pipeline", {"name": what.removeprefix("pipeline:")}, ""
-        case "schedule":
-            return "schedules", {}, ""
-        case "stream":
-            return "quarantine", {}, ""
-        case "sql" if what == "dead letters":
-            return "dead_letters", {}, ""
-    return "", {}, ""

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from nonet.rules import remedies
-from nonet.rules.pauses import of_pipeline
-from nonet.rules.pauses import pipeline as pause_of
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.pauses import of_pipeline, pipeline as pause_of
 from nonet.rules.pipelines import MOST, row_letter_class
 from nonet.web import shown
-from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.pauses import pause, pauses_of, resume
-from nonet.web.site import SiteOf, Viewer, for_all_classes
+from nonet.web.pages.pausing import add_pausing, pauses_of
+from nonet.web.pages.rendering import render
+from nonet.web.site import Pauser, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
-Pauser = Annotated[Principal, for_all_classes(Action.PAUSE)]
 
 
 @router.get("/pipelines", name="pipelines")
 async def pipelines(request: Request, site: SiteOf, who: Viewer) -> Response:
     """Show the pipelines."""
-    found = await shown.pipelines(site, who)
+    found = await shown.pipelines(site)
     return render(request, "pipelines.html", rows=found, most=MOST)
 
 
 @router.get("/pipelines/{name}", name="pipeline")
 async def pipeline(request: Request, site: SiteOf, who: Viewer, name: str) -> Response:
     """Show one pipeline."""
-    found = await shown.pipeline(site, who, name)
+    found = await shown.pipeline(site, name)
     pauses = await pauses_of(site)
     return render(
         request,
@@ -46,22 +41,8 @@ async def pipeline(request: Request, site: SiteOf, who: Viewer, name: str) -> Re
     )
 
 
-@router.post("/pipelines/{name}/pause", name="pause_pipeline")
-async def pause_it(
-    request: Request,
-    site: SiteOf,
-    who: Pauser,
-    name: str,
-    reason: Annotated[str, Form(max_length=500)] = "",
-) -> Response:
-    """Pause a pipeline."""
-    await shown.pipeline(site, who, name)
-    text = await pause(site, who, pause_of(name), reason)
-    return back(request, path_of(request, "pipeline", name=name), text)
+async def _ensure_known(site: SiteOf, who: Pauser, name: str) -> None:
+    await shown.pipeline(site, name)
 
 
-@router.post("/pipelines/{name}/resume", name="resume_pipeline")
-async def resume_it(request: Request, site: SiteOf, who: Pauser, name: str) -> Response:
-    """End the pause of a pipeline."""
-    text = await resume(site, who, pause_of(name))
-    return back(request, path_of(request, "pipeline", name=name), text)
+add_pausing(router, "/pipelines/{name}", "pipeline", "pipeline", pause_of, _ensure_known)

@@ -10,34 +10,28 @@ from fastapi.responses import Response
 
 from nonet.base.plain import plain
 from nonet.operate.quarantine import PREVIEW_BYTES, claimed, dump
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.stores.namespace.quarantine import Quarantined
 from nonet.tasks.secrecy import masked_arguments
-from nonet.web import quarantined, shown
+from nonet.web import quarantined
 from nonet.web.pages.rendering import back, instant, path_of, render
-from nonet.web.site import Site, SiteOf, Viewer, for_all_classes
+from nonet.web.site import Discarder, Resubmitter, Revealer, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
 _ENTRIES = 50
-_Revealer = Annotated[Principal, for_all_classes(Action.REVEAL)]
-_Resubmitter = Annotated[Principal, for_all_classes(Action.RESUBMIT)]
-_Discarder = Annotated[Principal, for_all_classes(Action.DISCARD)]
 
 
 @router.get("/quarantine", name="quarantine")
 async def page(
-    request: Request,
-    site: SiteOf,
-    who: Viewer,
-    before: Annotated[str, Query(max_length=41)] = "",
+    request: Request, site: SiteOf, who: Viewer, before: Annotated[str, Query(max_length=41)] = ""
 ) -> Response:
     """List entries, the newest first."""
     found, following = await quarantined.page_of(site, _ENTRIES, before)
     return render(
         request,
         "quarantine.html",
-        entries=[(shown.quarantined(item, who), _claim(item)) for item in found],
+        entries=[(item, _claim(item)) for item in found],
         total=await site.nonet.stores.quarantine.count_since_loss(),
         before=before,
         following=following,
@@ -52,16 +46,14 @@ def _claim(item: Quarantined) -> str:
 @router.get("/quarantine/{entry}", name="quarantined")
 async def one(request: Request, site: SiteOf, who: Viewer, entry: str) -> Response:
     """Show an entry."""
-    return _render(request, site, await site.nonet.stores.quarantine.get(entry), who)
+    return _render(request, site, await site.nonet.stores.quarantine.get(entry))
 
 
-def _render(
-    request: Request, site: Site, item: Quarantined, who: Principal, **more: Any
-) -> Response:
+def _render(request: Request, site: Site, item: Quarantined, **more: Any) -> Response:
     return render(
         request,
         "quarantined.html",
-        item=shown.quarantined(item, who),
+        item=item,
         is_whole=item.is_whole,
         claim=claimed(item),
         why_not=quarantined.why_not(site, item),
@@ -71,7 +63,7 @@ def _render(
 
 
 @router.post("/quarantine/{entry}/reveal", name="reveal_quarantined")
-async def reveal(request: Request, site: SiteOf, who: _Revealer, entry: str) -> Response:
+async def reveal(request: Request, site: SiteOf, who: Revealer, entry: str) -> Response:
     """Show the message of an entry, in this answer only."""
     item = await site.nonet.stores.quarantine.get(entry)
     async with site.changing(who, Action.REVEAL, f"quarantined message {entry}"):
@@ -82,11 +74,11 @@ async def reveal(request: Request, site: SiteOf, who: _Revealer, entry: str) -> 
             arguments = json.dumps(plain(masked), indent=2, ensure_ascii=False)
     # An envelope's bytes would show what is masked in its arguments.
     lines = dump(item.data[:PREVIEW_BYTES]) if envelope is None else []
-    return _render(request, site, item, who, revealed={"arguments": arguments, "dump": lines})
+    return _render(request, site, item, revealed={"arguments": arguments, "dump": lines})
 
 
 @router.post("/quarantine/{entry}/retry", name="retry_quarantined")
-async def retry(request: Request, site: SiteOf, who: _Resubmitter, entry: str) -> Response:
+async def retry(request: Request, site: SiteOf, who: Resubmitter, entry: str) -> Response:
     """Submit an entry as a task."""
     id = await quarantined.retry(site, who, entry)
     return back(request, path_of(request, "quarantine"), f"Submitted it, as task {id}.")
@@ -96,7 +88,7 @@ async def retry(request: Request, site: SiteOf, who: _Resubmitter, entry: str) -
 async def discard(
     request: Request,
     site: SiteOf,
-    who: _Discarder,
+    who: Discarder,
     entry: str,
     note: Annotated[str, Form(max_length=500)] = "",
 ) -> Response:

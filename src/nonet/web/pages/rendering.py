@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import re
 from contextlib import suppress
@@ -14,13 +15,15 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
+from nonet.rules.pages import PLAIN
 from nonet.rules.permissions import Action
 from nonet.web.access.requests import base_of, is_secure
+from nonet.web.shown import seen
 from nonet.web.site import get_site
 
 REFRESH = "Nonet-Refresh"
@@ -32,7 +35,6 @@ _OBEYED = re.compile(
 )
 _MESSAGE = "nonet_message"
 _MARK = re.compile("<([a-z_]+)>")
-_PLAIN = ":@,~"  # not quoted in paths; a slash is, because names may have /../
 _TEMPLATES = Path(__file__).parents[1] / "templates"
 
 
@@ -161,7 +163,7 @@ def _attributes(request: Request) -> dict[str, Any]:
 def path_of(request: Request, route: str, /, **parameters: Any) -> str:
     """Return the path of a route, below the path of the dashboard."""
     quoted = {
-        name: quote(value, safe=_PLAIN) if isinstance(value, str) and route != "static" else value
+        name: quote(value, safe=PLAIN) if isinstance(value, str) and route != "static" else value
         for name, value in parameters.items()
     }
     base: str = request.scope.get("root_path", "")
@@ -198,8 +200,8 @@ def _told(request: Request) -> list[Message]:
         return []
 
 
-def render(request: Request, template: str, status: int = 200, **values: Any) -> HTMLResponse:
-    """Render a template for the caller of a request.
+def render(request: Request, template: str, status: int = 200, **values: Any) -> Response:
+    """Render a template for the caller of a request; answer 304 if the caller has the result.
 
     Templates have, besides `values`: ``request``, ``site``, ``who`` (the `Principal`), ``may``
     (takes the name of an action), ``url`` (takes the name of a route and its parameters),
@@ -208,12 +210,14 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
     site, who = get_site(request), getattr(request.state, "principal", None)
     base: str = request.scope.get("root_path", "")
 
-    # A page that reads itself again shows only parts of the answer: the next whole page has it.
+    # An open page shows only some sections of the answer: leave the message to the next whole page.
     messages = [] if REFRESH in request.headers else _told(request)
 
     def allowed(action: str) -> bool:
-        return who is not None and Action(action) in who.actions
+        return who is not None and who.may(Action(action)) and site.is_writable(Action(action))
 
+    if who is not None:
+        values = {name: seen(value, who) for name, value in values.items()}
     content = _environment.get_template(template).render(
         request=request,
         site=site,
@@ -227,7 +231,12 @@ def render(request: Request, template: str, status: int = 200, **values: Any) ->
         messages=messages,
         **{"status": status, **values},
     )
-    answer = HTMLResponse(content, status, {"Cache-Control": "no-store"})
+    # Weak, because a proxy that compresses pages would replace a strong one.
+    etag = f'W/"{hashlib.sha256(content.encode()).hexdigest()[:32]}"'
+    headers = {"Cache-Control": "no-store", "ETag": etag}
+    if status == 200 and request.headers.get("If-None-Match") == etag:
+        return Response(status_code=304, headers=headers)
+    answer = HTMLResponse(content, status, headers)
     if messages:
         answer.delete_cookie(_MESSAGE, **_attributes(request))
     return answer
@@ -242,10 +251,5 @@ _environment = Environment(
     finalize=inert,
 )
 _environment.filters.update(
-    when=when,
-    short=short,
-    instant=instant,
-    duration=duration,
-    amount=amount,
-    bytes=format_bytes,
+    when=when, short=short, instant=instant, duration=duration, amount=amount, bytes=format_bytes
 )

@@ -13,15 +13,16 @@ from zoneinfo import ZoneInfo
 from fastapi import APIRouter, Form, HTTPException, Query, Request
 from fastapi.responses import Response
 
-from nonet.daemon.service import who as actor
+from nonet.base.actor import who as actor
 from nonet.operate import schedules as entries
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.periodic import EntryStatus
 from nonet.tasks.schedules.description import in_words, zone_of
 from nonet.tasks.secrecy import masked_arguments
+from nonet.web import shown
 from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.site import Site, SiteOf, ensure, may
+from nonet.web.site import Pauser, Revealer, Scheduler, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
@@ -29,8 +30,6 @@ PAGE = 100
 # An entry that is due for longer is late: the leader fires it within a second.
 _LATE_SECONDS = 30.0
 
-Reader = Annotated[Principal, may(Action.READ)]
-Pauser = Annotated[Principal, may(Action.PAUSE)]
 _Text = Annotated[str, Query(max_length=500)]
 _Entries = Annotated[list[str], Form(alias="entry", max_length=10_000)]
 _Reason = Annotated[str, Form(max_length=300)]
@@ -40,7 +39,7 @@ _Reason = Annotated[str, Form(max_length=300)]
 async def schedules(
     request: Request,
     site: SiteOf,
-    who: Reader,
+    who: Viewer,
     text: Annotated[str, Query(alias="q", max_length=500)] = "",
     vo: _Text = "",
     state: _Text = "",
@@ -48,44 +47,44 @@ async def schedules(
     number: Annotated[int, Query(alias="page", ge=1, le=1000)] = 1,
 ) -> Response:
     """Show the periodic entries, or when they fire in the next 24 hours."""
-    known, leader = await _known(site)
+    known = await site.shared.read(("schedules",), 5.0, site.nonet.stores.periodic.statuses)
+    leader = await shown.leader(site, who)
     found = [
         item
         for item in known
-        if who.may(Action.READ, item.task)
-        and text.lower() in f"{item.task} {item.name}".lower()
+        if text.lower() in f"{item.task} {item.name}".lower()
         and vo in ("", item.vo)
         and state in ("", entries.state_of(item, leader))
     ]
-    shown = found[(number - 1) * PAGE : number * PAGE]
+    rows = found[(number - 1) * PAGE : number * PAGE]
     now = await site.nonet.broker.now()
-    values: dict[str, Any] = {"rows": shown, "lines": [], "hours": []}
+    values: dict[str, Any] = {"rows": rows, "lines": [], "hours": []}
     if view == "calendar":
         lines = await site.shared.read(
-            ("schedules", "calendar", *(item.entry for item in shown)),
+            ("schedules", "calendar", *(item.entry for item in rows)),
             5.0,
-            partial(asyncio.to_thread, entries.calendar, shown, leader, now),
+            partial(asyncio.to_thread, entries.calendar, rows, leader, now),
         )
         values |= {
             "lines": lines,
             "hours": [cell.start for cell in lines[0].cells] if lines else (),
         }
     else:
-        values["ends"] = await _ends(site, shown)
+        values["ends"] = await _ends(site, rows)
     return render(
         request,
         "schedules.html",
         total=len(found),
-        changeable=[item.entry for item in found if who.may(Action.PAUSE, item.task)],
-        vos=sorted({item.vo for item in known if item.vo and who.may(Action.READ, item.task)}),
+        changeable=[item.entry for item in found],
+        vos=sorted({item.vo for item in known if item.vo}),
         filters={"q": text, "vo": vo, "state": state},
         view=view,
         number=number,
         last=max(1, -(-len(found) // PAGE)),
         now=now,
-        leader=_leader(leader, who),
-        held_back=entries.held_back(shown),
-        refused=_refused(known, leader, who),
+        leader=entries.in_words(leader),
+        held_back=entries.held_back(rows),
+        refused=_refused(known, leader),
         states=entries.STATES,
         **_words(leader, now),
         **values,
@@ -93,20 +92,17 @@ async def schedules(
 
 
 @router.get("/schedules/{entry:path}", name="schedule")
-async def schedule(request: Request, site: SiteOf, who: Reader, entry: str) -> Response:
+async def schedule(request: Request, site: SiteOf, who: Viewer, entry: str) -> Response:
     """Show one entry."""
-    return await _page_of(request, site, who, await _entry(site, who, entry, Action.READ))
+    return await _page_of(request, site, who, await _entry(site, entry))
 
 
 @router.post("/schedules/run", name="schedule_run")
 async def run_now(
-    request: Request,
-    site: SiteOf,
-    who: Annotated[Principal, may(Action.SCHEDULE)],
-    entry: Annotated[str, Form(max_length=2000)],
+    request: Request, site: SiteOf, who: Scheduler, entry: Annotated[str, Form(max_length=2000)]
 ) -> Response:
     """Submit the task of an entry now."""
-    item = await _entry(site, who, entry, Action.SCHEDULE)
+    item = await _entry(site, entry)
     async with site.changing(who, Action.SCHEDULE, f"periodic entry {entry}: run now"):
         handle = await site.nonet.run_entry(item)
     return back(request, path_of(request, "schedule", entry=entry), f"submitted task {handle}")
@@ -117,7 +113,7 @@ async def pause(
     request: Request, site: SiteOf, who: Pauser, chosen: _Entries, reason: _Reason = ""
 ) -> Response:
     """Pause entries."""
-    await _ensure(site, who, chosen)
+    await _ensure_known(site, chosen)
     async with site.changing(who, Action.PAUSE, f"{_named(chosen)}: pause: {reason}"):
         done = await site.nonet.stores.periodic.pause(chosen, actor(), reason)
     return _turned(request, site, chosen, done, "paused", "were paused already")
@@ -126,7 +122,7 @@ async def pause(
 @router.post("/schedules/resume", name="schedule_resume")
 async def resume(request: Request, site: SiteOf, who: Pauser, chosen: _Entries) -> Response:
     """Resume entries from their next occurrence on."""
-    await _ensure(site, who, chosen)
+    await _ensure_known(site, chosen)
     async with site.changing(who, Action.PAUSE, f"{_named(chosen)}: resume"):
         done = await site.nonet.stores.periodic.resume(chosen, actor())
     return _turned(request, site, chosen, done, "resumed", "were not paused")
@@ -150,36 +146,25 @@ def _turned(
 
 
 @router.post("/schedules/{entry:path}", name="schedule_reveal")
-async def reveal(
-    request: Request, site: SiteOf, who: Annotated[Principal, may(Action.REVEAL)], entry: str
-) -> Response:
+async def reveal(request: Request, site: SiteOf, who: Revealer, entry: str) -> Response:
     """Show one entry with its arguments. It is the path of the entry, which the page reads anew."""
-    item = await _entry(site, who, entry, Action.REVEAL)
+    item = await _entry(site, entry)
     async with site.changing(who, Action.REVEAL, f"arguments of periodic entry {entry}"):
         known = {one.name: one.cls for one in site.nonet.registry}
-        shown = masked_arguments(item.args, known.get(item.task))
-    args = json.dumps(shown, indent=2, ensure_ascii=False, default=str)
+        masked = masked_arguments(item.args, known.get(item.task))
+    args = json.dumps(masked, indent=2, ensure_ascii=False, default=str)
     return await _page_of(request, site, who, item, args)
 
 
-async def _known(site: Site) -> tuple[list[EntryStatus], Leader | None]:
-    known = await site.shared.read(("schedules",), 5.0, site.nonet.stores.periodic.statuses)
-    return known, await site.shared.read(("schedules", "leader"), 2.0, site.nonet.leader)
-
-
-async def _entry(site: Site, who: Principal, key: str, action: Action) -> EntryStatus:
-    """Return an entry, if `who` may do something with it."""
-    ensure(who, action, key.partition("|")[0])
+async def _entry(site: Site, key: str) -> EntryStatus:
     for item in await site.nonet.stores.periodic.statuses():
         if item.entry == key:
             return item
     raise HTTPException(404, f"no periodic entry {key}: it may have left the configuration")
 
 
-async def _ensure(site: Site, who: Principal, chosen: Sequence[str]) -> None:
-    """Raise unless all entries exist, and `who` may pause and resume them."""
-    for key in chosen:
-        ensure(who, Action.PAUSE, key.partition("|")[0])
+async def _ensure_known(site: Site, chosen: Sequence[str]) -> None:
+    """Raise 404 unless all entries exist."""
     unknown = set(chosen) - await site.nonet.stores.periodic.known()
     if unknown:
         raise HTTPException(404, f"no periodic entry {min(unknown)}: nothing was changed")
@@ -188,7 +173,7 @@ async def _ensure(site: Site, who: Principal, chosen: Sequence[str]) -> None:
 async def _page_of(
     request: Request, site: Site, who: Principal, item: EntryStatus, args: str | None = None
 ) -> Response:
-    leader = await site.nonet.leader()
+    leader = await shown.leader(site, who)
     now = await site.nonet.broker.now()
     coming, is_complete = await asyncio.to_thread(entries.coming, item, now)
     zone = zone_of(item.schedule)
@@ -201,18 +186,10 @@ async def _page_of(
         is_complete=is_complete,
         args=args,
         ends=await _ends(site, [item]),
-        why=why_of(item, leader, who),
+        why=entries.why(item, leader, ""),
         now=now,
         **_words(leader, now),
     )
-
-
-def why_of(item: EntryStatus, leader: Leader | None, who: Principal) -> str:
-    """Say why an entry does not run now; the errors of authors' code need a permission."""
-    if who.may(Action.DETAILS, item.task):
-        return entries.why(item, leader, "")
-    state = entries.state_of(item, leader)
-    return state if state == "broken" or entries.held_up(leader) else entries.why(item, leader, "")
 
 
 async def _ends(site: Site, items: Sequence[EntryStatus]) -> dict[str, str]:
@@ -240,23 +217,10 @@ def _words(leader: Leader | None, now: datetime) -> dict[str, Any]:
     }
 
 
-def _refused(
-    known: Sequence[EntryStatus], leader: Leader | None, who: Principal
-) -> list[tuple[str, str]]:
-    """Return the entries that could not be planned, and why if `who` may see errors."""
+def _refused(known: Sequence[EntryStatus], leader: Leader | None) -> list[tuple[str, str]]:
+    """Return the entries that could not be planned, and why."""
     planned = {item.entry for item in known}
-    return [
-        (key, why if who.may(Action.DETAILS, key.partition("|")[0]) else "")
-        for key, why in entries.problems(leader).items()
-        if key not in planned and who.may(Action.READ, key.partition("|")[0])
-    ]
-
-
-def _leader(leader: Leader | None, who: Principal) -> str:
-    """Describe the leader; its errors need a permission."""
-    if leader is None or who.may(Action.DETAILS):
-        return entries.in_words(leader)
-    return f"leader {entries.told(leader).get('name', leader.owner)}, term {leader.term}"
+    return [(key, why) for key, why in entries.problems(leader).items() if key not in planned]
 
 
 def _local(at: datetime, zone: str) -> str:

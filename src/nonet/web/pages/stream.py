@@ -4,25 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import datetime
-from typing import Annotated
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from nonet.base.streams import Priority, Size
 from nonet.operate.overview import active_of, streams_of
 from nonet.rules.pace import drains
 from nonet.rules.pauses import of_task
-from nonet.rules.permissions import Action, Principal
 from nonet.stores.namespace.figures import Figures
 from nonet.stores.queue.stream_tasks import StreamTasks
 from nonet.web import workers
-from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.pauses import pause, pauses_of, resume
-from nonet.web.site import Site, SiteOf, Viewer, for_all_classes
+from nonet.web.pages.pausing import add_pausing, pauses_of
+from nonet.web.pages.rendering import render
+from nonet.web.site import Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
-Pauser = Annotated[Principal, for_all_classes(Action.PAUSE)]
 
 _SHOWN = 10
 _CLASSES = 20
@@ -73,24 +70,8 @@ async def page(
     )
 
 
-@router.post("/streams/{priority}/{size}/pause", name="pause_stream")
-async def pause_it(
-    request: Request,
-    site: SiteOf,
-    who: Pauser,
-    priority: Priority,
-    size: Size,
-    reason: Annotated[str, Form(max_length=500)] = "",
-) -> Response:
-    """Pause a stream."""
-    text = await pause(site, who, f"stream:{priority}:{size}", reason)
-    return back(request, path_of(request, "stream", priority=priority, size=size), text)
+def _what(priority: str, size: str) -> str:
+    return f"stream:{Priority(priority)}:{Size(size)}"
 
 
-@router.post("/streams/{priority}/{size}/resume", name="resume_stream")
-async def resume_it(
-    request: Request, site: SiteOf, who: Pauser, priority: Priority, size: Size
-) -> Response:
-    """End the pause of a stream."""
-    text = await resume(site, who, f"stream:{priority}:{size}")
-    return back(request, path_of(request, "stream", priority=priority, size=size), text)
+add_pausing(router, "/streams/{priority}/{size}", "stream", "stream", _what)

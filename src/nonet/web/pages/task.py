@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import secrets
+from contextlib import suppress
 from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Form, Request
 from fastapi.responses import RedirectResponse, Response
 
+from nonet.base.actor import who as actor
 from nonet.base.errors import ConflictError, NotFoundError
 from nonet.base.plain import plain
-from nonet.daemon.service import who as actor
 from nonet.operate.ended import resubmit_ended
 from nonet.operate.task_details import TaskReport, arguments_of, submit_copy, task_report
 from nonet.rules import remedies
@@ -21,7 +22,7 @@ from nonet.rules.permissions import Action, Principal
 from nonet.tasks.secrecy import MASK, mask_names, masked_result
 from nonet.web import shown
 from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.site import Site, SiteOf, ensure, may
+from nonet.web.site import Canceller, Resubmitter, Revealer, Scheduler, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
@@ -46,16 +47,10 @@ async def _why(
     site: Site, report: TaskReport, who: Principal
 ) -> tuple[Explanation | None, Facts | None]:
     """Explain a live task; it may have ended by now."""
-    if not report.is_live:
-        return None, None
-    details = shown.sees_details(who, report.status.name)
-    id = report.status.id
-    source = partial(site.nonet.client.explain_by_facts, id, details=details)
-    try:
-        found = await site.shared.read(("task why", id, details), _SECONDS, source)
-    except NotFoundError:
-        return None, None
-    return shown.why(*found, who)
+    if report.is_live:
+        with suppress(NotFoundError):
+            return await shown.why(site, report.status.id, who)
+    return None, None
 
 
 async def _workflow_of(site: Site, id: str) -> str:
@@ -65,18 +60,14 @@ async def _workflow_of(site: Site, id: str) -> str:
 
 
 @router.get("/tasks/{id:path}", name="task")
-async def page(
-    request: Request, site: SiteOf, id: str, who: Annotated[Principal, may(Action.READ)]
-) -> Response:
+async def page(request: Request, site: SiteOf, id: str, who: Viewer) -> Response:
     """Show a task."""
     try:
         report = await read(site, id)
     except NotFoundError as error:
-        ensure(who, Action.READ, None)
         if await site.nonet.client.workflows.exists(id):
             return RedirectResponse(path_of(request, "workflow", id=id), 303)
         return render(request, "task_missing.html", 404, id=id, problem=str(error))
-    ensure(who, Action.READ, report.status.name)
     if not report.status.name and await site.nonet.client.workflows.exists(id):
         return RedirectResponse(path_of(request, "workflow", id=id), 303)
     return await _render(request, site, report, who)
@@ -85,22 +76,17 @@ async def page(
 async def _render(
     request: Request, site: Site, report: TaskReport, who: Principal, **more: Any
 ) -> Response:
-    name = report.status.name
-    details = shown.sees_details(who, name)
     why, facts = await _why(site, report, who)
-    steps = report.timeline.steps
     registry = site.nonet.registry
     return render(
         request,
         "task.html",
         report=report,
-        task=shown.status(report.status, who),
-        details=details,
-        steps=steps if details else [step.without_details() for step in steps],
+        task=report.status,
+        steps=report.timeline.steps,
         why=why,
         facts=facts,
         workflow=await _workflow_of(site, report.status.id),
-        can=lambda action: who.may(Action(action), name),
         why_not_again=report.why_not_again(registry),
         why_no_call=report.problem if report.envelope is None else "",
         labels=mask_names(report.envelope.labels) if report.envelope else {},
@@ -112,15 +98,9 @@ async def _render(
 
 @router.post("/tasks/{id:path}/cancel", name="cancel_task")
 async def cancel(
-    request: Request,
-    site: SiteOf,
-    id: str,
-    who: Annotated[Principal, may(Action.CANCEL)],
-    reason: Reason = "",
+    request: Request, site: SiteOf, id: str, who: Canceller, reason: Reason = ""
 ) -> Response:
     """Cancel a task in whatever state it is."""
-    report = await read(site, id)
-    ensure(who, Action.CANCEL, report.status.name)
     async with site.changing(who, Action.CANCEL, f"task {id}: {reason}".removesuffix(": ")):
         state = (await site.nonet.cancel([id], reason=reason))[id]
     path = path_of(request, "task", id=id)
@@ -132,12 +112,8 @@ async def cancel(
 
 
 @router.post("/tasks/{id:path}/hasten", name="hasten_task")
-async def hasten(
-    request: Request, site: SiteOf, id: str, who: Annotated[Principal, may(Action.SCHEDULE)]
-) -> Response:
+async def hasten(request: Request, site: SiteOf, id: str, who: Scheduler) -> Response:
     """Make a delayed task due now."""
-    report = await read(site, id)
-    ensure(who, Action.SCHEDULE, report.status.name)
     stores = site.nonet.stores
     async with site.changing(who, Action.SCHEDULE, f"task {id}: due now"):
         (state,) = await stores.controls.hasten([id])
@@ -154,12 +130,11 @@ async def again(
     request: Request,
     site: SiteOf,
     id: str,
-    who: Annotated[Principal, may(Action.RESUBMIT)],
+    who: Resubmitter,
     once: Annotated[str, Form(min_length=8, max_length=64)],
 ) -> Response:
     """Submit a task again: a live one as a copy, a failed one at most once."""
     report = await read(site, id)
-    ensure(who, Action.RESUBMIT, report.status.name)
     nonet = site.nonet
     async with site.changing(who, Action.RESUBMIT, f"task {id}"):
         if problem := report.why_not_again(nonet.registry):
@@ -179,12 +154,9 @@ async def again(
 
 
 @router.post("/tasks/{id:path}/reveal", name="reveal_task")
-async def reveal(
-    request: Request, site: SiteOf, id: str, who: Annotated[Principal, may(Action.REVEAL)]
-) -> Response:
+async def reveal(request: Request, site: SiteOf, id: str, who: Revealer) -> Response:
     """Show arguments, result and the command that runs the task here, in this answer only."""
     report = await read(site, id)
-    ensure(who, Action.REVEAL, report.status.name)
     async with site.changing(who, Action.REVEAL, f"arguments and result of task {id}"):
         revealed = _revealed(site, report)
     return await _render(request, site, report, who, revealed=revealed)

@@ -11,12 +11,10 @@ from urllib.parse import urlencode
 from fastapi import Depends, Request
 
 from nonet.app import Nonet
-from nonet.rules.permissions import Action, Principal
-from nonet.stores.namespace.history import STATES as END_STATES
-from nonet.stores.namespace.history import EndedFilter
-from nonet.stores.namespace.live_tasks import live_filter
+from nonet.stores.namespace.history import STATES as END_STATES, EndedFilter, EndedPage
+from nonet.stores.namespace.task_queries import TaskQuery
 from nonet.stores.queue.places import LIVE_STATES, UNFINISHED, TaskFilter
-from nonet.tasks.handles import EndedTask, TaskStatus
+from nonet.tasks.handles import TaskPage
 
 # Values of the field `state` besides the states: any that is live, any that has ended.
 LIVE, ENDED = "live", "ended"
@@ -99,28 +97,10 @@ class Search:
         """The query of the same list without filters."""
         return Search(state=self.state).query()
 
-    def may_be_seen_by(self, who: Principal) -> bool:
-        """Whether it asks for nothing that `who` may not see."""
-        return not (self.label or self.error) or who.may(Action.DETAILS)
-
-    async def live_filter(self, nonet: Nonet, until: datetime | None = None) -> TaskFilter:
-        """Return the filter for the live tasks that can be cancelled.
-
-        Args:
-            until: latest submission.
-        """
+    async def live_filter(self, nonet: Nonet) -> TaskFilter:
+        """Return the filter for the live tasks that can be cancelled."""
         states = (self.state,) if self.state in UNFINISHED else UNFINISHED
-        return await live_filter(
-            nonet.broker,
-            nonet.client.results,
-            states,
-            task=self.task or None,
-            labels=self.labels,
-            worker=self.worker or None,
-            error=self.error,
-            since=WITHIN.get(self.within),
-            until=until,
-        )
+        return await self._query().live(nonet.broker, nonet.client.results, states)
 
     async def ended_filter(
         self, nonet: Nonet, states: Sequence[str] = (), until: datetime | None = None
@@ -132,33 +112,17 @@ class Search:
             until: latest end.
         """
         own = (self.state,) if self.state in END_STATES else ()
-        within = WITHIN.get(self.within)
-        results = nonet.stores.results
-        return EndedFilter(
-            tuple(states) or own,
-            self.task,
-            workers=await results.incarnations(self.worker) if self.worker else None,
-            error=self.error,
+        query = replace(self._query(), until=until)
+        return await query.ended(nonet.broker, nonet.client.results, tuple(states) or own)
+
+    def _query(self) -> TaskQuery:
+        return TaskQuery(
+            task=self.task,
             labels=self.labels,
-            since=None if within is None else await nonet.broker.logical_now() - within,
-            until=until,
+            worker=self.worker,
+            error=self.error,
+            since=WITHIN.get(self.within),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A page of tasks, and how many there are; see `nonet.TaskPage`."""
-
-    rows: Sequence[TaskStatus | EndedTask]
-    matched: int
-    searched: int
-    total: int
-    cursor: str
-
-    @property
-    def is_part(self) -> bool:
-        """Whether not all tasks were examined that may match."""
-        return bool(self.cursor) and self.total > self.searched
 
 
 def parse(request: Request) -> Search:
@@ -183,7 +147,7 @@ def parse(request: Request) -> Search:
 SearchOf: TypeAlias = Annotated[Search, Depends(parse)]
 
 
-async def find(search: Search, nonet: Nonet) -> Found:
+async def find(search: Search, nonet: Nonet) -> TaskPage | EndedPage:
     """Read a page of tasks.
 
     Raises:
@@ -192,11 +156,11 @@ async def find(search: Search, nonet: Nonet) -> Found:
         ServerUnreachableError: Redis does not answer.
     """
     if search.is_ended:
-        ended = await nonet.stores.history.page(
-            await search.ended_filter(nonet), limit=LIMIT, budget=_ENDED, cursor=search.cursor
+        selection = await search.ended_filter(nonet)
+        return await nonet.stores.history.page(
+            selection, limit=LIMIT, budget=_ENDED, cursor=search.cursor
         )
-        return Found(ended.rows, ended.matched, ended.searched, ended.total, ended.cursor)
-    page = await nonet.list_tasks(
+    return await nonet.list_tasks(
         state=search.state if search.state in LIVE_STATES else None,
         task=search.task or None,
         labels=search.labels,
@@ -208,4 +172,3 @@ async def find(search: Search, nonet: Nonet) -> Found:
         budget=_LABELLED if search.label else _BUDGET,
         cursor=search.cursor,
     )
-    return Found(page.rows, page.matched, page.searched, page.total, page.cursor)

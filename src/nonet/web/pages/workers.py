@@ -10,14 +10,12 @@ from fastapi import APIRouter, Form, Request
 from fastapi.responses import Response
 
 from nonet.base.streams import Size
-from nonet.rules.permissions import Action, Principal
 from nonet.stores.queue.workers import STATES, WorkerStatus, chosen
-from nonet.web import shown, workers
+from nonet.web import workers
 from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.site import SiteOf, Viewer, for_all_classes
+from nonet.web.site import Drainer, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
-Drainer = Annotated[Principal, for_all_classes(Action.DRAIN)]
 
 
 @router.get("/workers", name="workers")
@@ -30,9 +28,7 @@ async def page(
     return render(
         request,
         "workers.html",
-        workers=[
-            shown.worker(item, who) for item in workers.matching(found, size, state, q.strip())
-        ],
+        workers=workers.matching(found, size, state, q.strip()),
         all=found,
         sizes=Counter(item.size for item in alive),
         slots=sum(item.concurrency for item in alive),
@@ -73,7 +69,7 @@ async def one(request: Request, site: SiteOf, who: Viewer, id: str) -> Response:
     return render(
         request,
         "worker.html",
-        worker=shown.worker(worker, who),
+        worker=worker,
         classes=classes,
         usual_version=workers.usual_version(item for item in found if item.alive),
         now=datetime.now(UTC),

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from nonet.operate.workflows import WorkflowReport
-from nonet.rules.graph_layout import (
-    HEIGHT,
-    WIDTH,
-    is_too_large,
-    layer_counts,
-    picture,
-)
-from nonet.rules.permissions import Action, Principal
+from nonet.rules.permissions import Action
 from nonet.rules.workflows import after_in_words
+from nonet.tasks.runs import State
 from nonet.web import shown
+from nonet.web.graph import HEIGHT, WIDTH, is_too_large, layer_counts, picture
 from nonet.web.pages.rendering import back, path_of, render
-from nonet.web.site import SiteOf, Viewer, for_all_classes
+from nonet.web.site import Canceller, Resubmitter, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
@@ -27,8 +22,7 @@ _LIMIT = 50
 _STEPS = 50
 _MOST_LAYERS = 100
 
-State = Literal["", "building", "running", "resuming", "done", "failed", "cancelled"]
-STATES: tuple[State, ...] = ("", "building", "running", "resuming", "done", "failed", "cancelled")
+STATES = ("", *get_args(State))
 
 
 @router.get("/workflows", name="workflows")
@@ -36,7 +30,7 @@ async def page(
     request: Request,
     site: SiteOf,
     who: Viewer,
-    state: State = "",
+    state: State | Literal[""] = "",
     cursor: Annotated[str, Query(max_length=200)] = "",
 ) -> Response:
     """Show workflows, those whose state changed last first."""
@@ -91,7 +85,7 @@ async def cancel(
     request: Request,
     site: SiteOf,
     id: str,
-    who: Annotated[Principal, for_all_classes(Action.CANCEL)],
+    who: Canceller,
     reason: Annotated[str, Form(max_length=200)] = "",
 ) -> Response:
     """Cancel the steps of a workflow that have not ended."""
@@ -104,12 +98,7 @@ async def cancel(
 
 
 @router.post("/workflows/{id:path}/resume", name="resume_workflow")
-async def resume(
-    request: Request,
-    site: SiteOf,
-    id: str,
-    who: Annotated[Principal, for_all_classes(Action.RESUBMIT)],
-) -> Response:
+async def resume(request: Request, site: SiteOf, id: str, who: Resubmitter) -> Response:
     """Run the failed steps of a workflow again."""
     async with site.changing(who, Action.RESUBMIT, f"workflow {id}: resume"):
         number = await site.nonet.client.resume_workflow(id)

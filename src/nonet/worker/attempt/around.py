@@ -95,10 +95,7 @@ def error_of(outcome: Outcome) -> BaseException | None:
 
 
 async def report_crash(
-    attempt: Attempt,
-    middlewares: Middlewares,
-    error: BaseException,
-    conclusion: Conclusion,
+    attempt: Attempt, middlewares: Middlewares, error: BaseException, conclusion: Conclusion
 ) -> None:
     """Run both parts of each middleware for an attempt whose process died."""
     if middlewares.around_attempt and conclusion.settlement.end in _FAILED:

@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import InvalidArgumentsError, NonetError, TaskTimeoutError
+from nonet.base.loop import uncancel
 from nonet.base.streams import Size
 from nonet.client.client import Client
 from nonet.config.overrides import Effective
@@ -371,10 +372,3 @@ class Attempt:
 @cache
 def _size_of(stream_key: str) -> Size:
     return Size(stream_key.rpartition(":")[2])
-
-
-def uncancel() -> None:
-    """Clear the cancellation of the current asyncio task, which has handled it."""
-    current = asyncio.current_task()
-    while current is not None and current.cancelling():
-        current.uncancel()

@@ -20,7 +20,6 @@ from nonet.base.errors import (
     ConfigurationError,
     LimitImpossible,
     MalformedMessageError,
-    NonetError,
     ServerUnreachableError,
     TaskExpired,
 )
@@ -34,15 +33,7 @@ from nonet.messages.message import (
 )
 from nonet.messages.signing import Signer
 from nonet.operate.dead_letters import dead_letter, write
-from nonet.rules.outcomes import (
-    End,
-    ErrorSummary,
-    Failed,
-    HandedBack,
-    Outcome,
-    Reason,
-    Settlement,
-)
+from nonet.rules.outcomes import End, ErrorSummary, Failed, HandedBack, Outcome, Reason, Settlement
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.registry import Registry
 from nonet.worker.attempt.attempt import Attempt
@@ -179,7 +170,8 @@ class Burials(Lane):
         policy = effective.retry_policy if effective is not None else None
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                store, history = await self._dead_letters(), await self._history(attempt)
+                store = await self._dead_letters()
+                history = await self._settler.broker.history(attempt.delivery.id)
                 letter = dead_letter(
                     *(attempt.delivery, document, history, self._registry, policy),
                     cipher=self._settler.cipher,
@@ -194,14 +186,6 @@ class Burials(Lane):
         if attempt.task_class is None:
             return None
         return effective_now(attempt, attempt.task_class, self._concluder.live_config)
-
-    async def _history(self, attempt: Attempt) -> list[bytes]:
-        try:
-            return await self._settler.broker.history(attempt.delivery.id)
-        except (ServerUnreachableError, ConfigurationError):
-            raise
-        except NonetError:  # a damaged key: write the dead letter without its history
-            return []
 
     async def _put_off(self, attempt: Attempt, error: Exception) -> None:
         """Hand a dying task back; if SQL is unavailable, stop taking others for a while."""

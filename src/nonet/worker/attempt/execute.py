@@ -24,12 +24,13 @@ from nonet.base.errors import (
     StopRetrying,
     TaskTimeoutError,
 )
+from nonet.base.loop import uncancel
 from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.overrides import TimeLimits
 from nonet.messages.documents import are_encrypted
 from nonet.messages.encryption import LACKS, SETTING, Encrypted, MissingKeyError
-from nonet.messages.formats import PLAIN_FORMAT, STEP_FORMAT, format_problem
+from nonet.messages.formats import format_problem
 from nonet.messages.message import decode
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason, Succeeded
 from nonet.tasks.execution import TaskContext, enter_context
@@ -40,9 +41,9 @@ from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import BaseTask, task_locks, vo_of
 from nonet.tasks.unique import with_unique_lock
 from nonet.worker.attempt.around import Around
-from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
+from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.conclusion import effective_now
-from nonet.worker.attempt.timeouts import OBEY_SECONDS, SoftLimit, with_hard_limit
+from nonet.worker.attempt.timeouts import OBEY_SECONDS, soft_limit, with_hard_limit
 
 # How long a task of an unknown class waits before another worker may fetch it.
 _HAND_ON_DELAY = timedelta(seconds=5)
@@ -82,20 +83,17 @@ def identify(attempt: Attempt, tools: Tools) -> Outcome | None:
         return Failed(error, Reason.QUARANTINED)
     attempt.describe(envelope)
     task_class = attempt.task_class = tools.registry.find(envelope.name)
-    is_plain = envelope.version == PLAIN_FORMAT
-    if not is_plain and (problem := format_problem(envelope.version)):
+    if problem := format_problem(envelope.version):
         return _handed_on(problem)
     if task_class is None:
         return _handed_on(f"a worker does not know {envelope.name}")
     if envelope.min_version and (problem := task_class.too_old_for(envelope.min_version)):
         return _handed_on(problem)
-    cipher = tools.client.cipher
-    if not is_plain or task_class.cls.encrypted or cipher.everything:
-        outcome = _decrypt(attempt, task_class, tools)
-        if outcome is not None:
-            return outcome
+    outcome = _decrypt(attempt, task_class, tools)
+    if outcome is not None:
+        return outcome
     attempt.context.is_made_of(attempt.envelope.args, task_class.cls)
-    if envelope.version == STEP_FORMAT:
+    if envelope.is_step:
         attempt.context.workflow = envelope.id.rpartition(":")[0]
     attempt.effective = effective_now(attempt, task_class, tools.client.live_config)
     return None
@@ -147,7 +145,7 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
         # Set before the constructor runs: it could block the event loop, too.
         attempt.hard_at = time.monotonic() + limits.hard if limits.hard else None
         arguments: Mapping[str, Any] = envelope.args
-        if envelope.version == STEP_FORMAT:
+        if envelope.is_step:
             try:
                 arguments = await tools.client.with_results(envelope.id, arguments)
             except MissingKeyError as error:
@@ -232,19 +230,19 @@ async def _call(attempt: Attempt, task: BaseTask, tools: Tools, limits: TimeLimi
     context.serve_with(tools.client, tools.message_limit)
     enter_context(context)
     function: Any = task.execute
-    soft_limit = (
-        SoftLimit(attempt, limits.soft, limits.soft_origin) if limits.soft is not None else None
-    )
+    timer = None
+    if limits.soft is not None:
+        timer = soft_limit(attempt, limits.soft, limits.soft_origin)
     try:
         if not tools.injector.is_needed(function, _GIVEN):
-            return await _invoke(attempt, function, {}, tools, soft_limit)
+            return await _invoke(attempt, function, {}, tools, timer)
         values = {TaskContext: context, CallbackSpawner: CallbackSpawner(tools.client)}
         async with tools.injector.open(function, values=values) as arguments:
             context.ensure_lease()  # opening the dependencies may have taken long
-            return await _invoke(attempt, function, arguments, tools, soft_limit)
+            return await _invoke(attempt, function, arguments, tools, timer)
     finally:
-        if soft_limit is not None:
-            soft_limit.end()
+        if timer is not None:
+            timer.cancel()
 
 
 async def _invoke(
@@ -252,7 +250,7 @@ async def _invoke(
     function: Any,
     arguments: Mapping[str, object],
     tools: Tools,
-    soft_limit: SoftLimit | None,
+    timer: asyncio.TimerHandle | None,
 ) -> Any:
     context = attempt.context
     attempt.started = True
@@ -270,8 +268,8 @@ async def _invoke(
                 returned=attempt.leave_thread,
             )
     finally:
-        if soft_limit is not None:
-            soft_limit.end()  # it must not interrupt a commit or rollback
+        if timer is not None:
+            timer.cancel()  # it must not interrupt a commit or rollback
     context.ensure_lease()
     return result
 

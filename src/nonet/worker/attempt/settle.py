@@ -22,7 +22,7 @@ from nonet.rules.tracebacks import exception_of
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.row_closer import RowCloser
-from nonet.telemetry.outage import redis_outage
+from nonet.telemetry.outage import REDIS
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.conclusion import Conclusion, result_of
 
@@ -150,7 +150,7 @@ class Settler(Struct, frozen=True):
                     logger.error("task %s: not settled: %s", delivery.id, error)
                     return "STALE"
                 if isinstance(error, ServerUnreachableError):
-                    redis_outage().failed(f"settle of {delivery.id}", str(error))
+                    REDIS.failed(f"settle of {delivery.id}", str(error))
                 elif not is_logged:
                     is_logged = True
                     logger.warning(
@@ -159,8 +159,8 @@ class Settler(Struct, frozen=True):
                     )
                 await asyncio.sleep(_RESETTLE_PAUSE)
                 continue
-            if (outage := redis_outage()).is_away:
-                outage.recovered(f"settle of {delivery.id}")
+            if REDIS.is_away:
+                REDIS.recovered(f"settle of {delivery.id}")
             if answer != "OK":
                 self.counts["stale"] += answer == "STALE"
                 logger.warning(

@@ -19,21 +19,15 @@ logger = logging.getLogger(__name__)
 OBEY_SECONDS = 1.0
 
 
-class SoftLimit:
-    """Time the attempt out after so many seconds, unless it has ended.
+def soft_limit(attempt: Attempt, seconds: float, origin: str) -> asyncio.TimerHandle:
+    """Time the attempt out after so many seconds, unless the returned timer is cancelled.
 
     Args:
         origin: where the limit was set.
     """
-
-    def __init__(self, attempt: Attempt, seconds: float, origin: str) -> None:
-        text = f"soft timeout of {seconds:g} s exceeded ({origin})"
-        out_of_time = partial(attempt.time_out, TaskTimeoutError(text))
-        self._timer = asyncio.get_running_loop().call_later(seconds, out_of_time)
-
-    def end(self) -> None:
-        """Stop the clock: the rest of the attempt is not limited."""
-        self._timer.cancel()
+    text = f"soft timeout of {seconds:g} s exceeded ({origin})"
+    out_of_time = partial(attempt.time_out, TaskTimeoutError(text))
+    return asyncio.get_running_loop().call_later(seconds, out_of_time)
 
 
 async def with_hard_limit(

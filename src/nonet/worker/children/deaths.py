@@ -7,8 +7,8 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from nonet.base.actor import process_name
 from nonet.base.errors import NonetError
-from nonet.daemon.service import process_name
 
 logger = logging.getLogger(__name__)
 

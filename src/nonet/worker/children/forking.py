@@ -27,7 +27,6 @@ from nonet.config.environment import Secret
 from nonet.config.settings import Settings
 from nonet.tasks.middleware import Middlewares
 from nonet.telemetry.logs import process_description
-from nonet.telemetry.speaker import speaks_for
 from nonet.worker.children.board import CELLS, Board
 from nonet.worker.children.wire import (
     OF_CHILD,
@@ -178,8 +177,10 @@ class ForkServer:
         asyncio.get_running_loop().add_reader(ours, self._receive)
         level = logging.getLogger().getEffectiveLevel()
         settings = _as_data(self._settings) | {"redis_url": self._redis_url}
-        about, recipes = dict(process_description()), self._middlewares.recipes
-        self._send(SetUp(settings, sys.path, level, about, speaks_for(), self.board.fd, recipes))
+        about = dict(process_description())
+        self._send(
+            SetUp(settings, sys.path, level, about, self.board.fd, self._middlewares.recipes)
+        )
         if left_out := self._middlewares.left_out:
             logger.warning(
                 "child processes run without middleware %s of Nonet.use: define it in a module "

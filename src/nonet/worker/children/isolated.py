@@ -19,13 +19,14 @@ from functools import partial
 from msgspec.structs import replace
 
 from nonet.base.errors import NonetError
+from nonet.base.loop import uncancel
 from nonet.client.client import Client
 from nonet.config.settings import Settings
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
 from nonet.telemetry.middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace
-from nonet.worker.attempt.attempt import Attempt, Stage, uncancel
+from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.crashes import Crash
 from nonet.worker.attempt.timeouts import OBEY_SECONDS

@@ -45,7 +45,6 @@ class SetUp(Message, frozen=True):
         path: ``sys.path`` of the worker.
         log_level: level of the root logger.
         about: fields of the worker for each JSON log line.
-        speaks_for: the namespace that log lines name, see `nonet.telemetry.speaker`.
         board: file descriptor of the `nonet.worker.children.board.Board`.
         middleware: what `nonet.Nonet.use` has added to the application of the worker.
     """
@@ -54,7 +53,6 @@ class SetUp(Message, frozen=True):
     path: list[str]
     log_level: int
     about: dict[str, str]
-    speaks_for: str
     board: int
     middleware: list[Recipe] = []
 

@@ -6,11 +6,7 @@ import dataclasses
 import logging
 from typing import Any
 
-from diracx.tasks.plumbing.base_task import (
-    BaseTask,
-    PeriodicBaseTask,
-    PeriodicVoAwareBaseTask,
-)
+from diracx.tasks.plumbing.base_task import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask
 from diracx.tasks.plumbing.enums import Priority, Size
 from diracx.tasks.plumbing.lock_registry import LockedObjectType
 from diracx.tasks.plumbing.locks import BaseLock, MutexLock

@@ -86,9 +86,7 @@ end
 
 local function act_on(id, waits, forget)
   local me = read_waiter(id)
-  if not me and redis.call('EXISTS', P .. 't:' .. id) == 1 then
-    error('the record has no ticket')
-  elseif not me then
+  if not me then
     return forget(P .. 'tasks:delayed', id)
   end
   local state = me.state
@@ -118,7 +116,7 @@ local function drop_ghosts(name)
 end
 
 -- waiters, late, contended: the due members of the sets tasks:delayed, deadlines and watch. keep_away(key, id,
--- problem) ends or postpones a damaged task, so that it does not block the others; forget(key, id) removes an id
+-- problem) postpones a task that fails, so that it does not block the others; forget(key, id) removes an id
 -- that has no record. Returns how many waiting tasks were checked.
 local function attend(waiters, late, contended, waits, keep_away, forget)
   local seen = 0
@@ -145,7 +143,7 @@ local function attend(waiters, late, contended, waits, keep_away, forget)
     if redis.call('EXISTS', P .. 'queue:' .. name) == 1 then
       redis.call('ZADD', P .. 'watch', digits(now + SLOW_LOOK), name)
       watched[name] = nil
-      pcall(drop_ghosts, name)
+      drop_ghosts(name)
       give_back({name})
     else
       redis.call('ZREM', P .. 'watch', name)

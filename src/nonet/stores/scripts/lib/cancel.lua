@@ -6,10 +6,7 @@
 local function leave_places(id, record)
   leave_handed(id, record)
   if record.places then
-    local fine, me = pcall(load_waiter, id)
-    if fine and me then
-      leave_queues(me)
-    end
+    leave_queues(load_waiter(id))
     redis.call('HSET', P .. 't:' .. id, 'places', '')
   end
 end

@@ -1,4 +1,4 @@
--- lib/ceilings: needs base, record, counting, submitting, unique, submits. Refuses submissions while there are too many
+-- lib/ceilings: needs base, record, counting, submitting, unique, submits, hashes. Refuses submissions while there are too many
 -- tasks. HASH ceilings: scope → most tasks at a time. A scope is namespace, stream:PRIORITY:SIZE, task:NAME, or of a
 -- tenant: tenant:NAME, tenant-bytes:NAME (most bytes of envelopes) or tenant-rate:NAME (most new tasks a second), with
 -- NAME 'default' for those that are not named. STRING capped exists while the hash does.
@@ -10,14 +10,6 @@ local LONGEST, UNKNOWN = 300, 10
 -- Running tasks may exceed a ceiling by HEADROOM. Otherwise tasks that fill a ceiling, and must submit before they
 -- end, would wait for each other forever. They may exceed it further if no task has ended for STUCK_AFTER periods.
 local HEADROOM, STUCK_AFTER = 0.1, 2
-
-local function pairs_of(key)
-  local flat, found = redis.call('HGETALL', key), {}
-  for i = 1, #flat, 2 do
-    found[flat[i]] = tonumber(flat[i + 1])
-  end
-  return found
-end
 
 -- The scopes of a tenant by kind, and where it is counted; for rates see lib/submits.
 local RATE = 'tenant-rate'
@@ -33,7 +25,7 @@ end
 -- scopes.
 local function sum_up(key)
   local sums = {}
-  for field, number in pairs(pairs_of(key)) do
+  for field, number in pairs(read_hash(key)) do
     local stream, name = string.match(field, '^(%l+:%l+)|(.*)$')
     for _, scope in ipairs(stream and {'namespace', 'stream:' .. stream, 'task:' .. name} or {field}) do
       sums[scope] = (sums[scope] or 0) + number
@@ -54,7 +46,7 @@ end
 -- The ceiling of a scope, or nil.
 local function ceiling_of(scope, ceilings)
   local kind = tenant_scope(scope)
-  return ceilings[scope] or kind and ceilings[string.format('%s:default', kind)] or nil
+  return tonumber(ceilings[scope] or kind and ceilings[string.format('%s:default', kind)] or '')
 end
 
 -- Estimate in how many seconds this many places of a scope will be free.
@@ -150,7 +142,7 @@ end
 
 -- Add up what these tasks would take of the scopes that have a ceiling: {tasks, amount, ceiling} by scope.
 local function wanted_by(asked, first)
-  local wanted, ceilings = {}, pairs_of(P .. 'ceilings')
+  local wanted, ceilings = {}, read_hash(P .. 'ceilings')
   for i = first, #asked, 8 do
     if places_of(asked[i], asked[i + 4], asked[i + 7]) > 0 then
       for scope, amount in pairs(amounts_of(asked[i + 1], asked[i + 2], asked[i + 5], asked[i + 7])) do

@@ -1,4 +1,4 @@
--- lib/deaths: needs base, streams, events, naming. Reports workers that ended without signing off.
+-- lib/deaths: needs base, deliveries, events, naming. Reports workers that ended without signing off.
 
 local NAMED = 10
 
@@ -8,25 +8,6 @@ local function log_death(who, worker, tasks, count)
   local text = shown(worker) .. (count == 0 and ' died without tasks'
     or string.format(' died with %d task%s: %s', count, count == 1 and '' or 's', named))
   log_event('worker-lost', who, text .. (more > 0 and ' and ' .. more .. ' more' or ''))
-end
-
--- The ids of the first tasks that a worker has, and the number of all.
-local function tasks_of(worker)
-  local ids, count = {}, 0
-  for _, stream in ipairs(streams_of(string.match(worker, '^%a+') or '')) do
-    local all = redis.pcall('XPENDING', stream.key, 'workers')
-    for _, row in ipairs(not all.err and all[4] or {}) do
-      count = count + (row[1] == worker and tonumber(row[2]) or 0)
-    end
-    if #ids < NAMED and count > #ids then
-      local page = redis.call('XPENDING', stream.key, 'workers', '-', '+', NAMED - #ids, worker)
-      for _, item in ipairs(page) do
-        local entry = redis.call('XRANGE', stream.key, item[1], item[1])[1]
-        ids[#ids + 1] = entry and entry[2][2] or nil
-      end
-    end
-  end
-  return ids, count
 end
 
 -- Report each worker whose registration ended before a time (µs), once. Its tasks must not have been taken yet.
@@ -40,7 +21,7 @@ local function report_deaths(who, before)
     -- A worker without a report never had a beat since Redis lost its data.
     if redis.call('EXISTS', key) == 1 and redis.call('HGET', key, 'lost') ~= ends then
       redis.call('HSET', key, 'lost', ends)
-      log_death(who, worker, tasks_of(worker))
+      log_death(who, worker, tasks_of(worker, NAMED))
     end
   end
 end

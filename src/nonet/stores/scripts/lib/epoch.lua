@@ -10,11 +10,7 @@ end
 local function current_epoch(seen, calm_ms)
   local known_since, known_seq = string.match(seen, '^(%d+)|(%d+)$')
   known_since, known_seq = tonumber(known_since or '0'), tonumber(known_seq or '0')
-  local fine, found = pcall(read_epoch)
-  if not fine then  -- a key of a wrong type
-    redis.call('DEL', P .. 'epoch')
-    found = {}
-  end
+  local found = read_epoch()
   local since, seq = tonumber(found.since or ''), tonumber(found.seq or '')
   if not since or not seq or seq < known_seq then
     begin_epoch(since, known_seq, calm_ms)

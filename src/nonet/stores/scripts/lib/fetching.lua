@@ -2,7 +2,6 @@
 -- waiting. Examines entries of all kinds, for fetch.
 
 -- @defer counting submitting index group keeping finish cancel ending workflow expiry end_early
--- @defer counting submitting index group keeping finish ending workflow damage condemning end_if_damaged
 -- @defer unread unread
 local HARD_LIMIT = 4 * 1048576
 local waits = {first = tonumber(ARGV[7]), longest = tonumber(ARGV[8]), aging = tonumber(ARGV[9])}
@@ -29,11 +28,10 @@ end
 local function hand_over(pointer, record, state, held, lines, document)
   -- Read at most as much as a worker accepts, however long the key is.
   local key, most = P .. 'b:' .. pointer.id, state == 'running' and longest or HARD_LIMIT
-  local envelope = pointer.envelope or envelope_of(pointer.id, record)
-    or redis.call('GETRANGE', key, 0, most)
+  local envelope = pointer.envelope or redis.call('GETRANGE', key, 0, most)
   if state == 'running' and math.max(#envelope, #lines) > longest then
     record.detail = string.format('message of %d bytes exceeds %d',
-      (record.b and #envelope or redis.call('STRLEN', key)) + #lines, longest)
+      redis.call('STRLEN', key) + #lines, longest)
     envelope, lines = '', ''
   end
   local text = digits(fence)
@@ -85,8 +83,8 @@ local function hand_over_dying(pointer, record)
     redis.call('GETRANGE', P .. 'e:' .. pointer.id, 0, HARD_LIMIT))
 end
 
--- Dying tasks have streams of their own and take no slot: this fetch reads them last. Older releases queued dying
--- tasks among the others; move such a task to its own stream.
+-- Dying tasks have streams of their own and take no slot: this fetch reads them last. Move a task there that was handed
+-- on while it was dying, or that dies now.
 local function hand_over_burial(pointer, record)
   if pointer.kind == 'burials' then
     return hand_over_dying(pointer, record)
@@ -106,7 +104,7 @@ local function end_impossible(pointer, record, me, lock)
 end
 
 -- Read the locks of a task, if the fetch has not. For a woken task read the envelope in the same command, because a
--- woken task is rarely refused again. (MGET treats a key of a wrong type as missing; GET fails.)
+-- woken task is rarely refused again. (MGET skips a key that is no string; GET fails.)
 local function read_lines(pointer, was_parked)
   if pointer.lines then
     return pointer.lines
@@ -123,15 +121,15 @@ local function read_lines(pointer, was_parked)
 end
 
 local function deliver(pointer, record)
-  local id, lines = pointer.id, read_lines(pointer, record.since and not record.b)
-  local is_paused = pause_of(record, lines)
+  local id, lines = pointer.id, read_lines(pointer, record.since)
+  local is_paused = pause_of(record)
   if lines == '' and not record.since and not are_limits_set() and not is_paused then
     fence = fence + 1
     return hand_over(pointer, record, 'running', '', '', '')
   end
   local is_limited = record.places or is_paused or are_limits_set()
   local me = new_waiter(id, record, parse_locks(lines, lock_ttl, is_limited and record or nil))
-  add_pause(me, lines)
+  add_pause(me)
   local refusal = refusal_of(me)
   if refusal and refusal.impossible then
     return end_impossible(pointer, record, me, refusal.lock)
@@ -186,7 +184,7 @@ do
     record.reason, record.died, record.detail = nil, nil, nil
     local is_taken = record.state == 'dying' and record.owner  -- by another pointer, after a cut script
     if not record.gen then
-      end_if_damaged(pointer.id, key, entry)
+      note_unknown(pointer.id)
     end
     if record.gen ~= pointer.gen or is_taken
       or (record.state ~= 'queued' and record.state ~= 'dying') then
@@ -208,16 +206,16 @@ end
 -- A delivery failed half way: release every lock and place that it took.
 local function give_up(key, entry, fields, problem)
   local id, gen = fields[2], fields[4]
-  local owner = id .. '/' .. gen .. '/' .. digits(fence)
-  local fine, me = pcall(load_waiter, id)
-  for _, lock in ipairs(fine and me and me.locks or {}) do
-    if lock.limiter then
-      pcall(resolve_limit, lock)
+  pcall(function()
+    local me, owner = load_waiter(id), id .. '/' .. gen .. '/' .. digits(fence)
+    for _, lock in ipairs(me.locks) do
+      if lock.limiter then
+        resolve_limit(lock)
+      end
     end
-    local freed, names = pcall(release_locks, {lock}, owner, false)
-    give_back(freed and names or {})
-  end
-  if end_if_damaged(id, key, entry) or put_aside(id, problem) then
+    give_back(release_locks(me.locks, owner, false))
+  end)
+  if put_aside(id, problem) then
     drop(key, entry)
   else
     quarantine(key, entry, fields, problem)

@@ -1,14 +1,6 @@
 -- lib/finish: needs base, keeping, wake, record, counting, submitting, group. Moves a task to a terminal state.
 -- settle.lua has its own short form for the plain success of many tasks.
 
-local function tell_waiters(id)
-  for _, client in ipairs(redis.call('ZRANGE', P .. 'waiters:' .. id, 0, -1)) do
-    redis.call('RPUSH', P .. 'wake:' .. client, id)
-    redis.call('PEXPIRE', P .. 'wake:' .. client, 10000)
-  end
-  redis.call('DEL', P .. 'waiters:' .. id)
-end
-
 -- Keep the end of a task in the history. Of cancelled tasks and failures it keeps parts of the result document;
 -- cancelled tasks have the list of the successes, so that they push out no failure.
 local keep_end
@@ -19,9 +11,9 @@ do
   local MARK, ENCRYPTED_KEPT = 'nonet-encrypted:', 6000
 
   -- What follows the line of a failure: its envelope, so that it can be submitted again, unless it is large.
-  local function envelope_kept(id, record, room)
-    local envelope = envelope_of(id, record) or redis.pcall('GETRANGE', P .. 'b:' .. id, 0, math.max(0, room))
-    return type(envelope) == 'string' and #envelope <= room and envelope or ''
+  local function envelope_kept(id, room)
+    local envelope = redis.call('GETRANGE', P .. 'b:' .. id, 0, math.max(0, room))
+    return #envelope <= room and envelope or ''
   end
 
   function keep_end(id, record, state, document)
@@ -49,7 +41,7 @@ do
     local kept = {part(7, 1, 30), part(5, 1, 100), part(6, 1, ERROR_KEPT), part(12, -TRACEBACK_KEPT, -1)}
     local whole = table.concat(kept)
     kept[5] = record.state and kept[1] ~= 'quarantined'
-      and envelope_kept(id, record, FAILURE_KEPT - #line - #whole) or ''
+      and envelope_kept(id, FAILURE_KEPT - #line - #whole) or ''
     line = line .. '\t' .. (type(parts[2]) == 'number' and parts[2] or record.attempt or '0')
     for _, text in ipairs(kept) do
       line = line .. '\t' .. #text
@@ -69,23 +61,17 @@ local function finish(id, record, state, fence, document)
   local mark = record.letter and ' ' .. record.letter or ''
   remember(id, state .. '|' .. fence .. mark .. '|', document)
   keep_end(id, record, state, document)
-  -- A key of a wrong type must not prevent the end of the task.
-  local fine = true
   if record.group then
-    fine = pcall(end_child, record.group, id, state, value .. document)
+    end_child(record.group, id, state, value .. document)
   end
   if record.workflow then
-    fine = pcall(end_steps, {{id, record, state, value .. document}}) and fine
+    end_steps({{id, record, state, value .. document}})
   end
   if record.opens then
-    fine = pcall(fail_unsealed, id) and fine
+    fail_unsealed(id)
   end
   if record.waited then
-    fine = pcall(tell_waiters, id) and fine
-  end
-  if not fine then
-    redis.call('HINCRBY', P .. 'counters', 'finish:broken', 1)
-    redis.call('DEL', P .. 'waiters:' .. id, P .. 'open:' .. id)
+    tell_waiters(id)
   end
   if record.unique then
     give_key_up(id, record.unique)
@@ -103,7 +89,7 @@ end
 local function drop_pointers(id, record)
   local key, entry = pointer_of(record)
   if key and (record.state == 'queued' or record.state == 'dying') then
-    pcall(drop, P .. key, entry)  -- the key may have another type
+    drop(P .. key, entry)
   end
   redis.call('ZREM', P .. 'tasks:delayed', id)
   redis.call('ZREM', P .. 'deadlines', id)

@@ -5,18 +5,13 @@ local knowledge_of, does_fit, wake_other
 do
   local names, versions, fit = {}, {}, {}
 
-  local function text_of(key, field)  -- nil also for a key of a wrong type
-    local text = redis.pcall('HGET', key, field)
-    return type(text) == 'string' and text or nil
-  end
-
   -- The format of tasks that a worker reads with a digest of its encryption keys, and its version of a class; false
   -- if it does not know the class. Workers of one release with the same keys know the same.
   function knowledge_of(worker, class)
-    names[worker] = names[worker] or text_of(P .. 'w:' .. worker, 'knows') or ''
+    names[worker] = names[worker] or redis.call('HGET', P .. 'w:' .. worker, 'knows') or ''
     local place = names[worker] .. ' ' .. class
     if versions[place] == nil then
-      local version = text_of(P .. 'names:' .. names[worker], class)
+      local version = redis.call('HGET', P .. 'names:' .. names[worker], class)
       versions[place] = version and string.match(names[worker], '^[^-]*') .. ' ' .. version or false
     end
     return versions[place]
@@ -31,8 +26,8 @@ do
 
   -- The idle workers that may be able to run it, the most recently idle one first.
   local function find_fit(size, class, unfit)
-    local found, idle = {}, redis.pcall('ZRANGE', P .. 'idle:' .. size, 0, -1, 'REV')
-    for _, worker in ipairs(idle.err and {} or idle) do
+    local found = {}
+    for _, worker in ipairs(redis.call('ZRANGE', P .. 'idle:' .. size, 0, -1, 'REV')) do
       if does_fit(worker, class, unfit) then
         found[#found + 1] = worker
       end

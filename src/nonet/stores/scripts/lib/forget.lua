@@ -11,10 +11,9 @@ local function forget(worker)
   local size = string.match(worker, '^%a+') or ''
   for _, stream in ipairs(streams_of(size)) do
     local pending = redis.pcall('XPENDING', stream.key, 'workers', '-', '+', 1, worker)
-    if type(pending) == 'table' and not pending.err then
-      if #pending > 0 then
-        return false
-      end
+    if pending[1] then
+      return false
+    elseif not pending.err then
       redis.call('XGROUP', 'DELCONSUMER', stream.key, 'workers', worker)
     end
   end

@@ -1,33 +1,18 @@
 -- lib/group: needs base, wake, record, index. Callback groups. A group fires exactly once, in the script that
 -- ends its last child or seals it. HASH g:GID: state (building | sealed | fired), failed, policy, ttl, parent.
 
--- How many ms a group is kept after it has fired; a day if its ttl is damaged.
-local function ttl_of_group(ttl)
-  return string.find(ttl or '', '^%d+$') and ttl or '86400000'
-end
-
 local fire_if_complete
 do
-  -- Read a task that a group submits; nil if there is none, or the key is damaged.
-  local function read_spec(key)
-    local spec = redis.pcall('HMGET', key, 'id', 'name', 'stream', 'envelope', 'locks', 'terms')
-    local is_whole = not spec.err and spec[1] and spec[2] and is_stream(spec[3]) and spec[4]
-    return is_whole and spec or nil
-  end
-
   -- Submit callback or on_failure, and let the keys of the group expire. The state changes last: if the script is
   -- cut before, it is repeated, and submits nothing twice.
   local function fire_group(gid)
     local key = P .. 'g:' .. gid
     local group = redis.call('HMGET', key, 'failed', 'policy', 'ttl')
-    local ttl, good = ttl_of_group(group[3]), tonumber(group[1] or '0') == 0 or group[2] == 'all_done'
-    local spec = read_spec(key .. (good and ':callback' or ':on_failure'))
-    if good and not spec then
-      good, spec = false, read_spec(key .. ':on_failure')
-      redis.call('HSET', key, 'error', 'its callback is damaged')
-    end
-    if spec then
-      submit_one(spec[1], spec[2], spec[3], 0, '', spec[4], spec[5] or '', spec[6] or '')
+    local ttl, good = group[3], tonumber(group[1]) == 0 or group[2] == 'all_done'
+    local spec = redis.call('HMGET', key .. (good and ':callback' or ':on_failure'), 'id', 'name', 'stream', 'envelope',
+      'locks', 'terms')
+    if spec[1] then
+      submit_one(spec[1], spec[2], spec[3], 0, '', spec[4], spec[5], spec[6])
       wake(size_of(spec[3]), 1)
     end
     for _, suffix in ipairs({'', ':results', ':callback', ':on_failure'}) do

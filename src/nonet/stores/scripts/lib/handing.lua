@@ -26,14 +26,6 @@ local keep_handed
 do
   local ONE_DAY, kept = '86400000', {}
 
-  local function add(command, key, ...)
-    local added = redis.pcall(command, key, ...)
-    if type(added) == 'table' then  -- a key of a wrong type
-      redis.call('DEL', key)
-      redis.call(command, key, ...)
-    end
-  end
-
   -- Let workers find a task by its class. Call this before its record says that it waits: workers skip tasks that
   -- do not wait yet. Each promotion that checks the task extends the TTL of these keys.
   function keep_handed(id, record)
@@ -42,10 +34,10 @@ do
     end
     local size, group = handed_group(record)
     local groups, members = P .. 'handed:' .. size, P .. 'unfit:' .. size .. ':' .. group
-    add('ZADD', members, ticket_of(record), id)
+    redis.call('ZADD', members, ticket_of(record), id)
     if not kept[members] then
       kept[members] = true
-      add('SADD', groups, group)
+      redis.call('SADD', groups, group)
       redis.call('PEXPIRE', members, ONE_DAY)
       redis.call('PEXPIRE', groups, ONE_DAY)
     end
@@ -70,8 +62,8 @@ do
 
   -- At most MOST_GROUPS, chosen at random.
   local function groups_for(worker, size)
-    local found, groups = {}, redis.pcall('SRANDMEMBER', P .. 'handed:' .. size, MOST_GROUPS)
-    for _, group in ipairs(groups.err and {} or groups) do
+    local found = {}
+    for _, group in ipairs(redis.call('SRANDMEMBER', P .. 'handed:' .. size, MOST_GROUPS)) do
       local source, class, unfit = string.match(group, '^(%a+:%a+):(.*)|([^|]*)$')
       if source and does_fit(worker, class, unfit) then
         found[source] = found[source] or {}
@@ -86,12 +78,12 @@ do
   local function first_of(groups, size, most)
     local found = {}
     for _, group in ipairs(groups) do
-      local page = redis.pcall('ZRANGE', group.members, 0, math.max(most, PAGE) - 1, 'WITHSCORES')
-      for i = 1, page.err and 0 or #page, 2 do
+      local page = redis.call('ZRANGE', group.members, 0, math.max(most, PAGE) - 1, 'WITHSCORES')
+      for i = 1, #page, 2 do
         found[#found + 1] = {id = page[i], ticket = tonumber(page[i + 1]), group = group}
       end
       if #page == 0 then
-        redis.pcall('SREM', P .. 'handed:' .. size, group.name)
+        redis.call('SREM', P .. 'handed:' .. size, group.name)
       end
     end
     table.sort(found, function(a, b) return a.ticket < b.ticket end)
@@ -137,36 +129,36 @@ end
 
 local stays_handed
 do
-  local kinds = {}
+  local advertised = {}
 
-  -- One live worker of a size for each set of known classes.
-  local function kinds_of(size)
-    local found, met = {}, {}
+  -- What the live workers of a size know.
+  local function knowledge_in(size)
+    local found = {}
     for _, worker in ipairs(redis.call('ZRANGEBYSCORE', P .. 'workers', digits(now), '+inf')) do
-      local said = string.match(worker, '^%a+') == size
-        and redis.pcall('HMGET', P .. 'w:' .. worker, 'knows', 'takes')
-      local knows, takes = said and said[1] or '', said and said[2] or ''
-      if said and not met[knows .. ' ' .. takes] then
-        met[knows .. ' ' .. takes] = true
-        found[#found + 1] = {worker = worker, takes = takes ~= '',
-          says = redis.call('EXISTS', P .. 'names:' .. knows) == 1}
+      if string.match(worker, '^%a+') == size then
+        found[redis.call('HGET', P .. 'w:' .. worker, 'knows') or ''] = true
       end
     end
     return found
   end
 
-  -- Whether a task that was handed on and is due stays in these groups. It does if some workers of its size are
-  -- alive, all of them advertise their classes, and none that may be able to run it is of an older release,
-  -- which reads streams only.
-  function stays_handed(record)
-    local size = size_of(record.stream)
-    kinds[size] = kinds[size] or kinds_of(size)
-    for _, kind in ipairs(kinds[size]) do
-      if not kind.says
-        or not kind.takes and does_fit(kind.worker, record.name or '', record.unfit) then
+  -- Whether some workers of a size are alive, and all of them advertise their classes.
+  local function all_advertise(size)
+    local found = knowledge_in(size)
+    for knows in pairs(found) do
+      if redis.call('EXISTS', P .. 'names:' .. knows) == 0 then
         return false
       end
     end
-    return #kinds[size] > 0 and record.unfit ~= TOO_MANY
+    return next(found) ~= nil
+  end
+
+  -- Whether a task that was handed on and is due stays in these groups, where workers find it by its class.
+  function stays_handed(record)
+    local size = size_of(record.stream)
+    if advertised[size] == nil then
+      advertised[size] = all_advertise(size)
+    end
+    return advertised[size] and record.unfit ~= TOO_MANY
   end
 end

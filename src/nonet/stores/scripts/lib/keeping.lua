@@ -32,14 +32,11 @@ do
   end
 
   -- Append lines to a list of the history: 'done' or 'failed'. The list is cut a little later than it is full, so
-  -- that most calls need no second command. A list that cannot be written must not prevent the end of a task.
+  -- that most calls need no second command.
   function keep_lines(list, lines, most)
     local key = P .. 'ended:' .. list
-    local length = redis.pcall('RPUSH', key, unpack(lines))
-    if type(length) == 'table' then
-      redis.call('DEL', key)
-    elseif length > most * 1.01 then
-      redis.pcall('LTRIM', key, -most, -1)
+    if redis.call('RPUSH', key, unpack(lines)) > most * 1.01 then
+      redis.call('LTRIM', key, -most, -1)
     end
   end
 end

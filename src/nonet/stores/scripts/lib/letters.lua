@@ -2,14 +2,13 @@
 
 -- The state of the task with an id, and the mark of the letter that it repeats or ''; nil for an unknown id.
 local function known_as(id)
-  local fine, record = pcall(read_fields, P .. 't:' .. id, {'state', 'letter'})
-  record = fine and record or {}  -- a key of a wrong type
-  if record.state or redis.call('EXISTS', P .. 't:' .. id) == 1 then
-    return record.state or 'damaged', record.letter or ''
+  local record = read_fields(P .. 't:' .. id, {'state', 'letter'})
+  if record.state then
+    return record.state, record.letter or ''
   end
   local ended = redis.call('GETRANGE', P .. 'r:' .. id, 0, 127)
   if ended ~= '' then
     local state, mark = string.match(ended, '^(%l+)|%d* ?(%x*)|')
-    return state or 'damaged', mark or ''
+    return state, mark
   end
 end

@@ -3,9 +3,9 @@
 -- Call visit(key, tenant) for each list of a kind ('woken' or 'tasks') and a stream (PRIORITY:SIZE), by tenant; from a
 -- tenant, or nil, until visit() returns true.
 local function each_list(kind, stream, from, visit)
-  local tenants = marks[6] and redis.pcall('ZRANGE', P .. 'shares:' .. stream, 0, -1) or {}
-  table.sort(tenants.err and {} or tenants)
-  for _, tenant in ipairs(tenants.err and {} or tenants) do
+  local tenants = marks[6] and redis.call('ZRANGE', P .. 'shares:' .. stream, 0, -1) or {}
+  table.sort(tenants)
+  for _, tenant in ipairs(tenants) do
     if not (from and tenant < from) and visit(P .. 'share:' .. kind .. ':' .. stream .. ':' .. tenant, tenant) then
       return
     end
@@ -16,15 +16,15 @@ end
 -- cut may have left a number without lists.
 local function listed(kind, stream)
   local number = marks[6] and redis.call('EXISTS', P .. 'shares:' .. stream) == 1
-    and redis.pcall('HGET', P .. 'pace', stream .. ' ' .. kind)
-  return type(number) == 'string' and math.max(0, tonumber(number) or 0) or 0
+    and redis.call('HGET', P .. 'pace', stream .. ' ' .. kind)
+  return math.max(0, tonumber(number or '0'))
 end
 
 -- The keys of the lists of the tenants whose turns come next. There may be thousands of others.
 local function next_lists(kind, stream)
   local NEXT, found = 64, {}
-  local tenants = listed(kind, stream) > 0 and redis.pcall('ZRANGE', P .. 'shares:' .. stream, 0, NEXT - 1) or {}
-  for i, tenant in ipairs(tenants.err and {} or tenants) do
+  local tenants = listed(kind, stream) > 0 and redis.call('ZRANGE', P .. 'shares:' .. stream, 0, NEXT - 1) or {}
+  for i, tenant in ipairs(tenants) do
     found[i] = P .. 'share:' .. kind .. ':' .. stream .. ':' .. tenant
   end
   return found
@@ -32,10 +32,9 @@ end
 
 -- Since when (µs) the first task of a list has been there, at least.
 local function since_in(key)
-  local first = redis.pcall('LINDEX', key, 0)
-  local id, gen = string.match(type(first) == 'string' and first or '', '^(.*) (%d+)$')
-  local due = id and redis.pcall('HGET', P .. 't:' .. id, 'due')
-  return math.max(tonumber(gen or '') or now, type(due) == 'string' and tonumber(due) or 0)
+  local id, gen = string.match(redis.call('LINDEX', key, 0) or '', '^(.*) (%d+)$')
+  local due = id and redis.call('HGET', P .. 't:' .. id, 'due')
+  return math.max(tonumber(gen or now), tonumber(due or '0'))
 end
 
 -- Whether the tenant of a task takes part, and one of its lists has the current pointer to it. It is not looked for in a

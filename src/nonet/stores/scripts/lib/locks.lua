@@ -136,7 +136,7 @@ local function wrong_since()
   if not stepped then
     return nil
   end
-  step = step or redis.pcall('HMGET', P .. 'clock:stepped', 'wrong', 'by')
+  step = step or redis.call('HMGET', P .. 'clock:stepped', 'wrong', 'by')
   local wrong, by = tonumber(step[1]), tonumber(step[2])
   return wrong and by and by > 0 and now < wrong and wrong or nil, by
 end

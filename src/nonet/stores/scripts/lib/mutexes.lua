@@ -48,7 +48,7 @@ end
 -- Whether owner still holds all these mutexes. After a step of the clock lib/locks must judge their expiries.
 local function has_mutexes(mutexes, owner)
   for _, mutex in ipairs(mutexes) do
-    local same, expiry = string.match(redis.pcall('GET', mutex.key) or '', '^(.*)|(%d+)$')
+    local same, expiry = string.match(redis.call('GET', mutex.key) or '', '^(.*)|(%d+)$')
     if stepped or same ~= owner or tonumber(expiry) <= now then
       return false
     end

@@ -2,6 +2,6 @@
 
 -- pid@host of a worker; its id if Redis has no report of it.
 local function shown(worker)
-  local info = redis.pcall('HGET', P .. 'w:' .. worker, 'info')
-  return type(info) == 'string' and string.match(info, '"name":%s*"([^"]*)"') or worker
+  local info = redis.call('HGET', P .. 'w:' .. worker, 'info')
+  return info and string.match(info, '"name":%s*"([^"]*)"') or worker
 end

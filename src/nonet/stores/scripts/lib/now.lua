@@ -2,7 +2,7 @@
 -- KEYS[1] is the prefix "{ns}:" of every key; it also routes the call in a cluster.
 local P = KEYS[1]
 local clock, marks = redis.call('TIME'), redis.call('MGET', P .. 'clock', P .. 'pausing', P .. 'capped',
-  P .. 'fence', P .. 'watched', P .. 'fair', P .. 'routed')
+  P .. 'fence', P .. 'watched', P .. 'fair')
 local stepped = marks[1]
 local is_pausing = marks[2]  -- something is paused, see lib/pauses
 local is_capped = marks[3]  -- there are ceilings, see lib/ceilings

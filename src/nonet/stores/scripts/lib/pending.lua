@@ -1,4 +1,4 @@
--- lib/pending: needs base, rescue, condemning. Removes an entry that a worker has from its stream.
+-- lib/pending: needs base, wake, rescue. Removes an entry that a worker has from its stream.
 
 -- Call move(id, gen) for the task of a pending entry, then remove the entry, whatever becomes of the task.
 -- Returns the answer of move; false if there is no such task.
@@ -8,8 +8,10 @@ local function see_to(key, entry, move)
   if id then
     fine, answer = pcall(move, id, found[2][4])
   end
-  local is_over = id and not (fine and answer) and end_if_damaged(id, key, entry)
-  if fine or is_over then
+  if fine then
+    if id and not answer then
+      note_unknown(id)
+    end
     drop(key, entry)
   else
     rescue(key, entry, found[2], answer)

@@ -46,12 +46,12 @@ local function new_waiter(id, record, locks)
     state = record.state, gen = record.gen, name = record.name,
     refusals = tonumber(record.refusals or '0'),
     since = tonumber(record.since or '') or now + met, seen = tonumber(record.seen or ''), unfit = record.unfit,
-    reserved = tonumber(record.reserved or ''), pointer = record.pointer, tenant = record.tenant, unique = record.unique,
+    reserved = tonumber(record.reserved or ''), pointer = record.pointer, tenant = record.tenant,
     suspect = record.suspect}
 end
 
 local WAITER = {'state', 'gen', 'stream', 'ticket', 'aged', 'places', 'name', 'refusals', 'since',
-  'seen', 'unfit', 'reserved', 'pointer', 'tenant', 'unique', 'suspect'}
+  'seen', 'unfit', 'reserved', 'pointer', 'tenant', 'suspect'}
 
 -- A parked or woken task by its record, without its locks; nil if it has no record.
 local function read_waiter(id)
@@ -60,9 +60,9 @@ local function read_waiter(id)
 end
 
 -- A paused task waits as if at a limiter of 0, in one queue for its stream and class. Append this place last, so
--- that the marks of the other places keep their positions. lines: its locks.
-local function add_pause(me, lines)
-  me.pause = pause_of(me, lines)
+-- that the marks of the other places keep their positions.
+local function add_pause(me)
+  me.pause = pause_of(me)
   if #me.places > #me.locks or me.pause then
     local name = KINDS[PAUSE].prefix .. ':' .. me.stream .. ':' .. me.name
     me.locks[#me.locks + 1] = new_lock(PAUSE, name, 0, '')
@@ -77,9 +77,9 @@ local function read_locks(me)
     me.locks = parse_locks(lines, 0)
     return
   end
-  local is_limited = me.places ~= '' or are_limits_set() or pause_of(me, lines)
+  local is_limited = me.places ~= '' or are_limits_set() or pause_of(me)
   me.locks = parse_locks(lines, 0, is_limited and me or nil)
-  add_pause(me, lines)
+  add_pause(me)
 end
 
 local function load_waiter(id)

@@ -7,7 +7,7 @@ local AT_REST = {queued = true, delayed = true, waiting = true}
 
 -- The newest format of tasks that is read here, see nonet/messages/formats.py. A record stores its format in
 -- field v; without it the format is 1.
-local FORMAT = 3
+local FORMAT = 1
 
 -- Why a record cannot be read, or nil. Newer code has written such a record: scripts move it from place to
 -- place, but neither execute nor end its task. record has the field v.
@@ -92,33 +92,6 @@ local function pointer_of(record)
   end
 end
 
--- The envelope in the field b of a record, or nil. Envelopes are in keys b:ID; only releases before 0.1.0 put
--- short ones into records, without the parts that the record repeats: the id, the name, and empty strings at
--- the end. The first character is '+' for an envelope stored as it is; a capital letter for an omitted start
--- of 0x99 0x01; else a digit. Letter and digit count the empty strings. Remove this function, and
--- `whole_envelope` in stores/queue/records.py, when no task submitted by such a release can be left.
-local envelope_of
-do
-  local EMPTY_STRING = string.char(160)
-
-  local function packed(text)  -- a string in MessagePack
-    return (#text < 32 and string.char(160 + #text) or string.char(217, #text)) .. text
-  end
-
-  function envelope_of(id, record)
-    local kept = record.b
-    local mark, name = string.byte(kept or '+'), record.name or ''
-    if mark == 43 then  -- '+'
-      return kept and string.sub(kept, 2)
-    end
-    local head = #id < 256 and #name < 256 and packed(id) .. packed(name) or ''
-    if mark >= 65 then
-      return string.char(153, 1) .. head .. string.sub(kept, 2) .. string.rep(EMPTY_STRING, mark - 65)
-    end
-    return string.sub(kept, 2, 3) .. head .. string.sub(kept, 4) .. string.rep(EMPTY_STRING, mark - 48)
-  end
-end
-
 local function delay(id, due)
   redis.call('ZADD', P .. 'tasks:delayed', digits(due), id)
   wake_promoter_for(due)
@@ -138,8 +111,8 @@ local function leave_handed(id, record)
   if record.unfit and record.stream ~= 'hold' then
     local size, group = handed_group(record)
     local members = P .. 'unfit:' .. size .. ':' .. group
-    if redis.pcall('ZREM', members, id) == 1 and redis.call('EXISTS', members) == 0 then
-      redis.pcall('SREM', P .. 'handed:' .. size, group)
+    if redis.call('ZREM', members, id) == 1 and redis.call('EXISTS', members) == 0 then
+      redis.call('SREM', P .. 'handed:' .. size, group)
     end
   end
 end
@@ -173,7 +146,7 @@ local submitted = 0  -- tasks that this call has created
 
 local function give_key_up(id, unique)
   local key = P .. 'u:' .. string.sub(unique, 2)
-  if redis.pcall('GET', key) == '|' .. id then
+  if redis.call('GET', key) == '|' .. id then
     redis.call('DEL', key)
   end
 end

@@ -1,4 +1,4 @@
--- lib/recounting: needs base, listed, counting. Corrects the counts of lib/counting by what a walk over all records has
+-- lib/recounting: needs base, listed, counting, hashes. Corrects the counts of lib/counting by what a walk over all records has
 -- met: HASH COUNT:walk has that, COUNT:missed the differences that may not be real.
 local keep_met, correct_counts
 do
@@ -37,10 +37,9 @@ do
   local function correct(key, is_exact)
     local counts, missed = {}, {}
     for which, from in ipairs({key, key .. ':walk'}) do
-      local flat = redis.call('HGETALL', from)
-      for i = 1, #flat, 2 do
-        counts[flat[i]] = counts[flat[i]] or {0, 0}
-        counts[flat[i]][which] = tonumber(flat[i + 1]) or 0
+      for field, number in pairs(read_hash(from)) do
+        counts[field] = counts[field] or {0, 0}
+        counts[field][which] = tonumber(number)
       end
     end
     for field, count in pairs(counts) do

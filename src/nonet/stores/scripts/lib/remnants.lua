@@ -1,39 +1,11 @@
--- lib/remnants: needs base, record, group, finish, ending, workflow. Fails groups that are damaged, or that wait for
--- children that are gone, so that their waiters are notified; and ends steps of workflows that nothing would release.
+-- lib/remnants: needs base, record, group, finish, ending, workflow, followed. Fires groups that wait for children or a parent that
+-- are gone, so that their waiters are notified; and ends steps of workflows that nothing would release.
 
-local KEYS_OF_GROUP = {{'', 'hash'}, {':pending', 'set'}, {':results', 'hash'}, {':callback', 'hash'},
-  {':on_failure', 'hash'}}
-local STATES_OF_GROUP = {building = true, sealed = true, fired = true}
-
--- What is wrong with the keys of a group, or nil; keys of a wrong type are deleted.
-local function damage_of_group(key)
-  local problem = nil
-  for _, part in ipairs(KEYS_OF_GROUP) do
-    local actual = redis.call('TYPE', key .. part[1]).ok
-    if actual ~= part[2] and actual ~= 'none' then
-      redis.call('DEL', key .. part[1])
-      problem = 'its key g:…' .. part[1] .. ' was a Redis ' .. actual
-    end
-  end
-  local group = read_fields(key, {'state', 'failed', 'ttl'})
-  if not STATES_OF_GROUP[group.state or ''] then
-    return problem or 'its state was invalid'
-  elseif not string.find(group.failed or '', '^%d+$') then
-    return problem or 'its number of failed children was invalid'
-  elseif not string.find(group.ttl or '', '^%d+$') then
-    return problem or 'its ttl was invalid'
-  end
-  return problem
-end
+local KEYS_OF_GROUP = {'', ':pending', ':results', ':callback', ':on_failure'}
 
 -- Treat a group as one whose parent has ended without sealing it.
 local function fail_group(key, problem)
-  local was = read_fields(key, {'fired', 'ttl'})
-  redis.call('HSET', key, 'state', was.fired and 'fired' or 'sealed', 'failed', 1, 'policy', 'all_success',
-    'ttl', ttl_of_group(was.ttl), 'error', problem)
-  redis.call('HSETNX', key, 'total', 0)
-  redis.call('HSETNX', key, 'opened', digits(now))
-  redis.call('HSETNX', key, 'parent', '')
+  redis.call('HSET', key, 'state', 'sealed', 'failed', 1, 'policy', 'all_success', 'error', problem)
   redis.call('PERSIST', key)
 end
 
@@ -72,29 +44,23 @@ end
 -- name: of one of the keys of a group. A fired group expires by itself.
 local function mend_group(name, wait)
   local gid = name
-  for i = 2, #KEYS_OF_GROUP do
-    local suffix = KEYS_OF_GROUP[i][1]
-    gid = string.sub(name, -#suffix) == suffix and string.sub(name, 1, -#suffix - 1) or gid
+  for _, suffix in ipairs(KEYS_OF_GROUP) do
+    gid = suffix ~= '' and string.sub(name, -#suffix) == suffix and string.sub(name, 1, -#suffix - 1) or gid
   end
-  local key = P .. 'g:' .. gid
-  local is_lasting = redis.call('PTTL', P .. 'g:' .. name) == -1
+  local key, is_lasting = P .. 'g:' .. gid, redis.call('PTTL', P .. 'g:' .. name) == -1
   local left = redis.call('PTTL', key)
-  if gid ~= name and (left ~= -2 or not is_lasting) then
-    if is_lasting and left >= 0 then  -- written again after the group had fired
-      redis.call('PEXPIRE', P .. 'g:' .. name, left)
-    end
-    return
-  elseif not is_lasting and redis.pcall('HEXISTS', key, 'fired') == 1 then
-    return
-  elseif left == -2 and redis.call('EXISTS', key .. ':callback', key .. ':on_failure') == 0 then
+  if left == -2 then
     -- Redis lost the group while its children were submitted. The next attempt of the parent opens it again.
     local ONE_DAY = 86400000
     redis.call('PEXPIRE', P .. 'g:' .. name, ONE_DAY, 'NX')
     return
-  end
-  local problem = damage_of_group(key)
-  if problem then
-    fail_group(key, problem)
+  elseif gid ~= name then
+    if is_lasting and left >= 0 then  -- written again after the group had fired
+      redis.call('PEXPIRE', P .. 'g:' .. name, left)
+    end
+    return
+  elseif not is_lasting and redis.call('HEXISTS', key, 'fired') == 1 then
+    return
   end
   local group = read_fields(key, {'state', 'parent'})
   local orphaned = group.state == 'building' and is_lasting and group.parent
@@ -120,21 +86,6 @@ local function edges_to(key, place)
   return next(found) and found or {['*'] = 'a'}
 end
 
--- Whether nothing will follow the edge from this step any more. mend_workflow() ends a live one without a record.
-local function is_lost_step(workflow, place)
-  local id = step_id(workflow, place)
-  if redis.call('EXISTS', P .. 't:' .. id, P .. 'j:' .. id) > 0
-    or redis.call('SISMEMBER', P .. 'f:' .. workflow .. ':live', place) == 1 then
-    return false
-  end
-  for how in pairs(MEANING) do
-    if redis.call('ZSCORE', P .. 'edges', how .. ' ' .. id) then
-      return false
-    end
-  end
-  return true
-end
-
 -- How a step has ended for its edges, as far as that is known.
 local function how_ended(key, from)
   local ended = redis.call('HGET', key .. ':results', from)
@@ -146,7 +97,7 @@ local function how_ended(key, from)
   return ended and 'taken' or 'failed'
 end
 
--- Follow edges to a blocked step from predecessors that will not do so themselves.
+-- Follow edges to a blocked step from predecessors that will not do so themselves: a script that ended them was cut.
 local function follow_lost(id, workflow, place, wait)
   local key, missing, lost = P .. 'f:' .. workflow, P .. 'm:' .. id, {}
   local those = redis.call('SSCAN', missing, '0', 'COUNT', 20)[2]
@@ -188,30 +139,24 @@ local function mend_step(id, fields, wait)
   end
 end
 
--- The workflow to which a key f:NAME belongs, and the type that the key should have.
+-- The workflow to which a key f:NAME belongs.
 local function owner_of_key(name)
-  for suffix, kind in pairs(KEYS_OF_WORKFLOW) do
+  for _, suffix in ipairs(KEYS_OF_WORKFLOW) do
     if suffix ~= '' and string.sub(name, -#suffix) == suffix then
-      return string.sub(name, 1, -#suffix - 1), kind
+      return string.sub(name, 1, -#suffix - 1)
     end
   end
-  return name, KEYS_OF_WORKFLOW['']
+  return name
 end
 
--- End steps whose records are gone, and a workflow that has nothing left to run. If a key has a wrong type, forget the
--- workflow: the walk then ends its steps.
+-- End steps whose records are gone, and a workflow that has nothing left to run.
 local function mend_workflow(name, wait)
-  local workflow, kind = owner_of_key(name)
-  local key, actual = P .. 'f:' .. workflow, redis.call('TYPE', P .. 'f:' .. name).ok
-  if actual ~= kind and actual ~= 'none' then
-    for suffix in pairs(KEYS_OF_WORKFLOW) do
-      redis.call('DEL', key .. suffix)
-    end
-    flows[workflow] = {}
-  elseif not flow_of(workflow).state then
+  local workflow = owner_of_key(name)
+  local key, state = P .. 'f:' .. workflow, flow_of(workflow).state
+  if not state then
     redis.call('PEXPIRE', P .. 'f:' .. name, 86400000, 'NX')
   end
-  if workflow ~= name or flow_of(workflow).state ~= 'running' then
+  if workflow ~= name or state ~= 'running' then
     return
   end
   local lost, LOOKS, MOST = {}, 1000, 100

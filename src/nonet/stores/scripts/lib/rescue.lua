@@ -4,10 +4,9 @@
 -- Bytes up to `whole` are kept whole, of more only the first `piece`; `all` limits the bytes of all entries.
 local QUARANTINE = {entries = 10000, all = 32 * 1048576, whole = 262144, piece = 65536}
 
--- Bytes that all entries hold; 0 if the key holds something else.
+-- Bytes that all entries hold.
 local function bytes_in_quarantine()
-  local held = tonumber(redis.pcall('GET', P .. 'quarantine:bytes'))
-  return held and held >= 0 and held < 2^53 and held or 0
+  return tonumber(redis.call('GET', P .. 'quarantine:bytes') or '0')
 end
 
 -- Remove one entry (as XRANGE returns it); returns its number of bytes.
@@ -23,17 +22,10 @@ end
 
 -- Add bytes to the quarantine, and remove the oldest entries if it is full. Returns the entry.
 local function keep_in_quarantine(reason, task, key, entry, size, bytes)
-  local function add(call)
-    return call('XADD', P .. 'quarantine', '*', 'at', digits(now), 'reason',
-      string.sub(reason_of(reason), 1, 300), 'task', string.sub(task, 1, 200), 'stream', key,
-      'entry', entry, 'size', digits(size), 'bytes', bytes)
-  end
-  local added = add(redis.pcall)
-  if type(added) == 'table' then  -- a key of a wrong type, or out of ids
-    redis.call('DEL', P .. 'quarantine', P .. 'quarantine:bytes')
-    added = add(redis.call)
-  end
-  redis.pcall('HINCRBY', P .. 'counters', 'quarantined', 1)
+  local added = redis.call('XADD', P .. 'quarantine', '*', 'at', digits(now), 'reason',
+    string.sub(reason_of(reason), 1, 300), 'task', string.sub(task, 1, 200), 'stream', key,
+    'entry', entry, 'size', digits(size), 'bytes', bytes)
+  redis.call('HINCRBY', P .. 'counters', 'quarantined', 1)
   local held = bytes_in_quarantine() + #bytes
   redis.call('SET', P .. 'quarantine:bytes', digits(held))
   for _ = 1, 1000 do  -- a longer excess is removed by the next calls
@@ -78,11 +70,9 @@ local function quarantine_envelope(id, reason, key, entry)
     or redis.call('HEXISTS', record, 'quarantined') == 1 then
     return
   end
-  local bytes = envelope_of(id, read_fields(record, {'b', 'name'}))
-  local size = bytes and #bytes or redis.pcall('STRLEN', envelope)
-  size = type(size) == 'number' and size or 0  -- a key of a wrong type has no bytes to keep
+  local size = redis.call('STRLEN', envelope)
   local most = size <= QUARANTINE.whole and QUARANTINE.whole or QUARANTINE.piece
-  bytes = bytes or size > 0 and redis.call('GETRANGE', envelope, 0, most - 1) or ''
+  local bytes = size > 0 and redis.call('GETRANGE', envelope, 0, most - 1) or ''
   redis.call('HSET', record, 'quarantined',
     keep_in_quarantine(reason, id, key, entry, size, bytes))
 end

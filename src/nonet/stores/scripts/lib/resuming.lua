@@ -6,7 +6,7 @@ local MOST_WORKERS = 1000
 local function is_meant(pauses, stream, name)
   for _, what in ipairs(pauses) do
     local kind, of = string.match(what, '^(%a+):?(.*)$')
-    if kind == 'all' or kind == 'arrival' or kind == 'stream' and of == stream
+    if kind == 'all' or kind == 'stream' and of == stream
       or kind == 'task' and (of == name or of == string.match(name, '[^:]*$')) then
       return true
     end

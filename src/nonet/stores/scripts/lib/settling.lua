@@ -49,7 +49,7 @@ local function answer_again(delivery, record)
   return 'STALE'
 end
 
--- End these steps of workflows. A damaged workflow must not prevent the end of its steps, nor harm others.
+-- End these steps of workflows. A workflow that fails must not prevent the end of its steps, nor harm others.
 local function end_these(those)
   if pcall(end_steps, those) then
     return
@@ -85,7 +85,7 @@ local function submit_followers(delivery, record)
 end
 
 -- Queue the task again, after the delay.
-local function put_back(delivery, record, stream)
+local function put_back(delivery, record)
   local id, fence, delay, counted = delivery.id, delivery.fence, delivery.delay, delivery.counted
   local key = P .. 't:' .. id
   if delivery.outcome == 'retry' then
@@ -101,7 +101,6 @@ local function put_back(delivery, record, stream)
     redis.call('HSET', key, 'settled', fence, 'blocker', delivery.text)
   end
   if counted == 'handed' then
-    record.stream = stream
     delay = hand_on(id, record, record.owner or '', delay)
   elseif counted then
     redis.call('HINCRBY', key, counted, 1)
@@ -110,7 +109,7 @@ local function put_back(delivery, record, stream)
   if delivery.is_started then
     end_of_wait(id, record)
   end
-  requeue(id, state, stream, tonumber(delivery.gen), now + delay)
+  requeue(id, state, record.stream, tonumber(delivery.gen), now + delay)
   if record.state == 'running' and not delivery.is_started then
     wait_on(id, record)
   end
@@ -128,8 +127,7 @@ local function write(k, delivery, record)
     if record.cancel and record.state == 'running' then
       end_cancelled(id, record, delivery.fence)
     else
-      -- A damaged record may lack its stream: use the one that the delivery was read from.
-      put_back(delivery, record, record.stream or string.match(delivery.stream, '^%a+:(.*)$'))
+      put_back(delivery, record)
     end
   elseif outcome == 'done' and delivery.followers == 0 and is_plain(record) then
     end_plainly(k, id, record, delivery.fence, delivery.document)
@@ -184,7 +182,7 @@ local function settle_rest()
   for i, delivery in ipairs(deliveries) do
     keys[i] = P .. 'l:' .. delivery.id
   end
-  local lines_of = redis.call('MGET', unpack(keys))  -- treats a key of a wrong type as missing
+  local lines_of = redis.call('MGET', unpack(keys))
   for i, delivery in ipairs(deliveries) do
     if met[delivery.id] then  -- a repetition must see what the first settlement did
       remove_ended()

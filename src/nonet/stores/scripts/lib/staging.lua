@@ -118,7 +118,7 @@ local function stage(workflow, steps, rows, longest, is_used)
     end
     local gen = digits(now + submitted)
     submitted = submitted + 1
-    local fields = {'state', 'waiting', 'gen', gen, 'ticket', gen, 'name', name, 'stream', stream, 'v', FORMAT,
+    local fields = {'state', 'waiting', 'gen', gen, 'ticket', gen, 'name', name, 'stream', stream,
       'workflow', workflow, 'blocked', 1, 'blocker', string.sub('after ' .. step.after, 1, 60)}
     step.at, step.tenant = wall ~= '0' and wall or '', step.tenant or tenant_in(step.terms or '')
     for _, field in ipairs(STAGED) do

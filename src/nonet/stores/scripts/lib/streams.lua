@@ -1,6 +1,6 @@
--- lib/streams: needs base. The streams of a size in the order in which its workers read them, except that
--- they read the burials of all priorities last.
+-- lib/streams: needs base. The streams of a size, and what their workers have of them.
 
+-- The streams in the order in which workers read them, except that they read the burials of all priorities last.
 local function streams_of(size)
   local found = {}
   for _, priority in ipairs(PRIORITIES) do
@@ -10,4 +10,10 @@ local function streams_of(size)
     end
   end
   return found
+end
+
+-- The pending entries of a stream, as XPENDING returns them; none if it has no consumer group.
+local function pending_in(key, ...)
+  local found = redis.pcall('XPENDING', key, 'workers', ...)
+  return found.err and {} or found
 end

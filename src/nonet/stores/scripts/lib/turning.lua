@@ -1,4 +1,4 @@
--- lib/turning: needs base, wake, limits, locks, events. Changes effective limits while tasks run. HASH limits has
+-- lib/turning: needs base, hashes, wake, limits, locks, events. Changes effective limits while tasks run. HASH limits has
 -- the values of limits:config, except where limits:live overrides a field.
 
 -- The value by which an operator overrides a field, or nil.
@@ -67,11 +67,7 @@ local function turn_limits(values)
   offer_limiters(fields)
   for i, field in ipairs(fields) do
     words[i] = change_in_words(field, redis.call('HGET', P .. 'limits', field), values[field])
-    if values[field] then
-      redis.call('HSET', P .. 'limits', field, values[field])
-    else
-      redis.call('HDEL', P .. 'limits', field)
-    end
+    set_field(P .. 'limits', field, values[field])
   end
   return words
 end

@@ -178,12 +178,12 @@ local function offer(me, is_new_rank)
   return refusal
 end
 
--- Take a task that cannot be checked out of its queues, as far as possible, so that it does not block the tasks
--- behind. It is tried again in a minute, and doctor reports why.
+-- Take a task that cannot be checked out of its queues, so that it does not block the tasks behind. It is tried again in
+-- a minute, and its status shows why.
 local function put_aside(id, problem)
   local fine, me = pcall(load_waiter, id)
-  for i, lock in ipairs(fine and me and me.locks or {}) do
-    pcall(leave_queues, {id = id, locks = {lock}, places = place_of(me, i) or ''})
+  if fine and me then
+    leave_queues(me)
   end
   return pcall(set_aside, id, problem)
 end
@@ -275,9 +275,8 @@ do
     for name in next_offer do
       if offers_left <= 0 then
         watch(name, now)
-      elseif not pcall(offer_queue, name) then
-        -- A damaged queue must not make a settle fail. Its tasks are still checked one by one.
-        pcall(watch, name, now + SLOW_LOOK)
+      else
+        offer_queue(name)
       end
     end
   end

@@ -162,14 +162,10 @@ end
 -- last, so that it is always listed. The oldest ones in the list leave it when their keys have expired.
 local function enter(workflow, state)
   local flow, index, OLDEST = flow_of(workflow), P .. 'workflows:', 5
-  local listed = redis.pcall('ZADD', index .. state, digits(now), workflow)
-  if type(listed) == 'table' and listed.err then  -- a key of a wrong type
-    redis.call('DEL', index .. state)
-    redis.call('ZADD', index .. state, digits(now), workflow)
-  end
+  redis.call('ZADD', index .. state, digits(now), workflow)
   redis.call('HSET', P .. 'f:' .. workflow, 'state', state, 'since', digits(now))
   if flow.state and flow.state ~= state then
-    redis.pcall('ZREM', index .. flow.state, workflow)
+    redis.call('ZREM', index .. flow.state, workflow)
   end
   for _, other in ipairs(redis.call('ZRANGE', index .. state, 0, OLDEST - 1)) do
     if redis.call('EXISTS', P .. 'f:' .. other) == 0 then
@@ -192,9 +188,7 @@ local function follow_edges(id, workflow, place, how, first)
     local letter, target = string.match(edge, '^(.)(.*)$')
     edges_left = edges_left - (how == 'done' and letter ~= 'f' and 1 or COST_OF_AN_END)
     followed = followed + 1
-    if not pcall(follow, place, how, letter, workflow, target) then  -- a damaged step must not stop the others
-      redis.call('HINCRBY', P .. 'counters', 'finish:broken', 1)
-    end
+    follow(place, how, letter, workflow, target)
   end
   if followed < #page then
     redis.call('ZADD', P .. 'edges', first + followed, how .. ' ' .. id)
@@ -207,12 +201,11 @@ local function follow_edges(id, workflow, place, how, first)
   return true
 end
 
-local KEYS_OF_WORKFLOW = {[''] = 'hash', [':results'] = 'hash', [':graph'] = 'hash', [':failed'] = 'set',
-  [':live'] = 'set'}
+local KEYS_OF_WORKFLOW = {'', ':results', ':graph', ':failed', ':live'}
 
 -- Let the keys of a workflow expire after ms.
 local function expire_workflow(key, ms)
-  for suffix in pairs(KEYS_OF_WORKFLOW) do
+  for _, suffix in ipairs(KEYS_OF_WORKFLOW) do
     redis.call('PEXPIRE', key .. suffix, digits(ms))
   end
 end
@@ -229,7 +222,7 @@ local function end_workflow(workflow)
   local ms = tonumber(state == 'failed' and was.kept_failed or was.kept) or 86400000
   redis.call('HSET', key, 'ended', digits(now))
   redis.call('SET', P .. 'r:' .. workflow, state .. '|0|', 'PX', digits(ms))
-  pcall(tell_waiters, workflow)
+  tell_waiters(workflow)
   expire_workflow(key, ms)
   enter(workflow, state)
   redis.call('HINCRBY', P .. 'counters', 'workflows:' .. state, 1)
@@ -259,7 +252,7 @@ local end_all
 do
   local close, close_added
 
-  -- Keep a step that failed, so that it can run again. (MGET treats a key of a wrong type as missing.)
+  -- Keep a step that failed, so that it can run again.
   local function keep_step(id, record)
     local parts = redis.call('MGET', P .. 'b:' .. id, P .. 'l:' .. id)
     local fields = {'b', parts[1] or '', 'l', parts[2] or ''}
@@ -384,8 +377,7 @@ local function follow_rest()
     end
     local how, id = string.match(first[1], '^(%S+) (.*)$')
     local workflow, place = string.match(id, '^(.*):([^:]*)$')
-    local fine, is_done = pcall(follow_edges, id, workflow, place, how, tonumber(first[2]))
-    if is_done or not fine then  -- a walk follows edges whose keys are damaged
+    if follow_edges(id, workflow, place, how, tonumber(first[2])) then
       redis.call('ZREM', P .. 'edges', first[1])
     end
     write_collected()

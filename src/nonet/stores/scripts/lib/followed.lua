@@ -1,0 +1,19 @@
+-- lib/followed: needs base. Which edges of ended steps nothing will follow any more, see lib/workflow.
+
+-- Whether an ended step has edges that a later call follows.
+local function has_edges_left(step)
+  for _, how in ipairs({'done', 'failed', 'taken', 'unneeded'}) do
+    if redis.call('ZSCORE', P .. 'edges', how .. ' ' .. step) then
+      return true
+    end
+  end
+  return false
+end
+
+-- Whether nothing will follow the edges of a step: it has ended, and so have the steps that it added. A live step without
+-- a record has not ended: lib/remnants ends it.
+local function is_lost_step(workflow, place)
+  local step = workflow .. ':' .. place
+  return redis.call('EXISTS', P .. 't:' .. step, P .. 'j:' .. step) == 0
+    and redis.call('SISMEMBER', P .. 'f:' .. workflow .. ':live', place) == 0 and not has_edges_left(step)
+end

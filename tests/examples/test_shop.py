@@ -1,0 +1,25 @@
+"""The shop in examples/shop.py: work for the dashboard, as `make demo ARGS=--web` runs it."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from pathlib import Path
+
+from daemons import Daemon, wait_until
+from examples.conftest import ROOT
+
+_LINK = re.compile(r"http://\S+/login\?code=\S+")
+
+
+def test_the_dashboard_shows_a_shop_that_works(tmp_path: Path) -> None:
+    """It gives a link to the dashboard, and works until a signal."""
+    environment = {"NONET_STATE_DIR": str(tmp_path / "state")}
+    shop = ("dev", "--namespace", "shop", str(ROOT / "examples" / "shop.py"))
+    with Daemon("task-run", *shop, environment=environment, log=tmp_path / "log") as daemon:
+        link = wait_until(lambda: _LINK.search(daemon.log), "it shows a link")
+        with urllib.request.urlopen(link[0], timeout=10) as answer:
+            assert answer.status == 200
+        wait_until(lambda: "(shop:ImportFeed) failed" in daemon.log, "a task runs and fails")
+        daemon.terminate()
+        assert daemon.wait() == 0, daemon.log

@@ -1,0 +1,162 @@
+"""Pages that ask for themselves while they are visible, and the answers that they get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import httpx
+import pytest
+from fastapi.responses import HTMLResponse
+from playwright.async_api import Page, Route, expect
+from ports import free_port
+from web.conftest import Fixed, LoggedInPage, principal, serving
+
+from nonet import Nonet
+from nonet.config.web_settings import WebSettings
+from nonet.rules.permissions import Role
+from nonet.web.app import create_app
+
+PROBE = """<!doctype html><html lang="en"><head><title>Probe</title>
+<link rel="icon" href="data:,"><link rel="stylesheet" href="/static/nonet.css"></head><body>
+<span id="connection"></span>
+<section id="count" data-refresh>{count}</section>
+<section id="kept" data-refresh>
+<p class="seen">{count}</p>
+<a href="/probe?a">a link</a> <a href="/probe?b">another link</a>
+<details><summary>More</summary>{count}</details>
+<div class="graph">{lines}</div>
+</section>
+<section id="used" data-refresh>
+<p class="seen">{count}</p>
+<input name="text" value=""><input type="checkbox" value="a">
+<button popovertarget="question">Ask</button><div id="question" popover>Really?</div>
+</section>
+<script src="/static/refresh.js"></script></body></html>"""
+
+
+@pytest.fixture
+async def url(nonet: Nonet) -> AsyncIterator[str]:
+    """The address of a page whose count grows with each answer."""
+    app, count = create_app(nonet, WebSettings.plain(), Fixed(principal())), 0
+
+    def probe() -> HTMLResponse:
+        nonlocal count
+        count += 1
+        return HTMLResponse(PROBE.format(count=count, lines="<p>line</p>" * 99))
+
+    app.add_api_route("/probe", probe)
+    async with serving(app, WebSettings.plain(port=free_port())) as address:
+        yield f"{address}/probe"
+
+
+async def test_an_unchanged_page_is_not_sent_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
+    """The ETag stands for the whole content: with it the answer is 304, until something changes."""
+    first = await client.get("/events")
+    known = {"If-None-Match": first.headers["ETag"], "Nonet-Refresh": "1"}
+    same = await client.get("/events", headers=known)
+    assert (same.status_code, same.content) == (304, b"")
+    assert same.headers["ETag"] == first.headers["ETag"]
+    assert same.headers["Content-Security-Policy"] == first.headers["Content-Security-Policy"]
+    await asyncio.sleep(2)  # viewers share what was read until then
+    await nonet.stores.events.log("resume", "bob", "stream normal:small")
+    changed = await client.get("/events", headers=known)
+    assert (changed.status_code, "normal:small" in changed.text) == (200, True)
+
+
+async def test_a_page_replaces_what_has_changed(url: str, browser_page: Page) -> None:
+    """It says when; open details, the scrolled text and the focus stay as they are."""
+    await browser_page.goto(url)
+    await browser_page.click("summary")
+    await browser_page.evaluate("document.querySelector('.graph').scrollTop = 30")
+    await browser_page.get_by_text("another link").focus()
+    for count in ("2", "3"):
+        await expect(browser_page.locator("#count")).to_have_text(count)
+        await expect(browser_page.locator("#kept .seen")).to_have_text(count)
+        assert await browser_page.get_attribute("details", "open") is not None
+        assert await browser_page.evaluate("document.querySelector('.graph').scrollTop") == 30
+        await expect(browser_page.get_by_text("another link")).to_be_focused()
+    assert await browser_page.inner_text("#connection") > "as of 00:00:00 UTC"
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [
+        ("document.querySelector('[name=text]').focus()", "document.activeElement.blur()"),
+        ("document.querySelector('[name=text]').value = 'hel'", "{name}.value = ''"),
+        ("document.querySelector('[value=a]').checked = true", "{box}.checked = false"),
+        ("question.showPopover()", "question.hidePopover()"),
+        ("getSelection().selectAllChildren({seen})", "getSelection().empty()"),
+    ],
+)
+async def test_a_part_in_use_is_left_alone(
+    url: str, browser_page: Page, begin: str, end: str
+) -> None:
+    """The other parts are replaced, the page says so, and the part follows when it is free."""
+    part = "document.querySelector('#used {}')"
+    names = {
+        "{name}": part.format("[name=text]"),
+        "{box}": part.format("[value=a]"),
+        "{seen}": part.format(".seen"),
+    }
+    for name, script in names.items():
+        begin, end = begin.replace(name, script), end.replace(name, script)
+    await browser_page.goto(url)
+    await browser_page.evaluate(begin)
+    await expect(browser_page.locator("#count")).to_have_text("2")
+    await expect(browser_page.locator("#connection")).to_contain_text(", except what you use")
+    assert await browser_page.inner_text("#used .seen") == "1"
+    await browser_page.evaluate(end)
+    await expect(browser_page.locator("#used .seen")).to_have_text("3")
+    await expect(browser_page.locator("#connection")).not_to_contain_text("except")
+
+
+async def test_a_hidden_page_does_not_ask(url: str, browser_page: Page) -> None:
+    """It asks as soon as it is visible again."""
+    await browser_page.goto(url)
+    become = """(hidden) => {
+        Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+        document.dispatchEvent(new Event("visibilitychange"));
+    }"""
+    await browser_page.evaluate(become, True)
+    await asyncio.sleep(4)
+    assert await browser_page.inner_text("#count") == "1"
+    await browser_page.evaluate(become, False)
+    await expect(browser_page.locator("#count")).to_have_text("2", timeout=2000)
+
+
+async def test_a_page_says_that_no_answer_comes(url: str, browser_page: Page) -> None:
+    """It names the time of the last answer and why there is none, and goes on asking."""
+    assert browser_page.context.browser
+    page = await browser_page.context.browser.new_page()  # whose console may have errors
+    await page.goto(url)
+    badge = page.locator("#connection")
+    await page.route("**/probe", lambda route: route.abort())
+    await expect(badge).to_contain_text("no answer since")
+    await expect(badge).to_have_attribute("aria-live", "polite")
+
+    async def unavailable(route: Route) -> None:
+        await route.fulfill(status=503)
+
+    await page.unroute("**/probe")
+    await page.route("**/probe", unavailable)
+    await expect(badge).to_contain_text("Redis or SQL does not answer")
+    await page.unroute("**/probe")
+    await expect(badge).to_contain_text("as of")
+
+
+async def test_a_page_says_that_its_session_has_ended(
+    nonet: Nonet, logged_in_page: LoggedInPage
+) -> None:
+    """The text is the way to the login, and back."""
+    opened = await logged_in_page(Role.VIEWER)
+    assert opened.context.browser
+    context = await opened.context.browser.new_context()  # whose console may have errors
+    await context.add_cookies(await opened.context.cookies())  # type: ignore[arg-type]
+    page = await context.new_page()
+    await page.goto(opened.url)
+    await opened.goto("about:blank")
+    for session in await nonet.stores.sessions.of("viewer"):
+        await nonet.stores.sessions.end("viewer", session.digest)
+    await page.get_by_text("your session has ended: log in again").click()
+    await page.wait_for_url("**/login?next=*")

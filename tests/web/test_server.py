@@ -1,0 +1,58 @@
+"""The server of ``task-web``: its metrics, and whether it is ready."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import httpx
+import pytest
+from ports import free_port
+from web.conftest import Fixed, principal
+
+from nonet import Nonet
+from nonet.base.errors import ServerUnreachableError
+from nonet.config.web_settings import WebSettings
+from nonet.daemon.service import Stop
+from nonet.telemetry.metrics import METRICS
+from nonet.web import ring
+from nonet.web.app import create_app
+from nonet.web.server import Server
+
+
+async def eventually(condition: Callable[[], bool]) -> None:
+    """Wait until something holds."""
+    while True:
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+
+
+async def test_the_daemon_reports_requests_and_an_outage(
+    nonet: Nonet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Metrics count requests by route; without Redis the daemon is not ready."""
+    monkeypatch.setattr(ring, "SAMPLE_SECONDS", 0.05)
+    app = create_app(nonet, WebSettings.plain(), Fixed(principal()))
+    port, stop = free_port(), Stop()
+    server = Server(app, WebSettings.plain(port=port), [app.state.site])
+    running = asyncio.create_task(server.run(stop))
+    async with asyncio.timeout(20):
+        await eventually(lambda: server.report().ready)
+        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+            for path in ("/streams/normal/small", "/streams/normal/large", "/nothing"):
+                await client.get(path)
+        found = {(name, labels): value for name, labels, value in server.samples()}
+        counted = found["nonet_web_requests_total", ("/streams/{priority}/{size}", "GET", "2xx")]
+        assert counted == 2
+        assert found["nonet_web_requests_total", ("none", "GET", "4xx")] == 1
+        assert {name for name, _ in found} <= METRICS.keys()
+
+        async def away(**_: bool) -> None:
+            raise ServerUnreachableError("Redis does not answer")
+
+        monkeypatch.setattr(app.state.site.nonet.stores.measures, "figures", away)
+        await eventually(lambda: not server.report().ready)
+        assert server.report().reasons == ["Redis does not answer"]
+    stop.request()
+    await running
