@@ -6,8 +6,9 @@ that a module that defines tasks loads neither the client nor Redis.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from nonet.base.exports import imported_on_use
 
 if TYPE_CHECKING:
     from nonet.app import Nonet as Nonet
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         UnknownTaskError as UnknownTaskError,
     )
     from nonet.base.streams import Priority as Priority, Size as Size
+    from nonet.base.version import __version__ as __version__
     from nonet.client.client import Client as Client
     from nonet.client.shortcuts import (
         CallbackSpawner as CallbackSpawner,
@@ -130,8 +132,6 @@ if TYPE_CHECKING:
         group as group,
     )
 
-    __version__: str
-
 # The module below `nonet` that defines each public name.
 _HOMES = {
     "app": "Nonet",
@@ -149,6 +149,7 @@ _HOMES = {
         "UnknownTaskError"
     ),
     "base.streams": "Priority Size",
+    "base.version": "__version__",
     "tasks.carried": "carry_context",
     "tasks.execution": "TaskContext context",
     "tasks.function": "FunctionTask task",
@@ -175,23 +176,5 @@ _HOMES = {
     "tasks.unique": "Unique UniqueMode",
     "tasks.workflows": "PREVIOUS Given Step Workflow chain chord ended failed group",
 }
-_HOME = {name: f"nonet.{module}" for module, names in _HOMES.items() for name in names.split()}
 if not TYPE_CHECKING:  # type checkers read the imports above
-    __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on its first use (PEP 562)."""
-    if name == "__version__":
-        from importlib.metadata import version
-
-        value = globals()[name] = version("nonet")
-        return value
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME})
+    __all__, __getattr__, __dir__ = imported_on_use(__name__, _HOMES)

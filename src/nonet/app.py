@@ -10,29 +10,21 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 from nonet.base.actor import who
 from nonet.base.errors import ConflictError, NotBoundError, masked
 from nonet.base.streams import Size
+from nonet.client.application import Application
 from nonet.client.client import Client, of_client
 from nonet.client.parts import Parts
 from nonet.client.shortcuts import CallbackSpawner
-from nonet.config.loading import load_registry
-from nonet.config.settings import Settings, ensure_settings, load_settings
+from nonet.config.settings import Settings
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores, stores_beside
 from nonet.tasks.execution import TaskContext
 from nonet.tasks.handles import Handle, R
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
-from nonet.tasks.middleware import (
-    Middleware,
-    Middlewares,
-    installed_middleware,
-    registered_middleware,
-)
-from nonet.tasks.registry import Registry
+from nonet.tasks.middleware import Middleware, registered_middleware
 from nonet.tasks.runs import WorkflowRun, WorkflowStatus
 from nonet.tasks.task import BaseTask, Isolation, SubmitOptions, TaskOf, submitters, sync_submitters
 from nonet.tasks.workflows import Workflow
-from nonet.telemetry.logs import adopt_structlog
-from nonet.telemetry.masking import keep_secret
 from nonet.telemetry.middleware import close_middleware
 
 # Worker, scheduler and tools are imported where they are used: a program that only submits would
@@ -63,7 +55,7 @@ P = ParamSpec("P")
 _Answer = TypeVar("_Answer")
 
 
-class Nonet:
+class Nonet(Application):
     """An application: the task classes, the broker and the client of one namespace.
 
     Inside ``async with`` it is open, and ``.schedule()`` uses it process-wide.
@@ -88,14 +80,7 @@ class Nonet:
     """
 
     def __init__(self, settings: Settings, *, load_tasks: bool = True) -> None:
-        ensure_settings(settings)
-        self.settings = settings
-        keep_secret(settings.secrets())
-        self.registry: Registry = load_registry(settings) if load_tasks else Registry()
-        self.middlewares: Middlewares = Middlewares()
-        if load_tasks:
-            self.middlewares.extend(installed_middleware(settings.groups))
-            adopt_structlog()
+        super().__init__(settings, load_tasks=load_tasks)
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
         self._parts: Parts | None = None
         self._others: dict[str, Parts] = {}
@@ -107,23 +92,6 @@ class Nonet:
         self.prepares_sqlite = True
         # What to use instead of a new one. The fork server makes that of its children.
         self.made_broker: Broker | None = None
-
-    @classmethod
-    def from_settings(cls, **options: Any) -> Self:
-        """Create an application from the environment; keyword options take precedence.
-
-        Args:
-            options: fields of `nonet.Settings`, e.g. ``namespace="test"`` or
-                ``tasks=("mypackage.tasks",)``.
-
-        Raises:
-            ConfigurationError: a setting is invalid.
-            RegistrationError: a task class cannot be registered.
-
-        Example:
-            app = Nonet.from_settings(namespace="test", tasks=("mypackage.tasks",))
-        """
-        return cls(load_settings(**options))
 
     def __repr__(self) -> str:
         state = "closed" if self._parts is None else "open"
@@ -355,9 +323,8 @@ class Nonet:
         Example:
             assert await app.call(Add(1, 2)) == 3
         """
-        from nonet.operate.interactive import call, check_call
+        from nonet.operate.interactive import call
 
-        check_call(task, wait_locks, debugger)
         async with self.injector() as injector:
             given: Any = task  # a `BaseTask`
             answer: R = await call(

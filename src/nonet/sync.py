@@ -21,14 +21,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Un
 
 from nonet.base.errors import ConflictError, NotBoundError
 from nonet.base.synchronous import complete
+from nonet.client.application import Application
 from nonet.client.client import Client
 from nonet.client.envelopes import Envelopes
-from nonet.config.loading import load_registry
-from nonet.config.settings import Settings, ensure_settings, load_settings
+from nonet.config.settings import Settings
 from nonet.stores.queue.sync_transport import THREADS
 from nonet.stores.stores import EMBEDDED, Stores, make_broker, start_embedded, stores_beside
 from nonet.tasks.handles import R
-from nonet.tasks.middleware import Middlewares, installed_middleware, registered_middleware
+from nonet.tasks.middleware import Middlewares, registered_middleware
 from nonet.tasks.registry import Registry
 from nonet.tasks.runs import WorkflowStatus
 from nonet.tasks.sync_handles import Handle
@@ -41,7 +41,6 @@ from nonet.tasks.task import (
     TaskOf,
     sync_submitters,
 )
-from nonet.telemetry.masking import keep_secret
 from nonet.telemetry.middleware import close_middleware
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ def _described(call: Callable[P, _Answer], method: Callable[..., Any]) -> Callab
     return call
 
 
-class Nonet:
+class Nonet(Application):
     """An application for programs without an event loop, as Django, Flask and scripts are.
 
     Use it in a ``with`` block; or call `open` once when the program starts, also before a server
@@ -121,33 +120,10 @@ class Nonet:
     """
 
     def __init__(self, settings: Settings, *, load_tasks: bool = True) -> None:
-        ensure_settings(settings)
-        self.settings = settings
-        keep_secret(settings.secrets())
-        self.registry: Registry = load_registry(settings) if load_tasks else Registry()
-        self._middlewares = Middlewares()
-        if load_tasks:
-            self._middlewares.extend(installed_middleware(settings.groups))
+        super().__init__(settings, load_tasks=load_tasks)
         self._url = ""
         self._envelopes: Envelopes | None = None
         self._opened: _Opened | None = None
-
-    @classmethod
-    def from_settings(cls, **options: Any) -> Self:
-        """Create an application from the environment; keyword options take precedence.
-
-        Args:
-            options: fields of `nonet.Settings`, e.g. ``namespace="test"`` or
-                ``tasks=("mypackage.tasks",)``.
-
-        Raises:
-            ConfigurationError: a setting is invalid.
-            RegistrationError: a task class cannot be registered.
-
-        Example:
-            app = nonet.sync.Nonet.from_settings(tasks=("mypackage.tasks",))
-        """
-        return cls(load_settings(**options))
 
     @classmethod
     def beside(
@@ -160,7 +136,7 @@ class Nonet:
             url: the URL of its Redis.
         """
         app = cls(settings, load_tasks=False)
-        app.registry, app._middlewares, app._url = registry, middlewares, url
+        app.registry, app.middlewares, app._url = registry, middlewares, url
         app._opened = app._open()
         return app
 
@@ -182,7 +158,7 @@ class Nonet:
         """
         if self._opened is not None:
             raise ConflictError("this Nonet is already open: use it")
-        self._middlewares.extend(registered_middleware())
+        self.middlewares.extend(registered_middleware())
         self._opened = self._open()
         sync_submitters.append(self)
         complete(self._opened.stores.prepare_sqlite(self.registry))
@@ -195,9 +171,9 @@ class Nonet:
             return
         if not self._url:
             sync_submitters.remove(self)
-            if list(self._middlewares):  # their `close` may wait, which needs an event loop
+            if list(self.middlewares):  # their `close` may wait, which needs an event loop
                 with ThreadPoolExecutor(1) as thread:
-                    thread.submit(asyncio.run, close_middleware(self._middlewares)).result()
+                    thread.submit(asyncio.run, close_middleware(self.middlewares)).result()
         if opened.pid == os.getpid():
             complete(opened.closing.aclose())
 
@@ -307,8 +283,7 @@ class Nonet:
         self._client().envelopes = envelopes
 
     def _client(self) -> Client:
-        opened = self._opened
-        return (opened if opened and opened.pid == os.getpid() else self._here()).client
+        return self._here().client
 
     def _handle(self, id: str, _: Client, created: bool = True) -> Handle[Any]:
         return Handle(id, self, created)
@@ -362,7 +337,7 @@ class Nonet:
             stores,
             self.registry,
             settings,
-            middlewares=self._middlewares,
+            middlewares=self.middlewares,
             handles=self._handle,
             beside=beside,
         )

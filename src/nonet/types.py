@@ -11,8 +11,9 @@ what the documentation describes may change with any version. Names are imported
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from nonet.base.exports import imported_on_use
 
 if TYPE_CHECKING:
     from nonet.client.groups import Policy as Policy
@@ -81,14 +82,5 @@ _HOMES = {
     "web.mounted": "Check",
     "worker.worker": "Worker",
 }
-_HOME = {name: f"nonet.{module}" for module, names in _HOMES.items() for name in names.split()}
 if not TYPE_CHECKING:  # type checkers read the imports above
-    __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    """Import a name on its first use (PEP 562)."""
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOME[name]), name)
-    return value
+    __all__, __getattr__, __dir__ = imported_on_use(__name__, _HOMES)

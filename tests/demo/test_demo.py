@@ -163,7 +163,7 @@ def test_a_signal_stops_everything(tree: Path, tmp_path: Path, number: signal.Si
     with _start(tree, tmp_path / "state") as demo:
         _wait(lambda: bool(_processes(tmp_path / "state")))
         demo.send_signal(number)
-        out, error = demo.communicate(timeout=8)
+        out, error = demo.communicate(timeout=60)
     assert (demo.returncode, json.loads(out)["error"]["exit_code"]) == (1, 1)
     assert "stopped by a signal" in error
     assert _processes(tmp_path / "state") == set()

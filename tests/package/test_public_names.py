@@ -29,7 +29,7 @@ def test_public_names_are_what_is_declared() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert set(nonet.__all__) == set(places)
+    assert {*nonet.__all__, "__version__"} == set(places)
     assert set(nonet.__all__) <= set(dir(nonet))
     for name, module in places.items():
         assert getattr(nonet, name) is getattr(importlib.import_module(module), name)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from nonet.cli.completion import classes
+from nonet.cli.durations import duration
 
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib import metadata
+        from nonet.base.version import __version__
 
-        typer.echo(f"nonet {metadata.version('nonet')}")
+        typer.echo(f"nonet {__version__}")
         raise typer.Exit
 
 
@@ -70,6 +72,15 @@ OfClass = Annotated[
 WithLabels = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="NAME=VALUE", help="Only tasks with this label. Repeatable."),
+]
+Since = Annotated[
+    timedelta | None,
+    typer.Option(
+        parser=duration,
+        metavar="AGE",
+        help="Count the past of this long until now: at most 48h.",
+        show_default="1h",
+    ),
 ]
 Limit = Annotated[int, typer.Option(min=1, help="Show at most this many.")]
 CancelReason = Annotated[str, typer.Option(help="Reason, shown to callers that await the results.")]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine
+from functools import update_wrapper
+from inspect import signature
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from nonet.base.errors import NotBoundError
 from nonet.client.client import Client, of_client
-from nonet.client.groups import Policy
-from nonet.stores.queue.places import UNFINISHED
-from nonet.tasks.task import BaseTask, current_submitter
+from nonet.tasks.task import current_submitter
+
+P = ParamSpec("P")
+_Answer = TypeVar("_Answer")
 
 
 class CallbackSpawner:
@@ -27,57 +30,28 @@ class CallbackSpawner:
     __call__ = of_client(Client.spawn_with_callback)
 
 
-async def cancel_many(
-    *,
-    task: type[BaseTask] | str | None = None,
-    labels: Mapping[str, Any] | None = None,
-    states: Sequence[str] = UNFINISHED,
-    reason: str = "",
-) -> int:
-    """Cancel many tasks through the open application; see `Client.cancel_many`.
+def _of_open(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, _Answer]], instead: str = ""
+) -> Callable[P, Coroutine[Any, Any, _Answer]]:
+    """Make the function that calls a method of the client of the open application."""
 
-    Raises:
-        NotBoundError: no application is open in this process.
+    async def call(*args: P.args, **options: P.kwargs) -> _Answer:
+        client = current_submitter()
+        if not isinstance(client, Client):
+            raise NotBoundError(
+                f"{method.__name__}() needs an open application, which run_inline() is not: "
+                f"{instead}use nonet.testing.System"
+            )
+        return await method(client, *args, **options)
 
-    Example:
-        @startup_hook
-        async def drop_stale(epoch: Epoch) -> None:
-            await cancel_many(task=Refresh, reason="the epoch is new")
-    """
-    client = current_submitter()
-    if not isinstance(client, Client):
-        raise NotBoundError(
-            "cancel_many() needs an open application, which run_inline() is not: use "
-            "nonet.testing.System"
-        )
-    return await client.cancel_many(task=task, labels=labels, states=states, reason=reason)
+    update_wrapper(call, method)
+    call.__doc__ = (method.__doc__ or "").replace("client.", "")
+    given = signature(method)
+    vars(call)["__signature__"] = given.replace(parameters=list(given.parameters.values())[1:])
+    return call
 
 
-async def spawn_with_callback(
-    children: Sequence[BaseTask],
-    callback: BaseTask,
-    *,
-    on_failure: BaseTask | None = None,
-    policy: Policy = "all_success",
-    ttl_seconds: float = 86400,
-) -> str:
-    """Submit a group through the open application; see `Client.spawn_with_callback`.
-
-    Returns:
-        The id of the group.
-
-    Raises:
-        NotBoundError: no application is open in this process.
-
-    Example:
-        await spawn_with_callback([Hash(part) for part in parts], Report())
-    """
-    client = current_submitter()
-    if not isinstance(client, Client):
-        raise NotBoundError(
-            "spawn_with_callback() needs an open application, which run_inline() is not: annotate "
-            "a parameter of execute with CallbackSpawner, or use nonet.testing.System"
-        )
-    return await client.spawn_with_callback(
-        children, callback, on_failure=on_failure, policy=policy, ttl_seconds=ttl_seconds
-    )
+cancel_many = _of_open(Client.cancel_many)
+spawn_with_callback = _of_open(
+    Client.spawn_with_callback, "annotate a parameter of execute with CallbackSpawner, or "
+)

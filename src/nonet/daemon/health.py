@@ -14,12 +14,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import Struct, field
 
 from nonet.base.errors import ConfigurationError
+from nonet.base.version import __version__
 from nonet.telemetry.failures import FailureLog
 from nonet.telemetry.metrics import Sample, Samples
 
@@ -243,7 +243,7 @@ async def answering_probes(host: str, port: int, daemon: Observed) -> AsyncItera
     from nonet.telemetry.exposition import Exposition
 
     def read() -> Iterator[Sample]:
-        yield "nonet_build_info", (version("nonet"),), 1.0
+        yield "nonet_build_info", (__version__,), 1.0
         yield "nonet_ready", (), float(health.is_ready)
         yield from daemon.samples()
 

@@ -61,20 +61,6 @@ Debugger = Literal["none", "before", "exception"]
 _Answer = TypeVar("_Answer")
 
 
-def check_call(task: object, wait_locks: float, debugger: str) -> None:
-    """Check the arguments of `nonet.Nonet.call`.
-
-    Raises:
-        TypeError: `task` is not a task.
-        ValueError: an option is invalid.
-    """
-    ensure_task(task, "call")
-    if not wait_locks >= 0:  # nan, too
-        raise ValueError(f"call: wait_locks={wait_locks!r} must be 0 seconds or more")
-    if debugger not in get_args(Debugger):
-        raise ValueError(f"call: debugger={debugger!r} must be one of {get_args(Debugger)}")
-
-
 async def call(
     task: BaseTask,
     client: Client,
@@ -96,12 +82,19 @@ async def call(
         debugger: ``before`` opens pdb before ``execute``, ``exception`` after it has failed.
 
     Raises:
+        TypeError: `task` is not a task.
+        ValueError: an option is invalid.
         TaskFailed: the task raised an exception, which is the cause of this error.
         UnableToAcquireLockError: another holder kept a lock until `wait_seconds` had passed.
         LeaseLostError: a lock was lost, and the task was cancelled.
         ServerUnreachableError: the task has locks, and Redis does not answer.
         DependencyError: a parameter of ``execute`` cannot be provided.
     """
+    ensure_task(task, "call")
+    if not wait_seconds >= 0:  # nan, too
+        raise ValueError(f"call: wait_locks={wait_seconds!r} must be 0 seconds or more")
+    if debugger not in get_args(Debugger):
+        raise ValueError(f"call: debugger={debugger!r} must be one of {get_args(Debugger)}")
     task_class = client.registry.of(task)
     name = task_class.name
     context = TaskContext(

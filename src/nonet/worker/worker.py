@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from importlib.metadata import version
 from typing import Any
 
 from nonet.base.actor import process_name
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.base.loop import in_own_thread, name_of
 from nonet.base.streams import Size
+from nonet.base.version import __version__
 from nonet.client.parts import Parts
 from nonet.daemon.contact import Contact, sql_reached
 from nonet.daemon.health import Observed, Report
@@ -112,7 +112,6 @@ class Worker(Observed):
             tally=self._tally,
         )
         self._owns_process = owns_process
-        self._version = version("nonet")
         needs_sql = any(item.cls.dlq_eligible or item.cls.durable for item in parts.registry)
         self._sql = sql_reached(settings, parts.stores) if needs_sql else None
         end_if_stuck = self._runner.end_if_stuck if owns_process else None
@@ -383,7 +382,7 @@ class Worker(Observed):
             "name": self.name,
             "size": self._size,
             "concurrency": self._concurrency,
-            "version": self._version,
+            "version": __version__,
             "loop": self._loop_name,
             "config": live.version,
             "config_problem": live.problem,

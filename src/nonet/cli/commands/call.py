@@ -75,10 +75,9 @@ async def _called(
     debugger: Literal["none", "before", "exception"],
 ) -> Any:
     """Act as `Nonet.call`, but wait until a new Redis grants locks."""
-    from nonet.operate.interactive import arguments_of, call as run_here, check_call
+    from nonet.operate.interactive import arguments_of, call as run_here
     from nonet.tasks.secrecy import secret_texts
 
-    check_call(task, wait_locks, debugger)
     task_class = nonet.registry.of(task)
     # Mask the defaults of arguments too: a traceback is printed after the call has ended.
     keep_secret(secret_texts(arguments_of(task_class, task), task_class.cls))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from dataclasses import asdict, dataclass
+from typing import Annotated
 
 import typer
 
@@ -24,37 +25,56 @@ from nonet.rules.pauses import (
     task as task_pause,
 )
 
-Everything = Annotated[bool, typer.Option("--all", help="All tasks of the namespace.")]
-Streams = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--stream",
-        metavar="PRIORITY:SIZE",
-        help="Tasks of this stream; '*' matches any priority or size. Repeatable.",
-    ),
-]
-Classes = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--task",
-        metavar="CATEGORY:CLASS",
-        help="Tasks of this class; a bare name will do. Repeatable.",
-        autocompletion=classes,
-    ),
-]
-Pipelines = Annotated[
-    list[str] | None,
-    typer.Option("--pipeline", metavar="NAME", help="Rows of this pipeline. Repeatable."),
-]
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """What to pause, or whose pause to end."""
+
+    everything: Annotated[bool, typer.Option("--all", help="All tasks of the namespace.")] = False
+    stream: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="PRIORITY:SIZE",
+            help="Tasks of this stream; '*' matches any priority or size. Repeatable.",
+        ),
+    ] = None
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CATEGORY:CLASS",
+            help="Tasks of this class; a bare name will do. Repeatable.",
+            autocompletion=classes,
+        ),
+    ] = None
+    pipeline: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Rows of this pipeline. Repeatable.")
+    ] = None
+
+    def pauses(self) -> list[str]:
+        """Return the pauses that the options name, without duplicates.
+
+        Raises:
+            ConfigurationError: no option is given, or --all with another one.
+        """
+        chosen = [what for pattern in self.stream or [] for what in streams(pattern)]
+        chosen += [task_pause(name) for name in self.task or []]
+        chosen += [pipeline_pause(name) for name in self.pipeline or []]
+        if self.everything and chosen:
+            raise ConfigurationError(
+                "--all excludes --stream, --task and --pipeline: leave out one or the other"
+            )
+        if not (self.everything or chosen):
+            raise ConfigurationError(
+                "which tasks? Give --stream PRIORITY:SIZE (for example background:small or "
+                "'*:large'), --task CLASS, --pipeline NAME, or --all"
+            )
+        return [EVERYTHING] if self.everything else list(dict.fromkeys(chosen))
 
 
 @operation
 async def pause(
     target: Target,
-    everything: Everything = False,
-    stream: Streams = None,
-    task: Classes = None,
-    pipeline: Pipelines = None,
+    options: Wanted,
     reason: Annotated[str, typer.Option(help="Reason, shown by 'paused' and 'explain'.")] = "",
     as_json: Json = False,
 ) -> None:
@@ -68,24 +88,17 @@ async def pause(
     task-run pause --stream 'background:*' --reason "storage is full"
     task-run pause --all
     """
-    wanted = _wanted(everything, stream, task, pipeline)
+    wanted = options.pauses()
     async with target.observer() as nonet:
         await nonet.stores.controls.pause(wanted, who(), reason)
         found = [item for item in await nonet.stores.controls.load() if item.what in wanted]
-        if task:
-            warn_of_unknown(nonet, task)
-    print_answer([_row(item) for item in found], f"paused: {_list(wanted)}", as_json)
+        if options.task:
+            warn_of_unknown(nonet, options.task)
+    print_answer([asdict(item) for item in found], f"paused: {_list(wanted)}", as_json)
 
 
 @operation
-async def resume(
-    target: Target,
-    everything: Everything = False,
-    stream: Streams = None,
-    task: Classes = None,
-    pipeline: Pipelines = None,
-    as_json: Json = False,
-) -> None:
+async def resume(target: Target, options: Wanted, as_json: Json = False) -> None:
     """End pauses, so that paused tasks can start again.
 
     Pauses are independent, as 'task-run paused' lists them: --all ends only the pause of the whole
@@ -96,7 +109,7 @@ async def resume(
     \b
     task-run resume --stream 'background:*'
     """
-    wanted = _wanted(everything, stream, task, pipeline)
+    wanted = options.pauses()
     async with target.stores() as stores:
         before = {item.what for item in await stores.controls.load()}
         await stores.controls.resume(
@@ -120,33 +133,10 @@ async def paused(target: Target, as_json: Json = False) -> None:
     """
     async with target.stores() as stores:
         found = await stores.controls.load()
-    rows = [_row(item) for item in found]
+    rows = [asdict(item) for item in found]
     if not as_json:
         rows = [{**row, "what": in_words(row["what"])} for row in rows]
     print_rows(rows, as_json, "nothing is paused")
-
-
-def _wanted(
-    everything: bool, stream: list[str] | None, task: list[str] | None, pipeline: list[str] | None
-) -> list[str]:
-    """Return the pauses that the options name, without duplicates.
-
-    Raises:
-        ConfigurationError: no option is given, or --all with another one.
-    """
-    chosen = [what for pattern in stream or [] for what in streams(pattern)]
-    chosen += [task_pause(name) for name in task or []]
-    chosen += [pipeline_pause(name) for name in pipeline or []]
-    if everything and chosen:
-        raise ConfigurationError(
-            "--all excludes --stream, --task and --pipeline: leave out one or the other"
-        )
-    if not (everything or chosen):
-        raise ConfigurationError(
-            "which tasks? Give --stream PRIORITY:SIZE (for example background:small or '*:large'), "
-            "--task CLASS, --pipeline NAME, or --all"
-        )
-    return [EVERYTHING] if everything else list(dict.fromkeys(chosen))
 
 
 def _list(wanted: Sequence[str]) -> str:
@@ -158,7 +148,3 @@ def _still(left: Sequence[Pause]) -> str:
         return "Nothing is paused"
     options = ", ".join(as_option(item.what) for item in left)
     return f"Still paused, see 'task-run paused': {options}"
-
-
-def _row(item: Pause) -> dict[str, Any]:
-    return {"what": item.what, "since": item.since, "who": item.who, "reason": item.reason}

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from nonet.cli.durations import duration
-from nonet.cli.options import Json, OfClass
+from nonet.cli.options import Json, OfClass, Since
 from nonet.cli.output import cell, print_json, print_line, print_rows
 from nonet.cli.target import Target, operation
 
@@ -22,18 +19,7 @@ _UNITS = ((3600, "h"), (60, "min"), (1, "s"))
 
 @operation
 async def figures(
-    target: Target,
-    task: OfClass = None,
-    since: Annotated[
-        timedelta | None,
-        typer.Option(
-            parser=duration,
-            metavar="AGE",
-            help="Of this long until now: at most 48h.",
-            show_default="1h",
-        ),
-    ] = None,
-    as_json: Json = False,
+    target: Target, task: OfClass = None, since: Since = None, as_json: Json = False
 ) -> None:
     """Show how many tasks of each class end and fail, and how fast.
 

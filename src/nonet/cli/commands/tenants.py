@@ -11,8 +11,7 @@ import typer
 
 from nonet.base.errors import ConfigurationError
 from nonet.cli.commands.figures import times_in_words
-from nonet.cli.durations import duration
-from nonet.cli.options import Json
+from nonet.cli.options import Json, Since
 from nonet.cli.output import cell, print_json, print_line, print_rows
 from nonet.cli.target import Target, operation
 from nonet.cli.watching import show
@@ -28,15 +27,7 @@ _LEAST = ("retried", "started", "weight", "wait_50_95_99_%", "live")
 @operation
 async def tenants(
     target: Target,
-    since: Annotated[
-        timedelta | None,
-        typer.Option(
-            parser=duration,
-            metavar="AGE",
-            help="Count the past of this long until now: at most 48h.",
-            show_default="1h",
-        ),
-    ] = None,
+    since: Since = None,
     sort: Annotated[
         str, typer.Option(metavar="|".join(ORDERS), help="What comes first.")
     ] = "tasks",

@@ -7,30 +7,11 @@ from importlib import import_module
 from fastapi import APIRouter
 
 _RESOURCES = (
-    "overview",
-    "queues",
-    "workers",
-    "dead_letters",
-    "quarantine",
-    "audit",
-    "submitting",
-    "revealing",
-    "tasks",
-    "history",
-    "locks",
-    "limits",
-    "tenants",
-    "schedules",
-    "pipelines",
-    "delayed",
-    "groups",
-    "workflows",
-    "controls",
-    "events",
-    "openapi",
+    "overview queues workers dead_letters quarantine audit submitting revealing tasks history "
+    "locks limits tenants schedules pipelines delayed groups workflows controls events openapi"
 )
 
 
 def routers() -> list[APIRouter]:
     """Return the routers of all resources, below ``/api/v1``."""
-    return [import_module(f"nonet.web.api.{name}").router for name in _RESOURCES]
+    return [import_module(f"nonet.web.api.{name}").router for name in _RESOURCES.split()]
