@@ -37,7 +37,7 @@ class System:
             "NONET_NAMESPACE": "screens",
             "NONET_STATE_DIR": str(home / "state"),
             "NONET_DB_URL": f"sqlite+aiosqlite:///{home}/nonet.db",
-            "NONET_TASKS": "docs.mailer",
+            "NONET_TASKS": "mailer",
             "PYTHONPATH": str(_TESTS),
         }
 

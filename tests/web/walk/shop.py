@@ -47,7 +47,7 @@ class Shop:
             "NONET_NAMESPACE": "shop",
             "NONET_STATE_DIR": str(home / "state"),
             "NONET_DB_URL": f"sqlite+aiosqlite:///{home}/nonet.db",
-            "NONET_TASKS": "shop_tasks",
+            "NONET_TASKS": "mailer",
             "NONET_CONFIG": str(home / "nonet.yaml"),
             "NONET_WEB_PORT": str(port),
             "NONET_WEB_USERS": str(home / "users.yaml"),

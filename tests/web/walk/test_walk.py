@@ -50,7 +50,7 @@ DETAILS = (
     "/tasks/unknown",
     "/streams/normal/small",
     "/locks/lock:mutex:invoice:7",
-    "/classes/shop_tasks:SendInvoice",
+    "/classes/mailer:SendInvoice",
 )
 
 
@@ -205,17 +205,17 @@ async def _act_on_schedules(actor: Actor) -> None:
     await actor.press(re.compile("^Run .*NightlyReport.* now$"))
     await actor.sees("ubmitted")
     await actor.open("/schedules")
-    await actor.follow("shop_tasks:NightlyReport")
+    await actor.follow("mailer:NightlyReport")
     await actor.press("Pause", Reason="maintenance")
     await actor.sees("maintenance")
     await actor.press("Resume")
     await actor.open("/schedules")
     await actor.follow("Next 24 hours")
-    await actor.sees("shop_tasks:NightlyReport", ":00")
+    await actor.sees("mailer:NightlyReport", ":00")
 
 
 async def _act_on_streams_and_classes(actor: Actor) -> None:
-    for path in ("/streams/normal/small", "/classes/shop_tasks:SendMail"):
+    for path in ("/streams/normal/small", "/classes/mailer:SendMail"):
         await actor.open(path)
         await actor.press("Pause …")
         await actor.press("Pause", Reason="maintenance")

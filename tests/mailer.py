@@ -1,4 +1,4 @@
-"""Tasks of a shop, which bring the system that a browser walks through into all states."""
+"""Tasks of a shop, which bring the system of the walk and of the screens into all states."""
 
 from __future__ import annotations
 
@@ -52,6 +52,16 @@ class SendMail(BaseTask):
 
     async def execute(self) -> str:
         return f"sent to {self.to}"
+
+
+@dataclass
+class Greet(BaseTask):
+    """Is delayed, and its class is paused."""
+
+    user: str
+    size = Size.SMALL
+
+    async def execute(self) -> None: ...
 
 
 @dataclass
