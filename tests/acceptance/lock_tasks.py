@@ -78,7 +78,7 @@ class HoggingAtGrant(BaseTask):
 
     async def execute(self, spawn: CallbackSpawner) -> None:
         note("start")
-        broker = spawn._client.broker
+        broker = spawn.client.broker
         fetch = broker._fetch
 
         async def blocked_fetch(*args: Any) -> Any:

@@ -339,7 +339,7 @@ async def test_a_silent_collector_holds_up_nobody(site: Site) -> None:
     ("variables", "said"),
     [
         ({"OTEL_TRACES_EXPORTER": "pigeon"}, "'pigeon' is not installed; install nonet[otel]"),
-        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, "export of spans failed"),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"}, "Failed to export spans"),
     ],
 )
 async def test_an_exporter_that_fails_says_so_once(

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from importlib.metadata import entry_points, version
@@ -380,6 +381,20 @@ def _set_up(service: str, about: Mapping[str, str]) -> Callable[[], None]:
     resource = Resource(ours).merge(OTELResourceDetector().detect())
     provider = TracerProvider(resource=Resource.create().merge(resource), shutdown_on_exit=False)
     for exporter in exporters:
+        for cls in type(exporter).__mro__:
+            logging.getLogger(cls.__module__).addFilter(_OnceAMinute())
         provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)
     return provider.shutdown
+
+
+class _OnceAMinute(logging.Filter):
+    """Lets one record a minute pass: an exporter logs each batch that it cannot send."""
+
+    _next = 0.0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if is_due := now >= self._next:
+            self._next = now + 60
+        return is_due
