@@ -6,7 +6,7 @@ import itertools
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -39,18 +39,31 @@ settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Let no test start a server where those that do are left out."""
-    Server.forbidden = "not server" in config.option.markexpr
-
-
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what needs servers or daemons, before `-m` selects."""
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let no test start a server that `make quick` would run."""
+    Server.forbidden = item.get_closest_marker("server") is None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """Mark what needs servers or daemons before `-m` selects, and begin with what takes longest."""
     for item in items:
         folder = item.path.relative_to(_TESTS).parts[0]
         if folder in _WHOLE or _SERVERS & set(getattr(item, "fixturenames", ())):
             item.add_marker("server")
+    yield
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    long = [item for item in items if item.get_closest_marker("long")]
+    rest = [item for item in items if not item.get_closest_marker("long")]
+    # Each process begins with a part of the list, and later takes tests from the end of others.
+    parts = [
+        (*long[n::workers], *rest[n * len(rest) // workers : (n + 1) * len(rest) // workers])
+        for n in range(workers)
+    ]
+    items[:] = itertools.chain.from_iterable(parts)
 
 
 def pytest_report_header() -> list[str]:

@@ -9,7 +9,6 @@ A daemon is gone when its test process is, also when that one was killed.
 
 from __future__ import annotations
 
-import asyncio
 import glob
 import os
 import re
@@ -17,21 +16,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 from preloaded import Preloaded, may_be_preloaded
 
 # The same helper that ends the servers: one pipe, one process.
 from servers import _reaper
+from waits import WAIT_SECONDS, wait_until
 
-Found = TypeVar("Found")
-
-WAIT_SECONDS = 60.0  # a machine with many tests at a time may take its time
-_POLL_SECONDS = 0.02
 _TESTS = Path(__file__).parent
 
 
@@ -149,25 +144,6 @@ def frozen(daemon: Daemon) -> Iterator[None]:
         yield
     finally:
         daemon.thaw()
-
-
-def wait_until(
-    condition: Callable[[], Found], claim: str, *, seconds: float = WAIT_SECONDS
-) -> Found:
-    """Look again and again until `condition` is true; its value. Fails after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not (value := condition()):
-        if time.monotonic() >= deadline:
-            raise AssertionError(f"after {seconds:g} s it is still not true that {claim}")
-        time.sleep(_POLL_SECONDS)
-    return value
-
-
-async def until(
-    condition: Callable[[], Found], claim: str, *, seconds: float = WAIT_SECONDS
-) -> Found:
-    """`wait_until` for a test whose event loop must go on."""
-    return await asyncio.to_thread(wait_until, condition, claim, seconds=seconds)
 
 
 def wrong_clock(shift: str) -> dict[str, str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from daemons import Daemon, until
+from daemons import Daemon
 from metrics_rows import Base, Watched as WatchedRow
 from metrics_tasks import Blocks, Crashes, Fails, GivesBack, Heavy, Holds, Succeeds
 from ports import HOST, free_ports
@@ -32,6 +32,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families as parse
 from servers import RedisServer
 from sqlalchemy.ext.asyncio import create_async_engine
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet
 from nonet.base.errors import NonetError
@@ -188,7 +189,7 @@ async def _work(app: Nonet, home: Path) -> Path:
     gate = home / "gate"
     for seconds in (0, 0, 0.3):
         at = datetime.now(UTC) + timedelta(seconds=seconds) if seconds else None
-        await (await app.submit(Succeeds(), at_time=at)).result(timeout=30)
+        await (await app.submit(Succeeds(), at_time=at)).result(timeout=WAIT_SECONDS)
     ends = [Fails(), Crashes(), GivesBack(str(home / "given")), Blocks(0.6)]
     handles = [await app.submit(task) for task in ends]
     for handle in handles:
@@ -198,7 +199,7 @@ async def _work(app: Nonet, home: Path) -> Path:
     await _states(app, before, {"running": 1, "waiting": 1})
     first.touch()
     for handle in before:
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
     cut = await app.submit(Holds(str(gate)))
     await _states(app, [cut], {"running": 1})
     await app.cancel([cut])
@@ -212,13 +213,13 @@ async def _work(app: Nonet, home: Path) -> Path:
 
 async def _ended(app: Nonet, id: str) -> None:
     """Wait for the end of a task, whatever it is."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_SECONDS):
         with suppress(NonetError):
             await app.result(id)
 
 
 async def _states(app: Nonet, ids: list[Any], wanted: dict[str, int]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_SECONDS):
         while Counter([(await app.status(id)).state for id in ids]) != wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -243,7 +244,7 @@ def _is_settled(port: int) -> bool:
 
 def get(port: int, path: str) -> tuple[int, str]:
     """Status and body; 0 if nobody listens."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

@@ -1,5 +1,7 @@
 """Ports for servers that tests start."""
 
+import itertools
+import os
 import random
 import socket
 
@@ -7,7 +9,14 @@ HOST = "127.0.0.1"
 
 # Linux gives the ports from 32,768 on to outgoing connections. A port from there that is free now
 # may belong to a client before a server, which needs a moment to start, listens on it.
-_PORTS = range(10_000, 32_000)
+_FIRST, _LAST = 10_000, 32_000
+# Each process of a run has ports of its own, and gives each out once a round: none is taken
+# between the moment when it is found free and the moment when a server listens on it.
+_WORKERS = 32
+_EACH = (_LAST - _FIRST) // _WORKERS
+_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS
+# Another run on the same machine begins at another of them.
+_places = itertools.count(random.randrange(_EACH))
 
 
 def free_port() -> int:
@@ -18,7 +27,10 @@ def free_port() -> int:
 def free_ports(number: int) -> int:
     """The first of some ports in a row on which nobody listens."""
     while True:
-        first = random.choice(_PORTS)  # by chance, as tests run side by side
+        places = [next(_places) % _EACH for _ in range(number)]
+        first = _FIRST + _worker * _EACH + places[0]
+        if places[-1] < places[0]:
+            continue  # they are not in a row: a round ends between them
         try:
             for port in range(first, first + number):
                 socket.create_server((HOST, port)).close()

@@ -42,7 +42,7 @@ class Server:
     """A server process: what the two kinds have in common."""
 
     binary_name: ClassVar[str]
-    # `make quick` sets it, so that a test that needs a server is noticed where there is one.
+    # Whether the test that runs lacks the mark `server`.
     forbidden: ClassVar[bool] = False
 
     def __init__(self, place: str | None = None) -> None:
@@ -93,7 +93,7 @@ class Server:
 
     def start(self) -> None:
         """Start and wait until it answers; the port of the first start is kept."""
-        assert not self.forbidden, "`make quick` starts no server: mark this test `server`"
+        assert not self.forbidden, "it starts a server: mark this test `server`, for `make quick`"
         assert self._process is None, "the server runs already"
         binary = self.find()
         if not binary:

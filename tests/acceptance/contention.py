@@ -10,7 +10,8 @@ import pytest
 import redis
 from acceptance.lock_tasks import lock_of
 from acceptance.site import Site
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import until
 
 # Bounds are promises for a machine that is ours; a noisy one needs patience, not other bounds.
 PATIENCE = 60.0

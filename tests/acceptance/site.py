@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from daemons import WAIT_SECONDS, Daemon, until
+from daemons import Daemon
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask, Nonet
 

@@ -10,7 +10,7 @@ import pytest
 from acceptance.contention import workers
 from acceptance.napping_tasks import Blink
 from acceptance.site import Site, submit_all
-from daemons import wait_until
+from waits import wait_until
 
 _SAMPLE_SECONDS = 0.02
 

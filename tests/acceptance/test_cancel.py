@@ -20,7 +20,8 @@ from acceptance.cancel_tasks import (
 from acceptance.probe_tasks import Quick
 from acceptance.site import Site
 from acceptance.test_durable import transaction
-from daemons import frozen, until
+from daemons import frozen
+from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask, InvalidArgumentsError, Nonet, TaskCancelled, TaskExpired
 from nonet.base.errors import ConflictError
@@ -48,7 +49,7 @@ async def started(site: Site, task: BaseTask) -> Handle:
 async def is_cancelled(site: Site, app: Nonet, handle: Handle) -> None:
     """It ended so, was executed once, and one event tells of it."""
     with pytest.raises(TaskCancelled, match=r"was cancelled by \S+@\S+ \d+: enough"):
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
     status = await handle.status()
     assert (status.state, status.attempt, status.reason) == ("cancelled", 1, "cancelled")
     assert len(site.journal("start", id=str(handle))) == 1
@@ -104,7 +105,7 @@ class TestRunning:
             handle = await started(site, Swallows(gate))
             await handle.cancel("enough")
             await is_cancelled(site, app, handle)
-            assert await (await Quick(3).schedule()).result(timeout=30) == 3
+            assert await (await Quick(3).schedule()).result(timeout=WAIT_SECONDS) == 3
             site.open(gate)
 
     async def test_one_that_succeeds_nevertheless(self, site: Site) -> None:
@@ -113,7 +114,7 @@ class TestRunning:
             site.worker()
             handle = await started(site, Finishes(site.gate()))
             assert await handle.cancel() == "cancelling"
-            assert await handle.result(timeout=30) == "done nevertheless"
+            assert await handle.result(timeout=WAIT_SECONDS) == "done nevertheless"
             with pytest.raises(ConflictError, match="is done"):
                 await handle.cancel()
             await site.all_ended()
@@ -133,7 +134,7 @@ class TestRunning:
             assert sorted(states.values()) == ["cancelling"] * 5
             found = await until_fired(site, app, group)
             assert (found.pending, found.failed, found.outcome) == (0, 5, "failed")
-            assert await app.result(f"{group}.failure", timeout=30) == 2
+            assert await app.result(f"{group}.failure", timeout=WAIT_SECONDS) == 2
             ended = await app.client.group_results(group)
             assert [child.state for child in ended] == ["cancelled"] * 5
             assert len(site.journal("told")) == 5
@@ -156,7 +157,7 @@ class TestRunning:
             await is_cancelled(site, app, handle)
             (other,) = [await started(site, EndlessWithMutex(gate := site.gate()))]
             site.open(gate)
-            assert await other.result(timeout=30) == "passed"
+            assert await other.result(timeout=WAIT_SECONDS) == "passed"
 
     async def test_its_worker_drains(self, site: Site) -> None:
         """A worker that stops obeys while it lets others finish."""
@@ -169,10 +170,10 @@ class TestRunning:
             await until(lambda: "draining" in worker.log, "it drains")
             await handle.cancel("enough")
             with pytest.raises(TaskCancelled):
-                await handle.result(timeout=15)
+                await handle.result(timeout=WAIT_SECONDS)
             assert (await other.status()).state == "running"
             site.open(gate)
-            assert await other.result(timeout=30) == "passed"
+            assert await other.result(timeout=WAIT_SECONDS) == "passed"
             worker.wait()
             await is_cancelled(site, app, handle)
 
@@ -190,7 +191,7 @@ class TestStartBy:
             site.scheduler()
             handle = await Urgent().schedule()
             with pytest.raises(TaskExpired, match=r"was not started within 0\.5 s \(start_by\)"):
-                await handle.result(timeout=30)
+                await handle.result(timeout=WAIT_SECONDS)
             status = await handle.status()
             assert (status.state, status.reason) == ("expired", "capacity")
             assert (await app.explain(handle)).text.startswith("expired: not started")
@@ -208,10 +209,10 @@ class TestStartBy:
             late = await Urgent().schedule(start_by=None)
             missed = await Urgent().schedule()
             with pytest.raises(TaskExpired):
-                await missed.result(timeout=30)
+                await missed.result(timeout=WAIT_SECONDS)
             site.open(gate)
-            assert await long.result(timeout=30) == "passed"
-            assert await late.result(timeout=30) == "in time"
+            assert await long.result(timeout=WAIT_SECONDS) == "passed"
+            assert await late.result(timeout=WAIT_SECONDS) == "in time"
             await site.all_ended()
 
     async def test_operators_hear_of_it(self, site: Site) -> None:
@@ -221,7 +222,7 @@ class TestStartBy:
             await app.stores.controls.pause(["task:UrgentKept"], "ann@host 7")
             handle = await UrgentKept().schedule()
             with pytest.raises(TaskExpired, match="not started within"):
-                await handle.result(timeout=30)
+                await handle.result(timeout=WAIT_SECONDS)
             (letter,) = await (await app.dead_letters()).list()
             assert (letter.task_id, letter.reason) == (handle, "capacity")
             assert letter.error_type == "TaskExpired"
@@ -229,7 +230,7 @@ class TestStartBy:
             assert site.journal() == []
             await app.stores.controls.resume(["task:UrgentKept"], "ann@host 7")
             again = await app.resubmit(letter.id)
-            assert await again.result(timeout=30) == "in time"
+            assert await again.result(timeout=WAIT_SECONDS) == "in time"
             await site.all_ended()
 
     async def test_a_durable_one_that_is_handed_over_too_late(self, site: Site) -> None:
@@ -245,9 +246,9 @@ class TestStartBy:
             await until(lambda: datetime.now(UTC) > due, "its time is over")
             site.scheduler()
             with pytest.raises(TaskExpired):
-                await late.result(timeout=30)
+                await late.result(timeout=WAIT_SECONDS)
             site.worker()
-            assert await fine.result(timeout=30) == "in time"
+            assert await fine.result(timeout=WAIT_SECONDS) == "in time"
             assert len(site.journal("start")) == 1
 
     async def test_what_makes_no_sense_is_refused(self, site: Site) -> None:

@@ -10,9 +10,9 @@ import httpx
 import pytest
 from acceptance.site import Site
 from acceptance.unique_tasks import Brief, Submitter
-from daemons import until
 from fastapi import FastAPI
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 from nonet import AdmissionRejected, UnableToAcquireLockError
 from nonet.contrib.fastapi import NonetApp, install, lifespan
@@ -124,7 +124,7 @@ async def test_a_refused_task_is_handed_back(site: Site) -> None:
         site.worker(size="large")
         await until(lambda: len(site.live()) == 1, "there is room")
         site.hurry(handle)
-        assert await handle.result(timeout=60)
+        assert await handle.result(timeout=WAIT_SECONDS)
     await site.all_ended()
 
 

@@ -20,7 +20,8 @@ from acceptance.contention import (
 )
 from acceptance.lock_tasks import Holding, lock_of
 from acceptance.site import Site, submit_all
-from daemons import Daemon, frozen, until
+from daemons import Daemon, frozen
+from waits import until
 
 from nonet import Nonet
 

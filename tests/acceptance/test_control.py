@@ -10,7 +10,7 @@ from acceptance.durable_tasks import Kept
 from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import PROBES, Site
 from acceptance.test_durable import opened, transaction
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, TaskCancelled
 from nonet.stores.sql.outbox import Outbox
@@ -42,7 +42,7 @@ async def test_a_pause_survives_restarts(site: Site, what: str) -> None:
         delayed, due_us = site.key("tasks:delayed"), due.timestamp() * 1e6
         handles += await app.submit_many([Quick(n) for n in range(50)], at_time=due)
         site.open(gate)
-        assert isinstance(await running.result(timeout=20), int)
+        assert isinstance(await running.result(timeout=WAIT_SECONDS), int)
         await until(lambda: not site.redis.zcount(delayed, 0, due_us), "all are promoted")
         for daemon in (worker, scheduler):
             daemon.terminate()
@@ -52,7 +52,10 @@ async def test_a_pause_survives_restarts(site: Site, what: str) -> None:
         assert ended(site) == 0
         assert (await handles[0].status()).state in ("queued", "waiting")
         await app.stores.controls.resume([what], WHO)
-        assert [await handle.result(timeout=30) for handle in handles] == [*range(150), *range(50)]
+        assert [await handle.result(timeout=WAIT_SECONDS) for handle in handles] == [
+            *range(150),
+            *range(50),
+        ]
         runs = Counter(event.id for event in site.journal("start", task="Quick"))
         assert set(runs.values()) == {1}
         await site.all_ended()
@@ -71,7 +74,7 @@ async def cancelled_for_good(site: Site, app: Nonet, outbox: Outbox, *ids: str) 
     assert await outbox.names(ids) == {}
     site.redis.flushall()
     marker = await Kept(99).schedule()
-    assert await marker.result(timeout=30) == 99
+    assert await marker.result(timeout=WAIT_SECONDS) == 99
     assert {event.id for event in site.journal("start")} & set(ids) == set()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from acceptance import isolated_tasks as tasks
 from acceptance.site import Site
+from waits import WAIT_SECONDS
 
 from nonet import TaskFailed
 from nonet.stores.sql.database import upgrade
@@ -24,7 +25,7 @@ async def test_a_dead_letter_tells_what_each_attempt_took(isolated: Site, mariad
     async with isolated.app(db_url=mariadb_url) as app:
         handle = await app.submit(tasks.Hogs())
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=90)
+            await handle.result(timeout=WAIT_SECONDS)
         (letter,) = await (await app.dead_letters()).list()
         found = await handle.status()
     assert [attempt["attempt"] for attempt in letter.history] == [1, 2, 3]

@@ -7,7 +7,7 @@ import time
 import pytest
 from acceptance.probe_tasks import Alone, Blocking, Brief, Gated, GatedMutex, Relocked, SettlesLate
 from acceptance.site import LEASE, LOCK_TTL, Site, result_states, submit_all
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 
 async def test_killed_worker_loses_and_doubles_nothing(site: Site) -> None:
@@ -71,7 +71,7 @@ async def test_deaths_are_no_attempts(site: Site) -> None:
         assert (first.attempt, second.attempt) == (1, 1)
         assert second.at - first.at >= LOCK_TTL, "the dead holder's lock was not respected"
         site.open(gate)
-        assert await handle.result(timeout=10) == second.pid
+        assert await handle.result(timeout=WAIT_SECONDS) == second.pid
         assert second.pid not in (victim.pid, other.pid), "a suspect has a process of its own"
 
 
@@ -111,7 +111,7 @@ async def test_frozen_worker_comes_back_too_late_to_settle(site: Site) -> None:
         await until(lambda: site.journal("closing"), "the attempt has closed its dependency")
         frozen.freeze()
         site.worker(PROBE_GATE=open_gate)
-        winner = await handle.result(timeout=20)
+        winner = await handle.result(timeout=WAIT_SECONDS)
         assert winner != frozen.pid
         site.open(gate)
         frozen.thaw()
@@ -146,9 +146,9 @@ async def test_frozen_worker_voids_what_it_held(site: Site) -> None:
         counters = site.key("counters")
         await until(lambda: site.redis.hget(counters, "settle:stale") == "1", "it was refused")
         site.open(gate)
-        assert await handle.result(timeout=10) == second.pid
+        assert await handle.result(timeout=WAIT_SECONDS) == second.pid
         other.kill()
-        assert await (await app.submit(Gated(gate))).result(timeout=10) == frozen.pid
+        assert await (await app.submit(Gated(gate))).result(timeout=WAIT_SECONDS) == frozen.pid
     assert second.pid != first.pid == frozen.pid
     assert second.fence > first.fence
 
@@ -161,8 +161,8 @@ async def test_blocked_event_loop_keeps_lock_and_delivery(site: Site) -> None:
         await site.started(long)
         site.worker()
         after = await app.submit(Alone())
-        assert await long.result(timeout=20) == first.pid
-        await after.result(timeout=20)
+        assert await long.result(timeout=WAIT_SECONDS) == first.pid
+        await after.result(timeout=WAIT_SECONDS)
     (start,) = site.journal("start", id=long)
     (end,) = site.journal("end", id=long)
     (entered,) = site.journal("start", id=after)
@@ -185,5 +185,5 @@ async def test_locks_of_newer_code_are_renewed_in_time(site: Site) -> None:
         )
         assert site.redis.exists(key)
         site.open(gate)
-        assert await handle.result(timeout=10) == worker.pid
+        assert await handle.result(timeout=WAIT_SECONDS) == worker.pid
     assert len(site.journal("start", id=handle)) == 1

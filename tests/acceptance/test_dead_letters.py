@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 from acceptance.probe_tasks import Alone, Buried, BuriedFreely, Quick
 from acceptance.site import NAMESPACE, Site, submit_all
-from daemons import until
 from servers import MariaServer
+from waits import WAIT_SECONDS, until
 
 from nonet import TaskFailed
 from nonet.stores.sql.database import upgrade
@@ -43,7 +43,7 @@ async def test_exhausted_task_is_kept_once(site: Site, mariadb_url: str) -> None
     async with site.app() as app:
         handle = await app.submit(Buried())
         with pytest.raises(TaskFailed, match="refused with 42"):
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
         await site.all_ended()
     (row,) = await _rows(mariadb_url)
     assert (row.task_id, row.reason, row.error_type) == (handle, "retries", "Refused")
@@ -66,19 +66,20 @@ async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: Maria
         # The reason, not the address, which is longer than what a record keeps.
         assert status.blocker.startswith("SQL: Can't connect to MySQL server")
         assert f"be written to SQL: {status.blocker[5:]}. " in (await app.explain(handle)).text
-        await (await app.submit(Alone())).result(timeout=10)
+        await (await app.submit(Alone())).result(timeout=WAIT_SECONDS)
         site.hurry(handle)
         await until(lambda: worker.log.count("dead letter of task") >= 2, "it was tried again")
         own_maria.start()
         await until(lambda: site.parked(handle), "the task waits again")
         site.hurry(handle)
         with pytest.raises(TaskFailed, match="refused with 42"):
-            await handle.result(timeout=20)
+            await handle.result(timeout=WAIT_SECONDS)
         await site.all_ended()
     assert len(await _rows(url)) == 1
     assert len(site.journal("start", id=handle)) == 1
 
 
+@pytest.mark.long
 async def test_frozen_sql_takes_no_slot(site: Site, own_maria: MariaServer) -> None:
     """While SQL accepts connections and never answers, tasks that can run do so at once."""
     own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
@@ -92,7 +93,7 @@ async def test_frozen_sql_takes_no_slot(site: Site, own_maria: MariaServer) -> N
             waits = []
             while worker.log.count("dead letter of task") < 11:  # the tries at once, and a probe
                 began = time.monotonic()
-                assert await (await app.submit(Quick(7))).result(timeout=10) == 7
+                assert await (await app.submit(Quick(7))).result(timeout=WAIT_SECONDS) == 7
                 waits.append(time.monotonic() - began)
             assert max(waits) < 2
             why = [await app.explain(id) for id in dead]
@@ -101,7 +102,7 @@ async def test_frozen_sql_takes_no_slot(site: Site, own_maria: MariaServer) -> N
             tried = worker.log.count("dead letter of task")
         for id in dead:
             with pytest.raises(TaskFailed):
-                await app.result(id, timeout=60)
+                await app.result(id, timeout=WAIT_SECONDS)
         await site.all_ended()
     print(f"\n{len(waits)} tasks beside frozen SQL: {max(waits):.2f} s at most; {tried} tries")
     assert sorted(row.task_id for row in await _rows(url)) == sorted(dead)
@@ -134,7 +135,7 @@ async def test_killed_between_sql_and_settle(
         assert (await handle.status()).state == "dying"
         site.worker(NONET_DB_URL=mariadb_url)
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=20)
+            await handle.result(timeout=WAIT_SECONDS)
         await site.all_ended()
     assert [row.id for row in await _rows(mariadb_url)] == [row.id for row in before]
     assert len(site.journal("start")) == 1
@@ -149,7 +150,7 @@ async def test_the_leader_deletes_what_is_older_than_the_retention(
     async with site.app() as app:
         for handle in await app.submit_many([Buried(), Buried()]):
             with pytest.raises(TaskFailed):
-                await handle.result(timeout=10)
+                await handle.result(timeout=WAIT_SECONDS)
     old, young = sorted(row.id for row in await _rows(mariadb_url))
     database = mariadb_url.rpartition("/")[2]
     maria_server.execute(

@@ -13,9 +13,10 @@ import sqlalchemy as sa
 from acceptance.durable_tasks import Kept, KeptBrief, KeptBuried, KeptGated, KeptMutex
 from acceptance.probe_tasks import Quick
 from acceptance.site import Site
-from daemons import WAIT_SECONDS, frozen, until
+from daemons import frozen
 from servers import MariaServer
 from sqlalchemy.ext.asyncio import AsyncConnection, async_sessionmaker, create_async_engine
+from waits import WAIT_SECONDS, until
 
 from nonet import InvalidArgumentsError, Nonet, TaskFailed
 from nonet.base.errors import NotFoundError, ServerUnreachableError
@@ -99,7 +100,7 @@ async def test_runs_after_the_commit_and_never_without(
             many = await app.submit_many([Kept(3), Kept(4)], transaction=connection)
         await engine.dispose()
         await until(lambda: len(site.journal("end")) == 3, "those that were committed have run")
-        assert [await each.result(timeout=10) for each in (handle, *many)] == [2, 3, 4]
+        assert [await each.result(timeout=WAIT_SECONDS) for each in (handle, *many)] == [2, 3, 4]
         await site.all_ended()
         assert site.journal(id=rolled_back) == []
         await emptied(outbox)
@@ -155,7 +156,7 @@ async def test_relay_killed_before_it_marks(
         await until(lambda: site.live() == [handle], "the task is in Redis")
         victim.kill()
         site.worker()
-        await handle.result(timeout=10)
+        await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: rows_in(maria_server, database) == 0, "its row is deleted")
         maria_server.execute(f"DROP TRIGGER {database}.slow")
         site.scheduler()
@@ -220,8 +221,8 @@ async def test_sql_is_away_when_it_ends(site: Site, own_maria: MariaServer, kill
         await site.started(handle)
         own_maria.stop()
         site.open(gate)
-        assert await handle.result(timeout=10) == worker.pid
-        assert await (await app.submit(Quick(1))).result(timeout=10) == 1
+        assert await handle.result(timeout=WAIT_SECONDS) == worker.pid
+        assert await (await app.submit(Quick(1))).result(timeout=WAIT_SECONDS) == 1
         await until(lambda: "delete the rows of 1 durable tasks" in worker.log, "it was tried")
         if killed:
             worker.kill()
@@ -242,7 +243,7 @@ async def test_emptied_between_settle_and_close(site: Site, own_maria: MariaServ
         await site.started(handle)
         own_maria.stop()
         site.open(gate)
-        await handle.result(timeout=10)
+        await handle.result(timeout=WAIT_SECONDS)
         worker.kill()
         site.redis.flushall()
         own_maria.start()
@@ -283,7 +284,7 @@ async def test_dead_ones_are_closed_too(site: Site) -> None:
         site.worker()
         handle = await app.submit(KeptBuried())
         with pytest.raises(TaskFailed, match="refused with 42"):
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: rows(site) == 0, "its row is deleted")
         letters = await app.dead_letters()
         assert [letter.task_id for letter in await letters.list()] == [handle]
@@ -296,14 +297,14 @@ async def test_resubmitted_dead_letter_is_durable_again(site: Site) -> None:
         worker = site.worker()
         handle = await app.submit(KeptBuried())
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: rows(site) == 0, "its row is deleted")
         with frozen(worker):
             (letter,) = await (await app.dead_letters()).list()
             again = await app.resubmit(letter.id)
             assert await outbox.count() == 1
         with pytest.raises(TaskFailed):
-            await again.result(timeout=10)
+            await again.result(timeout=WAIT_SECONDS)
 
 
 async def test_class_unknown_to_the_scheduler_is_relayed(site: Site) -> None:
@@ -314,4 +315,4 @@ async def test_class_unknown_to_the_scheduler_is_relayed(site: Site) -> None:
         async with transaction(app.settings.sql_url()) as connection:
             handle = await Kept(3).schedule(transaction=connection)
         await site.until_event("end", id=handle)
-        assert await handle.result(timeout=10) == 3
+        assert await handle.result(timeout=WAIT_SECONDS) == 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from acceptance.probe_tasks import Transactional
 from acceptance.site import Site
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import TaskFailed
 
@@ -19,7 +19,7 @@ async def test_commit_happens_under_the_lock(site: Site) -> None:
     site.worker()
     async with site.app() as app:
         handle = await app.submit(Transactional("good"))
-        assert await handle.result(timeout=10) == "ok"
+        assert await handle.result(timeout=WAIT_SECONDS) == "ok"
     assert _story(site) == [("opened", True), ("executed", True), ("committed", True)]
     assert not site.redis.exists(site.key("lock:mutex:job:shared"))
 
@@ -30,7 +30,7 @@ async def test_failure_rolls_back_under_the_lock(site: Site) -> None:
     async with site.app() as app:
         handle = await app.submit(Transactional("fails"))
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
     assert _story(site) == [("opened", True), ("executed", True), ("rolled back", True)] * 2
     assert {event.details["error"] for event in site.journal("rolled back")} == {"ValueError"}
 
@@ -41,7 +41,7 @@ async def test_failing_commit_is_a_failed_attempt(site: Site) -> None:
     async with site.app() as app:
         handle = await app.submit(Transactional("commit fails"))
         with pytest.raises(TaskFailed, match="disk full") as raised:
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
     assert raised.value.error_type == "OSError"
     assert _story(site) == [("opened", True), ("executed", True), ("commit failed", True)] * 2
     assert [event.attempt for event in site.journal("commit failed")] == [1, 2]
@@ -67,7 +67,7 @@ async def test_frozen_worker_does_not_commit(site: Site, mode: str, error: str) 
         await until(lambda: f"lease lost: task_id={handle}" in frozen.log, "the loss was noticed")
         site.open(gate)
         await site.until_event("rolled back", id=handle)
-        assert await handle.result(timeout=10) == "ok"
+        assert await handle.result(timeout=WAIT_SECONDS) == "ok"
     (rolled,) = site.journal("rolled back")
     (committed,) = site.journal("committed")
     assert (rolled.pid, rolled.details["error"]) == (frozen.pid, error)

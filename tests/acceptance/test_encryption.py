@@ -15,9 +15,9 @@ import pytest
 from acceptance import confiding_tasks, encrypted_tasks
 from acceptance.encrypted_tasks import Echo, Fails
 from acceptance.site import Site
-from daemons import WAIT_SECONDS, until
 from msgspec.structs import replace
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 from nonet import ConflictError, Nonet, NotFoundError, ResultUnavailable, TaskExpired, TaskFailed
 from nonet.base.errors import ConfigurationError
@@ -81,7 +81,7 @@ def read(*files: Path) -> bytes:
 
 async def failure_of(app: Nonet, id: str) -> TaskFailed:
     with pytest.raises(TaskFailed) as failed:
-        await app.result(id, timeout=60)
+        await app.result(id, timeout=WAIT_SECONDS)
     return failed.value
 
 
@@ -93,19 +93,19 @@ async def live(site: Site, app: Nonet, tasks: ModuleType) -> None:
 
     site.scheduler()
     with pytest.raises(TaskExpired):
-        await (await app.submit(made("Late"))).result(timeout=60)
+        await (await app.submit(made("Late"))).result(timeout=WAIT_SECONDS)
     ids = {kind: await app.submit(made(kind), id=kind) for kind in SECRETS if kind != "Late"}
     for size in ("small", "medium", "large"):
         site.worker(size=size, NONET_CRASH_LIMIT="1", **WITH_KEY)
     for kind in ("Echo", "EchoInChild", "Kept"):
-        assert await app.result(ids[kind], timeout=60) == {"found": [SECRETS[kind]]}
+        assert await app.result(ids[kind], timeout=WAIT_SECONDS) == {"found": [SECRETS[kind]]}
     for kind in ("Fails", "FailsInChild", "FailsQuietly"):
         assert f"bad {SECRETS[kind]!r}" in str(await failure_of(app, ids[kind]))
     assert (await failure_of(app, ids["Dies"])).reason == "crash"
-    assert await app.result(ids["Saves"], timeout=60) == {"at": SECRETS["Saves"]}
-    secret, group = SECRETS["Parent"], await app.result(ids["Parent"], timeout=60)
-    assert await app.result(callback_id(group), timeout=60) == [{"found": [secret]}] * 2
-    assert await app.result("Parent.next", timeout=60) == {"found": [secret]}
+    assert await app.result(ids["Saves"], timeout=WAIT_SECONDS) == {"at": SECRETS["Saves"]}
+    secret, group = SECRETS["Parent"], await app.result(ids["Parent"], timeout=WAIT_SECONDS)
+    assert await app.result(callback_id(group), timeout=WAIT_SECONDS) == [{"found": [secret]}] * 2
+    assert await app.result("Parent.next", timeout=WAIT_SECONDS) == {"found": [secret]}
     letters = await (await app.dead_letters()).list(task_class=f"{tasks.__name__[11:]}:Fails")
     assert SECRETS["Fails"] in letters[0].error_message
     assert all(SECRETS["Fails"] in attempt["error"] for attempt in letters[0].history)
@@ -172,7 +172,7 @@ async def test_a_worker_without_the_key_hands_on(encrypted: Site) -> None:
         assert (status.state, status.attempt) == ("waiting", 0)
         assert "encryption key" in status.blocker
         encrypted.worker(**WITH_KEY)
-        assert await handle.result(timeout=30) == {"found": ["hidden"]}
+        assert await handle.result(timeout=WAIT_SECONDS) == {"found": ["hidden"]}
         await encrypted.all_ended()
     assert encrypted.quarantined() == []
 
@@ -185,7 +185,7 @@ async def test_a_worker_without_a_key_hands_on_what_it_could_not_encrypt(encrypt
         encrypted.queue_raw("plain", data, name="encrypted_tasks:Echo")
         await explained(app, "plain", "no encryption key here")
         encrypted.worker(**WITH_KEY)
-        assert await app.result("plain", timeout=30) == {"found": [7]}
+        assert await app.result("plain", timeout=WAIT_SECONDS) == {"found": [7]}
         await encrypted.all_ended()
 
 
@@ -195,7 +195,7 @@ async def test_keys_are_changed_while_tasks_run(encrypted: Site) -> None:
         first, fails = await app.submit(Echo("first")), await app.submit(Fails("fails"))
     worker = encrypted.worker(NONET_ENCRYPTION_KEYS=f"{KEYS['new']},{KEYS['old']}")
     async with encrypted.app(encryption_keys=KEYS["new"]) as app:
-        assert await app.result(first, timeout=30) == {"found": ["first"]}
+        assert await app.result(first, timeout=WAIT_SECONDS) == {"found": ["first"]}
         assert "bad 'fails'" in str(await failure_of(app, fails))
         (letter,) = await (await app.dead_letters()).list()
         with pytest.raises(ConflictError, match=re.escape(NO_KEY)):
@@ -274,7 +274,7 @@ async def test_signatures_cover_what_is_encrypted(encrypted: Site) -> None:
     with_key = {"encryption_keys": KEYS["new"]}
     async with encrypted.app(signing_keys=signing["ab"], **with_key) as app:
         handle = await app.submit(Echo("hidden"))
-        assert await handle.result(timeout=30) == {"found": ["hidden"]}
+        assert await handle.result(timeout=WAIT_SECONDS) == {"found": ["hidden"]}
     async with encrypted.app(signing_keys=signing["cd"], **with_key) as app:
         failed = await failure_of(app, await app.submit(Echo("hidden")))
     assert failed.reason == "quarantined" and "signed with key 'cd'" in str(failed)
@@ -286,7 +286,7 @@ async def test_a_program_without_the_key_sees_that_there_is_something(encrypted:
     encrypted.worker(**WITH_KEY)
     async with encrypted.app(encryption_keys=KEYS["new"]) as app:
         done, fails = await app.submit(Echo("hidden")), await app.submit(Fails("hidden"))
-        assert await done.result(timeout=30) == {"found": ["hidden"]}
+        assert await done.result(timeout=WAIT_SECONDS) == {"found": ["hidden"]}
         await failure_of(app, fails)
         await encrypted.all_ended()
     async with encrypted.app() as app:

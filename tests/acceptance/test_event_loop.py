@@ -10,8 +10,8 @@ import pytest
 from acceptance.loop_tasks import WhichLoop
 from acceptance.probe_tasks import Quick
 from acceptance.site import Site
-from daemons import until
 from preloaded import run
+from waits import WAIT_SECONDS, until
 
 TESTS = Path(__file__).parent.parent
 HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
@@ -35,7 +35,7 @@ async def test_uvloop_can_be_turned_off(site: Site) -> None:
     site.settings["NONET_TASKS"] = WhichLoop.__module__
     site.worker(size="medium", NONET_UVLOOP="0")
     async with site.app() as app:
-        assert await (await app.submit(WhichLoop())).result(timeout=30) == "asyncio"
+        assert await (await app.submit(WhichLoop())).result(timeout=WAIT_SECONDS) == "asyncio"
 
 
 def test_a_switch_that_is_neither_on_nor_off_is_refused(tmp_path: Path) -> None:
@@ -58,7 +58,7 @@ async def runs_in(site: Site, loop: str, **environment: str) -> None:
     for daemon in (worker, scheduler):
         assert re.search(rf"event.loop(=| of ){loop}\n", daemon.log)
     async with site.app() as app:
-        await (await app.submit(Quick())).result(timeout=30)
+        await (await app.submit(Quick())).result(timeout=WAIT_SECONDS)
         (found,) = await app.client.results.workers()
         assert found.loop == loop
     for daemon in (worker, scheduler):

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 from acceptance.contention import PATIENCE, Span, overlaps, scales
 from acceptance.site import Site, submit_all
 from acceptance.sql_tasks import Increment
-from daemons import Daemon, until
+from daemons import Daemon
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
+from waits import until
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from acceptance.failing_tasks import (
     WaitsForRetry,
 )
 from acceptance.site import Site
-from daemons import Daemon, until
+from daemons import Daemon
 from pydantic import SecretStr
+from waits import WAIT_SECONDS, until
 
 from nonet import TaskFailed
 
@@ -39,7 +40,7 @@ async def test_a_failure_has_its_traceback_in_log_and_status(
     async with site.app() as app:
         handle = await app.submit(kind(SecretStr(PASSWORD)))
         with pytest.raises(TaskFailed) as failed:
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         status = await handle.status()
     first, second = told(worker, handle)
     assert [first["level"], second["level"]] == ["warning", "error"]
@@ -80,6 +81,6 @@ async def test_a_hand_back_is_no_failure(site: Site) -> None:
     worker = site.worker(NONET_LOG_FORMAT="json")
     async with site.app() as app:
         handle = await app.submit(HandsItselfBack())
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
     (line,) = told(worker, handle)
     assert line["level"] == "info" and "exception" not in line

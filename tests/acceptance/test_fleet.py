@@ -18,9 +18,10 @@ import pytest
 from acceptance.fleet_tasks import FreshMutex, FreshThread
 from acceptance.probe_tasks import Gated, GatedMutex, Quick
 from acceptance.site import Site, submit_all
-from daemons import Daemon, lives, until
+from daemons import Daemon, lives
 from ports import HOST, free_ports
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, Priority
 
@@ -123,7 +124,7 @@ async def test_a_trickle_leaves_one_of_five(site: Site, idle_exit: str, trickle:
         while len(registered(site)) > 1:
             assert time.monotonic() < deadline, daemon.log
             n += 1
-            assert await (await app.submit(Quick(n))).result(timeout=10) == n
+            assert await (await app.submit(Quick(n))).result(timeout=WAIT_SECONDS) == n
             await asyncio.sleep(trickle)
         assert len({item.pid for item in site.journal("start", task="Quick")[1:]}) == 1
         await until(lambda: daemon.log.count("ended: exit_code=0") == 4, "four have ended with 0")
@@ -143,11 +144,11 @@ async def test_no_task_is_lost_in_a_race_with_the_exit(site: Site, races: int) -
     async with site.app() as app:
         for n in range(races):
             first = await app.submit(Quick(n))
-            assert await first.result(timeout=30) == n
+            assert await first.result(timeout=WAIT_SECONDS) == n
             # From before the decision to after the end, which takes some 0.2 s.
             await asyncio.sleep(0.2 + 0.4 * n / races)
             second = await app.submit(Quick(-n))
-            assert await second.result(timeout=30) == -n
+            assert await second.result(timeout=WAIT_SECONDS) == -n
         await site.all_ended()
     assert "crashed: " not in daemon.log
     assert len(started(daemon)) > 1
@@ -189,7 +190,7 @@ async def test_a_machine_that_has_no_more_gets_no_more_workers(site: Site) -> No
         daemon.terminate()
         assert daemon.wait() == 0
         site.worker()
-        assert await handle.result(timeout=10) == 1
+        assert await handle.result(timeout=WAIT_SECONDS) == 1
 
 
 async def test_a_worker_that_somebody_drains_is_replaced(site: Site) -> None:
@@ -445,7 +446,7 @@ async def test_a_killed_supervisor_leaves_no_orphans(site: Site) -> None:
 
 
 def ask(port: int) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
     try:
         connection.request("GET", "/readyz")
         answer = connection.getresponse()
@@ -618,7 +619,7 @@ async def test_a_failing_hook_costs_no_task(site: Site) -> None:
         texts = [event.text for event in await app.stores.events.last(9, kind="overflow-hook")]
         assert len(texts) == 2 and texts[0].endswith("fails: 1 more small workers, 1 in all")
         site.worker()
-        assert await handle.result(timeout=10) == 1
+        assert await handle.result(timeout=WAIT_SECONDS) == 1
 
 
 async def test_a_hook_that_hangs_holds_up_nobody(site: Site) -> None:

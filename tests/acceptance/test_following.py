@@ -11,7 +11,8 @@ from itertools import pairwise
 from pathlib import Path
 
 from acceptance.site import PROBES, Site
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import until
 
 TASKS = f"{PROBES},acceptance.periodic_tasks"
 # Two seconds, as is printed, on a machine that does nothing else.

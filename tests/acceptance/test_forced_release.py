@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from acceptance.probe_tasks import Alone, GatedMutex, Quick, SettlesLate
 from acceptance.site import LOCK_TTL, Site
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 NAME = "lock:mutex:job:shared"
 BEAT = LOCK_TTL / 3
@@ -40,10 +40,10 @@ async def test_a_forced_release_moves_the_lock_and_runs_both(site: Site) -> None
         )
         assert f" by task {waiter}" in (await app.explain(holder)).text
         site.open(free)
-        await waiter.result(timeout=20)
+        await waiter.result(timeout=WAIT_SECONDS)
         _, again = await site.started(holder, 2)
         site.open(stuck)
-        await holder.result(timeout=20)
+        await holder.result(timeout=WAIT_SECONDS)
     print(
         f"cancelled {cancelled.at - released:.3f} s after the release (a beat is {BEAT:.3f} s), "
         f"the waiter started after {second.at - released:.3f} s; {stale} settle refused"
@@ -68,8 +68,8 @@ async def test_a_holder_that_cannot_be_cancelled_is_refused_when_it_settles(site
         waiter = await app.submit(Alone())
         await until(lambda: site.parked(waiter), "the second one waits")
         await app.stores.locks.release(NAME, WHO)
-        assert await waiter.result(timeout=20) == other.pid
-        assert await holder.result(timeout=20) == other.pid
+        assert await waiter.result(timeout=WAIT_SECONDS) == other.pid
+        assert await holder.result(timeout=WAIT_SECONDS) == other.pid
         site.open(gate)
         await until(lambda: "settle as done refused: STALE" in blocked.log, "it was refused")
         assert await holder.result(timeout=1) == other.pid
@@ -91,5 +91,5 @@ async def test_explain_follows_a_task_through_its_life(site: Site) -> None:
         assert "The only live small worker is busy (1 slot); it starts when" in found.text
         assert (await app.explain(first)).worker.startswith(f"{worker.pid}@")
         site.open(gate)
-        await last.result(timeout=20)
+        await last.result(timeout=WAIT_SECONDS)
         assert (await app.explain(last)).text == "done"

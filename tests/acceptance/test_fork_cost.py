@@ -7,6 +7,7 @@ import statistics
 import pytest
 from acceptance.forked_tasks import Fresh
 from acceptance.site import Site
+from waits import WAIT_SECONDS
 
 TASKS = "acceptance.forked_tasks"
 
@@ -16,7 +17,7 @@ async def test_a_child_imports_nothing_before_its_task(site: Site) -> None:
     site.settings["NONET_TASKS"] = TASKS
     site.worker(size="large")
     async with site.app() as app:
-        imported, _ = await (await app.submit(Fresh())).result(timeout=60)
+        imported, _ = await (await app.submit(Fresh())).result(timeout=WAIT_SECONDS)
     assert imported == []
 
 
@@ -26,6 +27,8 @@ async def test_a_child_costs_little_before_its_task(site: Site) -> None:
     site.settings["NONET_TASKS"] = TASKS
     site.worker(size="large")
     async with site.app() as app:
-        spent = [(await (await app.submit(Fresh())).result(timeout=60))[1] for _ in range(21)]
+        spent = [
+            (await (await app.submit(Fresh())).result(timeout=WAIT_SECONDS))[1] for _ in range(21)
+        ]
     print(f"\nfrom the fork to execute: median {statistics.median(spent):.3f} s of CPU time")
     assert statistics.median(spent) <= 0.04

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from acceptance.site import Site
-from daemons import lives, until
+from daemons import lives
+from waits import until
 
 from nonet.config.settings import load_settings
 from nonet.tasks.middleware import Middlewares

@@ -7,7 +7,7 @@ import pytest
 from acceptance.extra_tasks import Newer
 from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import PROBES, STREAM, Site
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import TaskFailed
 from nonet.messages.formats import FORMAT
@@ -22,9 +22,9 @@ async def test_one_that_cannot_be_started_holds_up_none(site: Site) -> None:
         site.redis.set(site.key(f"l:{handles[1]}"), "M|z")
         worker = site.worker("--concurrency", "10")
         with pytest.raises(TaskFailed) as raised:
-            await handles[1].result(timeout=10)
+            await handles[1].result(timeout=WAIT_SECONDS)
         assert raised.value.reason == "quarantined"
-        assert [await handles[n].result(timeout=10) for n in (0, 2, 3, 4)] == [0, 2, 3, 4]
+        assert [await handles[n].result(timeout=WAIT_SECONDS) for n in (0, 2, 3, 4)] == [0, 2, 3, 4]
         await site.all_ended()
     assert worker.alive
     assert [event.attempt for event in site.journal("start")] == [1] * 4
@@ -37,7 +37,7 @@ async def test_entry_that_was_only_read_is_not_lost(site: Site) -> None:
         site.redis.xgroup_create(site.key(STREAM), "workers", "0")
         site.redis.xreadgroup("workers", "ghost", {site.key(STREAM): ">"})
         site.worker()
-        assert await handle.result(timeout=10) == 3
+        assert await handle.result(timeout=WAIT_SECONDS) == 3
         await site.all_ended()
     assert [event.attempt for event in site.journal("start")] == [1]
 
@@ -52,7 +52,7 @@ async def test_unknown_task_is_handed_on(site: Site) -> None:
         assert (status.state, status.attempt) == ("waiting", 0)
         assert "extra_tasks:Newer" in status.blocker
         new = site.worker(NONET_TASKS=BOTH)
-        assert await handle.result(timeout=10) == new.pid
+        assert await handle.result(timeout=WAIT_SECONDS) == new.pid
         await site.all_ended()
     assert [event.attempt for event in site.journal("start", id=handle)] == [1]
     assert not site.redis.exists(site.key("quarantine"))
@@ -69,7 +69,7 @@ async def test_a_newer_envelope_is_handed_on(site: Site) -> None:
         status = await app.status("newer")
         assert (status.state, status.attempt) == ("waiting", 0)
         assert f"task format {FORMAT + 1}, read here up to {FORMAT}" in status.blocker
-        assert await (await app.submit(Quick(7))).result(timeout=10) == 7
+        assert await (await app.submit(Quick(7))).result(timeout=WAIT_SECONDS) == 7
         await app.cancel(["newer"])
         await site.all_ended()
     assert not site.redis.exists(site.key("quarantine"))
@@ -85,6 +85,6 @@ async def test_arguments_do_not_show(site: Site) -> None:
         await site.started(handle)
         status = await handle.status()
         site.open(secret)
-        await handle.result(timeout=10)
+        await handle.result(timeout=WAIT_SECONDS)
     assert secret not in repr(status)
     assert secret not in worker.log

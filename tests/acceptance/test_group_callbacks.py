@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from acceptance.probe_tasks import Parent
 from acceptance.site import Event, Site
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 
 def _fired(site: Site) -> list[Event]:
@@ -28,7 +28,7 @@ async def test_failing_child(
     site.worker()
     async with site.app() as app:
         parent = Parent(5, failing=2, policy=policy, with_failure=with_failure)
-        group = await (await app.submit(parent)).result(timeout=10)
+        group = await (await app.submit(parent)).result(timeout=WAIT_SECONDS)
         key = site.key(f"g:{group}")
         await until(lambda: site.redis.hget(key, "state") == "fired", "the group has fired")
         await site.all_ended()

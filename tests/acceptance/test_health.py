@@ -11,17 +11,18 @@ import pytest
 from acceptance.blocking_tasks import Blocks
 from acceptance.probe_tasks import Gated
 from acceptance.site import Site
-from daemons import Daemon, until, wait_until
+from daemons import Daemon
 from metrics_names import get
 from ports import HOST, free_port
 from servers import RedisServer
+from waits import WAIT_SECONDS, until, wait_until
 
 from nonet.stores.sql.database import upgrade
 
 
 def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
     """Status and JSON; 0 if nobody listens."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
     try:
         connection.request("GET", path)
         answer = connection.getresponse()

@@ -11,8 +11,9 @@ from contextlib import contextmanager
 import pytest
 from acceptance.probe_tasks import BlockingMutexThread, Gated, GatedMutex, Quick, ReturnsOdd
 from acceptance.site import LEASE, NAMESPACE, Site
-from daemons import Daemon, until
+from daemons import Daemon
 from servers import RedisServer, Server
+from waits import WAIT_SECONDS, until
 
 from nonet import ResultUnavailable
 from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters
@@ -46,7 +47,7 @@ async def test_frozen_redis_counts_no_death(own_server: RedisServer, own_site: S
         first, second = await site.started(handle, 2)
         status = await handle.status()
         site.open(gate)
-        assert await handle.result(timeout=10) == worker.pid
+        assert await handle.result(timeout=WAIT_SECONDS) == worker.pid
         await site.all_ended()
     assert status.worker_deaths == 0
     assert (first.attempt, second.attempt) == (1, 1)
@@ -68,8 +69,8 @@ async def test_abandoned_thread_keeps_its_slot(site: Site) -> None:
         await until(lambda: passed() or site.journal("start", id=after), "the worker had its time")
         assert site.journal("start", id=after) == []
         site.open(gate)
-        assert await after.result(timeout=10) == 1
-        await blocking.result(timeout=10)
+        assert await after.result(timeout=WAIT_SECONDS) == 1
+        await blocking.result(timeout=WAIT_SECONDS)
         await site.all_ended()
 
 
@@ -113,7 +114,7 @@ async def test_result_that_cannot_be_looked_at(site: Site, kind: str) -> None:
     async with site.app() as app:
         handle = await app.submit(ReturnsOdd(kind))
         with pytest.raises(ResultUnavailable, match="cannot be stored"):
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
         assert (await handle.status()).state == "done"
         await site.all_ended()
     assert len(site.journal("start")) == 1

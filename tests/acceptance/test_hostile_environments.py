@@ -10,7 +10,7 @@ import pytest
 from acceptance.hostile_tasks import CHANGES, COPIES, Deaf, Elsewhere, Forking, LowersFiles
 from acceptance.probe_tasks import Quick
 from acceptance.site import Site
-from daemons import until, wait_until
+from waits import WAIT_SECONDS, until, wait_until
 
 TASKS = "acceptance.probe_tasks,acceptance.hostile_tasks"
 # Far less than what a worker waits for an event loop that is blocked.
@@ -36,7 +36,7 @@ async def test_a_user_without_a_home_runs_tasks(site: Site) -> None:
     site.settings["NONET_TASKS"] = TASKS
     site.worker(**_HOMELESS)
     async with site.app() as app:
-        await (await app.submit(Elsewhere())).result(timeout=60)
+        await (await app.submit(Elsewhere())).result(timeout=WAIT_SECONDS)
 
 
 async def test_the_locale_does_not_matter(site: Site) -> None:
@@ -44,7 +44,7 @@ async def test_the_locale_does_not_matter(site: Site) -> None:
     ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     site.worker(**ascii)
     async with site.app() as app:
-        assert await (await app.submit(Quick(3))).result(timeout=60) == 3
+        assert await (await app.submit(Quick(3))).result(timeout=WAIT_SECONDS) == 3
 
 
 async def test_one_option_names_several_modules(site: Site) -> None:
@@ -52,10 +52,10 @@ async def test_one_option_names_several_modules(site: Site) -> None:
     site.worker("--max", "1", "--tasks", TASKS, wait=False, NONET_TASKS="")
     classes = site.program("task-run", "classes", "--tasks", TASKS, NONET_TASKS="")
     async with site.app() as app:
-        await (await app.submit(Quick())).result(timeout=60)
+        await (await app.submit(Quick())).result(timeout=WAIT_SECONDS)
     site.settings["NONET_TASKS"] = TASKS
     async with site.app() as app:
-        await (await app.submit(Elsewhere())).result(timeout=60)
+        await (await app.submit(Elsewhere())).result(timeout=WAIT_SECONDS)
     assert classes.wait() == 0
     assert "probe_tasks:Quick" in classes.log and "hostile_tasks:Elsewhere" in classes.log
 
@@ -80,11 +80,13 @@ async def test_a_copy_of_the_worker_does_not_delay_its_end(site: Site, kind: str
     site.settings["NONET_TASKS"] = TASKS
     worker = site.worker()
     async with site.app() as app:
-        await (await app.submit(Elsewhere())).result(timeout=30)  # there is a fork server, too
+        await (await app.submit(Elsewhere())).result(
+            timeout=WAIT_SECONDS
+        )  # there is a fork server, too
         handle = await app.submit(Forking(kind))
         (event,) = await site.until_event("forked", id=handle)
         try:
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
             worker.terminate()
             assert worker.wait(PROMPT) == 0
         finally:
@@ -98,7 +100,7 @@ async def test_a_task_cannot_make_its_worker_deaf(site: Site, change: str) -> No
     worker = site.worker()
     async with site.app() as app:
         handle = await app.submit(Deaf(change))
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: "signals" in worker.log, "the worker has taken them back")
     worker.terminate()
     assert worker.wait(PROMPT) == 0
@@ -116,4 +118,4 @@ async def test_a_worker_that_can_open_no_file_ends(site: Site) -> None:
         assert line.endswith("isolate that class")
         site.open(gate)
         site.worker()
-        await handle.result(timeout=60)
+        await handle.result(timeout=WAIT_SECONDS)

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from acceptance.probe_tasks import Brief, Fails, Parent, Quick, TwoAtATime
 from acceptance.site import Site, submit_all
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import ResultUnavailable
 
@@ -24,7 +24,7 @@ async def test_one_id_is_one_task(site: Site) -> None:
         )
         assert [str(handle) for handle in handles] == ["only-one"] * 50
         assert sum(handle.created for handle in handles) == 1
-        results = [await handle.result(timeout=10) for handle in handles]
+        results = [await handle.result(timeout=WAIT_SECONDS) for handle in handles]
         assert len(set(results)) == 1
         await site.all_ended()
     assert len(site.journal("start")) == 1

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from acceptance import isolated_tasks as tasks
 from acceptance.site import LOCK_TTL, Site, result_states, submit_all
-from daemons import Daemon, lives, until
+from daemons import Daemon, lives
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, ResultUnavailable, TaskFailed
 from nonet.stores.sql.database import upgrade
@@ -61,7 +62,7 @@ def exists(path: str) -> bool:
 async def why_dead(app: Nonet, id: str) -> str:
     """How a task ended that failed for good."""
     with pytest.raises(TaskFailed) as failed:
-        await app.result(id, timeout=60)
+        await app.result(id, timeout=WAIT_SECONDS)
     return str(failed.value).partition(": ")[2]
 
 
@@ -127,9 +128,9 @@ async def test_a_task_in_a_child_has_all_that_a_task_has(isolated: Site) -> None
     worker = isolated.worker(size="medium")
     async with isolated.app() as app:
         handle = await app.submit(tasks.Whole("é"), labels={"campaign": "x"})
-        result = await handle.result(timeout=30)
-        assert await app.result(f"{handle}-next", timeout=30) == 7
-        assert await app.result(result["child"], timeout=30) == 3
+        result = await handle.result(timeout=WAIT_SECONDS)
+        assert await app.result(f"{handle}-next", timeout=WAIT_SECONDS) == 7
+        assert await app.result(result["child"], timeout=WAIT_SECONDS) == 3
         status = await handle.status()
     assert (result["text"], result["opened"], result["attempt"]) == ("é", "session", 1)
     assert result["labels"] == {"campaign": "x"}
@@ -146,7 +147,7 @@ async def test_children_of_medium_tasks_are_used_again_until_worn_out(isolated: 
     isolated.worker("--concurrency", "1", size="medium")
     async with isolated.app() as app:
         for n in range(6):
-            await (await app.submit(tasks.Neighbour(n))).result(timeout=30)
+            await (await app.submit(tasks.Neighbour(n))).result(timeout=WAIT_SECONDS)
         assert len({event.pid for event in isolated.journal("start")}) == 1
 
 
@@ -155,7 +156,7 @@ async def test_a_child_is_replaced_after_so_many_tasks(isolated: Site) -> None:
     worker = isolated.worker("--concurrency", "1", size="medium", NONET_CHILD_MAX_TASKS="2")
     async with isolated.app() as app:
         for n in range(6):
-            await (await app.submit(tasks.Neighbour(n))).result(timeout=30)
+            await (await app.submit(tasks.Neighbour(n))).result(timeout=WAIT_SECONDS)
         used = list(dict.fromkeys(event.pid for event in isolated.journal("start")))
         assert len(used) == 3
         await until(lambda: not any(lives(pid) for pid in used), "all have ended")
@@ -167,7 +168,7 @@ async def test_a_child_with_too_many_zombies_is_replaced(isolated: Site) -> None
     isolated.worker("--concurrency", "1", size="medium")
     async with isolated.app() as app:
         pids = [
-            await (await app.submit(tasks.Litters(count))).result(timeout=60)
+            await (await app.submit(tasks.Litters(count))).result(timeout=WAIT_SECONDS)
             for count in (20, 20, 20, 0)
         ]
         assert pids[0] == pids[1] == pids[2] != pids[3]
@@ -179,7 +180,7 @@ async def test_a_child_with_too_much_memory_is_replaced(isolated: Site) -> None:
     isolated.worker("--concurrency", "1", size="medium", NONET_CHILD_MAX_RSS="1MiB")
     async with isolated.app() as app:
         for n in range(3):
-            await (await app.submit(tasks.Neighbour(n))).result(timeout=30)
+            await (await app.submit(tasks.Neighbour(n))).result(timeout=WAIT_SECONDS)
     assert len({event.pid for event in isolated.journal("start")}) == 3
 
 
@@ -212,7 +213,7 @@ async def test_a_child_lives_for_as_long_as_its_lease_is_renewed(isolated: Site)
         (start,) = await isolated.started(handle)
         await until(lambda: time.time() > start.at + 3 * LOCK_TTL, "its first lease is over")
         isolated.open(gate)
-        assert await handle.result(timeout=30) == start.pid
+        assert await handle.result(timeout=WAIT_SECONDS) == start.pid
         assert (await handle.status()).worker_deaths == 0
 
 
@@ -241,8 +242,8 @@ async def _next_holder_starts_after(isolated: Site, end: Any) -> None:
         assert not lives(beats[0].pid)
         for gate in gates:
             isolated.open(gate)
-        await app.result(held, timeout=30)
-        await app.result(next_one, timeout=30)
+        await app.result(held, timeout=WAIT_SECONDS)
+        await app.result(next_one, timeout=WAIT_SECONDS)
 
 
 async def test_a_killed_fork_server_costs_no_attempt(isolated: Site) -> None:
@@ -258,7 +259,7 @@ async def test_a_killed_fork_server_costs_no_attempt(isolated: Site) -> None:
         _, again = await isolated.started(ids[0], 2)
         assert again.attempt == 1
         isolated.open(gate)
-        await app.result(ids[0], timeout=30)
+        await app.result(ids[0], timeout=WAIT_SECONDS)
         assert (await app.status(ids[0])).state == "done"
     assert worker.alive
 
@@ -294,7 +295,7 @@ async def test_a_stop_ends_children_and_hands_their_tasks_back(isolated: Site) -
         isolated.open(gate)
         isolated.worker(size="medium")
         for id in ids:
-            await app.result(id, timeout=30)
+            await app.result(id, timeout=WAIT_SECONDS)
             assert [event.attempt for event in isolated.journal("start", id=id)] == [1, 1]
             assert (await app.status(id)).worker_deaths == 0
 
@@ -312,7 +313,7 @@ async def test_what_a_task_started_ends_with_it(isolated: Site) -> None:
         await until(lambda: not lives(started), "what it started is dead")
         isolated.open(gate)
         isolated.worker(size="large")
-        second = await app.result(handle, timeout=30)
+        second = await app.result(handle, timeout=WAIT_SECONDS)
         await until(lambda: not lives(second), "what the second attempt started, too")
 
 
@@ -402,7 +403,7 @@ async def _memory_before_and_after(isolated: Site, size: int) -> tuple[int, int,
         return sum(map(resident, [worker.pid, *processes_of(worker)]))
 
     async with isolated.app() as app:
-        await app.result(await app.submit(tasks.Allocates(1000)), timeout=30)
+        await app.result(await app.submit(tasks.Allocates(1000)), timeout=WAIT_SECONDS)
         before = all_of_it()
         handle = await app.submit(tasks.Allocates(size))
         await app.result(handle, timeout=300)
@@ -474,7 +475,7 @@ async def test_nothing_that_a_task_leaves_goes_on(isolated: Site, how: str, end:
         isolated.open(gate)
         if end == "worker":
             isolated.worker(size="large")
-        await app.result(handle, timeout=30)
+        await app.result(handle, timeout=WAIT_SECONDS)
         for event in isolated.journal("start"):
             await until(lambda e=event: not lives(e.details["left"]), "all are dead")
 
@@ -509,7 +510,7 @@ async def test_a_thread_of_the_loop_ends_before_the_next_holder_starts(isolated:
         second = await app.submit(tasks.Beats(gate))
         (start,) = await isolated.started(second)
         isolated.open(gate)
-        await app.result(second, timeout=30)
+        await app.result(second, timeout=WAIT_SECONDS)
         assert max(beat.at for beat in isolated.journal("beat", id=str(first))) < start.at
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from acceptance.contention import PATIENCE, overlaps, spans
 from acceptance.lock_tasks import HoggingAtGrant, Holding
 from acceptance.site import Site
-from daemons import until
+from waits import until
 
 
 async def test_a_task_does_not_start_after_its_locks_have_ended(contended: Site) -> None:

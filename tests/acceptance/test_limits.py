@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from acceptance.limit_tasks import Bulk, Limited, Unnamed
 from acceptance.site import Site, submit_all
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import WAIT_SECONDS, until
 
 from nonet import TaskFailed
 from nonet.rules.limits import Limit, LimitAddress
@@ -199,12 +200,12 @@ async def test_what_no_limit_allows_is_dead(site: Site) -> None:
         await place.limit("4|60000", "L||job|bulk|")
         site.hurry(handle)
         with pytest.raises(TaskFailed, match="allows 4, one execution counts 5") as failed:
-            await handle.result(timeout=20)
+            await handle.result(timeout=WAIT_SECONDS)
         assert failed.value.error_type == "LimitImpossible"
         assert (await handle.status()).attempt == 0, "nothing has run"
         (letter,) = await (await app.dead_letters()).list()
         assert (letter.task_id, letter.reason) == ("bulk", "limit-impossible")
         place.configure(text.replace("4", "5"))
         await place.limit("5|60000", "L||job|bulk|")
-        await (await app.submit(Bulk())).result(timeout=20)
+        await (await app.submit(Bulk())).result(timeout=WAIT_SECONDS)
     assert [event.event for event in site.journal()] == ["start"]

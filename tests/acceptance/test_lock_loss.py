@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from acceptance.contention import PATIENCE, scales, waits
 from acceptance.lock_tasks import Holding
 from acceptance.site import Site
-from daemons import until
+from waits import until
 
 # What is held, and what is refused by it.
 _RIVALS = {"M mutex": "M mutex", "W page": "R page", "R book": "W book", "C slot 1": "C slot 1"}

@@ -18,8 +18,9 @@ from acceptance.logging_tasks import (
     SaysInThread,
 )
 from acceptance.site import Site
-from daemons import Daemon, until
+from daemons import Daemon
 from pydantic import SecretStr
+from waits import WAIT_SECONDS, until
 
 from nonet import TaskFailed
 
@@ -43,7 +44,7 @@ async def test_a_json_line_of_a_task_names_it(site: Site) -> None:
         for task in (Says(), SaysInThread(), SaysInChild()):
             handle = await app.submit(task)
             ids[type(task).__name__] = str(handle)
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
     said = [line for line in lines(worker) if line["logger"] == "author"]
     assert [(line["event"], line["task_id"], line["task"], line["attempt"]) for line in said] == [
         ("said by logging", ids["Says"], "logging_tasks:Says", 1),
@@ -69,7 +70,7 @@ async def test_no_line_shows_a_secret(site: Site, form: str) -> None:
         for kind in (LogsIn, LogsInFromChild):
             handle = await app.submit(kind(SecretStr(PASSWORD)))
             with pytest.raises(TaskFailed):
-                await handle.result(timeout=30)
+                await handle.result(timeout=WAIT_SECONDS)
     await until(lambda: worker.log.count("failed in attempt 1") == 2, "the failures are told")
     log = worker.log
     for masked in (
@@ -96,7 +97,7 @@ async def test_lines_for_people_name_the_task_once(site: Site) -> None:
     worker = site.worker()
     async with site.app() as app:
         handle = await app.submit(Says())
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
     named = f"task_id={handle} task=logging_tasks:Says attempt=1"
     assert f" INFO author: said by logging pages=3 {named}\n" in worker.log
 
@@ -106,7 +107,7 @@ async def test_a_level_keeps_the_rest_out(site: Site) -> None:
     site.settings["NONET_TASKS"] = MODULE
     worker = site.worker(NONET_LOG_LEVEL="Warning", wait=False)
     async with site.app() as app:
-        await (await app.submit(Says())).result(timeout=30)
+        await (await app.submit(Says())).result(timeout=WAIT_SECONDS)
     assert worker.log == ""
 
 
@@ -120,6 +121,6 @@ async def test_a_log_that_takes_nothing_stops_nobody(site: Site, closed: bool) -
     worker = site.program("/bin/sh", "-c", command)
     async with site.app() as app:
         for task in (Says(), SaysInChild())[: 1 if closed else 2]:
-            await (await app.submit(task)).result(timeout=30)
+            await (await app.submit(task)).result(timeout=WAIT_SECONDS)
     worker.terminate()
     assert worker.wait() == 0

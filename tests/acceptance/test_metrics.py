@@ -9,9 +9,9 @@ import pytest
 from acceptance.blocking_tasks import Blocks
 from acceptance.site import Site
 from acceptance.test_health import Probed
-from daemons import until, wait_until
 from metrics_names import Watched, get, series_names, watched
 from servers import RedisServer
+from waits import WAIT_SECONDS, until, wait_until
 
 from nonet.telemetry.metrics import METRICS
 
@@ -195,6 +195,6 @@ async def test_a_blocked_loop_hides_no_metrics(site: Site) -> None:
         )
         status, body = probed.ask("/livez")
         assert (status, body["live"]) == (200, True)
-        await blocking.result(timeout=30)
+        await blocking.result(timeout=WAIT_SECONDS)
         name = 'nonet_event_loop_blocked_total{task="blocking_tasks:Blocks"}'
         await until(lambda: metric(probed, re.escape(name)) == 1, "it is counted")

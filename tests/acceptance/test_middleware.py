@@ -25,10 +25,10 @@ from acceptance.around_tasks import (
     tenant,
 )
 from acceptance.site import NAMESPACE, Site
-from daemons import until
 from metrics_names import get
 from ports import free_ports
 from pydantic import SecretStr
+from waits import WAIT_SECONDS, until
 
 from nonet import InvalidArgumentsError, Middleware, Nonet, Size, TaskCancelled, TaskFailed
 from nonet.daemon.service import Stop
@@ -150,7 +150,7 @@ async def test_middleware_encloses_an_attempt_where_it_runs(around: Around, task
     around.site.worker()
     async with around.site.app() as app:
         handle = await app.submit(task)
-        assert (await handle.result(timeout=30))[:2] == ["inner", "inner"]
+        assert (await handle.result(timeout=WAIT_SECONDS))[:2] == ["inner", "inner"]
     began = around.lines("begins")
     inside = around.lines(pid=began[0]["pid"])
     assert [f"{line['event']} {line.get('by', '')}".strip() for line in inside[:6]] == [
@@ -168,9 +168,9 @@ async def test_middleware_encloses_a_plain_function_in_its_thread(around: Around
     """Where what belongs to a thread can be released; of a coroutine there is none."""
     around.site.worker()
     async with around.site.app() as app:
-        await (await app.submit(Sees())).result(timeout=30)
+        await (await app.submit(Sees())).result(timeout=WAIT_SECONDS)
         assert not around.lines("in thread")
-        await (await app.submit(SeesInThread())).result(timeout=30)
+        await (await app.submit(SeesInThread())).result(timeout=WAIT_SECONDS)
     begun = around.lines("in thread", by="outer")
     assert [line["name"].startswith("nonet-task") for line in begun] == [True]
     wanted = ["in thread outer", "in thread inner", "out of thread inner", "out of thread outer"]
@@ -184,7 +184,7 @@ async def test_the_exception_itself_is_seen(around: Around, task: type[Fails]) -
     async with around.site.app() as app:
         handle = await app.submit(task(SecretStr("hunter-2")))
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
     ends = around.lines("ends", by="outer")
     assert [(line["attempt"], line["outcome"], line["caught"]) for line in ends] == [
         (1, "retry", "ValueError('no')"),
@@ -201,7 +201,7 @@ async def test_the_worker_reports_a_process_that_died(around: Around) -> None:
     async with around.site.app() as app:
         handle = await app.submit(Dies())
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=60)
+            await handle.result(timeout=WAIT_SECONDS)
     ends = around.lines("ends", by="outer")
     assert [(line["pid"], line["outcome"]) for line in ends] == [
         (worker.pid, "crash"),
@@ -217,7 +217,7 @@ async def test_a_cancelled_attempt_ends_as_cancelled(around: Around) -> None:
         await until(lambda: around.lines("waits"), "it runs")
         await app.cancel([handle])
         with pytest.raises(TaskCancelled):
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: len(around.lines("ends")) == 2, "both have ended")
     assert {(line["outcome"], line["caught"]) for line in around.lines("ends")} == {
         ("cancelled", "")
@@ -247,7 +247,7 @@ async def test_a_failing_middleware_changes_no_outcome(
     async with around.site.app() as app:
         for task, times in expected:
             handle = await app.submit(task)
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
             status = await app.status(handle)
             assert (status.state, status.attempt) == ("done", times), task
             assert len(around.lines("ends", id=handle)) == 2 * times, task
@@ -261,7 +261,7 @@ async def test_middleware_is_closed_in_each_process(around: Around) -> None:
     """The child closes its own, and the worker, too."""
     worker = around.site.worker()
     async with around.site.app() as app:
-        await (await app.submit(SeesInChild())).result(timeout=30)
+        await (await app.submit(SeesInChild())).result(timeout=WAIT_SECONDS)
     worker.terminate()
     worker.wait()
     child = around.lines("begins")[0]["pid"]
@@ -274,8 +274,8 @@ async def test_what_an_application_uses_is_made_in_children_too(around: Around) 
     app = around.site.app()
     app.use(Used, "used", order=5)
     async with working(around, app):
-        await (await app.submit(Sees())).result(timeout=30)
-        await (await app.submit(SeesInChild())).result(timeout=30)
+        await (await app.submit(Sees())).result(timeout=WAIT_SECONDS)
+        await (await app.submit(SeesInChild())).result(timeout=WAIT_SECONDS)
     begins = around.lines("begins", by="used")
     assert len({line["pid"] for line in begins}) == len(begins) == 2
 
@@ -293,7 +293,7 @@ async def test_middleware_that_children_cannot_make_is_named(
     app = around.site.app()
     app.use(Local)
     async with working(around, app):
-        await (await app.submit(SeesInChild())).result(timeout=30)
+        await (await app.submit(SeesInChild())).result(timeout=WAIT_SECONDS)
     assert not around.lines("local")
     assert "child processes run without middleware" in caplog.text and "Local" in caplog.text
 
@@ -309,7 +309,7 @@ async def test_context_is_set_in_attempts_of_each_kind(around: Around) -> None:
     async with around.site.app() as app:
         for task in (Sees(), SeesInThread(), SeesInChild(), Fails(SecretStr("x"), 1)):
             handle = await app.submit(task)
-            assert (await handle.result(timeout=30))[-2:] == ["4f1c", 7], task
+            assert (await handle.result(timeout=WAIT_SECONDS))[-2:] == ["4f1c", 7], task
 
 
 async def test_context_reaches_what_a_task_submits(around: Around) -> None:
@@ -319,12 +319,15 @@ async def test_context_reaches_what_a_task_submits(around: Around) -> None:
     tenant.set(7)
     async with around.site.app() as app:
         handle = await app.submit(Spawns())
-        for id in await handle.result(timeout=30):
-            assert (await app.result(id, timeout=30))[-2:] == ["4f1c", 7]
+        for id in await handle.result(timeout=WAIT_SECONDS):
+            assert (await app.result(id, timeout=WAIT_SECONDS))[-2:] == ["4f1c", 7]
         (callback,) = await until(
             lambda: around.lines("ends", by="outer", task="around_tasks:Collect"), "it was called"
         )
-        assert await app.result(callback["id"], timeout=30) == [*("4f1c", 7), *[["4f1c", 7]] * 2]
+        assert await app.result(callback["id"], timeout=WAIT_SECONDS) == [
+            *("4f1c", 7),
+            *[["4f1c", 7]] * 2,
+        ]
     assert "seen request_id=4f1c tenant=7 task_id=" in worker.log
 
 
@@ -334,7 +337,7 @@ async def test_an_explicit_label_wins_and_none_does_not_travel(around: Around) -
     tenant.set(None)
     async with working(around) as app:
         handle = await app.submit(Sees(), labels={"request_id": "mine"})
-        assert (await handle.result(timeout=30))[2:] == ["mine", None]
+        assert (await handle.result(timeout=WAIT_SECONDS))[2:] == ["mine", None]
     (line,) = around.lines("begins", by="outer")
     assert line["labels"] == {"request_id": "mine", "via": "outerinner"}
 
@@ -353,7 +356,7 @@ async def test_context_that_cannot_be_decoded_is_left_out(
     """The task runs without it."""
     async with working(around) as app:
         handle = await app.submit(Sees(), labels={"tenant": "none"})
-        assert (await handle.result(timeout=30))[3] is None
+        assert (await handle.result(timeout=WAIT_SECONDS))[3] is None
     assert "context not set: name=tenant error=ValueError" in caplog.text
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from acceptance.namespace_tasks import Follow, Followed, Spawn
 from acceptance.site import Site
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import WAIT_SECONDS, until
 
 from nonet import TaskFailed
 
@@ -37,7 +38,7 @@ async def test_a_task_runs_in_the_namespace_of_its_tenant(split: Site) -> None:
             assert split.redis.exists(f"{{{home}}}:t:{handles[vo]}"), vo
         workers(split)
         for handle in handles.values():
-            await handle.result(timeout=20)
+            await handle.result(timeout=WAIT_SECONDS)
 
 
 async def test_no_entry_is_planned_twice(split: Site) -> None:
@@ -57,12 +58,12 @@ async def test_a_running_task_adds_none_of_another_namespace(split: Site) -> Non
     """It is refused with a sentence; one of its own tenant runs where it runs."""
     async with split.app() as app:
         workers(split)
-        await (await app.submit(Follow("lhcb", "lhcb"))).result(timeout=20)
+        await (await app.submit(Follow("lhcb", "lhcb"))).result(timeout=WAIT_SECONDS)
         for task in (Follow("lhcb", "cms"), Spawn("lhcb", "cms")):
             handle = await app.submit(task)
             with pytest.raises(TaskFailed, match=r"in namespace b, but its parent runs"):
-                await handle.result(timeout=20)
+                await handle.result(timeout=WAIT_SECONDS)
         handle = await app.submit(Spawn("lhcb", "lhcb"))
-        await handle.result(timeout=20)
+        await handle.result(timeout=WAIT_SECONDS)
         await split.until_event("followed", times=3)
         assert {event.details["tenant"] for event in split.journal("followed")} == {"lhcb"}

@@ -12,8 +12,8 @@ from acceptance.durable_tasks import KeptBuried
 from acceptance.probe_tasks import BuriedFreely
 from acceptance.site import Site, submit_all
 from acceptance.test_dead_letters import _rows, own_maria
-from daemons import until
 from servers import MariaServer
+from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask, TaskExpired
 from nonet.stores.sql.database import upgrade
@@ -35,7 +35,7 @@ async def test_a_thousand_end_at_their_deadline(site: Site, mariadb_url: str) ->
         ids = await submit_all(app, tasks, start_by=deadline)
         for id in (ids[0], ids[-1]):
             with pytest.raises(TaskExpired, match="not started within"):
-                await app.result(id, timeout=40)
+                await app.result(id, timeout=WAIT_SECONDS)
         await site.all_ended()
         ended = [(await app.status(id)).finished for id in ids]
     late = [(at - deadline).total_seconds() for at in ended if at is not None]
@@ -67,7 +67,7 @@ async def test_while_sql_hangs_they_stay_dying(site: Site, own_maria: MariaServe
             os.kill(own_maria.pid, signal.SIGCONT)
             for id in ids:
                 with pytest.raises(TaskExpired):
-                    await app.result(id, timeout=60)
+                    await app.result(id, timeout=WAIT_SECONDS)
             await app.cancel([soon])
             await site.all_ended()
     finally:
@@ -82,9 +82,9 @@ async def test_the_row_of_a_durable_one_is_closed(site: Site) -> None:
         handle = await app.submit(KeptBuried(), start_by=1)
         site.scheduler(NONET_TASKS=UNKNOWING)
         with pytest.raises(TaskExpired):
-            await handle.result(timeout=40)
+            await handle.result(timeout=WAIT_SECONDS)
         outbox, letters = await app.stores.outbox(), await app.dead_letters()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             while await outbox.count():  # noqa: ASYNC110  # other processes delete them
                 await asyncio.sleep(0.05)
         assert (await letters.count())[Status.PENDING] == 1

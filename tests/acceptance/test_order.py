@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import Site, submit_all
-from daemons import until
+from waits import until
 
 
 async def test_priority_is_strict(site: Site) -> None:

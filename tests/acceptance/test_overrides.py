@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from acceptance.override_tasks import Failing, Patient
 from acceptance.site import Site
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, TaskFailed
 
@@ -72,7 +73,7 @@ async def attempts(app: Nonet, task: Failing) -> int:
     """How often a task that fails is executed."""
     handle = await app.submit(task)
     with pytest.raises(TaskFailed):
-        await handle.result(timeout=20)
+        await handle.result(timeout=WAIT_SECONDS)
     return (await handle.status()).attempt
 
 
@@ -146,7 +147,7 @@ async def test_a_limit_of_time_from_the_configuration(place: Installation) -> No
         await place.applied(app)
         handle = await app.submit(Patient(gate))
         with pytest.raises(TaskFailed, match=r"\(common\.tasks\.Patient\.soft-timeout\)") as raised:
-            await handle.result(timeout=20)
+            await handle.result(timeout=WAIT_SECONDS)
     assert raised.value.error_type == "TaskTimeoutError"
 
 
@@ -160,7 +161,7 @@ async def test_a_process_starts_with_what_is_published(site: Site) -> None:
         handle = await app.submit(Failing())
         site.worker()
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=20)
+            await handle.result(timeout=WAIT_SECONDS)
         assert (await handle.status()).attempt == 3
 
 

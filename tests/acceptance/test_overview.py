@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 from acceptance.overview_tasks import Cleans, Exports, Kept, Mails, Merges, Poison
 from acceptance.site import Site, submit_all
-from daemons import WAIT_SECONDS
 from servers import MariaServer
+from waits import WAIT_SECONDS
 
 from nonet import TaskFailed
 from nonet.stores.sql.database import upgrade
@@ -64,6 +64,7 @@ class Terminal:
         return {item["kind"]: item for item in found["findings"]}
 
 
+@pytest.mark.long
 async def test_six_faults_at_once_are_named_and_mended(site: Site, frozen_sql: MariaServer) -> None:
     """Six faults are on one screen, and each next step, typed, mends its fault."""
     frozen_sql.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
@@ -90,7 +91,7 @@ async def test_six_faults_at_once_are_named_and_mended(site: Site, frozen_sql: M
         poisoned = await submit_all(app, [Poison() for _ in range(_DEAD)])
         for id in poisoned:
             with pytest.raises(TaskFailed):
-                await app.result(id, timeout=30)
+                await app.result(id, timeout=WAIT_SECONDS)
         os.kill(frozen_sql.pid, signal.SIGSTOP)
         (kept,) = await submit_all(app, [Kept()])
 
@@ -117,14 +118,14 @@ async def test_six_faults_at_once_are_named_and_mended(site: Site, frozen_sql: M
 
         await terminal.type(found["lock"]["hint"])
         for id in writers:
-            await app.result(id, timeout=30)
+            await app.result(id, timeout=WAIT_SECONDS)
         await terminal.type(found["limiter"]["hint"])
         for id in mails:
-            await app.result(id, timeout=30)
+            await app.result(id, timeout=WAIT_SECONDS)
         await terminal.type(found["pause"]["hint"])
-        await app.result(cleans, timeout=30)
+        await app.result(cleans, timeout=WAIT_SECONDS)
         site.program(*shlex.split(found["worker"]["hint"]))
-        await app.result(merges, timeout=30)
+        await app.result(merges, timeout=WAIT_SECONDS)
         await terminal.type(found["class"]["hint"])
         os.kill(frozen_sql.pid, signal.SIGCONT)  # the next step is to repair it
         await terminal.type("task-run db check")

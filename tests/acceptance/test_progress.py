@@ -15,8 +15,8 @@ from acceptance.reporting_tasks import (
     ReportsInThread,
 )
 from acceptance.site import PROBES, Site
-from daemons import WAIT_SECONDS, until
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 from nonet import Handle, Nonet, NotFoundError, Progress
 
@@ -46,14 +46,14 @@ async def test_progress_is_followed_until_the_end(reporting: Site, kind: type[Re
     """From wherever it is reported: the first, the last of a second, and then the end."""
     site = reporting
     site.worker()
-    async with site.app(tasks=TASKS) as app, asyncio.timeout(60):
+    async with site.app(tasks=TASKS) as app, asyncio.timeout(WAIT_SECONDS):
         handle = await app.submit(kind(gate := site.gate()))
         seen: list[Progress] = []
         async for progress in handle.progress():
             seen.append(progress)
             if progress.fraction == 0.5:
                 site.open(gate)
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
         assert (await app.status(handle)).progress is None
     said = [(item.fraction, item.text) for item in seen]
     # A thread may report twice before the event loop sends anything.
@@ -66,7 +66,7 @@ async def test_suspects_report_from_the_child_that_they_share(reporting: Site) -
     """A task of a killed worker runs in a child process of the next one."""
     site, gate = reporting, reporting.gate()
     first = site.worker()
-    async with site.app(tasks=TASKS) as app, asyncio.timeout(60):
+    async with site.app(tasks=TASKS) as app, asyncio.timeout(WAIT_SECONDS):
         handles = [await app.submit(Kills(gate)) for _ in range(2)]
         for handle in handles:
             await site.started(handle)
@@ -77,7 +77,7 @@ async def test_suspects_report_from_the_child_that_they_share(reporting: Site) -
             await shown(app, handle, 0.5)
         site.open(gate)
         for handle in handles:
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
 
 
 async def test_an_error_of_redis_fails_no_task(own_server: RedisServer, own_site: Site) -> None:
@@ -85,7 +85,7 @@ async def test_an_error_of_redis_fails_no_task(own_server: RedisServer, own_site
     site = own_site
     site.settings["NONET_TASKS"] = ",".join(TASKS)
     site.worker()
-    async with site.app(tasks=TASKS) as app, asyncio.timeout(60):
+    async with site.app(tasks=TASKS) as app, asyncio.timeout(WAIT_SECONDS):
         handle = await app.submit(BlocksChild(gate := site.gate()))
         await shown(app, handle, 0.25)
         site.redis.execute_command("ACL", "SETUSER", "default", "-hset")
@@ -93,7 +93,7 @@ async def test_an_error_of_redis_fails_no_task(own_server: RedisServer, own_site
         site.redis.execute_command("ACL", "SETUSER", "default", "+hset")
         await shown(app, handle, 0.5)
         site.open(gate)
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
 
 
 async def test_the_progress_of_an_ended_task_is_over(reporting: Site) -> None:
@@ -103,7 +103,7 @@ async def test_the_progress_of_an_ended_task_is_over(reporting: Site) -> None:
     async with site.app(tasks=TASKS) as app:
         handle = await app.submit(Reports(gate := site.gate()))
         site.open(gate)
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
         assert [item async for item in handle.progress()] == []
         with pytest.raises(NotFoundError):
             await anext(app.client.progress("unknown"))

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from acceptance.contention import PATIENCE, PRODUCTION, scales
 from acceptance.probe_tasks import Quick
 from acceptance.site import Site
-from daemons import until
+from waits import until
 
 # A Redis that is held up for longer would delay everybody.
 SLOW_CALL_US = 10_000

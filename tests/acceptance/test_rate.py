@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from acceptance.contention import PATIENCE, PRODUCTION, in_order, parked, scales, workers
 from acceptance.lock_tasks import Holding
 from acceptance.site import Site, submit_all
-from daemons import until
+from waits import until
 
 
 @dataclass(frozen=True)

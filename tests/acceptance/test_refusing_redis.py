@@ -6,8 +6,8 @@ import redis
 from acceptance.probe_tasks import Gated
 from acceptance.site import PROBES, Site
 from acceptance.spawning_tasks import Spawns
-from daemons import until
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 # The watchdog is refused too: the lease must last longer than the refusal.
 LONG = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "30"}
@@ -27,7 +27,7 @@ async def test_a_settle_outlasts_missing_permissions(
             site.open(gate)
             await until(lambda: f"{task}: not settled yet" in worker.log, "the settle is refused")
             admin.execute_command("ACL", "SETUSER", "default", "+evalsha")
-            assert await task.result(timeout=20) == worker.pid
+            assert await task.result(timeout=WAIT_SECONDS) == worker.pid
     assert len(site.journal("start")) == 1
     assert worker.log.count("not settled yet") == 1
     await site.all_ended()
@@ -47,6 +47,6 @@ async def test_a_full_redis_ends_no_task_that_submits(own_site: Site) -> None:
         assert "Redis is full" in str(await app.explain(task))
         site.redis.config_set("maxmemory", 0)
         site.hurry(task)
-        assert await task.result(timeout=20) == 1
+        assert await task.result(timeout=WAIT_SECONDS) == 1
         await site.until_event("end", task="Quick")
         await site.all_ended()

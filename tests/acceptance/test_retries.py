@@ -8,7 +8,7 @@ import pytest
 from acceptance.probe_tasks import CancelsItself, Fails, FailsInspected, Gives, LacksLock, Quick
 from acceptance.raising_tasks import ALL, PLACES, InExecute, InResult
 from acceptance.site import Site
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import ResultUnavailable, TaskFailed
 
@@ -19,7 +19,7 @@ async def test_max_retries_means_retries(site: Site) -> None:
     async with site.app() as app:
         handle = await app.submit(Fails())
         with pytest.raises(TaskFailed, match="as always") as raised:
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
         status = await handle.status()
     assert raised.value.error_type == "ValueError"
     assert raised.value.reason == "retries"
@@ -37,7 +37,7 @@ async def test_policy_sees_the_real_exception(site: Site) -> None:
     async with site.app() as app:
         handle = await app.submit(FailsInspected())
         with pytest.raises(TaskFailed, match="refused with 3"):
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
     assert site.policy_calls() == [[1, True, 1, True], [2, True, 2, True], [3, True, 3, True]]
 
 
@@ -47,7 +47,7 @@ async def test_stop_retrying_is_final(site: Site) -> None:
     async with site.app() as app:
         handle = await app.submit(Gives())
         with pytest.raises(TaskFailed, match="hopeless") as raised:
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
     assert raised.value.reason == "stopped"
     assert len(site.journal("start")) == 1
 
@@ -67,7 +67,7 @@ async def test_lack_of_a_lock_is_no_attempt(site: Site) -> None:
             if times == 2:
                 site.open(gate)
             site.hurry(handle)
-        assert await handle.result(timeout=10) == 1
+        assert await handle.result(timeout=WAIT_SECONDS) == 1
     assert [event.attempt for event in site.journal("start")] == [1, 1, 1]
 
 
@@ -77,8 +77,8 @@ async def test_own_cancellation_is_a_failed_attempt(site: Site) -> None:
     async with site.app() as app:
         handle = await app.submit(CancelsItself())
         with pytest.raises(TaskFailed) as raised:
-            await handle.result(timeout=10)
-        assert await (await app.submit(Quick(5))).result(timeout=10) == 5
+            await handle.result(timeout=WAIT_SECONDS)
+        assert await (await app.submit(Quick(5))).result(timeout=WAIT_SECONDS) == 5
     assert raised.value.error_type == "CancelledError"
     assert len(site.journal("start", id=handle)) == 1
     assert worker.alive
@@ -98,10 +98,10 @@ async def test_a_worker_survives_every_exception_everywhere(
             # What its result is like has no say in whether a task is done.
             kind = ResultUnavailable if place is InResult else TaskFailed
             with pytest.raises(kind) as raised:
-                await handle.result(timeout=20)
+                await handle.result(timeout=WAIT_SECONDS)
             reasons[getattr(raised.value, "reason", "unavailable")] += 1
             assert len(str(raised.value)) < 50_000, name
-        assert await (await app.submit(Quick(5))).result(timeout=20) == 5
+        assert await (await app.submit(Quick(5))).result(timeout=WAIT_SECONDS) == 5
         await site.all_ended()
     assert reasons == {"unavailable" if place is InResult else "retries": len(ALL)}
     assert worker.alive

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from acceptance.extra_tasks import Newer
 from acceptance.site import PROBES, Site
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import until
 
 BOTH = f"{PROBES},acceptance.extra_tasks"
 

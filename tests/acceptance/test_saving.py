@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from acceptance.saving_tasks import Counting, CountingInThread, Greedy, Mistaken, Parent, TooMuch
 from acceptance.site import PROBES, Site
-from daemons import until
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 from nonet import BrokerFullError, TaskFailed
 
@@ -24,8 +24,8 @@ async def test_the_next_attempt_finds_what_was_saved(site: Site) -> None:
     async with site.app(tasks=(PROBES, "acceptance.saving_tasks")) as app:
         counting = await app.submit(Counting(10, fails_at=4))
         threaded = await app.submit(CountingInThread(3))
-        assert await counting.result(timeout=20) == 4
-        assert await threaded.result(timeout=20) == {"at": 3}
+        assert await counting.result(timeout=WAIT_SECONDS) == 4
+        assert await threaded.result(timeout=WAIT_SECONDS) == {"at": 3}
         assert [event.details["saved"] for event in site.journal("start", id=counting)] == [None, 4]
     await site.all_ended()
 
@@ -38,7 +38,7 @@ async def test_a_killed_worker_leaves_what_was_saved(site: Site) -> None:
         await site.until_event("trouble", id=task)
         first.kill()
         site.worker()
-        assert await task.result(timeout=20) == 4
+        assert await task.result(timeout=WAIT_SECONDS) == 4
 
 
 async def test_a_checkpoint_is_bounded_and_fenced(site: Site) -> None:
@@ -46,9 +46,9 @@ async def test_a_checkpoint_is_bounded_and_fenced(site: Site) -> None:
     with_saving(site).worker()
     async with site.app(tasks=(PROBES, "acceptance.saving_tasks")) as app:
         task = await app.submit(TooMuch())
-        assert "NONET_MESSAGE_LIMIT" in await task.result(timeout=20)
+        assert "NONET_MESSAGE_LIMIT" in await task.result(timeout=WAIT_SECONDS)
         done = await app.submit(Counting(3))
-        await done.result(timeout=20)
+        await done.result(timeout=WAIT_SECONDS)
     assert list(site.redis.scan_iter(site.key("c:*"))) == []
 
 
@@ -61,7 +61,7 @@ async def test_a_full_redis_still_saves(own_server: RedisServer, own_site: Site)
         with pytest.raises(BrokerFullError):
             await app.submit(Counting(1))
         site.worker()
-        assert await task.result(timeout=20) == 0
+        assert await task.result(timeout=WAIT_SECONDS) == 0
         site.redis.config_set("maxmemory", "0")
 
 
@@ -69,7 +69,7 @@ async def test_what_cannot_work_is_told(site: Site) -> None:
     """A checkpoint that would block the loop for ever, and a child that is no task, are refused."""
     with_saving(site).worker()
     async with site.app(tasks=(PROBES, "acceptance.saving_tasks")) as app:
-        told = await (await app.submit(Mistaken())).result(timeout=20)
+        told = await (await app.submit(Mistaken())).result(timeout=WAIT_SECONDS)
     assert "await checkpoint()" in told[0] and "5 is not a task" in told[1]
 
 
@@ -81,7 +81,7 @@ async def test_children_start_only_after_the_commit(site: Site) -> None:
         attempts = await site.until_event("asked", 3, id=parent)
         assert site.journal("start", task="Quick") == []
         site.write("commit", "")
-        ids = await parent.result(timeout=20)
+        ids = await parent.result(timeout=WAIT_SECONDS)
         assert ids not in [attempt.details["ids"] for attempt in attempts[:2]]
         await site.all_ended()
     assert sorted(event.id for event in site.journal("start", task="Quick")) == sorted(ids)
@@ -97,7 +97,7 @@ async def test_a_killed_parent_submits_nothing(site: Site) -> None:
         first.kill()
         site.open(gate)
         site.worker()
-        ids = await parent.result(timeout=20)
+        ids = await parent.result(timeout=WAIT_SECONDS)
         await site.all_ended()
     assert sorted(event.id for event in site.journal("start", task="Quick")) == sorted(ids)
 
@@ -108,7 +108,7 @@ async def test_more_than_one_step_takes_is_refused(site: Site) -> None:
     async with site.app(tasks=(PROBES, "acceptance.saving_tasks")) as app:
         task = await app.submit(Greedy())
         try:
-            await task.result(timeout=20)
+            await task.result(timeout=WAIT_SECONDS)
         except TaskFailed as error:
             assert "takes at most 500 tasks" in str(error)
         await site.all_ended()

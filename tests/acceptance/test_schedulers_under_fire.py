@@ -11,7 +11,8 @@ from itertools import pairwise
 
 from acceptance.contention import scales
 from acceptance.site import PROBES, Site
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import until
 
 PERIODIC = f"{PROBES},acceptance.periodic_tasks"
 BLOWS = {"killed", "frozen", "stopped"}

@@ -8,7 +8,8 @@ from itertools import pairwise
 
 from acceptance.probe_tasks import Quick
 from acceptance.site import PROBES, Site
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import WAIT_SECONDS, until
 
 PERIODIC = f"{PROBES},acceptance.periodic_tasks"
 FIRED = re.compile(r"occurrence FIRED: entry=(\S*Tick\S*) at=(\S+)")
@@ -64,7 +65,7 @@ async def test_delays_need_no_scheduler(site: Site) -> None:
     async with site.app() as app:
         handles = await app.submit_many([Quick(n) for n in range(20)], at_time=at)
         for handle in handles:
-            await handle.result(timeout=10)
+            await handle.result(timeout=WAIT_SECONDS)
     assert min(event.at for event in site.journal("start")) >= at.timestamp()
 
 
@@ -78,7 +79,7 @@ async def test_standby_takes_the_delays_over(site: Site) -> None:
         at = datetime.now(UTC) + timedelta(seconds=0.5)
         handle = await app.submit(Quick(1), at_time=at)
         first.kill()
-        assert await handle.result(timeout=10) == 1
+        assert await handle.result(timeout=WAIT_SECONDS) == 1
     assert "leading: term=" in second.log
 
 

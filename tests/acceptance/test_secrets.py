@@ -8,6 +8,7 @@ import pytest
 from acceptance.secret_tasks import PASSWORD, Blabs, BlabsInChild, Returns
 from acceptance.site import NAMESPACE, Site
 from pydantic import SecretStr
+from waits import WAIT_SECONDS
 
 from nonet import NonetError, TaskFailed
 from nonet.stores.sql.database import upgrade
@@ -27,7 +28,7 @@ async def test_what_is_kept_of_an_error_shows_no_secret(
     async with site.app() as app:
         handle = await app.submit(kind(SecretStr(PASSWORD)))
         with pytest.raises(TaskFailed) as failed:
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         await site.all_ended()
         status, told = await handle.status(), (await app.explain(handle)).text
     masked = "bad *** for https://me:***@db.example/x"
@@ -51,7 +52,7 @@ async def test_what_is_cut_shows_no_part_of_a_secret(site: Site) -> None:
     async with site.app() as app:
         handle = await app.submit(Blabs(SecretStr(PASSWORD), lead=10_000 - len("bad hunter")))
         with pytest.raises(TaskFailed) as failed:
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         await site.all_ended()
     assert "ValueError: ...." in str(failed.value) and "hunter" not in str(failed.value)
 
@@ -63,6 +64,6 @@ async def test_a_result_that_cannot_be_stored_shows_no_secret(site: Site) -> Non
     async with site.app() as app:
         handle = await app.submit(Returns(SecretStr(PASSWORD)))
         with pytest.raises(NonetError, match="which cannot be serialised") as refused:
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         await site.all_ended()
     assert "***" in str(refused.value) and PASSWORD not in str(refused.value)

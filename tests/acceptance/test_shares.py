@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from acceptance.contention import PATIENCE, scales
 from acceptance.share_tasks import Mine
 from acceptance.site import Site, submit_all
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import until
 
 from nonet import Nonet
 

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from acceptance.probe_tasks import Buried, Parent, Quick
 from acceptance.site import Site
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, TaskFailed
 from nonet.messages.formats import FORMAT
@@ -25,7 +25,7 @@ def app(site: Site, *ids: str) -> Nonet:
 async def refused(site: Site, made: Nonet, id: str, reason: str) -> None:
     """It ends in quarantine, and was not executed."""
     with pytest.raises(TaskFailed) as raised:
-        await made.result(id, timeout=20)
+        await made.result(id, timeout=WAIT_SECONDS)
     assert raised.value.reason == "quarantined"
     assert reason in str(raised.value)
     assert site.journal(id=id) == []
@@ -36,7 +36,7 @@ async def test_a_worker_with_keys_executes_only_what_they_sign(site: Site) -> No
     worker = site.worker(NONET_SIGNING_KEYS=f"{KEYS['new']},{KEYS['old']}")
     for id in ("new", "old"):
         async with app(site, id) as made:
-            assert await (await made.submit(Quick(1))).result(timeout=20) == 1
+            assert await (await made.submit(Quick(1))).result(timeout=WAIT_SECONDS) == 1
     async with app(site, "evil") as made:
         await refused(site, made, await made.submit(Quick(1)), "key 'evil', which")
     forged = KEYS["evil"].replace("evil", "new", 1)
@@ -64,14 +64,14 @@ async def test_whatever_is_submitted_is_signed(site: Site) -> None:
         soon = datetime.now(UTC) + timedelta(milliseconds=200)
         delayed = await made.submit(Quick(3), at_time=soon)
         buried = await made.submit(Buried())
-        await (await made.submit(Parent(2, fail_first=True))).result(timeout=20)
+        await (await made.submit(Parent(2, fail_first=True))).result(timeout=WAIT_SECONDS)
         await until(lambda: site.journal("start", task="Report"), "the callback has run")
-        assert await delayed.result(timeout=20) == 3
+        assert await delayed.result(timeout=WAIT_SECONDS) == 3
         with pytest.raises(TaskFailed):
-            await buried.result(timeout=20)
+            await buried.result(timeout=WAIT_SECONDS)
         (letter,) = await (await made.dead_letters()).list()
         with pytest.raises(TaskFailed) as raised:
-            await (await made.resubmit(letter.id)).result(timeout=20)
+            await (await made.resubmit(letter.id)).result(timeout=WAIT_SECONDS)
         assert raised.value.reason == "retries"
         await site.all_ended()
     assert site.quarantined() == []
@@ -94,4 +94,4 @@ async def test_a_worker_without_keys_executes_signed_tasks(site: Site) -> None:
     """So that producers may sign first."""
     site.worker()
     async with app(site, "new") as made:
-        assert await (await made.submit(Quick(2))).result(timeout=20) == 2
+        assert await (await made.submit(Quick(2))).result(timeout=WAIT_SECONDS) == 2

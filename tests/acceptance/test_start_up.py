@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 from acceptance.site import PROBES, Site
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import until
 
 TASKS = f"{PROBES},acceptance.saving_tasks"
 

@@ -16,8 +16,8 @@ from acceptance.probe_tasks import (
     VoidedThread,
 )
 from acceptance.site import Site
-from daemons import until, wait_until
 from servers import RedisServer
+from waits import WAIT_SECONDS, until, wait_until
 
 from nonet import BaseTask
 
@@ -69,7 +69,7 @@ async def test_grace_hands_back(site: Site) -> None:
         first, second = await site.started(handle, 2)
         assert (first.attempt, second.attempt) == (1, 1)
         site.open(gate)
-        assert await handle.result(timeout=10) == other.pid
+        assert await handle.result(timeout=WAIT_SECONDS) == other.pid
 
 
 async def test_second_signal_ends_at_once(site: Site) -> None:
@@ -87,7 +87,7 @@ async def test_second_signal_ends_at_once(site: Site) -> None:
         assert (status.state, status.attempt) == ("queued", 0)
         site.open(gate)
         site.worker()
-        await handle.result(timeout=10)
+        await handle.result(timeout=WAIT_SECONDS)
 
 
 # A worker whose patience with a blocked loop is short; as the console script otherwise.
@@ -137,7 +137,7 @@ async def test_nothing_can_hold_the_exit(
         assert (await handle.status()).attempt in (0, 1)
         site.open(gate)
         site.worker()
-        await handle.result(timeout=10)
+        await handle.result(timeout=WAIT_SECONDS)
         await site.all_ended()
     assert [event.attempt for event in site.journal("start", id=handle)] == [1, 1]
 
@@ -155,7 +155,7 @@ async def test_thread_that_was_handed_back_is_told(site: Site) -> None:
         assert "the worker stopped" in voided.details["error"]
         site.open(gate)
         site.worker()
-        await handle.result(timeout=10)
+        await handle.result(timeout=WAIT_SECONDS)
 
 
 async def test_idle_daemons_stop_at_once(site: Site) -> None:
@@ -187,7 +187,7 @@ async def test_what_a_worker_was_given_unseen_is_given_back(site: Site) -> None:
         assert (status.state, status.attempt, status.worker_deaths) == ("queued", 0, 0)
         assert site.pending() == 0
         site.worker()
-        assert await unseen.result(timeout=10) == 0
+        assert await unseen.result(timeout=WAIT_SECONDS) == 0
 
 
 def test_nothing_is_fired_after_the_signal(site: Site) -> None:

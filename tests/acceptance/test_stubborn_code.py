@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from acceptance.site import LOCK_TTL, Site
 from acceptance.stubborn_tasks import KINDS, StubbornLoop, StubbornThread
-from daemons import Daemon, until
+from daemons import Daemon
 from metrics_names import get
 from ports import free_port
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet
 from nonet.tasks.handles import Handle
@@ -43,7 +44,7 @@ async def test_nobody_runs_beside_it(site: Site, worker: Daemon, kind: str) -> N
         free = site.gate()
         site.open(free)
         # A limiter is no safety: its slot is free at once.
-        await (await app.submit(StubbornLoop(free, ["C slot 1"]))).result(timeout=30)
+        await (await app.submit(StubbornLoop(free, ["C slot 1"]))).result(timeout=WAIT_SECONDS)
         second = await app.submit(StubbornLoop(free, ["M a"]))
         await until(lambda: site.parked(second), "the second one waits")
         # Longer than the lock would live without its watchdog.
@@ -58,7 +59,7 @@ async def test_nobody_runs_beside_it(site: Site, worker: Daemon, kind: str) -> N
         if "limited" not in kind:
             assert (await app.status(handle)).state == "cancelled"
         site.open(gate)
-        await second.result(timeout=30)
+        await second.result(timeout=WAIT_SECONDS)
         (end, *_), (start,) = (
             site.journal("end", id=str(handle)),
             site.journal("start", id=str(second)),
@@ -79,7 +80,7 @@ async def test_its_lock_ends_with_its_process(site: Site, worker: Daemon) -> Non
         await until(lambda: site.parked(second), "the second one waits")
         worker.kill()
         site.worker()
-        await second.result(timeout=30)
+        await second.result(timeout=WAIT_SECONDS)
         await site.all_ended()
 
 
@@ -92,7 +93,7 @@ async def test_a_forced_release_voids_its_lock(site: Site, worker: Daemon) -> No
         second = await app.submit(StubbornLoop(free, ["M a"]))
         await until(lambda: site.parked(second), "the second one waits")
         await app.stores.locks.release(NAME, "operator@here 1")
-        await second.result(timeout=30)
+        await second.result(timeout=WAIT_SECONDS)
         site.open(gate)
         await site.all_ended()
 
@@ -108,7 +109,7 @@ async def test_a_stopped_worker_leaves_no_lock_to_a_thread(site: Site) -> None:
         assert worker.wait() in (0, 1)
         site.open(gate)
         site.worker()
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
         await site.all_ended()
 
 

@@ -11,7 +11,8 @@ import pytest
 from acceptance.contention import scales
 from acceptance.site import Site, result_states, submit_all
 from acceptance.suspect_tasks import Dies, KillsItsWorker, Ordinary, Waits, WaitsInThread
-from daemons import Daemon, until
+from daemons import Daemon
+from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask, Nonet
 
@@ -176,7 +177,7 @@ async def test_suspects_take_no_slot(suspects: Site, kind: type[Waits]) -> None:
         victim.kill()
         site.open(gate)
         for id in ids:
-            await app.result(id, timeout=30)
+            await app.result(id, timeout=WAIT_SECONDS)
         assert (await app.status(holder)).state == "running"
         site.open(busy)
         await site.all_ended()

@@ -15,9 +15,9 @@ import httpx
 from acceptance.site import Site, submit_all
 from acceptance.tenant_tasks import Works
 from acceptance.test_health import Probed
-from daemons import WAIT_SECONDS, until
 from metrics_names import get
 from prometheus_client.parser import text_string_to_metric_families as parse
+from waits import WAIT_SECONDS, until
 from web.conftest import Fixed, principal
 
 from nonet import Nonet

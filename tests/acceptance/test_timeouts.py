@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from acceptance.override_tasks import Hanging, Limited, Next, Obeying, Saving, Stubborn
 from acceptance.site import Site
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import TaskFailed
 
@@ -29,10 +29,10 @@ async def test_a_limit_is_a_failed_attempt(slow: Site, kind: type[Limited], limi
     async with slow.app(tasks=(TASKS,)) as app:
         handle = await app.submit(kind(gate))  # type: ignore[call-arg]
         with pytest.raises(TaskFailed, match=f"{limit} timeout of .* exceeded") as raised:
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         assert raised.value.error_type == "TaskTimeoutError"
         assert [item.attempt for item in slow.journal("start")] == [1, 2]
-        assert await (await app.submit(Next())).result(timeout=30) == "done"
+        assert await (await app.submit(Next())).result(timeout=WAIT_SECONDS) == "done"
         assert (await app.client.results.workers())[0].alive
     assert slow.journal("committed", task=kind.__name__) == []
     slow.open(gate)
@@ -43,7 +43,7 @@ async def test_progress_can_be_saved_at_the_soft_limit(slow: Site) -> None:
     """Who is cancelled may save a checkpoint, and the next attempt finds it."""
     async with slow.app(tasks=(TASKS,)) as app:
         handle = await app.submit(Saving(slow.gate()))
-        assert await handle.result(timeout=30) == "half of it"
+        assert await handle.result(timeout=WAIT_SECONDS) == "half of it"
 
 
 @pytest.mark.parametrize("kind", [Stubborn, Hanging])
@@ -53,11 +53,11 @@ async def test_what_was_given_up_is_void(slow: Site, kind: type[Limited]) -> Non
     async with slow.app(tasks=(TASKS,)) as app:
         handle = await app.submit(kind(gate))  # type: ignore[call-arg]
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         slow.open(gate)
         voided = await slow.until_event("voided", 2)
         assert {item.details["error"] for item in voided} == {"LeaseLostError"}
-        assert await (await app.submit(Next())).result(timeout=30) == "done"
+        assert await (await app.submit(Next())).result(timeout=WAIT_SECONDS) == "done"
         assert (await handle.status()).state == "dead"
     await slow.until_event("rolled back", 2)
     assert slow.journal("committed", task=kind.__name__) == []
@@ -70,7 +70,7 @@ async def test_a_worker_ends_although_something_goes_on(site: Site) -> None:
     async with site.app(tasks=(TASKS,)) as app:
         for kind in (Stubborn, Hanging):
             with pytest.raises(TaskFailed):
-                await (await app.submit(kind(gate))).result(timeout=30)
+                await (await app.submit(kind(gate))).result(timeout=WAIT_SECONDS)
     worker.terminate()
     assert worker.wait() == 0
 
@@ -82,9 +82,9 @@ async def test_many_that_hang_take_slots_in_the_end(site: Site) -> None:
     async with site.app(tasks=(TASKS,)) as app:
         handle = await app.submit(Hanging(gate))
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: "restart this worker" in worker.log, "it says so")
         waiting = await app.submit(Next())
         assert (await waiting.status()).state == "queued"
         site.open(gate)
-        assert await waiting.result(timeout=30) == "done"
+        assert await waiting.result(timeout=WAIT_SECONDS) == "done"

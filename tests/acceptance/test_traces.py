@@ -13,7 +13,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 from acceptance.site import Site
 from acceptance.traced_tasks import Fails, Inside, Starts, Step
-from daemons import until
 from opentelemetry import context, trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SentSpan
@@ -29,6 +28,7 @@ from opentelemetry.trace import (
     TraceState,
 )
 from pydantic import SecretStr
+from waits import WAIT_SECONDS, until
 
 from nonet import InvalidArgumentsError, Nonet, Size, TaskFailed
 from nonet.base.errors import ServerUnreachableError
@@ -74,7 +74,7 @@ async def test_an_attempt_is_linked_to_its_submission(site: Site, spans: Spans) 
     """Producer and consumer are spans by the conventions, in traces of their own."""
     async with working(site) as app:
         handle = await app.submit(Step(7))
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: len(spans()) == 2, "both have ended")
     sent, processed = spans()
     assert (sent.name, sent.kind) == ("send traced_tasks:Step", SpanKind.PRODUCER)
@@ -101,7 +101,7 @@ async def test_an_attempt_is_linked_to_its_submission(site: Site, spans: Spans) 
 async def test_what_a_task_submits_belongs_to_its_attempt(site: Site, spans: Spans) -> None:
     """The producer span of a child is a child of the attempt; a later one is linked to it."""
     async with working(site) as app:
-        await (await app.submit(Starts())).result(timeout=30)
+        await (await app.submit(Starts())).result(timeout=WAIT_SECONDS)
         await until(lambda: len(spans()) == 5, "all have ended")
     found = spans()
     (parent,) = (span for span in found if span.name == "process traced_tasks:Starts")
@@ -120,7 +120,7 @@ async def test_failures_show_their_error_and_no_secret(site: Site, spans: Spans)
     async with working(site) as app:
         handle = await app.submit(Fails(SecretStr("hunter-2"), 9))
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: len(spans()) == 3, "both attempts have ended")
     _, first, second = spans()
     for span, outcome in ((first, "retry"), (second, "dead")):
@@ -151,7 +151,7 @@ async def test_a_long_tracestate_is_left_out(site: Site, spans: Spans, entries: 
             handle = await app.submit(Step(7))
         finally:
             context.detach(token)
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: len(spans()) == 2, "both have ended")
     parent, _, state = carried.partition("\n")
     assert parent.split("-")[1] == f"{0x1234:032x}"
@@ -282,7 +282,7 @@ async def test_a_worker_exports_as_the_standard_variables_say(site: Site) -> Non
         )
         async with site.app() as app:
             handle = await app.submit(Inside())
-            await handle.result(timeout=30)
+            await handle.result(timeout=WAIT_SECONDS)
         await site.all_ended()
         attempt = await until(lambda: collector.span("process traced_tasks:Inside"), "it is there")
         inside = await until(lambda: collector.span("inside"), "the author's is there")
@@ -330,7 +330,7 @@ async def test_a_silent_collector_holds_up_nobody(site: Site) -> None:
         )
         async with site.app() as app:
             for number in range(3):
-                await (await app.submit(Step(number))).result(timeout=30)
+                await (await app.submit(Step(number))).result(timeout=WAIT_SECONDS)
         worker.terminate()
         assert worker.wait() == 0
 
@@ -352,9 +352,9 @@ async def test_an_exporter_that_fails_says_so_once(
     )
     async with site.app() as app:
         for number in range(3):
-            await (await app.submit(Step(number))).result(timeout=30)
+            await (await app.submit(Step(number))).result(timeout=WAIT_SECONDS)
         await until(lambda: said in worker.log, "it is said")
-        await (await app.submit(Step(4))).result(timeout=30)
+        await (await app.submit(Step(4))).result(timeout=WAIT_SECONDS)
     worker.terminate()
     assert worker.wait() == 0
     assert worker.log.count(said) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from acceptance.site import Site
 from acceptance.unique_tasks import Brief, Refresh
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import InvalidArgumentsError, Unique, spawn_with_callback
 
@@ -71,7 +71,11 @@ async def test_a_repeat_awaits_the_same_result(unique_site: Site) -> None:
         assert (again, again.created, other.created) == (first, False, True)
         assert [h.created for h in await app.submit_many([Refresh(gate, "CERN")])] == [False]
         site.open(gate)
-        assert await again.result(timeout=30) == await first.result(timeout=30) == first
+        assert (
+            await again.result(timeout=WAIT_SECONDS)
+            == await first.result(timeout=WAIT_SECONDS)
+            == first
+        )
         assert (await Refresh(gate, "CERN").schedule()).created
     await site.all_ended()
 

@@ -7,10 +7,11 @@ import shutil
 
 from acceptance.probe_tasks import Alone, Gated, GatedMutex, Quick
 from acceptance.site import PROBES, Site
-from daemons import Daemon, until
+from daemons import Daemon
 from metrics_names import get
 from ports import free_port
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 
 async def test_flush_while_running(site: Site) -> None:
@@ -22,7 +23,7 @@ async def test_flush_while_running(site: Site) -> None:
         await site.started(lost)
         site.redis.flushall()
         await until(lambda: site.journal("cancelled"), "the holder of the lost lock is cancelled")
-        assert await (await app.submit(Alone())).result(timeout=10) == worker.pid
+        assert await (await app.submit(Alone())).result(timeout=WAIT_SECONDS) == worker.pid
     assert site.journal("end", id=lost) == []
     assert worker.alive
 
@@ -57,7 +58,7 @@ async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> 
         assert get(ports[name], "/readyz")[0] == 503 or name == "fleet"
     own_server.start()
     async with site.app() as app:
-        assert await (await app.submit(Quick(1))).result(timeout=30) == 1
+        assert await (await app.submit(Quick(1))).result(timeout=WAIT_SECONDS) == 1
     for daemon in daemons.values():
         daemon.wait_ready()
         assert "Traceback" not in daemon.log
@@ -93,7 +94,7 @@ async def test_restart_without_data(own_server: RedisServer, own_site: Site) -> 
         shutil.rmtree(own_server.data)
         own_server.start()
         ticks = len(site.journal("start", task="Tick"))
-        assert await (await app.submit(Quick(1))).result(timeout=20) == 1
+        assert await (await app.submit(Quick(1))).result(timeout=WAIT_SECONDS) == 1
         await until(
             lambda: len(site.journal("start", task="Tick")) >= ticks + 2, "the schedule goes on"
         )
@@ -110,7 +111,7 @@ async def test_an_outage_is_two_lines_of_each_process(
     async with site.app() as app:
         handles = await app.submit_many([Quick(n) for n in range(50)])
         for handle in handles:
-            await handle.result(timeout=20)
+            await handle.result(timeout=WAIT_SECONDS)
         running = await app.submit(Gated(gate))
         await site.started(running)
         before = [len(daemon.log) for daemon in daemons]
@@ -121,7 +122,7 @@ async def test_an_outage_is_two_lines_of_each_process(
         own_server.start()
         for daemon in daemons:
             await until(lambda daemon=daemon: _is_back(daemon), "all that were away are back")
-        assert await (await app.submit(Quick(1))).result(timeout=20) == 1
+        assert await (await app.submit(Quick(1))).result(timeout=WAIT_SECONDS) == 1
     # The supervisor and the worker of a fleet share a log.
     for daemon, start, processes in zip(daemons, before, (1, 1, 2), strict=True):
         log = daemon.log[start:]
@@ -145,7 +146,7 @@ async def test_restart_with_data(own_server: RedisServer, own_site: Site) -> Non
         handles = await app.submit_many([Quick(n) for n in range(300)])
         await until(lambda: len(site.journal("end")) >= 20, "some have run")
         own_server.restart()
-        results = [await handle.result(timeout=20) for handle in handles]
+        results = [await handle.result(timeout=WAIT_SECONDS) for handle in handles]
         await site.all_ended()
     assert results == list(range(300))
     assert worker.alive

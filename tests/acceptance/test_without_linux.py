@@ -12,7 +12,8 @@ import psutil
 import pytest
 from acceptance import isolated_tasks as tasks, test_isolation as forked
 from acceptance.site import Site
-from daemons import lives, until
+from daemons import lives
+from waits import WAIT_SECONDS, until
 
 TESTS = Path(__file__).parent.parent
 
@@ -57,7 +58,7 @@ async def test_each_child_is_an_interpreter_of_its_own(isolated: Site) -> None:
         (start,) = await isolated.started(handle)
         assert psutil.Process(start.pid).cmdline()[1:] == ["-P", "-m", "nonet.child_process"]
         isolated.open(gate)
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
 
 
 async def test_limits_of_time_memory_and_cpu_are_enforced(isolated: Site) -> None:
@@ -67,7 +68,7 @@ async def test_limits_of_time_memory_and_cpu_are_enforced(isolated: Site) -> Non
         culprits = [await app.submit(made()) for made in tasks.CULPRITS]
         told = [await forked.why_dead(app, id) for id in culprits]
         neighbour = await app.submit(tasks.Neighbour(1))
-        assert await neighbour.result(timeout=60) is not None
+        assert await neighbour.result(timeout=WAIT_SECONDS) is not None
     assert told == list(forked.REASONS.values())
 
 
@@ -83,7 +84,7 @@ async def test_a_child_that_cannot_load_the_tasks_says_why(isolated: Site) -> No
         handle = await app.submit(tasks.Neighbour(1))
         await until(lambda: "broken now" in worker.log, "the child has said why")
         isolated.write("isolated_tasks.py", code)
-        assert await handle.result(timeout=60) == 1
+        assert await handle.result(timeout=WAIT_SECONDS) == 1
 
 
 async def test_what_a_task_leaves_ends_with_its_child(isolated: Site) -> None:
@@ -95,4 +96,4 @@ async def test_what_a_task_leaves_ends_with_its_child(isolated: Site) -> None:
         (start,) = await isolated.started(handle)
         isolated.open(gate)
         await until(lambda: not lives(start.details["left"]), "it is dead")
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any
 from acceptance.blocking_tasks import Blocks
 from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import PROBES, Site
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, Size
 from nonet.daemon.service import Stop
@@ -62,7 +62,7 @@ async def test_a_task_that_blocks_the_loop_is_named(site: Site) -> None:
     async with site.app() as app:
         # So long that a machine which lets the whole process wait meanwhile cannot hide it.
         handle = await app.submit(Blocks(2.0))
-        await handle.result(timeout=30)
+        await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: "(blocking_tasks:Blocks)" in worker.log, "it was told")
         await until(lambda: said(site, worker.incarnation)["lag_ms"] < 250, "it beats again")
         counted = site.redis.hgetall(site.key("counters"))
@@ -102,7 +102,7 @@ async def test_who_cannot_renew_its_registration_stops(site: Site) -> None:
             "what ran was handed back",
         )
         site.redis.delete(key)
-        assert await queued.result(timeout=30) == 1
+        assert await queued.result(timeout=WAIT_SECONDS) == 1
         await site.started(running, 2)
         (again,) = site.journal("start", id=running)[1:]
         assert again.attempt == 1
@@ -153,7 +153,7 @@ async def test_a_worker_without_room_leaves_the_work_to_others(site: Site) -> No
         assert (await app.explain(waiting)).cause == "veto"
         assert idle(site) == set()
         other = site.worker()
-        assert await waiting.result(timeout=30) == 1
+        assert await waiting.result(timeout=WAIT_SECONDS) == 1
         await app.submit_many([Quick(n) for n in range(20)])
         await site.all_ended()
     assert {event.pid for event in site.journal("start")} == {other.pid}
@@ -187,10 +187,10 @@ async def test_a_veto_ends_by_itself(site: Site) -> None:
         assert worker.id not in idle(site)
         later = await app.submit(Quick(3))
         site.open(gate)
-        await before.result(timeout=30)
+        await before.result(timeout=WAIT_SECONDS)
         assert (await later.status()).state == "queued"
         free[0] = 10
-        assert await later.result(timeout=30) == 3
+        assert await later.result(timeout=WAIT_SECONDS) == 3
         await until(lambda: off(site, worker.id) == "", "it says so")
         assert worker.report().ready
     del os.environ["PROBE_JOURNAL"]
@@ -229,8 +229,8 @@ async def test_a_task_waits_for_a_worker_of_its_version(site: Site) -> None:
         assert "deployed:Deployed needs version 2.0, and no live small worker has" in text
         assert "(1 worker: 1.4)" in text
         site.worker(**new)
-        assert await app.result("d", timeout=30) == "2.0"
+        assert await app.result("d", timeout=WAIT_SECONDS) == "2.0"
     assert site.program("task-run", "submit", "Deployed", "--id", "e", **old).wait() == 0
     async with site.app() as app:
-        assert await app.result("e", timeout=30) in ("1.4", "2.0")
+        assert await app.result("e", timeout=WAIT_SECONDS) in ("1.4", "2.0")
     assert worker.alive

@@ -28,8 +28,9 @@ sys.path[:0] = [str(TESTS)]
 import redis  # noqa: E402
 from budget.budget_tasks import Contended, Locked, Noop  # noqa: E402
 from budget.lua import LuaMeter  # noqa: E402
-from daemons import Daemon, until  # noqa: E402
+from daemons import Daemon  # noqa: E402
 from servers import RedisServer  # noqa: E402
+from waits import until  # noqa: E402
 
 from nonet import BaseTask, Nonet, Size  # noqa: E402
 from nonet.daemon.service import Stop  # noqa: E402

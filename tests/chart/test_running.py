@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 import redis
-from daemons import WAIT_SECONDS, Daemon, wait_until
+from daemons import Daemon
 from ports import free_port, free_ports
 from rendering import Charts, Object, Rendered, environment
+from waits import WAIT_SECONDS, wait_until
 
 _VALUES = {
     "redis": {"secret": {"name": "redis"}},

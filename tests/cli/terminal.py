@@ -15,9 +15,9 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import redis
-from daemons import until
 from preloaded import Preloaded, may_be_preloaded
 from servers import RedisServer
+from waits import until
 
 from nonet import Nonet, Size
 from nonet.daemon.service import Stop

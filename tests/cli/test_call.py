@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from cli.terminal import TaskRun, until_written
-from daemons import until
+from waits import until
 
 from nonet import MutexLock, SharedRWLock
 

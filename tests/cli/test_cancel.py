@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cli.errands import Add, Describe, Obstinate, Sleeper
 from cli.terminal import TaskRun, until_written
+from waits import WAIT_SECONDS
 
 from nonet import TaskCancelled
 
@@ -39,7 +40,7 @@ async def test_conflicts(task_run: TaskRun) -> None:
     report, gate = task_run.home / "report", task_run.home / "gate"
     async with task_run.worker() as app:
         done = await app.submit(Add(1), id="done")
-        assert await done.result(timeout=20) == 1
+        assert await done.result(timeout=WAIT_SECONDS) == 1
         await app.submit(Obstinate(report, gate), id="o")
         await until_written(report)
         ended = await task_run("cancel", "done", "nobody", "--json")
@@ -99,11 +100,11 @@ async def test_a_group(task_run: TaskRun) -> None:
         children = [Add(1), *[Describe()] * 2]
         await app.stores.controls.pause(["task:Describe"], "ann@host 7")
         group = await app.client.spawn_with_callback(children, Add(2), on_failure=Add(3))
-        await app.result(f"{group}.0", timeout=20)
+        await app.result(f"{group}.0", timeout=WAIT_SECONDS)
         ended = await task_run("cancel", "--group", group, "--json")
         assert ended.code == 0
         assert {row["id"] for row in ended.json} == {f"{group}.1", f"{group}.2"}
-        assert await app.result(f"{group}.failure", timeout=20) == 3
+        assert await app.result(f"{group}.failure", timeout=WAIT_SECONDS) == 3
         again = await task_run("cancel", "--group", group)
         assert again.code == 1 and "have ended: it is fired" in again.err
         assert (await task_run("cancel", "--group", "nobody")).code == 4

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cli.terminal import TaskRun
 from cli.test_schedules import scheduler
+from waits import WAIT_SECONDS
 
 _SCRIPTS = Path(sys.executable).parent
 
@@ -30,7 +31,7 @@ async def completed(task_run: TaskRun, *words: str, **environment: str) -> list[
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_SECONDS):
         out, err = await process.communicate()
     assert err == b""
     return out.decode().split()
@@ -66,7 +67,7 @@ async def test_full_names_come_first(task_run: TaskRun) -> None:
 
 async def test_schedule_entries_come_from_redis(task_run: TaskRun) -> None:
     """Classes that have entries, and the names of the entries of a class."""
-    async with scheduler(task_run), asyncio.timeout(60):
+    async with scheduler(task_run), asyncio.timeout(WAIT_SECONDS):
         while await completed(task_run, "schedules", "show", "Night") != ["Nightly"]:
             pass  # Redis did not answer within the time limit, as the machine is busy
         while await completed(task_run, "schedules", "show", "") != ["errands:Nightly"]:

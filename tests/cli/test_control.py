@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from cli.errands import Add
 from cli.terminal import TaskRun
+from waits import WAIT_SECONDS
 
 
 async def test_pause_list_resume(task_run: TaskRun) -> None:
@@ -91,4 +92,4 @@ async def test_explain_queues_and_doctor(task_run: TaskRun) -> None:
         assert "task Add; see 'task-run paused'" in queues.err
         assert (await task_run("doctor", "--wait", "0")).code == 0
         await task_run("resume", "--stream", "normal:small", "--task", "Add")
-        assert await handle.result(timeout=20) == 1
+        assert await handle.result(timeout=WAIT_SECONDS) == 1

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cli.errands import Add, Describe
 from cli.terminal import TaskRun
+from waits import WAIT_SECONDS
 
 from nonet import TaskCancelled
 from nonet.base.errors import NotFoundError
@@ -113,7 +114,7 @@ async def test_now(task_run: TaskRun) -> None:
         handle = await app.submit(Add(1, 2), id="d", at_time=in_hours(1))
         ended = await task_run("delayed", "now", "d")
         assert (ended.code, ended.out) == (0, "d due now\n")
-        assert await handle.result(timeout=20) == 3
+        assert await handle.result(timeout=WAIT_SECONDS) == 3
         again = await task_run("delayed", "now", "d", "x")
         assert again.code == 1 and "task d is done, not delayed" in again.err
         assert (await task_run("delayed", "now", "x")).code == 4

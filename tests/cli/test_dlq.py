@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from cli.errands import Add, Fail
 from cli.terminal import Ended, TaskRun
+from waits import WAIT_SECONDS
 
 from nonet import ConflictError, TaskFailed
 from nonet.messages.encryption import NO_KEY
@@ -31,7 +32,7 @@ async def row(task_run: TaskRun, tmp_path: Path) -> int:
     async with task_run.worker() as app:
         handle = await app.submit(Fail(tmp_path / "later"), id="first", labels=labels)
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=20)
+            await handle.result(timeout=WAIT_SECONDS)
         letters = await app.dead_letters()
         (letter,) = await letters.list()
     return letter.id
@@ -115,7 +116,7 @@ async def test_encrypted_arguments_are_shown_with_the_key_only(
     async with task_run.worker() as app:
         handle = await app.submit(Fail(tmp_path / "later"), id="first")
         with pytest.raises(TaskFailed):
-            await handle.result(timeout=20)
+            await handle.result(timeout=WAIT_SECONDS)
         (letter,) = await (await app.dead_letters()).list()
     show = ("dlq", "show", letter.id, "--show-args", "--json")
     shown = (await task_run(*show)).json
@@ -144,7 +145,7 @@ async def test_resubmit_runs_the_task_again(task_run: TaskRun, row: int, tmp_pat
         (entry,) = ended.json
         assert (ended.code, entry["row"], entry["created"]) == (0, row, True)
         assert entry["id"] != "first"
-        assert await app.result(entry["id"], timeout=20) == "fine"
+        assert await app.result(entry["id"], timeout=WAIT_SECONDS) == "fine"
     (letter,) = (await task_run("dlq", "list", "--json")).json
     assert (letter["status"], letter["resubmitted_as"]) == ("DISPATCHED", entry["id"])
 
@@ -205,7 +206,7 @@ async def _run_again(task_run: TaskRun, row: int, *options: str) -> str:
     """Resubmit a row and wait until its task is done; its id."""
     async with task_run.worker() as app:
         (entry,) = (await task_run("dlq", "resubmit", row, "--json", *options)).json
-        assert await app.result(entry["id"], timeout=20) == "fine"
+        assert await app.result(entry["id"], timeout=WAIT_SECONDS) == "fine"
     return str(entry["id"])
 
 
@@ -238,7 +239,7 @@ async def test_an_id_of_another_task_is_refused(
             await app.submit(Add(1), id=squatted, at_time=datetime(2100, 1, 1, tzinfo=UTC))
     else:
         async with task_run.worker() as app:
-            assert await (await app.submit(Add(1), id=squatted)).result(timeout=20) == 1
+            assert await (await app.submit(Add(1), id=squatted)).result(timeout=WAIT_SECONDS) == 1
     refused = await task_run("dlq", "resubmit", letter.id)
     state = "delayed" if is_live else "done"
     assert refused.code == 1
@@ -288,7 +289,7 @@ async def test_a_task_that_dies_again_has_a_letter_of_its_own(task_run: TaskRun,
     async with task_run.worker() as app:
         (entry,) = (await task_run("dlq", "resubmit", row, "--json")).json
         with pytest.raises(TaskFailed):
-            await app.result(entry["id"], timeout=20)
+            await app.result(entry["id"], timeout=WAIT_SECONDS)
     second, first = (await task_run("dlq", "list", "--json")).json
     assert (first["id"], first["status"]) == (row, "FAILED")
     assert (second["resubmitted_from"], second["status"]) == (row, "PENDING")
@@ -434,7 +435,7 @@ async def test_many_are_resubmitted_whatever_one_of_them_does(
     ids = [entry["id"] for ended in both for entry in ended.json if entry.get("created")]
     async with task_run.worker() as app:
         for id in ids:
-            assert await app.result(id, timeout=20) == "fine"
+            assert await app.result(id, timeout=WAIT_SECONDS) == "fine"
     assert sorted((tmp_path / "later").read_text().split()) == sorted(ids)
     listed = (await task_run("dlq", "list", "--status", "PENDING", "--json")).json
     assert [letter["id"] for letter in listed] == [old_rows[2]]

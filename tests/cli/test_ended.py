@@ -8,7 +8,7 @@ from pathlib import Path
 import redis
 from cli.errands import Add, Fail, Refuse
 from cli.terminal import NAMESPACE, TaskRun
-from daemons import until
+from waits import until
 
 HOUR = timedelta(hours=1)
 COLUMNS = ("id", "task", "state", "ended", "attempts", "waited", "ran", "error")

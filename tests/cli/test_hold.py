@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from cli.errands import Add, Limiter
 from cli.terminal import TaskRun
-from daemons import until
+from waits import until
 
 from nonet import (
     DeadlockError,

@@ -7,6 +7,7 @@ import os
 
 import pytest
 from cli.terminal import TaskRun
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import NotFoundError
 from nonet.cli import progress
@@ -93,7 +94,7 @@ async def test_the_doctor_counts_seconds(task_run: TaskRun) -> None:
         stderr=theirs,
     )
     os.close(theirs)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_SECONDS):
         out, _ = await process.communicate()
     shown = os.read(ours, 10_000).decode()
     os.close(ours)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from cli.errands import Add
 from cli.terminal import NAMESPACE, TaskRun
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet
 from nonet.messages.documents import encrypted_arguments
@@ -93,7 +93,7 @@ async def test_an_encrypted_message_is_shown_and_retried_with_the_key_only(
     assert (await task_run("quarantine", "retry", entry, **keys)).code == 0
     task_run.environment |= keys
     async with task_run.worker() as app:
-        assert await app.result(f"q-{entry}", timeout=20) == 42
+        assert await app.result(f"q-{entry}", timeout=WAIT_SECONDS) == 42
 
 
 async def test_an_empty_quarantine_says_so(task_run: TaskRun) -> None:
@@ -181,7 +181,7 @@ async def test_a_retry_after_the_key_came_runs_once(task_run: TaskRun) -> None:
     stored = task_run.redis.getrange(f"{{{NAMESPACE}}}:b:q-{entry}", 3, 5)
     assert stored == "new"
     async with task_run.worker() as app:
-        assert await app.result(f"q-{entry}", timeout=20) == 5
+        assert await app.result(f"q-{entry}", timeout=WAIT_SECONDS) == 5
         assert await left(app) == []
     events = (await task_run("events", "--json")).json
     assert [event["kind"] for event in events] == ["quarantine-retry"]
@@ -239,7 +239,9 @@ async def test_an_id_of_another_task_is_refused(task_run: TaskRun, is_live: bool
             await app.submit(Add(5), id=f"q-{entry}")
     else:
         async with task_run.worker() as app:
-            assert await (await app.submit(Add(5), id=f"q-{entry}")).result(timeout=20) == 5
+            assert (
+                await (await app.submit(Add(5), id=f"q-{entry}")).result(timeout=WAIT_SECONDS) == 5
+            )
     ended = await task_run("quarantine", "retry", entry)
     state = "queued" if is_live else "done"
     assert ended.code == 1

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from cli.terminal import Ended, TaskRun
-from daemons import Daemon, until
+from daemons import Daemon
 from servers import RedisServer
+from waits import until
 
 SECRET = "s3cret"
 # All of their dependencies are provided, so that nothing else is logged.

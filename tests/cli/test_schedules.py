@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from cli.terminal import NAMESPACE, TaskRun
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet
 from nonet.daemon.service import Stop
@@ -63,7 +63,7 @@ async def test_entries_are_listed_with_their_leader(task_run: TaskRun) -> None:
         assert rows["early"]["state"] == "planned" and rows["early"]["next"].endswith("T03:00:00Z")
         assert (rows["late"]["state"], rows["late"]["next"]) == ("disabled", None)
         assert rows["early"]["schedule"] == "CronSchedule('0 3 * * *', 'UTC')"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             while "last tick" not in (shown := await task_run("schedules")).err:
                 pass  # it leads, and has not told of a tick yet
         assert "early" in shown.out

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli.errands import Add, Fail, Sleeper, Unstorable
 from cli.terminal import NAMESPACE, TaskRun, until_written
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import ResultUnavailable
 
@@ -112,7 +112,7 @@ async def test_a_missing_worker_is_hinted_at(task_run: TaskRun) -> None:
     assert (await task_run("status", "mine")).err == hint
     assert (await task_run(*options, "later", "--delay", "1000", "--wait", 0)).err.count("\n") == 1
     async with task_run.worker() as app:
-        await app.result("mine", timeout=20)
+        await app.result("mine", timeout=WAIT_SECONDS)
         assert (await task_run("status", "mine")).err == ""
         large = await task_run(*options, "large", "--label", "size=large", "--wait", 0.1)
         assert "no live worker has size large" in large.err
@@ -158,7 +158,7 @@ async def test_a_result_that_is_not_stored_is_told(
     """In the log of the worker, in the status and by who awaits it; the task is done."""
     async with task_run.worker() as app:
         with pytest.raises(ResultUnavailable, match=re.escape(reason)):
-            await app.result(await app.submit(Unstorable(kind), id="u"), timeout=20)
+            await app.result(await app.submit(Unstorable(kind), id="u"), timeout=WAIT_SECONDS)
         status = await app.status("u")
     assert status.state == "done" and reason in status.note
     shown = await task_run("status", "u")

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 from cli.terminal import NAMESPACE, TaskRun
 from ports import free_port
+from waits import WAIT_SECONDS
 
 from nonet import Nonet
 from nonet.stores.sql.audit import AuditEntry
@@ -76,7 +77,7 @@ async def test_task_web_starts_with_a_link(task_run: TaskRun) -> None:
     daemon = await task_run.start(script="task-web", **address)
     assert daemon.stderr is not None
     url = f"http://127.0.0.1:{port}"
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not (found := re.search(rb"code=([\w-]+)", await daemon.stderr.readline())):
             pass
     made = await task_run("web", "link", **address)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from cli.errands import Add, Fail, Guarded
 from cli.terminal import TaskRun
+from waits import WAIT_SECONDS
 
 from nonet import Nonet, Workflow, WorkflowRun, chain, ended, failed
 
@@ -34,7 +35,7 @@ async def submitted(gate: Path, id: str = ID) -> WorkflowRun:
 async def run_to_the_end(task_run: TaskRun, id: str = ID) -> str:
     """Let a worker run the workflow; return its state."""
     async with task_run.worker() as nonet:
-        return (await nonet.workflow(id).wait(timeout=20)).state
+        return (await nonet.workflow(id).wait(timeout=WAIT_SECONDS)).state
 
 
 async def test_nothing_to_list(task_run: TaskRun) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 from contrib.embedded_tasks import Gated, Where
 from fastapi import FastAPI
+from waits import WAIT_SECONDS
 
 from nonet import Nonet
 from nonet.contrib.fastapi import NonetApp, lifespan
@@ -38,7 +39,7 @@ async def ready() -> list[str]:
 async def where(size: str, nonet: NonetApp) -> int:
     """Execute a task of a size; the process in which it ran."""
     handle = await nonet.submit(Where(), labels={"size": size})
-    return await handle.result(timeout=30)
+    return await handle.result(timeout=WAIT_SECONDS)
 
 
 @web.post("/gated")

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from daemons import Daemon
 from servers import RedisServer
+from waits import WAIT_SECONDS
 
 from nonet import Nonet
 from nonet.config.settings import plain_settings
@@ -58,7 +59,7 @@ class Project:
             env={**clean, **self.environment, **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=WAIT_SECONDS,
             check=False,
         )
 
@@ -74,7 +75,7 @@ class Project:
         """The result of a task."""
         settings = plain_settings(redis_url=self.environment["THE_REDIS"], namespace="shop")
         async with Nonet(settings, load_tasks=False) as app:
-            return await app.result(id, timeout=60)
+            return await app.result(id, timeout=WAIT_SECONDS)
 
     def close(self) -> None:
         """Kill every daemon."""

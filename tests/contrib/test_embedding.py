@@ -16,8 +16,9 @@ from typing import Any
 import httpx
 import pytest
 from contrib.embedded_tasks import Beat, Blocks, Gated, Where
-from daemons import Daemon, until, wait_until
+from daemons import Daemon
 from ports import free_port
+from waits import WAIT_SECONDS, until, wait_until
 
 from nonet import Nonet, Size
 from nonet.config.settings import plain_settings
@@ -47,7 +48,7 @@ def runs(place: Path) -> list[str]:
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until something holds."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_SECONDS):
         while True:
             if await condition():
                 return
@@ -62,8 +63,8 @@ async def test_tasks_run_in_the_program(make_app: MakeApp) -> None:
         assert {item.size for item in await app.client.results.workers()} == {"small", "medium"}
         small = await app.submit(Where(), labels={"size": "small"})
         medium = await app.submit(Where())
-        assert await small.result(timeout=30) == os.getpid()
-        assert await medium.result(timeout=30) != os.getpid()
+        assert await small.result(timeout=WAIT_SECONDS) == os.getpid()
+        assert await medium.result(timeout=WAIT_SECONDS) != os.getpid()
         assert await app.leader() is not None
     with pytest.raises(Exception, match="not open"):
         await app.submit(Where())
@@ -75,7 +76,7 @@ async def test_the_scheduler_runs_delayed_and_periodic_tasks(make_app: MakeApp) 
     async with app.running(sizes="small"):
         soon = await app.broker.now() + timedelta(seconds=0.2)
         handle = await app.submit(Where(), labels={"size": "small"}, at_time=soon)
-        assert await handle.result(timeout=30) == os.getpid()
+        assert await handle.result(timeout=WAIT_SECONDS) == os.getpid()
 
         async def has_beaten() -> bool:
             entries = await app.stores.periodic.statuses()
@@ -97,7 +98,7 @@ async def test_an_open_application_stays_open(make_app: MakeApp) -> None:
         for _ in range(2):
             async with app.running(sizes=["small"], scheduler=False):
                 handle = await app.submit(Where(), labels={"size": "small"})
-                assert await handle.result(timeout=30) == os.getpid()
+                assert await handle.result(timeout=WAIT_SECONDS) == os.getpid()
             assert await app.client.results.workers() == []
         assert (await app.status(handle)).state == "done"
 
@@ -123,7 +124,7 @@ async def test_tasks_that_do_not_end_are_handed_back(make_app: MakeApp, tmp_path
         assert (await app.status(handle)).state == "queued"
         (tmp_path / "gate").touch()
         async with app.running(sizes=["small"], scheduler=False):
-            assert await handle.result(timeout=30) == "through"
+            assert await handle.result(timeout=WAIT_SECONDS) == "through"
         assert (await app.status(handle)).attempt == 1
 
 
@@ -138,7 +139,7 @@ async def test_a_worker_that_an_operator_drains_is_no_failure(make_app: MakeApp)
 
         await eventually(has_left)
         assert daemons.reasons == ["small worker: it drains"]
-        assert await (await app.submit(Where())).result(timeout=30) != os.getpid()
+        assert await (await app.submit(Where())).result(timeout=WAIT_SECONDS) != os.getpid()
 
 
 async def test_signals_stay_those_of_the_program(make_app: MakeApp) -> None:
@@ -214,7 +215,7 @@ def test_they_run_in_a_loop_of_a_thread(make_app: MakeApp) -> None:
     async def program() -> int:
         async with make_app().running(sizes=["small"], scheduler=False) as _:
             handle = await Where().schedule(labels={"size": "small"})
-            return await handle.result(timeout=30)
+            return await handle.result(timeout=WAIT_SECONDS)
 
     with ThreadPoolExecutor(1) as thread:
         assert thread.submit(asyncio.run, program()).result(60) == os.getpid()
@@ -244,7 +245,7 @@ def served(redis_url: str, tmp_path: Path) -> Any:
 def test_a_web_server_executes_its_own_tasks(served: tuple[Daemon, str]) -> None:
     """Small ones in the process of the server, medium ones in its child processes."""
     server, url = served
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as client:
         assert client.get("/ready").json() == []
         assert client.post("/where/small").json() == server.pid
         assert client.post("/where/medium").json() != server.pid

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 from fastapi import FastAPI
+from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Nonet, Size, TaskExpired, TaskFailed, TaskStatus, Usage
 from nonet.base.errors import RowsBusy
@@ -59,7 +60,7 @@ async def web(redis_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient
 
     @app.get("/results/{id}")
     async def result(id: str, nonet: NonetApp) -> Any:
-        return await nonet.result(id, timeout=30)
+        return await nonet.result(id, timeout=WAIT_SECONDS)
 
     @app.get("/plain/{id}")
     async def plain(id: str, nonet: NonetApp):  # type: ignore[no-untyped-def]  # many routes are so

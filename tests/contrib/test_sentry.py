@@ -25,11 +25,11 @@ from contrib.sentry_tasks import (
     Says,
     request_id,
 )
-from daemons import until
 from pydantic import SecretStr
 from sentry_sdk.envelope import Envelope
 from sentry_sdk.transport import Transport
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask, CronSchedule, NonetError, RRuleSchedule, carry_context
 from nonet.contrib import sentry
@@ -117,7 +117,7 @@ async def run(site: Site, task: BaseTask) -> str:
     async with site.app() as app:
         handle = await app.submit(task)
         with suppress(NonetError):
-            await handle.result(timeout=60)
+            await handle.result(timeout=WAIT_SECONDS)
         return str(handle)
 
 

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import pytest
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.daemon import health as module, probe_server
@@ -66,7 +66,7 @@ async def health(daemon: Daemon) -> AsyncIterator[Health]:
 
 def ask(health: Health, path: str, method: str = "GET") -> tuple[int, bytes, dict[str, str]]:
     """Status, body and headers of an answer."""
-    connection = http.client.HTTPConnection(HOST, health.port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, health.port, timeout=WAIT_SECONDS)
     try:
         connection.request(method, path)
         answer = connection.getresponse()
@@ -78,7 +78,7 @@ def ask(health: Health, path: str, method: str = "GET") -> tuple[int, bytes, dic
 def say(health: Health, *parts: bytes) -> bytes:
     """What comes back for raw bytes, until the server hangs up."""
     answer = b""
-    with socket.create_connection((HOST, health.port), timeout=30) as connection:
+    with socket.create_connection((HOST, health.port), timeout=WAIT_SECONDS) as connection:
         try:
             for part in parts:
                 connection.sendall(part)
@@ -224,7 +224,7 @@ def threads() -> int:
 async def test_silent_clients_are_cut_off(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who send nothing hold no thread for long."""
     monkeypatch.setattr(probe_server._Handler, "timeout", 0.2)
-    with socket.create_connection((HOST, health.port), timeout=30) as connection:
+    with socket.create_connection((HOST, health.port), timeout=WAIT_SECONDS) as connection:
         assert await asyncio.to_thread(connection.recv, 1) == b""
     await until(lambda: threads() == 0, "no thread is left")
 
@@ -237,7 +237,9 @@ async def test_slow_clients_keep_nobody_out(
     with ExitStack() as opened:
 
         def connect() -> socket.socket:
-            return opened.enter_context(socket.create_connection((HOST, health.port), timeout=30))
+            return opened.enter_context(
+                socket.create_connection((HOST, health.port), timeout=WAIT_SECONDS)
+            )
 
         held = [connect() for _ in range(100)]
         for _ in range(70):
@@ -268,12 +270,12 @@ async def test_a_port_in_use_is_a_wrong_setting(health: Health, daemon: Daemon) 
 async def test_at_the_end_nothing_is_left(daemon: Daemon) -> None:
     """Neither the port nor a thread nor a task, also if a client still holds a connection."""
     async with Health(HOST, 0, daemon.report) as health:
-        idle = socket.create_connection((HOST, health.port), timeout=30)
+        idle = socket.create_connection((HOST, health.port), timeout=WAIT_SECONDS)
         await until(lambda: threads() == 1, "the client is served")
     assert "nonet-health" not in [thread.name for thread in threading.enumerate()]
     assert not [task for task in asyncio.all_tasks() if task.get_name() == "heartbeat"]
     with pytest.raises(OSError):
-        socket.create_connection((HOST, health.port), timeout=30)
+        socket.create_connection((HOST, health.port), timeout=WAIT_SECONDS)
     async with Health(HOST, health.port, daemon.report):
         pass
     await until(lambda: threads() == 0, "the client's thread has ended")
@@ -295,7 +297,7 @@ async def test_ipv6(daemon: Daemon) -> None:
     except OSError:
         pytest.skip("no IPv6 here")
     async with Health("::1", 0, daemon.report) as health:
-        socket.create_connection(("::1", health.port), timeout=30).close()
+        socket.create_connection(("::1", health.port), timeout=WAIT_SECONDS).close()
 
 
 async def test_a_process_without_progress_is_not_live(daemon: Daemon) -> None:
@@ -370,7 +372,7 @@ async def test_metrics_of_a_daemon_are_its_own(daemon: Daemon) -> None:
 
 def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
     """Status, body and type of what is answered."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
     try:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.daemon.service import Stop, every, retrieve
@@ -142,7 +143,7 @@ async def test_a_cancelled_loop_ends() -> None:
     loop = asyncio.create_task(every(Stop(), "test", tick))
     await ticking.wait()
     loop.cancel()
-    await asyncio.wait({loop}, timeout=10)
+    await asyncio.wait({loop}, timeout=WAIT_SECONDS)
     assert loop.cancelled()
 
 
@@ -158,7 +159,7 @@ time.sleep(600)
 
 def test_a_blocked_process_ends_as_its_second_signal_says() -> None:
     """A repeated drain request does not take the second signal back."""
-    ended = subprocess.run([sys.executable, "-c", BLOCKED], timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", BLOCKED], timeout=WAIT_SECONDS, check=False)
     assert ended.returncode == 143
 
 

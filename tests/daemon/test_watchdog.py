@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from daemons import until, wait_until
 from servers import RedisServer
+from waits import until, wait_until
 
 from nonet.daemon.watchdog import Watchdog
 from nonet.stores.queue.broker import Broker

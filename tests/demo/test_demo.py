@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import WAIT_SECONDS
 
 _DEMO = [str(Path(sys.executable).parent / "task-run"), "demo"]
 _KEYS = ["files", "bytes", "duplicate_groups", "wasted_bytes", "dead_letters", "tasks", "seconds"]
@@ -163,7 +164,7 @@ def test_a_signal_stops_everything(tree: Path, tmp_path: Path, number: signal.Si
     with _start(tree, tmp_path / "state") as demo:
         _wait(lambda: bool(_processes(tmp_path / "state")))
         demo.send_signal(number)
-        out, error = demo.communicate(timeout=60)
+        out, error = demo.communicate(timeout=WAIT_SECONDS)
     assert (demo.returncode, json.loads(out)["error"]["exit_code"]) == (1, 1)
     assert "stopped by a signal" in error
     assert _processes(tmp_path / "state") == set()
@@ -183,7 +184,9 @@ def test_two_demos_do_not_mix(tree: Path, tmp_path: Path) -> None:
     other.mkdir()
     (other / "only").touch()
     with _start(tree, tmp_path / "state") as first, _start(other, tmp_path / "state") as second:
-        documents = [json.loads(demo.communicate(timeout=60)[0]) for demo in (first, second)]
+        documents = [
+            json.loads(demo.communicate(timeout=WAIT_SECONDS)[0]) for demo in (first, second)
+        ]
     assert [document["files"] for document in documents] == [261, 1]
 
 
@@ -196,7 +199,7 @@ def _run(
     before: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
     with _start(tree, state, options, environment, before) as demo:
-        out, error = demo.communicate(timeout=60)
+        out, error = demo.communicate(timeout=WAIT_SECONDS)
     return subprocess.CompletedProcess(demo.args, demo.returncode, out, error)
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from daemons import Daemon, wait_until
+from daemons import Daemon
 from dev.test_loading import PIPELINE
 from preloaded import run
+from waits import wait_until
 
 pytestmark = pytest.mark.server
 

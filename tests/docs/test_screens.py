@@ -15,10 +15,11 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from daemons import Daemon, wait_until
+from daemons import Daemon
 from docs.pages import DOCS
 from docs.stable import stable
 from servers import RedisServer
+from waits import WAIT_SECONDS, wait_until
 
 _PAGE = DOCS / "reference" / "screens.md"
 _COLUMNS = 80
@@ -53,7 +54,7 @@ class System:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            timeout=120,
+            timeout=WAIT_SECONDS,
         )
         return stable(ended.stdout)
 
@@ -92,6 +93,7 @@ def system(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
     yield from (made for _ in made.run())
 
 
+@pytest.mark.long
 def test_the_page_shows_what_commands_print(system: System) -> None:
     """Ten commands and more, on a system with a task in each state; no line is too long."""
     page = _PAGE.read_text(encoding="utf-8")

@@ -56,6 +56,7 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_the_tutorial_works(index: Path) -> None:
     """Each command does what the page shows, and nothing runs any more at its end."""
     offline = {

@@ -13,8 +13,9 @@ from typing import Any
 import preloaded
 import pytest
 import redis
-from daemons import Daemon, wait_until
+from daemons import Daemon
 from servers import RedisServer
+from waits import wait_until
 
 ROOT = Path(__file__).parents[2]
 CONFIG = ROOT / "examples" / "nonet.yaml"

@@ -14,6 +14,7 @@ import pytest
 from examples.conftest import CONFIG, ROOT, Example
 
 
+@pytest.mark.long
 def test_its_own_tests_pass(example_package: Path) -> None:
     """With the package installed, as whoever copies it would run them."""
     ended = preloaded.run(

@@ -14,8 +14,9 @@ from typing import Any
 import httpx
 import preloaded
 import pytest
-from daemons import Daemon, wait_until
+from daemons import Daemon
 from examples.conftest import ROOT
+from waits import wait_until
 
 HOME = ROOT / "examples" / "shelf"
 PICTURES = 12

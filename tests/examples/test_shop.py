@@ -6,8 +6,9 @@ import re
 import urllib.request
 from pathlib import Path
 
-from daemons import Daemon, wait_until
+from daemons import Daemon
 from examples.conftest import ROOT
+from waits import WAIT_SECONDS, wait_until
 
 _LINK = re.compile(r"http://\S+/login\?code=\S+")
 
@@ -18,7 +19,7 @@ def test_the_dashboard_shows_a_shop_that_works(tmp_path: Path) -> None:
     shop = ("dev", "--namespace", "shop", str(ROOT / "examples" / "shop.py"))
     with Daemon("task-run", *shop, environment=environment, log=tmp_path / "log") as daemon:
         link = wait_until(lambda: _LINK.search(daemon.log), "it shows a link")
-        with urllib.request.urlopen(link[0], timeout=10) as answer:
+        with urllib.request.urlopen(link[0], timeout=WAIT_SECONDS) as answer:
             assert answer.status == 200
         wait_until(lambda: "(shop:ImportFeed) failed" in daemon.log, "a task runs and fails")
         daemon.terminate()

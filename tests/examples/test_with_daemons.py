@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from daemons import wait_until
 from examples.conftest import Example
+from waits import wait_until
 
 _ELEMENTS = ("CERN-DST", "RAL-DST")
 

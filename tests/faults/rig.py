@@ -21,12 +21,13 @@ from pathlib import Path
 
 import redis
 from acceptance.site import PREFIX, Event, Site
-from daemons import Daemon, until
+from daemons import Daemon
 from faults.proxy import Proxy
 from faults.verdicts import Verdict
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import RedisServer
+from waits import until
 
 from nonet import BaseTask, Nonet, NonetError
 from nonet.stores.sql.dead_letters import DeadLetters

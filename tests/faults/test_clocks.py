@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from daemons import until
 from faults.conftest import MakeRig
 from faults.fault_tasks import FailsOnce, Timed
 from faults.rig import Load, same_processes
+from waits import until
 
 _SOURCE = Path(__file__).with_name("shifted_clock.c")
 # Twice the lease, the sweep after it, and what was submitted meanwhile.

@@ -7,10 +7,10 @@ import textwrap
 import pytest
 from acceptance.contention import scales
 from acceptance.probe_tasks import Gated
-from daemons import until
 from faults.conftest import MakeRig
 from faults.fault_tasks import Fails, Greedy, Heavy, Timed
 from faults.rig import Rig
+from waits import until
 
 from nonet import BrokerFullError, Nonet
 

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 from acceptance.probe_tasks import Quick
 from acceptance.site import STREAM, Site
-from daemons import Daemon, until
+from daemons import Daemon
 from servers import RedisServer
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, TaskFailed
 from nonet.messages.formats import FORMAT
@@ -111,7 +112,7 @@ def most_memory(daemon: Daemon) -> int:
 
 
 async def the_next_task_runs(app: Nonet) -> None:
-    assert await (await app.submit(Quick(7))).result(timeout=20) == 7
+    assert await (await app.submit(Quick(7))).result(timeout=WAIT_SECONDS) == 7
 
 
 async def test_thirty_kinds_of_garbage(site: Site) -> None:
@@ -119,7 +120,7 @@ async def test_thirty_kinds_of_garbage(site: Site) -> None:
     worker = site.worker()
     async with site.app() as app:
         kept = await app.submit(Quick(1), id="kept")
-        assert await kept.result(timeout=20) == 1
+        assert await kept.result(timeout=WAIT_SECONDS) == 1
         await the_next_task_runs(app)
         before = memory(worker)
         for fields in (*NO_POINTERS.values(), *VOID.values()):
@@ -133,7 +134,7 @@ async def test_thirty_kinds_of_garbage(site: Site) -> None:
         await until(lambda: site.entries() == 0, "the streams are empty")
         for id in (*ENVELOPES, *FIELDS):
             with pytest.raises(TaskFailed) as raised:
-                await app.result(id, timeout=10)
+                await app.result(id, timeout=WAIT_SECONDS)
             assert raised.value.reason == "quarantined", id
     assert len(NO_POINTERS) + len(VOID) + len(ENVELOPES) + len(FIELDS) + 1 >= 30
     assert worker.alive
@@ -159,7 +160,7 @@ async def test_many_bombs_at_once(site: Site) -> None:
         await the_next_task_runs(app)
         for id in bombs:
             with pytest.raises(TaskFailed, match="exceeds"):
-                await app.result(id, timeout=20)
+                await app.result(id, timeout=WAIT_SECONDS)
     assert worker.alive
     assert most_memory(worker) - before < 100 * MIB
 
@@ -199,7 +200,7 @@ async def test_dying_garbage_ends(site: Site) -> None:
         reasons = {}
         for id in ("no-words", "no-task", "nan"):
             with pytest.raises(TaskFailed) as raised:
-                await app.result(id, timeout=20)
+                await app.result(id, timeout=WAIT_SECONDS)
             reasons[id] = raised.value.reason
         await the_next_task_runs(app)
     assert reasons == {"no-words": "retries", "no-task": "quarantined", "nan": "retries"}
@@ -237,7 +238,7 @@ async def test_a_worker_outlives_garbage_in_other_keys(
         await until(lambda: scripts_run(site) > before + 12, "it has met the garbage")
         assert worker.alive
         site.redis.delete(*keys)
-        assert await (await app.submit(Quick(3))).result(timeout=20) == 3
+        assert await (await app.submit(Quick(3))).result(timeout=WAIT_SECONDS) == 3
     assert worker.alive
 
 

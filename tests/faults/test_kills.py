@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from acceptance.contention import scales
 from acceptance.site import LEASE
-from daemons import until
 from faults.fault_tasks import Timed
 from faults.rig import PRODUCTION, Load, Rig
+from waits import until
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 from acceptance.contention import scales
 from acceptance.probe_tasks import Gated
-from daemons import until
 from faults.fault_tasks import FailsOnce, Timed
 from faults.pod_tasks import LargeTimed, MediumTimed
 from faults.pods import Deletion, Pod
 from faults.rig import PRODUCTION, TASKS, Load, Rig
+from waits import until
 
 from nonet import BaseTask
 

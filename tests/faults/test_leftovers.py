@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 
 from acceptance.contention import scales
-from daemons import until
 from faults.fault_tasks import FailsOnce, Tallied, Timed
 from faults.rig import Rig
+from waits import until
 
 DEDUP_TTL = 20.1
 

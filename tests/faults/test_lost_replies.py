@@ -6,9 +6,9 @@ import time
 from collections.abc import Sequence
 
 from acceptance.contention import scales
-from daemons import until
 from faults.fault_tasks import FailsOnce, Family, Hopeless, Timed
 from faults.rig import Rig, rows_of
+from waits import until
 
 from nonet import BaseTask, Nonet
 from nonet.stores.sql.database import upgrade

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 import redis
-from daemons import wait_until
 from faults.proxy import Proxy, Values
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from servers import RedisServer
+from waits import wait_until
 
 
 @pytest.fixture

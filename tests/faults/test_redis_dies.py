@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 import redis
 from acceptance.contention import scales
-from daemons import Daemon, until
+from daemons import Daemon
 from faults.conftest import MakeRig
 from faults.fault_tasks import Timed
 from faults.rig import Fleet, Load, Rig, same_processes
+from waits import until
 
 # A sleeping worker looks again after 2 s; a leader is replaced after its lease of 1 s; a delivery
 # that was lost with a reply comes back after its lease of 2 s and a sweep.

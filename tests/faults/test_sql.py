@@ -7,10 +7,10 @@ import time
 from collections import Counter
 
 from acceptance.contention import scales
-from daemons import until
 from faults.fault_tasks import Exhausted, Hopeless, Mendable, Timed
 from faults.rig import Rig, rows_of
 from servers import MariaServer
+from waits import until
 
 from nonet import ConflictError, Handle
 from nonet.stores.sql.database import upgrade

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from acceptance.contention import scales
 from acceptance.probe_tasks import Gated
 from acceptance.site import STREAM
-from daemons import until
 from faults.fault_tasks import Timed
 from faults.rig import Rig
+from waits import until
 
 SLOTS = 10
 

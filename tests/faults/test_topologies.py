@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from acceptance.contention import scales
 from acceptance.site import LEASE, NAMESPACE
-from daemons import until
 from faults import test_kills, test_redis_dies
 from faults.conftest import MakeRig
 from faults.fault_tasks import FailsOnce, Family, Timed
@@ -27,6 +26,7 @@ from topologies.cluster import Cluster
 from topologies.sentinel import Sentinels
 from topologies.tls import Certificates, TlsServer
 from topologies.valkey import ValkeyServer
+from waits import until
 
 from nonet import BaseTask
 

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from daemons import lives, wait_until
+from daemons import lives
+from waits import wait_until
 
 pytestmark = pytest.mark.server
 

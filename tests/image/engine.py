@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from daemons import wait_until
+from waits import wait_until
 
 # Root's own settings may be more than a container may have here; these are enough for ours.
 _LIMITS = ("--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024")

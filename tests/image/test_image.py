@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
-from daemons import wait_until
 from image import engine as engines
 from image.engine import Container, Engine
 from ports import free_port
+from waits import wait_until
 
 ROOT = Path(__file__).parents[2]
 IMAGE, USER_IMAGE = "localhost/nonet:test", "localhost/nonet-user:test"

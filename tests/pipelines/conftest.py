@@ -12,7 +12,12 @@ from row_tables import Base
 from nonet.pipelines import RowDatabase
 
 
-@pytest.fixture(params=["sqlite", "postgres", "mariadb"])
+@pytest.fixture(
+    params=[
+        "sqlite",
+        *(pytest.param(kind, marks=pytest.mark.server) for kind in ("postgres", "mariadb")),
+    ]
+)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty database."""
     if request.param == "sqlite":

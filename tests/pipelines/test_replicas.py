@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import sqlalchemy as sa
-from daemons import Daemon, until
+from daemons import Daemon
 from row_tables import Fleet, Instance, Job
+from waits import until
 
 from nonet.pipelines import RowDatabase
 

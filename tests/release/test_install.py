@@ -66,6 +66,7 @@ def says_its_version(programs: Path, at: Path) -> None:
     assert Path(place).is_relative_to(at)
 
 
+@pytest.mark.long
 def test_the_demo_of_the_wheel_runs_in_an_empty_environment(
     wheel: Path, empty: Path, locked: Path, tmp_path: Path
 ) -> None:

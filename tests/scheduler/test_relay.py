@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from servers import RedisServer
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import BrokerFullError, ConfigurationError, ServerUnreachableError
 from nonet.config.settings import Settings, plain_settings
@@ -67,7 +68,7 @@ async def test_pages_of_refused_rows_hold_up_nobody(
     async with database.transaction() as connection:
         await outbox.submit_within(connection, [*bad, task("good-1"), task("good-2")])
     relay = relay_of(outbox, settings)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         await relay.tick("1")
         async with database.transaction() as connection:
             await outbox.submit_within(connection, [task("good-3")])

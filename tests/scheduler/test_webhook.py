@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from waits import WAIT_SECONDS
 
 from nonet import ConfigurationError, Nonet
 from nonet.config.settings import plain_settings
@@ -135,7 +136,7 @@ async def test_a_scheduler_has_this_duty(redis_url: str, receiver: Receiver) -> 
     async with Nonet(settings, load_tasks=False) as nonet, nonet.injector() as injector:
         stop = Stop()
         running = asyncio.create_task(nonet.scheduler(injector).run(stop))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(WAIT_SECONDS):
             while not any(task.get_name() == "webhook" for task in asyncio.all_tasks()):
                 await asyncio.sleep(0.02)
                 assert not running.done()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from waits import WAIT_SECONDS
+
 from nonet import BaseTask, Isolation, Size, context, task
 
 
@@ -55,10 +57,10 @@ class Sum(BaseTask):
 def nested(a: int) -> int:
     """Submits a task from its thread, and waits for the result."""
     handle = Add(a, 1).schedule_sync()
-    return handle.result(timeout=30)
+    return handle.result(timeout=WAIT_SECONDS)
 
 
 @task(size=Size.SMALL, isolation=Isolation.CHILD)
 def nested_in_child(a: int) -> int:
     """The same in a child process."""
-    return Add(a, 1).schedule_sync().result(timeout=30)
+    return Add(a, 1).schedule_sync().result(timeout=WAIT_SECONDS)

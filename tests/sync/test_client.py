@@ -9,9 +9,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from daemons import Daemon, wait_until
+from daemons import Daemon
 from pydantic import TypeAdapter
 from sync.sync_tasks import Add, Fail, Sum, Wait, nested, nested_in_child
+from waits import WAIT_SECONDS, wait_until
 
 import nonet.sync
 from nonet import (
@@ -61,9 +62,9 @@ def test_a_result(app: nonet.sync.Nonet, worker: Start) -> None:
     handle = Add(1, 2).schedule_sync()
     waiting = app.submit(Add(3, 4))
     worker()
-    assert handle.result(timeout=30) == 3
-    assert app.result(waiting, timeout=30) == 7
-    assert app.result(str(waiting), timeout=30) == 7
+    assert handle.result(timeout=WAIT_SECONDS) == 3
+    assert app.result(waiting, timeout=WAIT_SECONDS) == 7
+    assert app.result(str(waiting), timeout=WAIT_SECONDS) == 7
     assert (handle.status().state, app.explain(handle).state) == ("done", "done")
 
 
@@ -71,7 +72,7 @@ def test_a_failure(app: nonet.sync.Nonet, worker: Start) -> None:
     """The errors are those of an asynchronous program."""
     worker()
     with pytest.raises(TaskFailed, match="ValueError: no"):
-        Fail().schedule_sync().result(timeout=30)
+        Fail().schedule_sync().result(timeout=WAIT_SECONDS)
     (ended,) = app.history(states=["dead"])
     assert ended.error_type == "ValueError"
     with pytest.raises(ResultUnavailable, match="unknown"):
@@ -99,7 +100,9 @@ def test_many(app: nonet.sync.Nonet, worker: Start) -> None:
     worker()
     handles = app.submit_many(Add(n).with_options(id=f"n{n}") for n in range(1100))
     assert handles[:2] == ["n0", "n1"]
-    assert [handle.result(timeout=60) for handle in handles[::100]] == list(range(0, 1100, 100))
+    assert [handle.result(timeout=WAIT_SECONDS) for handle in handles[::100]] == list(
+        range(0, 1100, 100)
+    )
 
 
 def test_a_wait_that_is_too_long(app: nonet.sync.Nonet) -> None:
@@ -125,9 +128,9 @@ def test_cancelling(app: nonet.sync.Nonet, worker: Start) -> None:
     wait_until(lambda: running.status().state == "running", "it runs")
     assert running.cancel() == "cancelling"
     with pytest.raises(TaskCancelled):
-        running.result(timeout=30)
+        running.result(timeout=WAIT_SECONDS)
     done = Add(1).schedule_sync()
-    done.result(timeout=30)
+    done.result(timeout=WAIT_SECONDS)
     with pytest.raises(ConflictError, match="is done"):
         done.cancel()
     assert three.status().state == "cancelled"
@@ -159,7 +162,7 @@ def test_groups(app: nonet.sync.Nonet, worker: Start) -> None:
     worker()
     group = app.spawn_with_callback([Add(1), Add(2)], Sum())
     wait_until(lambda: app.list_tasks().matched == 0, "all children have ended")
-    assert app.result(f"{group}.callback", timeout=30) == 3
+    assert app.result(f"{group}.callback", timeout=WAIT_SECONDS) == 3
 
 
 def test_a_closed_application(environment: dict[str, str]) -> None:
@@ -209,7 +212,7 @@ def test_tasks_submit_from_threads(app: nonet.sync.Nonet, worker: Start) -> None
     """A ``def execute`` has a connection of its own when it needs one, in a child process, too."""
     worker()
     handles = [nested(1).schedule_sync(), nested_in_child(2).schedule_sync()]
-    assert [handle.result(timeout=60) for handle in handles] == [2, 3]
+    assert [handle.result(timeout=WAIT_SECONDS) for handle in handles] == [2, 3]
 
 
 async def test_beside_an_asynchronous_application(
@@ -225,7 +228,7 @@ async def test_beside_an_asynchronous_application(
 
         def endpoint() -> tuple[int, Any]:
             handle = Add(1, 2).schedule_sync()
-            return handle.result(timeout=30), app.sync.status(handle).state
+            return handle.result(timeout=WAIT_SECONDS), app.sync.status(handle).state
 
         assert await asyncio.to_thread(endpoint) == (3, "done")
         assert app.sync is app.sync

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 import redis
-from daemons import wait_until
 from servers import RedisServer
 from sync.conftest import settings_of
 from sync.sync_tasks import Add, Kept
 from topologies.cluster import Cluster
 from topologies.sentinel import Sentinels
+from waits import wait_until
 
 import nonet.sync
 from nonet import NotConfirmedError, ServerUnreachableError

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import _clean_environment, wait_until
+from daemons import _clean_environment
 from ports import free_port
 from servers import RedisServer
 from sync import forking
+from waits import wait_until
 
 from nonet.stores.sql import database as sql
 

@@ -15,6 +15,7 @@ from daemons import _clean_environment
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 from sync.conftest import settings_of
 from sync.sync_tasks import Add, Kept
+from waits import WAIT_SECONDS
 
 import nonet.sync
 from nonet import ConfigurationError, InvalidArgumentsError, NotFoundError, ServerUnreachableError
@@ -177,7 +178,7 @@ def test_a_transaction_of_django(of_django: str, environment: Environment) -> No
         env={**_clean_environment(), **environment},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=WAIT_SECONDS,
         check=False,
     )
     assert (done.returncode, done.stdout.split("\n")[:2]) == (0, ["kept in SQL", "cancelled"]), (

@@ -21,6 +21,7 @@ import fastapi
 import httpx
 import pytest
 from hypothesis import given, settings, strategies as st
+from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Nonet
 from nonet.base.errors import DependencyError, RegistrationError
@@ -1094,5 +1095,5 @@ async def test_a_teardown_never_queues_behind_set_ups() -> None:
             async with injector.open(execute):
                 await asyncio.sleep(0)
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             await asyncio.gather(*(attempt() for _ in range(60)))

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import pytest
 import redis
+from waits import WAIT_SECONDS
 
 from nonet import (
     BaseTask,
@@ -151,7 +152,7 @@ async def test_it_needs_nothing_but_a_server_binary() -> None:
     """Without a URL it brings its own Redis, and nothing is left of it."""
     async with System([Add]) as system:
         url = system.app.broker.url
-        assert await (await system.submit(Add(2, 2))).result(timeout=30) == 4
+        assert await (await system.submit(Add(2, 2))).result(timeout=WAIT_SECONDS) == 4
     with redis.Redis.from_url(url) as client, pytest.raises(redis.ConnectionError):
         client.ping()
     with pytest.raises(NotBoundError):
@@ -163,7 +164,7 @@ async def test_its_own_server_has_lost_nothing() -> None:
     its = Gate()
     its.open.set()
     async with System([Held], overrides={gate: lambda: its}) as system:
-        assert await (await system.submit(Held())).result(timeout=10) == 1
+        assert await (await system.submit(Held())).result(timeout=WAIT_SECONDS) == 1
 
 
 @dataclass
@@ -621,7 +622,7 @@ async def test_plain_functions_and_overrides_work(server: str) -> None:
             return threading.current_thread() is threading.main_thread(), its.open.is_set()
 
     async with System([Plain], redis_url=server, overrides={gate: Gate}):
-        assert await (await Plain().schedule()).result(timeout=30) == (False, False)
+        assert await (await Plain().schedule()).result(timeout=WAIT_SECONDS) == (False, False)
 
 
 async def test_what_runs_at_the_end_is_cancelled(server: str) -> None:

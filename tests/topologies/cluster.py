@@ -14,9 +14,9 @@ from typing import Any, Self
 from urllib.parse import urlsplit, urlunsplit
 
 import redis
-from daemons import wait_until
 from redis.crc import key_slot
 from servers import FREE_PORT, RedisServer
+from waits import wait_until
 
 from nonet.base.keys import prefix
 

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import redis
-from daemons import wait_until
 from redis.sentinel import Sentinel
 from servers import RedisServer, Server
+from waits import wait_until
 
 SERVICE = "nonet"
 _QUORUM = 2

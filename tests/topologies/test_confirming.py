@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from daemons import wait_until
 from servers import RedisServer
 from topologies.valkey import ValkeyServer
+from waits import wait_until
 
 from nonet import Nonet
 from nonet.base.errors import NotConfirmedError

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from daemons import WAIT_SECONDS, until
 from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
 from topologies.sentinel import SERVICE, Sentinels
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet
 from nonet.base.errors import ConfigurationError, ServerUnreachableError

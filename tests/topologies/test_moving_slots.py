@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemons import until, wait_until
 from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
 from topologies.valkey import ValkeyServer
+from waits import until, wait_until
 
 import nonet.stores
 from nonet.base.keys import prefix

@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import redis
-from daemons import WAIT_SECONDS, Daemon
+from daemons import Daemon
 from servers import RedisServer
+from waits import WAIT_SECONDS
 
 from nonet import Nonet
 from nonet.base.errors import NotFoundError

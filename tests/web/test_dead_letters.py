@@ -14,6 +14,7 @@ import httpx
 import pytest
 from doors import Door
 from playwright.async_api import Page, expect
+from waits import WAIT_SECONDS
 from web.conftest import ClientOf, Fixed, principal
 from web_tasks import Report
 
@@ -58,7 +59,7 @@ async def fill(nonet: Nonet, number: int, **changes: Any) -> list[int]:
 
 async def ended(client: httpx.AsyncClient, bulk: dict[str, Any]) -> dict[str, Any]:
     """Wait until a bulk change has ended, and return its state."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while True:
             state: dict[str, Any] = (await client.get(f"{API}/bulk/{bulk['id']}")).json()
             if state["ended"]:

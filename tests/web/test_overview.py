@@ -9,6 +9,7 @@ import httpx
 import pytest
 from playwright.async_api import Page
 from starlette.routing import Match
+from waits import WAIT_SECONDS
 from web.conftest import Fixed, principal, working
 from web_tasks import Held, Mail, Report
 
@@ -35,7 +36,7 @@ async def test_the_overview_shows_a_live_system(
     await nonet.submit_many([Report(number) for number in range(7)])
     async with working(nonet, concurrency=2):
         held = await nonet.submit(Held())
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             found = (await client.get("/api/v1/overview")).json()
             while not found["pace"]["ended"] or not found["longest"]:
                 await asyncio.sleep(0.2)
@@ -57,7 +58,7 @@ async def test_the_overview_shows_a_live_system(
         # It changes without a reload.
         Held.gate.set()
         await browser_page.wait_for_function(
-            "() => !document.querySelector('#longest').textContent.includes('Held')", timeout=20_000
+            "() => !document.querySelector('#longest').textContent.includes('Held')", timeout=60_000
         )
 
 

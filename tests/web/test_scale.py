@@ -16,6 +16,7 @@ import pytest
 from fastapi.routing import APIRoute
 from ports import free_port
 from servers import RedisServer
+from waits import WAIT_SECONDS
 from web.conftest import Fixed, principal, serving
 from web_tasks import Mail, Report
 
@@ -140,7 +141,7 @@ async def test_a_large_system_is_shown_in_time(large: Nonet, own_redis: RedisSer
     with own_redis.client() as redis:
         redis.config_set("slowlog-log-slower-than", SLOW_US)
         redis.slowlog_reset()
-        async with serving(app, settings) as url, httpx.AsyncClient(timeout=30) as client:
+        async with serving(app, settings) as url, httpx.AsyncClient(timeout=WAIT_SECONDS) as client:
             for path in reading_paths():
                 seconds, status = await _measure(client, url + path, app.state.site.shared)
                 print(

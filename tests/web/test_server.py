@@ -8,6 +8,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 from ports import free_port
+from waits import WAIT_SECONDS
 from web.conftest import Fixed, principal
 
 from nonet import Nonet
@@ -37,9 +38,11 @@ async def test_the_daemon_reports_requests_and_an_outage(
     port, stop = free_port(), Stop()
     server = Server(app, WebSettings.plain(port=port), [app.state.site])
     running = asyncio.create_task(server.run(stop))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         await eventually(lambda: server.report().ready)
-        async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=20) as client:
+        async with httpx.AsyncClient(
+            base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS
+        ) as client:
             for path in ("/streams/normal/small", "/streams/normal/large", "/nothing"):
                 await client.get(path)
         found = {(name, labels): value for name, labels, value in server.samples()}

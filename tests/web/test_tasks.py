@@ -11,6 +11,7 @@ import httpx
 import pytest
 from playwright.async_api import Page
 from pydantic import SecretStr
+from waits import WAIT_SECONDS
 from web.conftest import working
 from web_tasks import Failing, Held, Locked, Login, Report
 
@@ -34,7 +35,7 @@ async def run(nonet: Nonet, *tasks: Any) -> list[str]:
 
 async def in_state(nonet: Nonet, id: str, state: str) -> None:
     """Wait until a task is in a state."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while (await nonet.status(id)).state != state:  # noqa: ASYNC110  # Redis tells of no event
             await asyncio.sleep(0.02)
 

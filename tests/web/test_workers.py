@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import httpx
 import pytest
 from playwright.async_api import Page, expect
+from waits import WAIT_SECONDS
 from web.conftest import ClientOf, working
 from web_tasks import Held
 
@@ -18,7 +19,7 @@ from nonet.rules.permissions import Role
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until something holds."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while True:
             if await condition():
                 return
@@ -48,7 +49,7 @@ async def test_a_drained_worker_finishes_and_ends(
         assert (found.state, found.drained_by) == ("draining", "alice")
         assert not running.done()
         gate.set()
-        await held.result(timeout=10)
+        await held.result(timeout=WAIT_SECONDS)
         assert await running is ExitCode.OK
         assert await nonet.stores.results.workers() == []
 

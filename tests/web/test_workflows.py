@@ -7,6 +7,7 @@ import re
 import httpx
 import pytest
 from playwright.async_api import Page
+from waits import WAIT_SECONDS
 from web.accessible import faults
 from web.conftest import ClientOf, working
 from web.test_tasks import in_state, run
@@ -32,7 +33,7 @@ async def failed_one(nonet: Nonet) -> WorkflowRun:
     """The same, when it has failed."""
     made = await submitted()
     async with working(nonet, Report.size):
-        assert (await made.wait(timeout=30)).state == "failed"
+        assert (await made.wait(timeout=WAIT_SECONDS)).state == "failed"
     return made
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 from clients import client_of
+from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Middleware, RunningTask
 from nonet.rules.outcomes import DONE, Outcome, Succeeded
@@ -106,7 +107,7 @@ async def test_the_end_of_the_event_loop_is_no_failure(tools: Tools, place: str)
     """Its cancellation gets through, so that the process can end."""
     tools.middlewares.extend([Slow(place)])
     running = asyncio.create_task(run(tools))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(WAIT_SECONDS):
         while place == "after" and not story:  # noqa: ASYNC110  # the task says no more
             await asyncio.sleep(0.001)
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from daemons import until
+from waits import until
 
 from nonet.worker.lag import Culprit, LoopLag
 

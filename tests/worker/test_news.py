@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from daemons import until
+from waits import until
 
 from nonet import Nonet, Size
 from nonet.base.errors import ServerUnreachableError

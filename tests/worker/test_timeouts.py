@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import pytest
 from clients import client_of
-from daemons import until
+from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask, Depends, StopRetrying, TaskTimeoutError, context
 from nonet.base.errors import LeaseLostError
@@ -263,7 +263,7 @@ def attempt_at(task: BaseTask, tools: Tools) -> Attempt:
 async def run(task: BaseTask, tools: Tools) -> Any:
     ended = asyncio.create_task(carry_out(attempt_at(task, tools), tools))
     # No timeout of asyncio: it would cancel, which is what is tested.
-    done, _ = await asyncio.wait({ended}, timeout=20)
+    done, _ = await asyncio.wait({ended}, timeout=WAIT_SECONDS)
     assert done, "it goes on"
     return ended.result()
 
@@ -325,7 +325,7 @@ async def test_a_coroutine_that_cannot_be_cancelled_is_given_up(tools: Tools) ->
     (left,) = given_up
     assert not left.done()
     goes_on.set()
-    await asyncio.wait({left}, timeout=20)
+    await asyncio.wait({left}, timeout=WAIT_SECONDS)
     assert story[2:] == ["LeaseLostError in the end", "rolled back"]
 
 
@@ -337,7 +337,7 @@ async def test_a_thread_is_given_up_at_the_hard_limit(tools: Tools) -> None:
     (left,) = given_up
     assert left.running()
     goes_on.set()
-    left.result(timeout=20)
+    left.result(timeout=WAIT_SECONDS)
     assert story[1:] == ["LeaseLostError in the end"]
 
 
@@ -348,7 +348,7 @@ async def test_a_thread_that_returns_too_late_has_failed(tools: Tools) -> None:
     await until(lambda: attempt.ending.timed_out is not None, "its limit has passed")
     assert not ended.done() and story == []
     goes_on.set()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         outcome = await ended
     assert isinstance(outcome, Failed) and isinstance(outcome.error, TaskTimeoutError)
     assert story == ["rolled back"]
@@ -387,7 +387,7 @@ async def test_a_stop_before_the_limit_is_no_failure(tools: Tools) -> None:
     ended = asyncio.create_task(carry_out(attempt, tools))
     await until(lambda: attempt.started, "it runs")
     attempt.cut("the worker stopped")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         outcome = await ended
     assert isinstance(outcome, HandedBack) and outcome.reason == "the worker stopped"
     assert attempt.ending.timed_out is None
@@ -400,6 +400,6 @@ async def test_a_lost_lease_counts_before_a_limit(tools: Tools) -> None:
     await asyncio.sleep(0)
     attempt.time_out(TaskTimeoutError("too slow"))
     attempt.lose("overdue")
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(WAIT_SECONDS):
         outcome = await ended
     assert outcome == Lost("overdue")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from waits import WAIT_SECONDS
 from workflows.flow_site import Edges, FlowSite, P, submitted, walk_later
 from workflows.flow_tasks import Noop
 
@@ -104,7 +105,7 @@ async def test_a_workflow_that_is_gone(flows: FlowSite) -> None:
     await flows.settle(first, "done", flows.added_by(first, [()], Noop()))
     assert flows.keys("t:*") == []
     with pytest.raises(TaskCancelled, match="its workflow is gone from Redis"):
-        await flows.app.result("w:1", timeout=10)
+        await flows.app.result("w:1", timeout=WAIT_SECONDS)
     await flows.walk()
     assert flows.leaks() == []
 

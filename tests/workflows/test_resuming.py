@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
+from waits import WAIT_SECONDS
 from workflows.flow_site import Edges, FlowSite, P, submitted, walk_later
 from workflows.flow_tasks import Noop
 
@@ -212,9 +213,9 @@ async def test_a_wait_sees_the_end_that_lasts(flows: FlowSite) -> None:
     run = await submitted([()])
     await flows.run(fails=["0"])
     flows.redis.delete(f"{P}r:w")
-    assert (await run.wait(timeout=10)).state == "failed"
+    assert (await run.wait(timeout=WAIT_SECONDS)).state == "failed"
     await run.resume()
-    waiting = asyncio.create_task(run.wait(timeout=60))
+    waiting = asyncio.create_task(run.wait(timeout=WAIT_SECONDS))
     await flows.run(fails=["0"])
     await run.resume()
     await flows.run()

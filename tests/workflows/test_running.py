@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
+from waits import WAIT_SECONDS
 from workflows import flow_tasks
 from workflows.flow_tasks import (
     Add,
@@ -77,7 +78,7 @@ async def test_only_steps_have_inputs_and_add_steps(system: System) -> None:
     """A task outside of a workflow is told so."""
     for task in (Note(), Spread(1)):
         with pytest.raises(TaskFailed, match="is not a step of a workflow"):
-            await (await task.schedule()).result(timeout=30)
+            await (await task.schedule()).result(timeout=WAIT_SECONDS)
 
 
 async def test_a_result_of_a_wrong_type_fails_the_step(system: System) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from daemons import Daemon
+from waits import WAIT_SECONDS
 from workflows import flow_tasks
 from workflows.flow_tasks import Add, Fail, Note, Spreads, Sum
 
@@ -36,8 +37,8 @@ def test_a_chord_is_submitted_and_waited_for(app: sync.Nonet) -> None:
     """The last step gets the results of the others; the run is known by its id."""
     workflow = chord([Add(1, 2), Add(3, 4)], Sum.given(numbers=PREVIOUS))
     run = app.submit_workflow(workflow, id="sums")
-    assert run.result(workflow.steps[-1], timeout=60) == 10
-    assert run.wait(timeout=60).state == "done"
+    assert run.result(workflow.steps[-1], timeout=WAIT_SECONDS) == 10
+    assert run.wait(timeout=WAIT_SECONDS).state == "done"
     assert app.workflow("sums").status().total == 3
     assert [step.state for step in run.steps()] == ["done"] * 3
     assert [found.id for found in app.workflows()] == ["sums"]
@@ -51,11 +52,11 @@ def test_a_failed_one_is_resumed(app: sync.Nonet) -> None:
     broken = workflow.step(Fail("no luck"))
     workflow.step(Note(), after=ended(broken))
     run = app.submit_workflow(workflow)
-    assert run.wait(timeout=60).state == "failed"
+    assert run.wait(timeout=WAIT_SECONDS).state == "failed"
     assert run.resume() >= 1
-    assert run.wait(timeout=60).runs == 1
+    assert run.wait(timeout=WAIT_SECONDS).runs == 1
     with pytest.raises(TaskFailed, match="no luck"):
-        run.result(broken, timeout=60)
+        run.result(broken, timeout=WAIT_SECONDS)
 
 
 def test_a_running_one_is_cancelled(app: sync.Nonet) -> None:
@@ -69,6 +70,6 @@ def test_a_running_one_is_cancelled(app: sync.Nonet) -> None:
 
 def test_a_plain_task_submits_a_workflow(app: sync.Nonet) -> None:
     """In its thread, once: a later attempt finds the run of the first one."""
-    run = app.submit(Spreads(2)).result(timeout=60)
-    assert app.workflow(run).wait(timeout=60).state == "done"
+    run = app.submit(Spreads(2)).result(timeout=WAIT_SECONDS)
+    assert app.workflow(run).wait(timeout=WAIT_SECONDS).state == "done"
     assert app.workflow(run).status().total == 3

@@ -13,9 +13,10 @@ import pytest
 import redis
 from acceptance.contention import scales
 from acceptance.site import PREFIX, Event, Site, no_variables
-from daemons import Daemon, until, wait_until
+from daemons import Daemon
 from faults.proxy import Proxy
 from servers import RedisServer
+from waits import WAIT_SECONDS, until, wait_until
 from workflows.daemon_tasks import Isolated, Pids, Play, Text
 from workflows.flow_model import Edge, Model
 from workflows.flow_site import ends
@@ -200,7 +201,7 @@ def runs(site: Site) -> bool:
 
 async def ended(play: Played) -> None:
     """Wait until a workflow has ended."""
-    await accepted(lambda: play.run.wait(timeout=60))
+    await accepted(lambda: play.run.wait(timeout=WAIT_SECONDS))
 
 
 async def judge(rig: Rig, plays: Sequence[Played]) -> None:
@@ -260,7 +261,7 @@ async def test_steps_in_child_processes(rig: Rig) -> None:
     flow.step(Pids.given(added), after=flow.last)
     async with rig.site.app():
         run = await flow.submit()
-        assert (await run.wait(timeout=60)).state == "done"
+        assert (await run.wait(timeout=WAIT_SECONDS)).state == "done"
         text = await run.result(flow.steps[1], timeout=0)
         (pids,) = await run.result(flow.steps[2], timeout=0)
     assert text.startswith("a") and text.endswith("!")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config
@@ -298,7 +299,7 @@ async def test_a_cancelled_read_leaves_no_process(silent: socket.socket) -> None
     reading = asyncio.create_task(open_source(url, Settings()).read())
     connection, _ = await asyncio.to_thread(silent.accept)
     reading.cancel()
-    await asyncio.wait({reading}, timeout=10)
+    await asyncio.wait({reading}, timeout=WAIT_SECONDS)
     assert reading.cancelled()
     assert await asyncio.to_thread(_closed, connection)
 

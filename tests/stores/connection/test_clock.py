@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from stores.beats import beat, lease_of
+from waits import WAIT_SECONDS
 
 from nonet.base.clock import Reading, steady
 from nonet.stores.connection.clock import microseconds
@@ -193,7 +194,7 @@ async def test_a_limiter_taken_by_the_wrong_time_is_free_in_time(
     await site.fetch_one()
     await site.correct(HOUR)
     await site.submit("second", limiter)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not (found := await site.fetch()):
             await site.broker.client.zadd("{test}:tasks:delayed", {"second": 0})
             await site.broker.promote(site.term)
@@ -254,7 +255,7 @@ async def test_after_a_step_forward_nothing_is_reclaimed_for_a_lease(site: Site)
     await site.correct(HOUR)
     stepped = await site.broker.logical_now()
     reclaimed = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not reclaimed:
             await idle(site, deliveries[0], timedelta(0))
             reclaimed = await site.reclaim()
@@ -280,6 +281,6 @@ async def test_after_a_step_back_each_lease_begins_anew_once(site: Site) -> None
         )
         assert len(old) == left
     await idle(site, deliveries[0], HOUR)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         while not await site.reclaim():
             pass

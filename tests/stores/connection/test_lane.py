@@ -9,11 +9,11 @@ import socket
 from collections.abc import AsyncIterator
 
 import pytest
-from daemons import until
 from faults.proxy import Proxy
 from hypothesis import given, settings, strategies as st
 from redis import exceptions
 from servers import RedisServer
+from waits import until
 
 from nonet.base.errors import NotBoundError
 from nonet.stores.connection.lane import Lane

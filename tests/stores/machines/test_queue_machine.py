@@ -462,6 +462,7 @@ class QueueRules(Rules):
 HISTORIES = Histories(QueueRules, lambda client, faults: (QueueSite(client, faults),), length=120)
 
 
+@pytest.mark.long
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
     """No history of some hundred steps breaks a promise about tasks, groups or occurrences."""
     HISTORIES.run_seeds(redis_server, [1], 45)
@@ -473,6 +474,7 @@ def test_nothing_forbidden_happens_for_long(redis_server: RedisServer) -> None:
     assert HISTORIES.run_seeds(redis_server, range(100, 120), 80) >= 200_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("fault", QUICK, ids=[fault.name for fault in QUICK])
 def test_a_deliberate_fault_is_caught(redis_server: RedisServer, fault: Fault) -> None:
     """What the machine would not notice it does not prove: some faults, the others by hand."""

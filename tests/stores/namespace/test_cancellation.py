@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from daemons import until
 from servers import RedisServer
 from stores.queue.test_broker import fetch, fetch_one, lapse, open_group, record, task
+from waits import until
 
 from nonet.messages.encryption import NO_KEYS
 from nonet.messages.formats import FORMAT

@@ -12,6 +12,7 @@ import pytest
 from scheduler.test_relay import relay_of
 from stores.queue.test_broker import fetch, fetch_one, make_broker, task
 from stores.queue.test_unique import task as unique_task
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import AdmissionRejected
 from nonet.config.settings import Settings
@@ -434,7 +435,7 @@ class TestDurable:
                 return False
             return True
 
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(WAIT_SECONDS), asyncio.TaskGroup() as group:
             group.create_task(hand_over())
             made = await asyncio.gather(*(submit(n) for n in range(60)))
             is_over.set()

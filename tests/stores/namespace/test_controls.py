@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import pytest
 from stores.queue.test_broker import fetch, record, task, until_due
+from waits import WAIT_SECONDS
 
 from nonet.rules import pauses
 from nonet.rules.diagnosis import examine
@@ -399,7 +400,7 @@ class TestRaces:
             for n in range(400):
                 await broker.submit([task(f"a{n}", locks=MUTEX if n % 10 == 0 else "")])
 
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(WAIT_SECONDS):
             await asyncio.gather(work("small-a"), work("small-b"), pause(), submit())
         assert sorted(done) == sorted(f"a{n}" for n in range(400))
 

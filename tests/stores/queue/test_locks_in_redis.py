@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 from stores.beats import beat, lease_of, leases_of
+from waits import WAIT_SECONDS
 
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
@@ -227,7 +228,7 @@ async def test_rate_is_never_exceeded_in_any_window(broker: Broker) -> None:
     rate = RateLimiter("task", "x", limit=3, window_seconds=0.2)
     grants: list[int] = []  # µs: as seconds, two that are 0.2 s apart may differ by less
     count = 0
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(WAIT_SECONDS):
         while len(grants) < 12:
             count += 1
             if await hold(broker, f"r{count}", rate) is not None:

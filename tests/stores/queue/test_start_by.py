@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from stores.namespace.test_cancellation import MUTEX, WHO, left_of
 from stores.queue.test_broker import fetch, fetch_one, open_group, record, task
+from waits import WAIT_SECONDS
 
 from nonet.messages.message import ResultDocument, encode
 from nonet.rules.diagnosis import examine
@@ -313,7 +314,7 @@ class TestUpkeep:
         """A promotion looks at so many; it says that there are more."""
         await broker.submit([task(f"a{n}", terms=SOON) for n in range(25)])
         assert (await broker.promote(batch=10)).next_in == 0
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_SECONDS):
             while (await broker.promote(batch=10)).next_in == 0:
                 pass
         assert await left_of(broker, *(f"a{n}" for n in range(25))) == []

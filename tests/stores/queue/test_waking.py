@@ -6,9 +6,9 @@ import asyncio
 import time
 
 import pytest
-from daemons import until
 from servers import RedisServer
 from stores.beats import beat
+from waits import until
 
 from nonet.base.errors import NonetError
 from nonet.stores.queue.broker import Awoken, Broker

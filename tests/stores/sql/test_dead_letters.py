@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from doors import Door
 from hypothesis import given, strategies as st
 from sqlalchemy.ext.asyncio import AsyncEngine
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import (
     ConfigurationError,
@@ -691,5 +692,7 @@ print(seen)
 def test_opening_a_database_does_not_hold_the_event_loop_up(tmp_path: Path) -> None:
     """What must be imported first, which takes long, is imported in another thread."""
     command = [sys.executable, "-c", IMPORTS_OF_SQL, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=True
+    )
     assert ended.stdout == "{False}\n"

@@ -16,6 +16,7 @@ from servers import RedisServer
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.ext.asyncio import AsyncSession, async_sessionmaker
 from sqlalchemy.orm import Session
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import ConfigurationError, LimitImpossible, ServerUnreachableError
 from nonet.stores.queue.broker import Broker, Presence
@@ -413,7 +414,7 @@ async def test_writers_do_not_get_in_each_others_way(
         await outbox.review(await epoch_of(broker))
         await outbox.close([f"given-{n}"])
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(WAIT_SECONDS):
         await asyncio.gather(*(one(n) for n in range(40)))
     assert await epochs(database) == {}
 
@@ -429,7 +430,7 @@ async def test_deadlock_is_no_failure(mariadb_url: str, broker: Broker) -> None:
         await other.exec_driver_sql(f"{change} >= 'b'")
         ours = asyncio.create_task(outbox.close(["a", "b0"]))
         waits = "SELECT COUNT(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'"
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(WAIT_SECONDS):
             while not (await watching.exec_driver_sql(waits)).scalar():  # noqa: ASYNC110
                 await asyncio.sleep(0.1)  # the server looks again no more often
         await other.exec_driver_sql(f"{change} = 'a'")

@@ -172,6 +172,7 @@ async def test_a_session_ends_at_its_time(nonet: Nonet, users: Path, monkeypatch
         assert not await is_in(client)
 
 
+@pytest.mark.server
 async def test_without_redis_pages_are_unavailable(users: Path, tmp_path: Path) -> None:
     """While Redis is away, a session gets 503 instead of a login; after a loss, a login."""
     with RedisServer() as server:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import httpx
 import pytest
 from pydantic import SecretStr
+from waits import WAIT_SECONDS
 from web.conftest import ClientOf, Fixed, principal, working
 from web_tasks import Failing, Login, Report
 
@@ -91,9 +92,9 @@ async def test_encrypted_data_are_shown_with_the_key_only(
         done = await holder.submit(Report(4711), labels=SMALL)
         fails = await holder.submit(Failing("confided"), labels=SMALL)
         async with working(holder):
-            assert await done.result(timeout=30) == 4711
+            assert await done.result(timeout=WAIT_SECONDS) == 4711
             with pytest.raises(TaskFailed, match="confided"):
-                await fails.result(timeout=30)
+                await fails.result(timeout=WAIT_SECONDS)
         waits = await holder.submit(Failing("confided"), labels=SMALL)
         app = create_app(holder, WebSettings.plain(), Fixed(principal()))
         async with httpx.AsyncClient(

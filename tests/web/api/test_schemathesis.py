@@ -21,11 +21,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 from servers import RedisServer
+from waits import WAIT_SECONDS
 from web.api.served import served
 from web_tasks import Mail, Report
 
 from nonet import Nonet
 from nonet.web.api.openapi import described
+
+pytestmark = pytest.mark.server
 
 CHECKS = [
     not_a_server_error,
@@ -86,11 +89,12 @@ def fuzz(label: str, address: str, examples: int) -> None:
                 case.path_parameters[name] = known.draw(st.sampled_from(values))
         if "wait" in (case.query or {}):  # do not wait a minute for each task that never ends
             case.query["wait"] = known.draw(st.sampled_from([0, 0.1, -1, "x", "nan"]))
-        case.call_and_validate(base_url=address, checks=CHECKS, timeout=30)
+        case.call_and_validate(base_url=address, checks=CHECKS, timeout=WAIT_SECONDS)
 
     one()
 
 
+@pytest.mark.long
 def test_without_redis_each_call_answers_503(tmp_path: Path) -> None:
     """A program learns when to try again; what SQL knows, or is wrong, is answered as ever."""
     with RedisServer() as server, served(server.url, tmp_path) as url:
@@ -99,14 +103,14 @@ def test_without_redis_each_call_answers_503(tmp_path: Path) -> None:
             if path.endswith("/openapi.json") or "get" not in operations:
                 continue
             known = path.replace("{name}", "limiter:conc:job:7").replace("{entry}", "1-1")
-            answer = httpx.get(url + re.sub(r"{\w+}", "7", known), timeout=60)
+            answer = httpx.get(url + re.sub(r"{\w+}", "7", known), timeout=WAIT_SECONDS)
             in_sql = any(part in path for part in ("/dead-letters", "/audit"))
             assert answer.status_code in ((200, 404) if in_sql else (503,)), (path, answer.text)
             assert in_sql or int(answer.headers["Retry-After"]) > 0
             assert "127.0.0.1" not in answer.text
         for name, status in (("Report", 503), ("Nothing", 422)):
             body = {"task": f"web_tasks:{name}"}
-            answer = httpx.post(f"{url}/api/v1/tasks", json=body, timeout=60)
+            answer = httpx.post(f"{url}/api/v1/tasks", json=body, timeout=WAIT_SECONDS)
             assert answer.status_code == status
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from daemons import Daemon, wait_until
+from daemons import Daemon
+from waits import WAIT_SECONDS, wait_until
 
 _TESTS = Path(__file__).parents[2]
 _CONFIG = """
@@ -64,7 +65,7 @@ class Shop:
             input=text,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=WAIT_SECONDS,
             check=False,
         )
         assert ended.returncode == 0, f"{words}: {ended.stdout}{ended.stderr}"

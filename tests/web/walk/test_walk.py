@@ -18,6 +18,8 @@ from web.conftest import CHROMIUM
 from web.walk.keyboard import Actor, Keyboard
 from web.walk.shop import PASSWORD, Shop
 
+pytestmark = pytest.mark.server
+
 Theme = Literal["light", "dark"]
 WIDE, NARROW = 1280, 390
 _PICTURES = DOCS / "_static" / "dashboard"
@@ -139,6 +141,7 @@ async def _picture(page: Page, name: str, theme: Theme, width: int) -> None:
         await page.screenshot(path=_PICTURES / f"{name}.png")
 
 
+@pytest.mark.long
 async def test_every_action_is_done_with_the_keyboard(shop: Shop) -> None:
     """Each button does what it says, and the next page tells so."""
     async with walking("light", WIDE) as page:
