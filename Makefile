@@ -3,11 +3,12 @@
 #
 #   PYTHON=python3.13   the interpreter of a new .venv (default: python3)
 #   ARGS="…"            options for what runs, e.g. make test ARGS="-k redis -x"
-#   JOBS=0              tests in one process, for a debugger (default: 6, which mostly wait)
+#   JOBS=0              tests in one process, for a debugger (default: three a core, as they mostly wait)
 
 PYTHON ?= python3
 ARGS ?=
-JOBS ?= 6
+CORES := $(shell getconf _NPROCESSORS_ONLN)
+JOBS ?= $(shell echo $$((3 * $(CORES))))
 BIN := .venv/bin
 DEMO := .venv/.synced-demo
 DEV := .venv/.synced-dev
@@ -26,11 +27,11 @@ help:             ## this list
 demo: $(DEMO)     ## audit a directory tree for duplicate files; ARGS=--web: a dashboard on live work
 	@$(BIN)/task-run $(if $(filter --web,$(ARGS)),dev --namespace shop examples/shop.py,demo $(ARGS))
 
-test: $(DEV) servers ## run the tests against real servers, six at a time
+test: $(DEV) servers ## run the tests against real servers
 	@$(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 quick: $(DEV)     ## the tests that need no server, in less than a minute: for each save
-	@$(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not server and not soak and not static" $(ARGS)
+	@$(BIN)/python -m pytest -q -n $(CORES) --dist worksteal -m "not server and not soak and not static" $(ARGS)
 
 check: $(DEV)     ## ruff, mypy and pyright --strict, the direction of imports, the size, and the site of the pages
 	@$(BIN)/ruff check .

@@ -39,6 +39,12 @@ settings.register_profile("untimed", settings(), deadline=None)
 settings.load_profile("untimed")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import tests of the whole product for `make quick`."""
+    is_whole = collection_path.parent == _TESTS and collection_path.name in _WHOLE
+    return True if is_whole and "not server" in config.option.markexpr else None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Let no test start a server that `make quick` would run."""
