@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
-import redis
 from acceptance.contention import scales
-from calls import ENTRY, STREAM, settle_args
+from calls import settle_args
 from servers import RedisServer
+from stores.machines.cutting import LEASE, MEND, PROMOTE, Call, Fleet, cuts
+from stores.machines.faults import FEW_EDGES
 from stores.machines.lock_site import PREFIX, Fault
-from stores.machines.queue_machine import KEEPING, LEASE, LOCK_TTL, WAITS
+from stores.machines.queue_machine import KEEPING, LOCK_TTL
 from stores.machines.queue_site import QueueSite
-from stores.machines.test_cut_scripts import WORKER, Call, Fleet
 
-MOST_CALLS = 400
 CAUSE = re.compile(r"cancelled: step (\S+) failed")
-REPEATED = ("settle", "cancel", "workflow_stage", "workflow_resume", "workflow_cancel")
-# So that edges are left to the promoter.
-FEW_EDGES = (
-    Fault("few edges", "local edges_left = MOST_EDGES", "local edges_left = 1"),
-    Fault(
-        "few edges at a time",
-        "MOST_EDGES, COST_OF_AN_END = 200, 3",
-        "MOST_EDGES, COST_OF_AN_END = 1, 1",
-    ),
-)
 
 
 @dataclass
@@ -38,7 +28,7 @@ class Expected:
     runs: set[str]
 
 
-History = Callable[[Fleet], tuple[Call, Expected]]
+Prepared = tuple[Call, Expected]
 
 
 def staged(*graph: str) -> Call:
@@ -78,37 +68,37 @@ def started(fleet: Fleet, *graph: str) -> list[str]:
     return first
 
 
-def a_submission(fleet: Fleet) -> tuple[Call, Expected]:
+def a_submission(fleet: Fleet) -> Prepared:
     states = {"0": "done", "1": "done", "2": "cancelled", "3": "done", "": "done"}
     return staged("", "s0", "f0", "a2"), Expected(states, {"0", "1", "3"})
 
 
-def a_success(fleet: Fleet) -> tuple[Call, Expected]:
+def a_success(fleet: Fleet) -> Prepared:
     first = started(fleet, "", "s0", "s0", "s1 s2", "f0")
     states = {**dict.fromkeys(["0", "1", "2", "3", ""], "done"), "4": "cancelled"}
     return fleet.settle_call(first, "done"), Expected(states, {"1", "2", "3"})
 
 
-def a_failure(fleet: Fleet) -> tuple[Call, Expected]:
+def a_failure(fleet: Fleet) -> Prepared:
     first = started(fleet, "", "s0", "s1", "a2")
     states = {"0": "dead", "1": "cancelled", "2": "cancelled", "3": "done", "": "failed"}
     return fleet.settle_call(first, "dead"), Expected(states, {"3"})
 
 
-def a_failure_taken_over(fleet: Fleet) -> tuple[Call, Expected]:
+def a_failure_taken_over(fleet: Fleet) -> Prepared:
     first = started(fleet, "", "s0", "f0", "s1 a2")
     states = {"0": "dead", "1": "cancelled", "2": "done", "3": "cancelled", "": "done"}
     return fleet.settle_call(first, "dead"), Expected(states, {"2"})
 
 
-def added_steps(fleet: Fleet) -> tuple[Call, Expected]:
+def added_steps(fleet: Fleet) -> Prepared:
     first = started(fleet, "", "s0")
     call = adding(fleet, first, row("0.0", "", "s"), row("0.1", "s0.0"), row("0.2", ""))
     states = dict.fromkeys(["0", "0.0", "0.1", "0.2", "1", ""], "done")
     return call, Expected(states, {"0.0", "0.1", "0.2", "1"})
 
 
-def the_last_added_step(fleet: Fleet) -> tuple[Call, Expected]:
+def the_last_added_step(fleet: Fleet) -> Prepared:
     first = started(fleet, "", "s0", "f0")
     fleet.run(*adding(fleet, first, row("0.0", "")))
     (added,) = fleet.fetch()
@@ -117,32 +107,31 @@ def the_last_added_step(fleet: Fleet) -> tuple[Call, Expected]:
     return fleet.settle_call(added, "dead"), Expected(states, {"2"})
 
 
-def a_cancelled_step(fleet: Fleet) -> tuple[Call, Expected]:
+def a_cancelled_step(fleet: Fleet) -> Prepared:
     first = started(fleet, "", "s0", "s1", "f1")
     fleet.run(*fleet.settle_call(first, "retry"))
     states = {"0": "done", "1": "cancelled", "2": "cancelled", "3": "done", "": "done"}
-    call = ("cancel", KEEPING, 0, "", "by somebody", "w:1", "")
-    return call, Expected(states, {"0", "3"})
+    return fleet.cancel_call("", "w:1"), Expected(states, {"0", "3"})
 
 
-def a_cancelled_workflow(fleet: Fleet) -> tuple[Call, Expected]:
+def a_cancelled_workflow(fleet: Fleet) -> Prepared:
     first = started(fleet, "", "s0", "a1")
     fleet.afterwards = [
-        ("cancel", KEEPING, 0, "by somebody", "by somebody", "w:0", "", "w:1", "", "w:2", ""),
+        fleet.cancel_call("by somebody", "w:0", "w:1", "w:2"),
         fleet.settle_call(first, "done"),
     ]
     states = {"0": "done", "1": "cancelled", "2": "cancelled", "": "cancelled"}
     return ("workflow_cancel", KEEPING, "w", "by somebody"), Expected(states, set())
 
 
-def resumed(fleet: Fleet, verb: str, *args: object) -> tuple[Call, Expected]:
+def resumed(verb: str, fleet: Fleet) -> Prepared:
     """A failed workflow, of which one verb of the resume is cut."""
     first = started(fleet, "", "s0", "f3", "a0")
     fleet.run(*fleet.settle_call(first, "dead"))
-    fleet.run("promote", KEEPING, "", 500, 0, *WAITS, "")
+    fleet.run(*PROMOTE)
     (other,) = fleet.fetch()
     fleet.run(*fleet.settle_call(other, "done"))
-    fleet.run("promote", KEEPING, "", 500, 0, *WAITS, "")
+    fleet.run(*PROMOTE)
     fleet.executed.clear()
     verbs: list[tuple[object, ...]] = [("begin",), ("link", "0", 0), ("link", "1", 0)]
     verbs += [("create", "0", "1"), ("start",)]
@@ -154,109 +143,74 @@ def resumed(fleet: Fleet, verb: str, *args: object) -> tuple[Call, Expected]:
     return ("workflow_resume", KEEPING, "w", *verbs[at]), Expected(states, {"0", "1"})
 
 
-def a_begin(fleet: Fleet) -> tuple[Call, Expected]:
-    return resumed(fleet, "begin")
-
-
-def a_link(fleet: Fleet) -> tuple[Call, Expected]:
-    return resumed(fleet, "link")
-
-
-def a_creation(fleet: Fleet) -> tuple[Call, Expected]:
-    return resumed(fleet, "create")
-
-
-def a_start(fleet: Fleet) -> tuple[Call, Expected]:
-    return resumed(fleet, "start")
-
-
-def a_promotion(fleet: Fleet) -> tuple[Call, Expected]:
+def a_promotion(fleet: Fleet) -> Prepared:
     """It follows edges that a settle has left, if a call follows few of them."""
     first = started(fleet, "", "s0", "s0", "s0", "f0")
     fleet.run(*fleet.settle_call(first, "dead"))
     states = {"0": "dead", **dict.fromkeys("123", "cancelled"), "4": "done", "": "done"}
-    return ("promote", KEEPING, "", 500, 0, *WAITS, ""), Expected(states, {"4"})
+    return PROMOTE, Expected(states, {"4"})
 
 
-def a_failure_that_is_passed_on(fleet: Fleet) -> tuple[Call, Expected]:
+def a_failure_that_is_passed_on(fleet: Fleet) -> Prepared:
     """By a promotion, if a call follows few edges."""
     first = started(fleet, "", "s0", "s1", "s2")
     fleet.run(*fleet.settle_call(first, "dead"))
     states = {"0": "dead", **dict.fromkeys("123", "cancelled"), "": "failed"}
-    return ("promote", KEEPING, "", 500, 0, *WAITS, ""), Expected(states, set())
+    return PROMOTE, Expected(states, set())
 
 
-def a_walk(fleet: Fleet) -> tuple[Call, Expected]:
+def a_walk(fleet: Fleet) -> Prepared:
     first = started(fleet, "", "s0", "f0")
     fleet.site.client.delete(f"{PREFIX}n:w:0")
     fleet.run(*fleet.settle_call(first, "dead"))
     fleet.walk()
     fleet.now += 4 * LEASE
     states = {"0": "dead", "1": "cancelled", "2": "done", "": "done"}
-    return ("mend", KEEPING, 1000, 10, 0, LEASE), Expected(states, {"2"})
+    return MEND, Expected(states, {"2"})
 
 
-def a_reclaim(fleet: Fleet) -> tuple[Call, Expected]:
+def a_reclaim(fleet: Fleet) -> Prepared:
     first = started(fleet, "", "s0", "f0")
-    fleet.run("cancel", KEEPING, 0, "by somebody", "by somebody", "w:0", "")
-    fleet.site.let_idle(PREFIX + first[STREAM], WORKER, first[ENTRY])
-    args = (KEEPING, WORKER, "small", LEASE // 1000, 1000, 10, "", *["0-0"] * 12)
+    fleet.run(*fleet.cancel_call("by somebody", "w:0"))
     states = {"0": "cancelled", "1": "cancelled", "2": "done", "": "done"}
-    return ("reclaim", *args), Expected(states, {"2"})
+    return fleet.forgotten(first), Expected(states, {"2"})
 
 
-HISTORIES: tuple[History, ...] = (
-    *(a_submission, a_success, a_failure, a_failure_taken_over, added_steps, the_last_added_step),
-    *(a_cancelled_step, a_cancelled_workflow, a_begin, a_link, a_creation, a_start),
-    *(a_promotion, a_failure_that_is_passed_on, a_walk, a_reclaim),
-)
+HISTORIES = {
+    each.__name__: each
+    for each in (
+        *(a_submission, a_success, a_failure, a_failure_taken_over, added_steps),
+        *(the_last_added_step, a_cancelled_step, a_cancelled_workflow, a_promotion),
+        *(a_failure_that_is_passed_on, a_walk, a_reclaim),
+    )
+}
+RESUMES = {
+    f"resume: {verb}": partial(resumed, verb) for verb in ("begin", "link", "create", "start")
+}
 
 
-def problems(
-    client: redis.Redis, history: History, *faults: Fault, stride: int = 1
-) -> Iterator[str]:
-    """Cut a script after each of its calls, repeat it, sweep; what is wrong afterwards.
-
-    Args:
-        stride: only after each so many calls.
-    """
-    site = QueueSite(client, faults)
-    for calls in range(0, MOST_CALLS, stride):
-        fleet = Fleet(site)
-        call, expected = history(fleet)
-        is_whole = site.run_cut(call[0], fleet.now + 1_000, calls, *call[1:])
-        if call[0] in REPEATED:
-            fleet.run(*call)
-        for other in fleet.afterwards:
-            fleet.run(*other)
-        try:
-            fleet.drain()
-        except AssertionError as error:
-            yield f"after {calls} calls: {error}"
-            continue
-        results = site.look().results
-        ended = {id: value.partition("|")[0] for id, value in results.items()}
-        wanted = {f"w:{place}".rstrip(":"): state for place, state in expected.states.items()}
-        if ended != wanted:
-            yield f"after {calls} calls: ended are {ended}, not {wanted}"
-        for id, value in results.items():
-            cause = CAUSE.search(value)
-            if cause and CAUSE.search(results[cause[1]]):
-                yield f"after {calls} calls: {id} names {cause[1]}, which did not fail first"
-        ran = {id.partition(":")[2] for id in fleet.executed}
-        if ran != expected.runs:
-            yield f"after {calls} calls: {ran} ran, not {expected.runs}"
-        if is_whole:
-            return
-    yield "the script never came to its end"
+def problems_of(fleet: Fleet, expected: Expected) -> Iterator[str]:
+    results = fleet.site.look().results
+    ended = {id: value.partition("|")[0] for id, value in results.items()}
+    wanted = {f"w:{place}".rstrip(":"): state for place, state in expected.states.items()}
+    if ended != wanted:
+        yield f"ended are {ended}, not {wanted}"
+    for id, value in results.items():
+        cause = CAUSE.search(value)
+        if cause and CAUSE.search(results[cause[1]]):
+            yield f"{id} names {cause[1]}, which did not fail first"
+    ran = {id.partition(":")[2] for id in fleet.executed}
+    if ran != expected.runs:
+        yield f"{ran} ran, not {expected.runs}"
 
 
 @scales(3, 1)
 @pytest.mark.parametrize("faults", [(), FEW_EDGES], ids=["whole", "in parts"])
-@pytest.mark.parametrize("history", HISTORIES, ids=[each.__name__ for each in HISTORIES])
+@pytest.mark.parametrize("name", HISTORIES | RESUMES)
 def test_a_cut_script_loses_nothing(
-    redis_server: RedisServer, history: History, faults: tuple[Fault, ...], scale: int
+    redis_server: RedisServer, name: str, faults: tuple[Fault, ...], scale: int
 ) -> None:
     """After a cut at any call, a repetition and a sweep each step has ended as it should."""
     with redis_server.client() as client:
-        assert list(problems(client, history, *faults, stride=scale)) == []
+        site = QueueSite(client, faults)
+        assert list(cuts(site, (HISTORIES | RESUMES)[name], problems_of, stride=scale)) == []

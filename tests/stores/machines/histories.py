@@ -15,8 +15,6 @@ from servers import RedisServer
 from stores.machines.lock_machine import Violation
 from stores.machines.lock_site import Fault
 
-from nonet.stores.connection.redis import script
-
 
 class Rules(RuleBasedStateMachine):
     """What can happen to a machine, in any order.
@@ -118,13 +116,7 @@ class Histories:
         missed = []
         for fault in faults:
             steps = self.steps_to_catch(server, fault, most)
-            print(f"{steps or 'not'!s:>6}  {fault.name}", flush=True)
-            missed += [] if steps else [fault.name]
+            print(f"{steps or 'not'!s:>6}  {fault}", flush=True)
+            missed += [] if steps else [str(fault)]
         print(f"{len(faults) - len(missed)} of {len(faults)} faults caught")
         return missed
-
-
-def without_a_place(faults: Sequence[Fault], scripts: Sequence[str]) -> list[str]:
-    """The faults whose text is in no script any more."""
-    texts = [script(name)[0] for name in scripts]
-    return [fault.name for fault in faults if not any(fault.old in text for text in texts)]

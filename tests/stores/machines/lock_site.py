@@ -1,13 +1,14 @@
 """The real scripts on a real server, under a clock that tests turn.
 
-Only the line that reads the clock is replaced, so that leases end without waiting; and where a test
-wants it, deliberate faults are put in.
+Only the call that reads the clock is replaced, so that leases end without waiting; and where a test
+wants it, deliberate faults are put in, at lines that the scripts mark with ``-- fault: NAME``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,12 @@ import redis
 from nonet.stores.connection.redis import script
 
 PREFIX = "{m}:"
-THRIFTY = ((32, 2), (80, 12))  # the budgets of a release and of a promotion, and what they become
 SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "admit", "hold", "unhold"),
     *("reclaim", "take_over", "disown", "leave"),
 )
+
+MARKED_LINE = re.compile(r"^.*-- fault: ([a-z-]+)$", re.MULTILINE)
 
 SNAPSHOT = """
 local P = KEYS[1]
@@ -70,11 +72,23 @@ end)(redis, tonumber(KEYS[3]))
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A deliberate error: a piece of the scripts' text, and what stands there instead."""
+    """A deliberate error in the scripts.
 
-    name: str
-    old: str
-    new: str
+    A script marks the line with a trailing comment, ``-- fault: NAME``, so that the line can change
+    without its fault. A marker without a fault, or a fault without a marker, fails a test.
+
+    Attributes:
+        marker: the name in the comment.
+        instead: stands in the place of the marked line; empty: the line is left out.
+        variant: tells apart faults with the same marker.
+    """
+
+    marker: str
+    instead: str = ""
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.marker, self.variant)))
 
 
 @dataclass(slots=True)
@@ -119,29 +133,24 @@ class Clocked:
         client: decodes replies; the database is emptied again and again.
         names: of the scripts.
         snapshot: a script that tells what Redis contains, as JSON.
-        edits: texts in the scripts, each with what is to stand there instead.
+        faults: put into every script that has their marker.
     """
 
     def __init__(
-        self,
-        client: redis.Redis,
-        names: Iterable[str],
-        snapshot: str,
-        edits: Iterable[tuple[str, str]] = (),
+        self, client: redis.Redis, names: Iterable[str], snapshot: str, faults: Iterable[Fault] = ()
     ) -> None:
         self.client = client
         self._digests: dict[str, str] = {}
         self._sources: dict[str, str] = {}
-        turned = ("redis.call('TIME')", "{string.sub(KEYS[2], 1, -7), string.sub(KEYS[2], -6)}")
-        edits, met = [turned, *edits], set()
+        turned = "{string.sub(KEYS[2], 1, -7), string.sub(KEYS[2], -6)}"
+        faulty, met = {fault.marker: fault.instead for fault in faults}, set[str]()
         for name in names:
-            source = script(name)[0]
-            for old, new in edits:
-                met |= {old} if old in source else set()
-                source = source.replace(old, new)
+            source = script(name)[0].replace("redis.call('TIME')", turned)
+            met.update(MARKED_LINE.findall(source))
+            source = MARKED_LINE.sub(lambda line: faulty.get(line[1], line[0]), source)
             self._sources[name] = source
             self._digests[name] = str(client.script_load(source))
-        assert met >= {old for old, _ in edits}, f"not in the scripts: {[e[0] for e in edits]}"
+        assert faulty.keys() <= met, f"not in these scripts: {faulty.keys() - met}"
         client.script_load(snapshot)
         self._snapshot = hashlib.sha1(snapshot.encode(), usedforsecurity=False).hexdigest()
 
@@ -183,17 +192,11 @@ class Site(Clocked):
 
     Args:
         client: decodes replies; the database is emptied again and again.
-        faults: put into every script that has that text.
-        thrifty: budgets so small that they are used up all the time.
+        faults: put into every script that has their marker.
     """
 
-    def __init__(
-        self, client: redis.Redis, faults: Iterable[Fault] = (), *, thrifty: bool = False
-    ) -> None:
-        edits = [(fault.old, fault.new) for fault in faults]
-        if thrifty:
-            edits += [(f"offers_left = {old}", f"offers_left = {new}") for old, new in THRIFTY]
-        super().__init__(client, SCRIPTS, SNAPSHOT, edits)
+    def __init__(self, client: redis.Redis, faults: Iterable[Fault] = ()) -> None:
+        super().__init__(client, SCRIPTS, SNAPSHOT, faults)
 
     def call(self, name: str, now: int, *args: Any) -> tuple[Any, State]:
         """Run a script at a time; its answer, and what Redis contains then."""

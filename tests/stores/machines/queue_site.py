@@ -198,7 +198,7 @@ class QueueSite(Clocked):
     """The scripts of the queue, with deliberate faults where a test wants them."""
 
     def __init__(self, client: redis.Redis, faults: Iterable[Fault] = ()) -> None:
-        super().__init__(client, SCRIPTS, SNAPSHOT, [(fault.old, fault.new) for fault in faults])
+        super().__init__(client, SCRIPTS, SNAPSHOT, faults)
         self._age, self._save, self._restore = map(client.register_script, (AGE, SAVE, RESTORE))
 
     def call(self, name: str, now: int, *args: Any) -> tuple[Any, Facts]:

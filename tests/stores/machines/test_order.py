@@ -14,6 +14,7 @@ import redis
 from calls import settle_args
 from hypothesis import HealthCheck, Phase, example, given, seed, settings, strategies as st
 from servers import RedisServer
+from stores.machines.faults import ORDER
 from stores.machines.lock_site import PREFIX, Clocked, Fault
 
 from nonet.tasks.locks import ConcurrencyLimiter, ExclusiveRWLock, MutexLock, encode_locks
@@ -53,28 +54,6 @@ STEPS = st.one_of(
     st.tuples(st.just("to an event"), st.integers(0, 3)),
 )
 HISTORIES = st.lists(STEPS, min_size=5, max_size=40)
-
-
-FAULTS = (
-    Fault("a late look ages early", "due >= aging_time(me, waits)", "now >= aging_time(me, waits)"),
-    Fault(
-        "a woken task does not age",
-        "if was_woken and is_of_age(me, due, waits) then",
-        "if false then",
-    ),
-    Fault("an aged task stays in its stream", "if name ~= 'woken:' .. first and", "if false and"),
-    Fault(
-        "a lapsed task does not age",
-        "local next_look = math.min(aging_time(me, waits),",
-        "local next_look = math.min(me.places == '' and math.huge or aging_time(me, waits),",
-    ),
-    Fault("a wake-up forgets when the task ages", "'LT', ends, me.id)", "ends, me.id)"),
-    Fault(
-        "waiters do not stand by age",
-        "rank = rank_of(ticket, record.stream, aged)",
-        "rank = 10^15 + math.random(10^9)",
-    ),
-)
 
 
 class Unfair(AssertionError):
@@ -204,8 +183,7 @@ class Race:
 
 
 def site_with(client: redis.Redis, *faults: Fault) -> Clocked:
-    edits = [(fault.old, fault.new) for fault in faults]
-    return Clocked(client, ("submit", "fetch", "settle", "promote"), "return ''", edits)
+    return Clocked(client, ("submit", "fetch", "settle", "promote"), "return ''", faults)
 
 
 def play(site: Clocked, history: list[Step], stream: str, lock: int) -> None:
@@ -254,7 +232,7 @@ def test_rivals_get_a_lock_in_order_of_submission_for_long(redis_server: RedisSe
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("fault", FAULTS, ids=[fault.name for fault in FAULTS])
+@pytest.mark.parametrize("fault", ORDER, ids=str)
 def test_a_fault_in_the_order_is_caught(redis_server: RedisServer, fault: Fault) -> None:
     """Each of the listed errors in the scripts is noticed within two thousand histories."""
     with pytest.raises(Unfair):

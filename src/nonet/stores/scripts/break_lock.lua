@@ -51,7 +51,7 @@ local function run_again()
   local due = more == 1 and now + LATER or now
   for _, record in ipairs(voided) do
     end_of_wait(record.id, record)
-    requeue(record.id, due > now and 'delayed' or 'queued', record.stream, tonumber(record.gen), due)
+    requeue(record.id, due > now and 'delayed' or 'queued', record.stream, tonumber(record.gen), due)  -- fault: robbed-not-requeued
   end
 end
 

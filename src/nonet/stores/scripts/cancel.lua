@@ -81,7 +81,7 @@ local function order(id, record)
   redis.call('HSETNX', P .. 't:' .. id, 'cancel', string.sub(text, 1, 60))
   if record.state == 'running' then
     local orders = P .. 'orders:' .. (record.owner or '')
-    redis.call('SADD', orders, id)
+    redis.call('SADD', orders, id)  -- fault: cancel-not-ordered
     redis.call('PEXPIRE', orders, ONE_HOUR)
   elseif record.state ~= 'queued' then  -- a newer format: the next newer worker that reads it ends it
     delay(id, now)
@@ -95,7 +95,7 @@ local function cancel(id, class)
   if ended[id] then
     return 'cancelled'
   elseif is_cancellable(record) then
-    local document = document_of(record.name or '', record.attempt)
+    local document = document_of(record.name or '', record.attempt)  -- fault: cancelled-child-unknown
     if is_plain(record) then
       end_plainly(id, record, document)
     else

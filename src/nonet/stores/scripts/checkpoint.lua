@@ -8,7 +8,7 @@
 local id, gen, fence, data = unpack(ARGV, 1, 4)
 local key = P .. 't:' .. id
 local record = read_fields(key, {'gen', 'fence'})
-if record.gen ~= gen or record.fence ~= fence then
+if record.gen ~= gen or record.fence ~= fence then  -- fault: checkpoint-fence-unchecked
   return 'STALE'
 end
 redis.call('SET', P .. 'c:' .. id, data)

@@ -21,7 +21,7 @@ local function hand_back(id, gen)
   end
   if record.state ~= 'queued' then  -- otherwise Redis stopped the fetch before it took the locks
     local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record)
-    give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false))
+    give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, false))  -- fault: disowned-keeps-locks
   end
   if record.cancel and record.state == 'running' then
     end_cancelled(id, record, '0')
@@ -37,7 +37,7 @@ end
 for _, stream in ipairs(streams_of(ARGV[3])) do
   local key = stream.key
   for _, item in ipairs(pending_in(key, '-', '+', 10000, worker)) do
-    if not known[key .. ' ' .. item[1]] then
+    if not known[key .. ' ' .. item[1]] then  -- fault: disown-nothing
       given = given + (see_to(key, item[1], hand_back) and 1 or 0)
     end
   end

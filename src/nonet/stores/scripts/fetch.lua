@@ -38,7 +38,7 @@ if is_unasked then
   end
 end
 
-local last_fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)
+local last_fence, started = math.max(tonumber(marks[4] or '') or 0, now), digits(now)  -- fault: fence-reset
 local fence = last_fence
 -- Nothing is paused or limited, and no suspects, dying or handed-on tasks wait.
 local is_quiet = not is_pausing
@@ -119,7 +119,7 @@ local function hand_over_plain(source, item, envelope, lines)
     elseif field == 'due' then
       due = all[i + 1]
     else
-      return false
+      return false  -- fault: unusual-taken-for-plain
     end
   end
   local mutexes = lines and mutexes_in(lines, lock_ttl)
@@ -152,7 +152,7 @@ local function read_stream(kind, priority)
   local stream = kind .. ':' .. priority .. ':' .. size
   local key = P .. stream
   while looks > 0 and most(kind) > 0 and not (others and others.is_skipped(kind, priority)) do
-    local wanted = math.min(most(kind), looks)
+    local wanted = math.min(most(kind), looks)  -- fault: slots-exceeded
     local entries = read(key, wanted)
     local envelopes, locks
     if kind == 'tasks' and #entries > 0 then
@@ -206,7 +206,7 @@ for _, priority in ipairs(PRIORITIES) do
   local read_woken = others and others.read_with_handed or read_stream
   read_woken('woken', priority)
   read_stream('tasks', priority)
-  if marks[6] then
+  if marks[6] then  -- fault: lists-unread
     read_shares(priority)
   end
   if others then

@@ -10,12 +10,12 @@
 -- @include base hashes leading progress wake record counting submitting
 local term, entry, occurrence, verb, missed, following = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6]
 local due, new_id, name, stream, envelope, locks, terms = due_of(ARGV[7]), unpack(ARGV, 8, 13)
-if not leads(term) then
+if not leads(term) then  -- fault: deposed-fires
   return 'DEPOSED'
 end
 local last, id, prints = string.match(redis.call('HGET', P .. 'periodic', entry) or '',
   '^(%d+)|([^|]*)|(.*)$')
-if last and tonumber(occurrence) <= tonumber(last) then
+if last and tonumber(occurrence) <= tonumber(last) then  -- fault: fired-twice
   return 'KNOWN'
 end
 
@@ -25,7 +25,7 @@ local function answer_of(previous)
   local runs = previous.state == 'running' or previous.state == 'dying'
   if not previous.state then
     return nil
-  elseif not runs and not has_begun(previous) then
+  elseif not runs and not has_begun(previous) then  -- fault: two-occurrences-wait
     return 'WAITING'  -- one occurrence waits at a time
   elseif verb == 'queue' then
     return 'WAITING'

@@ -9,7 +9,7 @@ local gid, parent, policy, ttl, total, CALLBACK, ON_FAILURE = ARGV[1], ARGV[2], 
 local key = P .. 'g:' .. gid
 local state = redis.call('HGET', key, 'state')
 if state then
-  return state
+  return state  -- fault: group-opened-again
 end
 
 -- Store a task that the group may submit: its fields are in ARGV from `first` on. Returns its name.

@@ -16,5 +16,5 @@ if state == 'building' then
   list_group(gid)
   redis.call('SREM', P .. 'open:' .. parent, gid)
 end
-fire_if_complete(gid)  -- also if an earlier call was cut after it had sealed
+fire_if_complete(gid)  -- also if an earlier call was cut after it had sealed  -- fault: empty-group-never-fires
 return redis.call('HGET', key, 'state') or ''

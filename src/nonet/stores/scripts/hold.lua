@@ -20,7 +20,7 @@ if record.state == 'held' then
   local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or lines, lock_ttl, record)
   local owner = id .. '/0/' .. record.fence
   -- An earlier call may have taken the locks although its reply was lost. They must not refuse their own holder.
-  if not lost_lock(locks, owner) then
+  if not lost_lock(locks, owner) then  -- fault: hold-expired
     return {'OK', record.fence, since, seq}
   end
   -- A lease has expired, so another holder may have the lock by now. Ask again, behind all others.

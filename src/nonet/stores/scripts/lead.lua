@@ -21,7 +21,7 @@ local alive = left > 0 and left <= math.max(ttl, 600000000)
 -- second; every other scheduler yields once.
 local seen_epoch = tonumber(string.match(seen, '^%d+')) or 0
 local yields = not alive and has_followed and seen_epoch > 0 and tonumber(since) > seen_epoch
-if yields or alive and leader[1] ~= owner then
+if yields or alive and leader[1] ~= owner then  -- fault: two-leaders
   return {'', since, seq, digits(now), digits(offset)}
 end
 local term = leader[2]

@@ -21,7 +21,7 @@ end
 -- Whether the entry that the record names is in its stream and points to it.
 local function is_pointed_at(id, record)
   if record.pointer == IN_LIST then
-    return is_in_list(id, record)
+    return is_in_list(id, record)  -- fault: lists-unmended
   end
   local key, entry = pointer_of(record)
   local found = key and redis.call('XRANGE', P .. key, entry, entry)[1]
@@ -38,7 +38,7 @@ end
 local function is_held(id, record)
   if is_pending(record) then
     return true
-  elseif not is_alive(record.owner) then
+  elseif not is_alive(record.owner) then  -- fault: walk-takes-from-living
     return false
   end
   local missed = tonumber(record.missed or '0')
@@ -56,7 +56,7 @@ local function is_in_place(id, record)
   if state == 'delayed' or state == 'waiting' then
     return is_due
   elseif state == 'queued' then
-    return is_pointed_at(id, record)
+    return is_pointed_at(id, record)  -- fault: walk-skips-queued
   end
   return state == 'dying' and (is_due or is_pointed_at(id, record)) or is_held(id, record)
 end

@@ -17,7 +17,7 @@ if is_clock_ahead(latest) then
   return {0, -1, 1}
 end
 if term ~= '' then
-  if not leads(term) then
+  if not leads(term) then  -- fault: deposed-promotes
     return {0, -1, 0}
   end
   redis.call('SET', P .. 'promoted', digits(now))
@@ -26,7 +26,7 @@ elseif redis.call('EXISTS', P .. 'tasks:delayed', P .. 'watch', P .. 'deadlines'
 else
   -- Ignore a time in the future: the clock was set back since.
   local ago = now - (tonumber(redis.call('GET', P .. 'promoted') or '') or 0)
-  if ago >= 0 and ago < help_after then
+  if ago >= 0 and ago < help_after then  -- fault: worker-promotes
     return {0, -1, 0}
   end
 end
@@ -50,7 +50,7 @@ end
 local function move(id, record)
   local state, stream, gen = record.state, record.stream, digits(tonumber(record.gen) + 1)
   local kind = state == 'dying' and 'burials' or record.suspect and 'suspects' or 'tasks'
-  local pointer = enqueue(kind, id, stream, gen)
+  local pointer = enqueue(kind, id, stream, gen)  -- fault: removes-first
   redis.call('HSET', P .. 't:' .. id, 'state', state == 'dying' and state or 'queued',
     'gen', gen, 'pointer', pointer)
   local size = size_of(stream)
@@ -90,7 +90,7 @@ local function act(id)
   end
 end
 
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now), 'LIMIT', 0, batch)) do
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', due_key, '-inf', digits(now), 'LIMIT', 0, batch)) do  -- fault: promoted-early
   -- A task that cannot be moved must not stop the others.
   local fine, problem = pcall(act, id)
   if not fine then

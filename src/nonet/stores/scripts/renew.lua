@@ -21,7 +21,7 @@ local function join_new_limits(id, lines, of, held, owner)
     marks[i] = not lock.limiter and 'x' or string.sub(held .. '--------', i, i)
     if lock.counted and marks[i] ~= 'x' and marks[i] ~= 'v' then
       resolve_limit(lock)
-      if lock.limit and lock.ttl >= lock_ttl then
+      if lock.limit and lock.ttl >= lock_ttl then  -- fault: new-limit-skips-holders
         write_lock(lock, owner)
         marks[i], joined = lock.mark, true
       end
@@ -37,7 +37,7 @@ end
 
 local function renew(id, gen, fence, stream_key, entry)
   local record = read_fields(P .. 't:' .. id, {'gen', 'fence', 'owner', 'state', 'name', 'tenant', 'held'})
-  if record.gen ~= gen or record.fence ~= fence then
+  if record.gen ~= gen or record.fence ~= fence then  -- fault: beat-keeps-reclaimed
     return false
   end
   local lines = redis.call('GET', P .. 'l:' .. id) or ''
@@ -47,7 +47,7 @@ local function renew(id, gen, fence, stream_key, entry)
   elseif record.owner ~= worker then
     return false
   else
-    local claimed = redis.pcall('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')
+    local claimed = redis.pcall('XCLAIM', P .. stream_key, 'workers', worker, 0, entry, 'JUSTID')  -- fault: beat-extends-nothing
     if claimed.err or #claimed == 0 then
       -- The stream or its group was deleted. The worker still runs the task, and mend must not requeue it.
       redis.call('HSET', P .. 't:' .. id, 'kept', digits(now))
@@ -59,7 +59,7 @@ local function renew(id, gen, fence, stream_key, entry)
   local locks = held_locks(lines, lock_ttl, record)
   local owner = id .. '/' .. gen .. '/' .. fence
   if lost_lock(locks, owner) then
-    return false
+    return false  -- fault: renewal-revives
   end
   renew_locks(locks, owner)
   if are_limits_set() then

@@ -51,7 +51,7 @@ end
 -- Whether a task has nothing but its record, its envelope and its locks, and perhaps a workflow: it was delivered once,
 -- and no client waits for it.
 local function is_plain(record)
-  return not record.settled and record.state == 'running'
+  return not record.settled and record.state == 'running'  -- fault: retried-ends-plainly
     and not (record.group or record.opens or record.waited or record.unique or record.saved
       or record.suspect or record.letter)
 end
@@ -65,7 +65,7 @@ local function end_plainly(k, id, record, fence, document)
     steps[#steps + 1] = {id, record, 'done', value .. document}
   end
   local at = #gone
-  gone[at + 1], gone[at + 2], gone[at + 3] = P .. 't:' .. id, P .. 'l:' .. id, P .. 'b:' .. id
+  gone[at + 1], gone[at + 2], gone[at + 3] = P .. 't:' .. id, P .. 'l:' .. id, P .. 'b:' .. id  -- fault: plain-locks-kept
   if record.stream then
     add_to(counts, record.stream, record, -1, -counted_bytes(id))
   end
@@ -74,7 +74,7 @@ end
 -- Settle a success that needs nothing else, with no locks but mutexes. Returns whether it did so.
 local function settle_plainly(k, id, gen, fence, stream, entry, document, lines)
   local record = read_record(id)
-  if record.gen ~= gen or record.fence ~= fence or record.held or not is_plain(record) then
+  if record.gen ~= gen or record.fence ~= fence or record.held or not is_plain(record) then  -- fault: plain-fence-unchecked
     return false
   end
   local mutexes = mutexes_in(lines or '', lock_ttl)
@@ -83,7 +83,7 @@ local function settle_plainly(k, id, gen, fence, stream, entry, document, lines)
   end
   end_plainly(k, id, record, fence, document)
   for _, mutex in ipairs(mutexes) do
-    gone[#gone + 1], freed[#freed + 1] = mutex.key, mutex.name
+    gone[#gone + 1], freed[#freed + 1] = mutex.key, mutex.name  -- fault: plain-mutex-kept
   end
   leave_stream(P .. stream, entry)
   return true
@@ -108,8 +108,8 @@ local function remove_all(keys, numbers, those)
   if most_ends > 0 then
     list_ended(those)
   end
-  redis.call('DEL', unpack(keys))
-  count_active(numbers)
+  redis.call('DEL', unpack(keys))  -- fault: plain-end-kept
+  count_active(numbers)  -- fault: plain-end-uncounted
 end
 
 local function remove_ended()
@@ -150,7 +150,7 @@ local function offer_freed()
   end
   for i = 1, #queues, 1000 do
     if redis.call('EXISTS', unpack(queues, i, math.min(i + 999, #queues))) > 0 then
-      return general().offer_all(freed, #answers)
+      return general().offer_all(freed, #answers)  -- fault: settle-wakes-none
     end
   end
 end

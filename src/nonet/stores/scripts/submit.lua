@@ -32,7 +32,7 @@ while is_plain and at <= #ARGV do
   end
   at = at + HEAD + 2 * count
 end
-if not is_plain or redis.call('EXISTS', unpack(absent)) > 0 then
+if not is_plain or redis.call('EXISTS', unpack(absent)) > 0 then  -- fault: plain-known-id
   return create()
 end
 

@@ -15,7 +15,7 @@ local function take(id, gen)
   local record = read_fields(P .. 't:' .. id, {'gen', 'owner', 'state', 'fence', 'name', 'tenant', 'held'})
   if record.gen == gen and record.owner == worker and record.state == 'running' then
     local locks = held_locks(redis.call('GET', P .. 'l:' .. id) or '', lock_ttl, record)
-    give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, true))
+    give_back(release_locks(locks, id .. '/' .. gen .. '/' .. record.fence, true))  -- fault: takeover-keeps-locks
   end
   local is_taken = take_back(id, gen, limit)
   taken[#taken + 1] = is_taken and id or nil

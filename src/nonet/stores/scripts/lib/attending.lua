@@ -4,14 +4,14 @@
 
 -- Checks of single tasks and offers to queues take 30 to 80 µs each. They share one budget, of which a quarter is
 -- reserved for the queues.
-offers_left = 80
+offers_left = 80  -- fault: tick-budget
 local reserved = offers_left / 4
 math.randomseed(tonumber(clock[2]))
 
 -- Whether a task ages at a check that was due at `due`. Do not compare with now: at a late check a task would age
 -- too early, and pass an older one whose check is still to come.
 local function is_of_age(me, due, waits)
-  return not is_at_pause(me) and due >= aging_time(me, waits)
+  return not is_at_pause(me) and due >= aging_time(me, waits)  -- fault: late-check-ages
 end
 
 local function age(me)
@@ -25,7 +25,7 @@ local function look_at(me, due, waits)
   if of_age then
     age(me)
   end
-  if offer(me, of_age) then
+  if offer(me, of_age) then  -- fault: aged-keeps-rank
     me.refusals = me.refusals + 1
     redis.call('HSET', P .. 't:' .. me.id, 'refusals', me.refusals, 'since', digits(me.since))
     redis.call('ZADD', P .. 'tasks:delayed', digits(next_look(me, waits)), me.id)
@@ -37,7 +37,7 @@ end
 local function move_forward(me)
   local size, name, entry = size_of(me.stream), pointer_of(me)
   local first = PRIORITIES[1] .. ':' .. size
-  if name ~= 'woken:' .. first and me.stream ~= first and not me.suspect then
+  if name ~= 'woken:' .. first and me.stream ~= first and not me.suspect then  -- fault: aged-keeps-stream
     local gen = digits(tonumber(me.gen) + 1)
     redis.call('HSET', P .. 't:' .. me.id, 'gen', gen, 'pointer', enqueue('woken', me.id, first, gen))
     if name then  -- else its pointer is in a list, and void now
@@ -45,7 +45,7 @@ local function move_forward(me)
     end
     wake(size, 1)
   end
-  stand(me, me.rank - WOKEN)
+  stand(me, me.rank - WOKEN)  -- fault: woken-keeps-rank
 end
 
 -- The earliest next check of a woken task that this tick has checked. If it is due already, checks that are due
@@ -56,14 +56,14 @@ local again = math.huge
 -- lapsed. (A queued task that was never woken is due only because Redis stopped a script.)
 local function look_at_woken(me, due, waits)
   local was_woken, ends = me.reserved ~= nil, me.reserved or 0
-  if was_woken and is_of_age(me, due, waits) then
+  if was_woken and is_of_age(me, due, waits) then  -- fault: woken-never-ages
     age(me)
     move_forward(me)
   elseif me.places ~= '' and now >= ends then
-    leave_queues(me)
+    leave_queues(me)  -- fault: reservation-kept
     redis.call('HSET', P .. 't:' .. me.id, 'places', '')
   end
-  local next_look = math.min(aging_time(me, waits), me.places ~= '' and ends or math.huge)
+  local next_look = math.min(aging_time(me, waits), me.places ~= '' and ends or math.huge)  -- fault: lapsed-never-ages
   if was_woken and next_look < math.huge then
     again = math.min(again, next_look)
     redis.call('ZADD', P .. 'tasks:delayed', digits(next_look), me.id)

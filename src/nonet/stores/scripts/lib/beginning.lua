@@ -18,7 +18,7 @@ local function begin_epoch(before, seen, calm_ms, known)
     seq = since
   end
   local calm = is_loss and calm_ms or math.min(PROBATION_MS, calm_ms / 10)
-  redis.call('HSET', P .. 'epoch', 'since', since, 'seq', seq, 'calm', digits(now + calm * 1000),
+  redis.call('HSET', P .. 'epoch', 'since', since, 'seq', seq, 'calm', digits(now + calm * 1000),  -- fault: no-grace-after-loss
     'lost', is_loss and digits(now) or '', 'first', is_loss and '' or '1')
   if is_loss then
     log_event('epoch', 'redis', before and not known and 'Redis came back with older data'

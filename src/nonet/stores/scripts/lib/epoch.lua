@@ -12,10 +12,10 @@ local function current_epoch(seen, calm_ms)
   known_since, known_seq = tonumber(known_since or '0'), tonumber(known_seq or '0')
   local found = read_epoch()
   local since, seq = tonumber(found.since or ''), tonumber(found.seq or '')
-  if not since or not seq or seq < known_seq then
+  if not since or not seq or seq < known_seq then  -- fault: older-data-unnoticed
     begin_epoch(since, known_seq, calm_ms)
     found = read_epoch()
-  elseif found.first and known_since > 0 and known_since < since then
+  elseif found.first and known_since > 0 and known_since < since then  -- fault: second-report-ignored
     -- A process that did not know of an earlier epoch has begun the current one.
     begin_epoch(found.since, 0, calm_ms, found.seq)
     found = read_epoch()

@@ -60,7 +60,7 @@ local function hand_over(pointer, record, state, held, lines, document)
   end
   if is_long then
     for _, value in ipairs({document, record.reason or '', record.died or '', record.detail or '',
-      record.saved and saved_by(pointer.id) or '', record.crashes or '0', record.suspect or '0',
+      record.saved and saved_by(pointer.id) or '', record.crashes or '0', record.suspect or '0',  -- fault: saved-not-sent
       record.judge or '0'}) do
       row[#row + 1] = value
     end
@@ -130,7 +130,7 @@ local function deliver(pointer, record)
   local is_limited = record.places or is_paused or are_limits_set()
   local me = new_waiter(id, record, parse_locks(lines, lock_ttl, is_limited and record or nil))
   add_pause(me)
-  local refusal = refusal_of(me)
+  local refusal = refusal_of(me)  -- fault: lock-taken-early
   if refusal and refusal.impossible then
     return end_impossible(pointer, record, me, refusal.lock)
   elseif refusal then
@@ -174,7 +174,7 @@ do
     local key = source.key
     looks = looks - 1
     if #fields ~= 4 or fields[1] ~= 'id' or fields[3] ~= 'gen' then
-      return quarantine(key, entry, fields, 'not a task pointer')
+      return quarantine(key, entry, fields, 'not a task pointer')  -- fault: garbage-dropped
     end
     local pointer = {id = fields[2], gen = fields[4], key = key, entry = entry, kind = source.kind,
       stream = source.stream, envelope = source.envelope, lines = source.lines, record = P .. 't:' .. fields[2]}
@@ -186,12 +186,12 @@ do
     if not record.gen then
       note_unknown(pointer.id)
     end
-    if record.gen ~= pointer.gen or is_taken
-      or (record.state ~= 'queued' and record.state ~= 'dying') then
+    if record.gen ~= pointer.gen or is_taken  -- fault: void-pointer
+      or (record.state ~= 'queued' and record.state ~= 'dying') then  -- fault: running-handed-over
       drop(key, entry)
     elseif record.v and newer_format(record) then
       let_newer_wait(pointer, record, newer_format(record))
-    elseif record.state == 'dying' then
+    elseif record.state == 'dying' then  -- fault: dying-executed
       hand_over_burial(pointer, record)
     elseif is_over(record) then
       end_early(pointer.id)
@@ -263,7 +263,7 @@ local function read_suspects(priority)
   end
   local shares = P .. 'shares:' .. priority .. ':' .. size
   if free <= 0 and (is_unread('woken', priority) or marks[6] and redis.call('EXISTS', shares) == 1
-    or not is_skipped('tasks', priority) and is_unread('tasks', priority)) then
+    or not is_skipped('tasks', priority) and is_unread('tasks', priority)) then  -- fault: suspects-first
     room_for_suspects = 0
   end
   read_with_handed('suspects', priority)

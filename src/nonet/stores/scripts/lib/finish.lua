@@ -61,13 +61,13 @@ local function finish(id, record, state, fence, document)
   local mark = record.letter and ' ' .. record.letter or ''
   remember(id, state .. '|' .. fence .. mark .. '|', document)
   keep_end(id, record, state, document)
-  if record.group then
+  if record.group then  -- fault: group-not-informed
     end_child(record.group, id, state, value .. document)
   end
   if record.workflow then
     end_steps({{id, record, state, value .. document}})
   end
-  if record.opens then
+  if record.opens then  -- fault: open-group-waits-forever
     fail_unsealed(id)
   end
   if record.waited then
@@ -77,8 +77,8 @@ local function finish(id, record, state, fence, document)
     give_key_up(id, record.unique)
   end
   local bytes = counted_bytes(id)
-  redis.call('DEL', P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,
-    P .. 'h:' .. id, P .. 'c:' .. id)
+  redis.call('DEL', P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id, P .. 'e:' .. id,  -- fault: error-kept
+    P .. 'h:' .. id, P .. 'c:' .. id)  -- fault: history-kept
   if record.stream then
     count_one(record.stream, record, -1, bytes)
   end

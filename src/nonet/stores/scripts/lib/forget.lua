@@ -41,7 +41,7 @@ local function forget_gone(lease)
     end
   end
   for _, worker in ipairs(found) do
-    if forgotten < MOST and forget(worker) then
+    if forgotten < MOST and forget(worker) then  -- fault: dead-workers-kept
       forgotten = forgotten + 1
     end
   end

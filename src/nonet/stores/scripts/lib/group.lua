@@ -8,7 +8,7 @@ do
   local function fire_group(gid)
     local key = P .. 'g:' .. gid
     local group = redis.call('HMGET', key, 'failed', 'policy', 'ttl')
-    local ttl, good = group[3], tonumber(group[1]) == 0 or group[2] == 'all_done'
+    local ttl, good = group[3], tonumber(group[1]) == 0 or group[2] == 'all_done'  -- fault: group-outcome
     local spec = redis.call('HMGET', key .. (good and ':callback' or ':on_failure'), 'id', 'name', 'stream', 'envelope',
       'locks', 'terms')
     if spec[1] then
@@ -19,13 +19,13 @@ do
       redis.call('PEXPIRE', key .. suffix, ttl)
     end
     list_group(gid, tonumber(ttl))
-    redis.call('HSET', key, 'state', 'fired', 'outcome', good and 'done' or 'failed',
+    redis.call('HSET', key, 'state', 'fired', 'outcome', good and 'done' or 'failed',  -- fault: group-fires-again
       'fired', digits(now))
   end
 
   function fire_if_complete(gid)
     local key = P .. 'g:' .. gid
-    if redis.call('HGET', key, 'state') == 'sealed'
+    if redis.call('HGET', key, 'state') == 'sealed'  -- fault: unsealed-group-fires
       and redis.call('SCARD', key .. ':pending') == 0 then
       fire_group(gid)
     end

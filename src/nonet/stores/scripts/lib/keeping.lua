@@ -10,7 +10,7 @@ do
   local function read_keeping()
     local ttl, dedup, ends = string.match(ARGV[1], '^(%d+)|(%d+)|(%d+)$')
     ttl, dedup, most_ends = tonumber(ttl), tonumber(dedup), tonumber(ends)
-    has_results, kept_ms, ended_at = ttl > 0, digits(math.max(ttl, dedup)), digits(now)
+    has_results, kept_ms, ended_at = ttl > 0, digits(math.max(ttl, dedup)), digits(now)  -- fault: result-forgotten-early
   end
 
   -- Store the result of a task, or without a result ttl only that it ended. value is 'state|fence|', or
@@ -19,7 +19,7 @@ do
     if not kept_ms then
       read_keeping()
     end
-    redis.call('SET', P .. 'r:' .. id, has_results and value .. document or value, 'PX', kept_ms)
+    redis.call('SET', P .. 'r:' .. id, has_results and value .. document or value, 'PX', kept_ms)  -- fault: id-forgotten
   end
 
   -- The line of the history about a task that ends, see nonet/stores/namespace/history.py. Call remember() before. Names

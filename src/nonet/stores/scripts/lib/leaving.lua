@@ -7,7 +7,7 @@
 local function leave_locks(id, record, owner, fence, locks, lock_ttl)
   local hold, lines, kept = id .. '~' .. fence, {}, {}
   for _, lock in ipairs(locks) do
-    if not lock.limiter and holds(lock, owner) then
+    if not lock.limiter and holds(lock, owner) then  -- fault: survivor-keeps-lost
       kept[#kept + 1] = lock
       lines[#lines + 1] = string.format('%s|%s|%.0f|||', lock.kind, lock.name, lock.ttl)
     end

@@ -85,7 +85,7 @@ do
   -- Find out which limit applies to a limiter now: set its limit (nil: off), its window, and where it is counted.
   function resolve_limit(lock)
     local mark = 'x'
-    if not lock.pause and are_limits_set() then
+    if not lock.pause and are_limits_set() then  -- fault: limits-unread
       local memo = lock.kind .. lock.vo .. '|' .. lock.name
       if not found[memo] then
         local value, of_vo = configured_limit(lock)

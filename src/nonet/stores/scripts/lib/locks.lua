@@ -151,7 +151,7 @@ local function holder(key)
     if wrong and tonumber(expiry) >= wrong then  -- a step of the clock leaves the TTL of the key as it is
       expiry = now + (redis.call('PTTL', key) - KEPT) * 1000
     end
-    holders[key] = owner and tonumber(expiry) > now and {owner, tonumber(expiry)} or {}
+    holders[key] = owner and tonumber(expiry) > now and {owner, tonumber(expiry)} or {}  -- fault: mutex-never-expires
   end
   return holders[key][1], holders[key][2]
 end
@@ -175,7 +175,7 @@ local function prune(key, ttl)
   if ttl then
     set_right(key, ttl)
   end
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', digits(now))
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', digits(now))  -- fault: expired-slots-count
   return redis.call('ZCARD', key)
 end
 
@@ -212,7 +212,7 @@ local function used_items(lock)
     sum = 0
   else
     keep(lock.key, lock.window + 1000)  -- the window may have been shorter at the last grant
-    sum = sum and sum - items_of(gone) or items_of(redis.call('ZRANGE', lock.key, 0, -1))
+    sum = sum and sum - items_of(gone) or items_of(redis.call('ZRANGE', lock.key, 0, -1))  -- fault: old-items-count
   end
   redis.call('SET', sum_key, sum, 'PX', lock.window + 1000)
   return sum
@@ -221,8 +221,8 @@ end
 -- Until when (µs) at least a structural lock cannot be granted; nil if it can be granted now.
 local function held_until(lock)
   local _, expiry = holder(lock.key)
-  expiry = expiry or calm_until(lock)
-  if not expiry and lock.writer and prune(lock.leases, lock.ttl) > 0 then
+  expiry = expiry or calm_until(lock)  -- fault: grace-ignored
+  if not expiry and lock.writer and prune(lock.leases, lock.ttl) > 0 then  -- fault: writers-ignore-readers
     expiry = first_end(lock.leases, 0)
   end
   return expiry
@@ -289,16 +289,16 @@ end
 -- another task may be able to run now.
 local function release_lock(lock, owner, started, is_held)
   if lock.exclusive then
-    if not is_held and holder(lock.key) ~= owner then
+    if not is_held and holder(lock.key) ~= owner then  -- fault: released-by-others
       return false
     end
     holders[lock.key] = {}
     return redis.call('DEL', lock.key) == 1
   elseif lock.windowed then
-    if started or redis.call('ZREM', lock.key, owner .. '|' .. lock.items) == 0 then
+    if started or redis.call('ZREM', lock.key, owner .. '|' .. lock.items) == 0 then  -- fault: items-returned
       return false
     end
-    redis.call('DEL', P .. 'sum:' .. lock.counter)  -- the next check sums up anew
+    redis.call('DEL', P .. 'sum:' .. lock.counter)  -- the next check sums up anew  -- fault: returned-items-count
     return true
   end
   local is_released = redis.call('ZREM', lock.leases, owner) == 1

@@ -6,8 +6,8 @@
 -- (judge). Returns the number of crashes; 0 if other tasks may be to blame.
 local function blame(id, record)
   local key, accused = P .. 't:' .. id, P .. 'accused:' .. (record.owner or '')
-  redis.call('HINCRBY', key, 'deaths', 1)
-  if redis.call('SISMEMBER', accused, id) == 1 and redis.call('SCARD', accused) == 1 then
+  redis.call('HINCRBY', key, 'deaths', 1)  -- fault: deaths-uncounted
+  if redis.call('SISMEMBER', accused, id) == 1 and redis.call('SCARD', accused) == 1 then  -- fault: innocent-blamed
     redis.call('HSET', key, 'judge', 1)
     return redis.call('HINCRBY', key, 'crashes', 1)
   end
@@ -33,7 +33,7 @@ local function take_back(id, gen, limit)
     local crashes = blame(id, record)
     end_of_wait(id, record)  -- it may have been started
     state = 'queued'
-    if crashes >= limit and not is_newer then
+    if crashes >= limit and not is_newer then  -- fault: crash-limit-ignored
       state = 'dying'
       redis.call('HSET', key, 'reason', 'worker-lost', 'died', gen)
     end

@@ -31,10 +31,10 @@ end
 local function take_mutexes(mutexes, owner)
   local keys = {}
   for _, mutex in ipairs(mutexes) do
-    if calm_until(mutex) then
+    if calm_until(mutex) then  -- fault: plain-grace-ignored
       return false
     end
-    keys[#keys + 1], keys[#keys + 2] = mutex.key, P .. 'queue:' .. mutex.name
+    keys[#keys + 1], keys[#keys + 2] = mutex.key, P .. 'queue:' .. mutex.name  -- fault: plain-mutex-unchecked
   end
   if #keys > 0 and redis.call('EXISTS', unpack(keys)) > 0 then
     return false
@@ -49,7 +49,7 @@ end
 local function has_mutexes(mutexes, owner)
   for _, mutex in ipairs(mutexes) do
     local same, expiry = string.match(redis.call('GET', mutex.key) or '', '^(.*)|(%d+)$')
-    if stepped or same ~= owner or tonumber(expiry) <= now then
+    if stepped or same ~= owner or tonumber(expiry) <= now then  -- fault: plain-mutex-expired
       return false
     end
   end

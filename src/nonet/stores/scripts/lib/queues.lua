@@ -26,12 +26,12 @@ end
 
 -- The scores in a queue of the tasks before one: woken tasks, then waiting ones, of a lower rank.
 local function ranges_before(me)
-  return {{'-inf', '(' .. digits(me.rank - WOKEN)}, {0, '(' .. digits(me.rank)}}
+  return {{'-inf', '(' .. digits(me.rank - WOKEN)}, {0, '(' .. digits(me.rank)}}  -- fault: limiter-woken-passed
 end
 
 -- The queue that a task must not overtake to get a lock: a reader overtakes waiting readers.
 local function queue_before(lock)
-  return P .. (lock.shared and 'writers:' or 'queue:') .. lock.counter
+  return P .. (lock.shared and 'writers:' or 'queue:') .. lock.counter  -- fault: readers-pass-writers
 end
 
 local met = 0  -- the tasks that one script parks age in the order in which it read them
@@ -42,7 +42,7 @@ local function new_waiter(id, record, locks)
   met = met + 1
   local aged, ticket = record.aged == '1', ticket_of(record)
   return {id = id, locks = locks, aged = aged, stream = record.stream, ticket = ticket,
-    rank = rank_of(ticket, record.stream, aged), places = record.places or '',
+    rank = rank_of(ticket, record.stream, aged), places = record.places or '',  -- fault: rank-random
     state = record.state, gen = record.gen, name = record.name,
     refusals = tonumber(record.refusals or '0'),
     since = tonumber(record.since or '') or now + met, seen = tonumber(record.seen or ''), unfit = record.unfit,
@@ -77,7 +77,7 @@ local function read_locks(me)
     me.locks = parse_locks(lines, 0)
     return
   end
-  local is_limited = me.places ~= '' or are_limits_set() or pause_of(me)
+  local is_limited = me.places ~= '' or are_limits_set() or pause_of(me)  -- fault: last-limit-unset
   me.locks = parse_locks(lines, 0, is_limited and me or nil)
   add_pause(me)
 end
@@ -141,7 +141,7 @@ end
 local function leave_queues(me)
   each_place(me, function(queue, member, name)
     redis.call('ZREM', queue, member)
-    give_back({name})
+    give_back({name})  -- fault: leaver-offers-none
   end)
   me.places = ''
 end

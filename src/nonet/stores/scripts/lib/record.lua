@@ -3,7 +3,7 @@
 -- dying). Each requeue raises gen, which invalidates older pointers.
 
 -- The states of a task that no worker has.
-local AT_REST = {queued = true, delayed = true, waiting = true}
+local AT_REST = {queued = true, delayed = true, waiting = true}  -- fault: running-cancelled
 
 -- The newest format of tasks that is read here, see nonet/messages/formats.py. A record stores its format in
 -- field v; without it the format is 1.
@@ -156,7 +156,7 @@ end
 local function requeue(id, state, stream, gen, due)
   local is_suspect = redis.call('HEXISTS', P .. 't:' .. id, 'suspect') == 1
   redis.call('HSETNX', P .. 't:' .. id, 'ticket', digits(gen))
-  gen = digits(gen + 1)
+  gen = digits(gen + 1)  -- fault: requeue-keeps-generation
   if due > now then
     -- put: when this was written. After the clock was wrong, set_clock corrects what was written then.
     redis.call('HSET', P .. 't:' .. id, 'state', state, 'gen', gen, 'owner', '', 'put', digits(now),

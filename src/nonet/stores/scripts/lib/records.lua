@@ -2,7 +2,7 @@
 
 -- A stream is named KIND:PRIORITY:SIZE. A worker reads the streams of its size by priority, and those of one
 -- priority in the order of their kinds.
-local PRIORITIES = {'realtime', 'normal', 'background'}
+local PRIORITIES = {'realtime', 'normal', 'background'}  -- fault: priority-order
 local SIZES = {'small', 'medium', 'large'}
 local STREAM_KINDS = {'woken', 'tasks', 'suspects', 'burials'}
 

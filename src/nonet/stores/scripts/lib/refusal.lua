@@ -15,7 +15,7 @@ do
         end
       end
     end
-    if first[4] and tonumber(first[4]) < 0 then
+    if first[4] and tonumber(first[4]) < 0 then  -- fault: first-only
       -- Woken tasks sort first, so one of a lower rank may wait behind them.
       local below = redis.call('ZRANGEBYSCORE', queue, 0, '(' .. digits(me.rank), 'LIMIT', 0, 1)
       return below[1] ~= nil, contended
@@ -47,7 +47,7 @@ do
     local expiry, queue = held_until(lock), queue_before(lock)
     if expiry then
       local is_next = me.aged and not is_overtaking(queue, me)
-      return {lock = lock, held = true, is_next = is_next, look = expiry}
+      return {lock = lock, held = true, is_next = is_next, look = expiry}  -- fault: refusal-watched-late
     end
     local overtaking, contended = is_overtaking(queue, me)
     lock.contended = contended
@@ -63,7 +63,7 @@ do
     end
     local free = free_places(lock)
     local before = reserved(lock, me)
-    if lock.items + before > free then
+    if lock.items + before > free then  -- fault: limiter-queue-passed
       return {lock = lock, held = lock.items > free, is_next = before == 0,
         look = first_free(lock) or now + SLOW_LOOK}
     end

@@ -42,7 +42,7 @@ end
 -- The answer for a delivery that the caller does not own, or has settled before.
 local function answer_again(delivery, record)
   local stored = redis.call('GETRANGE', P .. 'r:' .. delivery.id, 0, 63)
-  if record.settled == delivery.fence or string.match(stored, '^%a+|(%d+)[ |]') == delivery.fence then
+  if record.settled == delivery.fence or string.match(stored, '^%a+|(%d+)[ |]') == delivery.fence then  -- fault: repeat-refused
     return 'OK'
   end
   redis.call('HINCRBY', P .. 'counters', 'settle:stale', 1)
@@ -89,9 +89,9 @@ local function put_back(delivery, record)
   local id, fence, delay, counted = delivery.id, delivery.fence, delivery.delay, delivery.counted
   local key = P .. 't:' .. id
   if delivery.outcome == 'retry' then
-    redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record.attempt or '0') + 1,
+    redis.call('HSET', key, 'settled', fence, 'attempt', tonumber(record.attempt or '0') + 1,  -- fault: retry-counts-twice
       'error', delivery.text)
-    redis.call('RPUSH', P .. 'h:' .. id, delivery.document)
+    redis.call('RPUSH', P .. 'h:' .. id, delivery.document)  -- fault: errors-dropped
     redis.call('LTRIM', P .. 'h:' .. id, -20, -1)
     -- The attempt ended and its process survived, or the policy allowed another attempt after a crash.
     if not counted then
@@ -105,11 +105,11 @@ local function put_back(delivery, record)
   elseif counted then
     redis.call('HINCRBY', key, counted, 1)
   end
-  local state = record.state == 'dying' and 'dying' or delivery.outcome == 'retry' and 'delayed' or 'waiting'
+  local state = record.state == 'dying' and 'dying' or delivery.outcome == 'retry' and 'delayed' or 'waiting'  -- fault: dying-revived
   if delivery.is_started then
     end_of_wait(id, record)
   end
-  requeue(id, state, record.stream, tonumber(delivery.gen), now + delay)
+  requeue(id, state, record.stream, tonumber(delivery.gen), now + delay)  -- fault: retry-delay-ignored
   if record.state == 'running' and not delivery.is_started then
     wait_on(id, record)
   end
@@ -124,7 +124,7 @@ local function write(k, delivery, record)
     redis.call('HSET', P .. 't:' .. id, 'state', 'dying', 'died', delivery.gen)
     return false
   elseif outcome == 'retry' or outcome == 'back' then
-    if record.cancel and record.state == 'running' then
+    if record.cancel and record.state == 'running' then  -- fault: cancelled-retried
       end_cancelled(id, record, delivery.fence)
     else
       put_back(delivery, record)
@@ -132,8 +132,8 @@ local function write(k, delivery, record)
   elseif outcome == 'done' and delivery.followers == 0 and is_plain(record) then
     end_plainly(k, id, record, delivery.fence, delivery.document)
   else
-    if outcome == 'done' then
-      submit_followers(delivery, record)
+    if outcome == 'done' then  -- fault: failure-submits-children
+      submit_followers(delivery, record)  -- fault: commit-loses-children
     end
     finish(id, record, outcome, delivery.fence, delivery.document)
     if record.reason == 'capacity' then  -- the leader may be about to end it
@@ -148,18 +148,18 @@ local releases = {}
 local function settle(delivery, lines)
   local k, id, fence = delivery.k, delivery.id, delivery.fence
   local record = read_record(id)
-  if record.gen ~= delivery.gen or record.fence ~= fence then
+  if record.gen ~= delivery.gen or record.fence ~= fence then  -- fault: fence-unchecked
     return answer_again(delivery, record)
   end
   local locks, owner, is_held = nil, nil, delivery.outcome == 'done'
   if lines or record.held then
     locks = held_locks(lines or '', lock_ttl, record)
     owner = id .. '/' .. delivery.gen .. '/' .. fence
-    if is_held and lost_lock(locks, owner) then
+    if is_held and lost_lock(locks, owner) then  -- fault: lost-lock-ignored
       redis.call('HINCRBY', P .. 'counters', 'settle:lost', 1)
       return 'LOST'
     end
-    if delivery.still_runs then
+    if delivery.still_runs then  -- fault: survivor-keeps-none
       leave_locks(id, record, owner, fence, locks, lock_ttl)
     end
   end
@@ -169,7 +169,7 @@ local function settle(delivery, lines)
   if write(k, delivery, record) then
     leave_stream(P .. delivery.stream, delivery.entry)
   end
-  if locks then
+  if locks then  -- fault: dying-keeps-locks
     releases[#releases + 1] = {locks = locks, owner = owner, started = delivery.is_started,
       is_held = is_held}
   end

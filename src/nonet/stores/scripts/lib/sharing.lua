@@ -87,7 +87,7 @@ do
     for _, tenant in ipairs(tenants) do
       for kind, number in pairs(tenant.taken) do
         if number > 0 then
-          redis.call('LTRIM', list_of(kind, stream, tenant), number, -1)
+          redis.call('LTRIM', list_of(kind, stream, tenant), number, -1)  -- fault: turn-kept
           moved[kind] = moved[kind] + number
         end
       end

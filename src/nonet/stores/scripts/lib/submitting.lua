@@ -47,7 +47,7 @@ end
 -- is the result of due_of(); terms is '' or lines 'name|value|…'; is_counted: the caller counts the task.
 -- Returns 1 if created, 0 if known, or the id of the task that holds its unique key.
 local function submit_one(id, name, stream, due, group, envelope, locks, terms, is_counted)
-  if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then
+  if redis.call('EXISTS', P .. 't:' .. id, P .. 'r:' .. id) > 0 then  -- fault: known-id
     if group ~= '' then
       rejoin(group, id)
     end
@@ -70,13 +70,13 @@ local function submit_one(id, name, stream, due, group, envelope, locks, terms, 
   end
   local gen = digits(now + submitted)  -- also its ticket
   submitted = submitted + 1
-  local later = due > now
+  local later = due > now  -- fault: delay-ignored
   redis.call('SET', P .. 'b:' .. id, envelope)
   if locks ~= '' then
     redis.call('SET', P .. 'l:' .. id, locks)
   end
   if group ~= '' then
-    redis.call('SADD', P .. 'g:' .. group .. ':pending', id)
+    redis.call('SADD', P .. 'g:' .. group .. ':pending', id)  -- fault: child-uncounted
   end
   local tenant = tenant_in(terms)
   local fields = {'state', later and 'delayed' or 'queued', 'gen', gen, 'name', name, 'stream', stream}

@@ -1,7 +1,7 @@
 -- lib/waiting: needs base, wake, record, limits, locks, fitting, queues, refusal. Parks tasks that a lock refuses,
 -- and wakes waiting tasks when a lock is released.
 
-local offers_left = 32  -- later offers wait for a promotion, so that one release cannot block Redis
+local offers_left = 32  -- later offers wait for a promotion, so that one release cannot block Redis  -- fault: release-budget
 local tick_offers = nil  -- how many offers a promotion has left for queues
 local woken_sizes = {}  -- of the tasks that this script woke
 
@@ -11,7 +11,7 @@ local woken_sizes = {}  -- of the tasks that this script woke
 -- places at windows only.
 local function places_after(me, refusal)
   local marks = {}
-  local everywhere = me.aged and refusal.is_next
+  local everywhere = me.aged and refusal.is_next  -- fault: aged-limiter-places
   for i, lock in ipairs(me.locks) do
     local stands = lock == refusal.lock or not lock.limiter and not refusal.lock.limiter
     if lock.limiter and everywhere and not stands then
@@ -29,9 +29,9 @@ end
 local function enter_queues(me, refusal, is_new_rank)
   local places = places_after(me, refusal)
   -- Watch first: if Redis stopped the script in between, no script would check the queue.
-  watch(refusal.lock.counter, refusal.look)
+  watch(refusal.lock.counter, refusal.look)  -- fault: refusal-unwatched
   if places ~= me.places then
-    leave_queues(me)
+    leave_queues(me)  -- fault: mover-keeps-places
   end
   if places ~= me.places or is_new_rank then
     me.places = places
@@ -76,7 +76,7 @@ end
 local function park(me, refusal, waits)
   me.refusals = me.refusals + 1
   age_by_pause(me, refusal)
-  enter_queues(me, refusal, true)
+  enter_queues(me, refusal, true)  -- fault: refused-keeps-rank
   redis.call('HSET', P .. 't:' .. me.id, 'state', 'waiting', 'ticket', me.ticket, 'places', me.places,
     'aged', me.aged and 1 or 0, 'since', digits(me.since), 'refusals', me.refusals,
     'blocker', string.sub(refusal.lock.counter, 1, 60))
@@ -100,7 +100,7 @@ local function take_locks(me, owner)
       is_limited = is_limited or lock.limiter
       write_lock(lock, owner)
       local lasts = lock.contended and (lock.windowed and lock.window or lock.ttl) * 1000
-      if lasts and lasts < SLOW_LOOK then  -- otherwise the waiting tasks have set a watch
+      if lasts and lasts < SLOW_LOOK then  -- otherwise the waiting tasks have set a watch  -- fault: grant-unwatched
         watch(lock.counter, now + lasts)
       end
     end
@@ -112,7 +112,7 @@ end
 local NOT_WAITING = {'places', '', 'aged', '', 'since', '', 'refusals', '', 'blocker', '', 'reserved', ''}
 local function leave_as_admitted(me)
   each_place(me, function(queue, member)
-    redis.call('ZREM', queue, member)
+    redis.call('ZREM', queue, member)  -- fault: admitted-keeps-places
   end)
   redis.call('ZREM', P .. 'tasks:delayed', me.id)
 end
@@ -142,7 +142,7 @@ do
   end
 
   function wake_waiter(me)
-    local gen = digits(tonumber(me.gen) + 1)
+    local gen = digits(tonumber(me.gen) + 1)  -- fault: woken-keeps-generation
     local has_waited = me.places ~= ''  -- otherwise a worker handed it back, and it waited for no lock
     local wake_it = me.stream == 'hold' and wake_hold or wake_task
     wake_it(me, gen)
@@ -151,9 +151,9 @@ do
     redis.call('HSET', P .. 't:' .. me.id, 'state', 'queued', 'gen', gen, 'places', me.places,
       'pointer', me.pointer or '', 'aged', me.aged and 1 or 0, 'since', digits(me.since), 'reserved', ends)
     if me.places ~= '' then
-      stand(me, me.rank - WOKEN)
+      stand(me, me.rank - WOKEN)  -- fault: woken-keeps-rank
       -- LT keeps an earlier check, which may be the one at which the task ages.
-      redis.call('ZADD', P .. 'tasks:delayed', 'LT', ends, me.id)
+      redis.call('ZADD', P .. 'tasks:delayed', 'LT', ends, me.id)  -- fault: wake-forgets-aging
     elseif me.aged or not has_waited then
       redis.call('ZREM', P .. 'tasks:delayed', me.id)
     end
@@ -225,16 +225,16 @@ do
     end
     local refusal = offer(me)
     if not refusal then
-      return true, lock.exclusive, false
+      return true, lock.exclusive, false  -- fault: release-wakes-one
     end
     local stays = standing_at(me, name) ~= nil
-    return false, refusal.lock.counter == name or lock.exclusive and stays, stays
+    return false, refusal.lock.counter == name or lock.exclusive and stays, stays  -- fault: refused-stops-others
   end
 
   -- Offer a lock to its queue: to the first task if it is exclusive, else to as many as can run.
   local function offer_queue(name)
     local queue, skip, is_useful = P .. 'queue:' .. name, 0, false
-    local had_all = offers_left == tick_offers
+    local had_all = offers_left == tick_offers  -- fault: budget-rest
     while offers_left > 0 do
       local member = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', skip, 1)[1]
       if not member then
@@ -255,7 +255,7 @@ do
     end
     -- Continue at the next promotion. If a whole promotion woke none of them, other locks refuse them all:
     -- check the queue less often.
-    watch(name, had_all and not is_useful and now + SLOW_LOOK or now)
+    watch(name, had_all and not is_useful and now + SLOW_LOOK or now)  -- fault: budget-drops-queue
   end
 
   local offered = {0, 0}
@@ -274,7 +274,7 @@ do
     offers_left = math.max(offers_left, count or 0)
     for name in next_offer do
       if offers_left <= 0 then
-        watch(name, now)
+        watch(name, now)  -- fault: budget-drops-queues
       else
         offer_queue(name)
       end

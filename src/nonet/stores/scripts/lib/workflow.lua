@@ -24,8 +24,8 @@
 -- A blocked step is in the delayed set with this time, in the year 2200, so that each record is in one place.
 local BLOCKED_UNTIL = 7258118400000000
 -- How many edges a call follows. An edge that may end a step costs more than one that releases it.
-local MOST_EDGES, COST_OF_AN_END = 200, 3
-local edges_left = MOST_EDGES
+local MOST_EDGES, COST_OF_AN_END = 200, 3  -- fault: edges-per-promotion
+local edges_left = MOST_EDGES  -- fault: edges-per-call
 
 local function step_id(workflow, place)
   return workflow .. ':' .. place
