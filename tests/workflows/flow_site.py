@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import redis
 from workflows.flow_tasks import Noop
 
-from nonet import BaseTask, Nonet, Workflow
+from nonet import Nonet, Workflow
 from nonet.base.keys import prefix
 from nonet.stores.namespace.sandbox import leaked_keys
 from nonet.stores.queue.deliveries import Delivery
@@ -20,6 +21,8 @@ from nonet.tasks.workflows import Edge, Step
 P = prefix("test")
 WORKER = "small-a1"
 Edges = Sequence[tuple[str, str]]
+Graph = str | Sequence[Edges]
+"""The edges before each step; as a text: ``- | s0 | f0 a1``."""
 
 
 def ends(client: redis.Redis, keys: str) -> Counter[str]:
@@ -41,25 +44,21 @@ class FlowSite:
     def __init__(self, app: Nonet, client: redis.Redis) -> None:
         self.app, self.redis = app, client
 
-    async def fetch(self, number: int = 100, worker: str = WORKER) -> list[Delivery]:
+    async def fetch(self, number: int = 100) -> list[Delivery]:
         """Fetch as a worker would."""
-        found, _ = await self.app.broker.fetch(worker, "small", number, room=number, graves=number)
+        found, _ = await self.app.broker.fetch(WORKER, "small", number, room=number, graves=number)
         return found
 
     async def settle(
         self, delivery: Delivery, outcome: str = "done", added: Sequence[Any] = (), **options: Any
     ) -> str:
-        """Settle as a worker would.
-
-        Args:
-            added: submissions of `added_by`.
-        """
+        """Settle as a worker would; `added`: submissions of `added_by`."""
         return await self.app.broker.settle(
             delivery, outcome, b"document", submissions=added, **options
         )
 
-    def added_by(self, delivery: Delivery, afters: Sequence[Edges], task: BaseTask) -> list[Any]:
-        """What a step submits that adds steps, each with edges from those before it."""
+    def added_by(self, delivery: Delivery, graph: Graph = "-") -> list[Any]:
+        """What a step submits that adds these steps."""
         context = TaskContext(delivery.id, "", 1, 1, {})
         context.workflow = delivery.id.rpartition(":")[0]
         envelopes = self.app.client.envelopes
@@ -67,30 +66,24 @@ class FlowSite:
             lambda task, options, is_step=False: envelopes.prepare(task, options, is_step=is_step)
         )
         made: list[Step[Any]] = []
-        for after in afters:
+        for after in parsed(graph):
             by_place = {step.place: step for step in made}
             edges = [Edge(by_place[place], letter) for letter, place in after]
-            made.append(context.add_step(task, after=edges))
+            made.append(context.add_step(Noop(), after=edges))
         return list(context.to_submit)
 
-    async def run(self, *, most: int = 1000, fails: Sequence[str] = ()) -> list[str]:
-        """Fetch and settle until nothing is left to fetch; the ids in their order.
-
-        Args:
-            fails: places of steps that fail.
-        """
+    async def run(self, fails: str = "") -> list[str]:
+        """Run all steps; these places fail. Returns the ids in their order."""
         order: list[str] = []
-        while len(order) < most and (found := await self.fetch()):
+        while found := await self.fetch():
             for delivery in found:
                 order.append(delivery.id)
                 place = delivery.id.rpartition(":")[2]
-                await self.settle(delivery, "dead" if place in fails else "done")
+                await self.settle(delivery, "dead" if place in fails.split() else "done")
         return order
 
     async def walk(self) -> None:
         """Look at all records once."""
-        from datetime import timedelta
-
         while (await self.app.broker.mend(timedelta(0)))[1]:
             pass
 
@@ -120,11 +113,6 @@ class FlowSite:
             found[place] = ended or ("waiting" if blocked else "ready")
         return found
 
-    def end_of(self, workflow: str, place: str) -> str:
-        """How a step has ended; empty: it has not."""
-        value: str = self.redis.hget(f"{P}f:{workflow}:results", place) or ""
-        return value.partition("|")[0]
-
     def ends(self) -> Counter[str]:
         """How often each task has ended, by the history."""
         return ends(self.redis, P)
@@ -138,18 +126,26 @@ class FlowSite:
         return leaked_keys(self.redis)
 
 
-def workflow_of(afters: Sequence[Edges], task: BaseTask | None = None) -> Workflow:
-    """A workflow whose steps have these predecessors, each a letter and a place."""
+def parsed(graph: Graph) -> Sequence[Edges]:
+    """The edges before each step: letter, and place of the predecessor."""
+    if not isinstance(graph, str):
+        return graph
+    return [
+        [(edge[0], edge[1:]) for edge in step.split() if edge != "-"] for step in graph.split("|")
+    ]
+
+
+def workflow_of(graph: Graph) -> Workflow:
+    """A workflow with these edges."""
     made = Workflow("random")
-    for after in afters:
-        edges = [Edge(made.steps[int(place)], letter) for letter, place in after]
-        made.step(task or Noop(), after=edges)
+    for after in parsed(graph):
+        made.step(Noop(), after=[Edge(made.steps[int(place)], letter) for letter, place in after])
     return made
 
 
-async def submitted(afters: Sequence[Edges], id: str = "w") -> WorkflowRun:
+async def submitted(graph: Graph, id: str = "w") -> WorkflowRun:
     """Submit `workflow_of` these edges."""
-    return await workflow_of(afters).submit(id=id)
+    return await workflow_of(graph).submit(id=id)
 
 
 async def walk_later(flows: FlowSite) -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, ClassVar
 
 from nonet import (
@@ -25,89 +24,46 @@ from nonet import (
 from nonet.tasks.locks import BaseLock
 
 
-@dataclass
-class Add(BaseTask):
+class Small(BaseTask):
+    size = Size.SMALL
+
+
+class Add(Small):
     a: int
     b: int
-    size = Size.SMALL
 
     async def execute(self) -> int:
         return self.a + self.b
 
 
-@dataclass
-class Sum(BaseTask):
+class Sum(Small):
     numbers: list[int]
-    size = Size.SMALL
 
     async def execute(self) -> int:
         return sum(self.numbers)
 
 
-@dataclass
-class Fail(BaseTask):
+class Fail(Small):
     text: str = "no"
-    size = Size.SMALL
 
     async def execute(self) -> None:
         raise ValueError(self.text)
 
 
-@dataclass
-class Total(BaseTask):
-    one: list[int]
-    two: list[int]
-    size = Size.SMALL
-
-    async def execute(self) -> list[list[int]]:
-        return [self.one, self.two]
-
-
-@dataclass
-class Large(BaseTask):
+class Large(Small):
     bytes: int
-    size = Size.SMALL
 
     async def execute(self) -> str:
         return self.bytes * "x"
 
 
-@dataclass
-class Length(BaseTask):
-    text: str
-    size = Size.SMALL
-
-    async def execute(self) -> int:
-        return len(self.text)
-
-
-@dataclass
-class Flaky(BaseTask):
-    """Fails in its first attempts; it has three retries."""
-
-    failures: int
-    value: int
-    size = Size.SMALL
-    retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=3)
-
-    async def execute(self) -> int:
-        if context().attempt <= self.failures:
-            raise ValueError(f"attempt {context().attempt}")
-        return self.value
-
-
-@dataclass
-class Note(BaseTask):
-    size = Size.SMALL
-
+class Note(Small):
     async def execute(self) -> list[str]:
         return [f"{one.state} {one.error}" for one in await context().inputs()]
 
 
-@dataclass
-class Spread(BaseTask):
+class Spread(Small):
     number: int
-    size = Size.SMALL
 
     async def execute(self) -> int:
         for n in range(self.number):
@@ -115,61 +71,40 @@ class Spread(BaseTask):
         return self.number
 
 
-@dataclass
-class Noop(BaseTask):
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        return None
+class Noop(Small):
+    async def execute(self) -> None: ...
 
 
-@dataclass
-class Late(BaseTask):
-    size = Size.SMALL
+class Late(Noop):
     start_by = 20
 
-    async def execute(self) -> None:
-        return None
 
-
-@dataclass
-class Only(BaseTask):
+class Only(Noop):
     number: int
-    size = Size.SMALL
     unique = Unique.until_done()
 
-    async def execute(self) -> None:
-        return None
 
-
-@dataclass
-class Rated(BaseTask):
+class Rated(Small):
     items: int
-    size = Size.SMALL
 
     @property
     def execution_locks(self) -> list[BaseLock]:
         return [RateLimiter("job", "rated", limit=1, window_seconds=1, n_items=self.items)]
 
-    async def execute(self) -> None:
-        return None
+    async def execute(self) -> None: ...
 
 
-@dataclass
-class Values(BaseTask):
+class Values(Small):
     one: int
     several: list[Any]
     others: list[Any] = field(default_factory=list)
-    size = Size.SMALL
 
     async def execute(self) -> list[Any]:
         return [self.one, self.several, self.others]
 
 
-@dataclass
-class Leaf(BaseTask):
+class Leaf(Small):
     what: str
-    size = Size.SMALL
 
     async def execute(self) -> str:
         if self.what == "fails":
@@ -177,12 +112,10 @@ class Leaf(BaseTask):
         return self.what
 
 
-@dataclass
-class Tree(BaseTask):
+class Tree(Small):
     """Adds a step for each word: it fails, is added, or handles the failure of another one."""
 
     words: list[str]
-    size = Size.SMALL
 
     async def execute(self) -> None:
         steps: list[Step[Any]] = []
@@ -193,12 +126,10 @@ class Tree(BaseTask):
             steps.append(context().add_step(Leaf(text), after=after))
 
 
-@dataclass
-class Guarded(BaseTask):
+class Guarded(Small):
     """Holds a mutex of its key, and writes down how many did so at a time."""
 
     key: int
-    size = Size.SMALL
     now: ClassVar[Counter[int]] = Counter()
     most: ClassVar[Counter[int]] = Counter()
 
@@ -213,11 +144,9 @@ class Guarded(BaseTask):
         self.now[self.key] -= 1
 
 
-@dataclass
-class Parent(BaseTask):
+class Parent(Small):
     """Submits two workflows, and fails twice."""
 
-    size = Size.SMALL
     retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=3)
     runs: ClassVar[list[str]] = []
 
@@ -229,55 +158,26 @@ class Parent(BaseTask):
         return found
 
 
-@dataclass
-class Buried(BaseTask):
-    size = Size.SMALL
+class Buried(Small):
     dlq_eligible = True
 
     async def execute(self) -> None:
         raise ValueError("for good")
 
 
-@dataclass
-class Isolated(BaseTask):
-    """Runs in a child process, reads its inputs there and adds steps."""
-
-    text: str
-    size = Size.MEDIUM
-
-    async def execute(self) -> str:
-        (before,) = await context().inputs()
-        assert before.value == self.text
-        context().add_step(Isolated2(os.getpid()))
-        return self.text + "!!"
-
-
-@dataclass
-class Isolated2(BaseTask):
-    pid: int
-    size = Size.LARGE
-
-    def execute(self) -> list[int]:
-        return [self.pid, os.getpid()]
-
-
-@dataclass
-class Link(BaseTask):
+class Link(Small):
     left: int
     name: str
-    size = Size.SMALL
 
     async def execute(self) -> None:
         if self.left > 1:
             context().after_commit(Link(self.left - 1, self.name))
 
 
-@dataclass
-class Spreads(BaseTask):
+class Spreads(Small):
     """Submits a chord from a thread, and fails once after that."""
 
     parts: int
-    size = Size.SMALL
     retry_policy = ExponentialBackoff(base_delay_seconds=0.1, max_retries=1)
 
     def execute(self) -> str:

@@ -25,7 +25,6 @@ from nonet import (
     group,
 )
 from nonet.messages.message import Reference
-from nonet.messages.terms import step_term
 from nonet.tasks.workflows import Edge, Given, packed_values, step_terms
 from nonet.testing import run_inline
 
@@ -56,9 +55,7 @@ SUM, ADD = Sum.given(numbers=PREVIOUS), Add.given(PREVIOUS, b=1)
 def with_handler() -> Workflow:
     """A step and another one that runs if it fails, with a follower."""
     flow = Workflow()
-    first = flow.step(Noop())
-    handler = flow.step(Note(), after=failed(first))
-    flow.step(Note(), after=handler)
+    flow.step(Note(), after=flow.step(Note(), after=failed(flow.step(Noop()))))
     return flow
 
 
@@ -66,8 +63,7 @@ def with_clean_up() -> Workflow:
     """A step, its handler, and one that runs in any case."""
     flow = Workflow()
     first = flow.step(Noop())
-    handler = flow.step(Note(), after=failed(first))
-    flow.step(Fail(), after=[first, ended(handler)])
+    flow.step(Fail(), after=[first, ended(flow.step(Note(), after=failed(first)))])
     return flow
 
 
@@ -273,21 +269,6 @@ async def test_a_workflow_needs_an_application() -> None:
         await run_inline(Submits())
 
 
-TERMS = [
-    ("", [], False, 0, "step w - - -"),
-    ("af", [], False, 0, "step w af - -"),
-    ("", ["s0"], False, 0, "step w - - - s0"),
-    ("s", ["f0", "s1.2"], True, 0, "step w s 1 - f0 s1.2"),
-    ("", [], False, 1_500_000, "step w - - 1500000"),
-]
-
-
-@pytest.mark.parametrize(("edges", "after", "any_failed", "delay_us", "line"), TERMS)
-def test_terms(edges: str, after: list[str], any_failed: bool, delay_us: int, line: str) -> None:
-    """The words of a step in one line, as the scripts read them."""
-    assert step_term("w", edges, after, any_failed=any_failed, delay_us=delay_us) == line
-
-
 def test_terms_of_a_workflow() -> None:
     """Each step has the letters of the edges that leave it, once each and in order."""
     flow = Workflow()
@@ -319,11 +300,3 @@ async def test_what_is_found_at_the_submission(flows: Any) -> None:
         with pytest.raises(error, match=text):
             await flow.submit()
     assert flows.keys("[ftb]:*") == []
-
-
-def test_they_have_short_texts() -> None:
-    """For logs and the interpreter."""
-    flow = Workflow("nightly")
-    step = flow.step(Add(1, 2))
-    assert (repr(flow), repr(step)) == ("Workflow('nightly', 1 steps)", "<step 0: Add>")
-    assert repr(PREVIOUS) == "PREVIOUS"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from workflows.flow_site import FlowSite, P, submitted, workflow_of
+from workflows.flow_site import FlowSite, submitted, workflow_of
 from workflows.flow_tasks import Noop
 
 from nonet import ConflictError, NotFoundError
@@ -15,7 +15,7 @@ from nonet.stores.queue import workflows as stored
 
 async def test_all_steps_end(flows: FlowSite) -> None:
     """Blocked, queued and delayed ones at once, a running one when its worker ends it."""
-    flow = workflow_of([(), (), [("s", "0")], [("a", "2")]])
+    flow = workflow_of("- | - | s0 | a2")
     flow.step(Noop(), delay=60)
     run = await flow.submit(id="w")
     first, second = await flows.fetch()
@@ -33,7 +33,7 @@ async def test_all_steps_end(flows: FlowSite) -> None:
 @pytest.mark.parametrize("outcome", ["done", "dead", "retry", "back"])
 async def test_what_runs_may_end_in_any_way(flows: FlowSite, outcome: str) -> None:
     """However it ends: nothing follows it, and nothing is tried again."""
-    run = await submitted([(), [("s", "0")], [("f", "0")], [("a", "0")]])
+    run = await submitted("- | s0 | f0 | a0")
     (first,) = await flows.fetch()
     await run.cancel()
     await flows.settle(first, outcome)
@@ -45,7 +45,7 @@ async def test_what_runs_may_end_in_any_way(flows: FlowSite, outcome: str) -> No
 
 async def test_it_is_continued_by_another_process(flows: FlowSite) -> None:
     """The caller died after the mark: no step starts, and the leader finishes the rest."""
-    run = await submitted([(), [("s", "0")], ()])
+    run = await submitted("- | s0 | -")
     first, second = await flows.fetch()
     await flows.app.client.workflows.mark_cancelled("w", "by a test")
     await flows.settle(first)
@@ -73,7 +73,7 @@ async def test_a_workflow_that_is_being_submitted(
         return answer
 
     monkeypatch.setattr(scripts, "run_confirmed", then_cancel)
-    run = await submitted([(), (), (), [("s", "0")], [("s", "3")]])
+    run = await submitted("- | - | - | s0 | s3")
     assert (await run.status()).state == "cancelled"
     assert await flows.fetch() == []
     assert set(flows.states("w").values()) == {"cancelled"}
@@ -82,8 +82,8 @@ async def test_a_workflow_that_is_being_submitted(
 
 async def test_what_is_being_resumed(flows: FlowSite) -> None:
     """What was not created again stays as it was."""
-    run = await submitted([(), [("s", "0")]])
-    await flows.run(fails=["0"])
+    run = await submitted("- | s0")
+    await flows.run(fails="0")
     store = flows.app.client.workflows
     await store.begin_to_resume("w", [])
     await run.cancel()
@@ -96,19 +96,9 @@ async def test_what_is_being_resumed(flows: FlowSite) -> None:
 
 async def test_what_has_ended_is_not_cancelled(flows: FlowSite) -> None:
     """The caller learns how it ended, and that an unknown one is unknown."""
-    run = await submitted([()])
+    run = await submitted("-")
     await flows.run()
     with pytest.raises(ConflictError, match="workflow w is done and can no longer be cancelled"):
         await run.cancel()
     with pytest.raises(NotFoundError, match="workflow 'x' is unknown"):
         await flows.app.workflow("x").cancel()
-
-
-async def test_one_step_is_cancelled(flows: FlowSite) -> None:
-    """A blocked step counts as failed for those behind it; those before it go on."""
-    run = await submitted([(), [("s", "0")], [("f", "1")], [("s", "1")]])
-    assert await flows.app.cancel(["w:1"]) == {"w:1": "cancelled"}
-    assert flows.states("w") == {"0": "ready", "1": "cancelled", "2": "ready", "3": "cancelled"}
-    assert flows.redis.exists(f"{P}m:w:1") == 0
-    await flows.run()
-    assert (await run.status()).state == "done"

@@ -3,37 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 from waits import WAIT_SECONDS
-from workflows.flow_site import Edges, FlowSite, P, submitted, walk_later
-from workflows.flow_tasks import Noop
+from workflows.flow_site import FlowSite, P, submitted, walk_later
 
 from nonet import ConflictError, NotFoundError
 from nonet.client import workflows
 from nonet.rules.resuming import runs_again
 
 # Edges of each step; which fail; the steps that run after the resume, in their order.
-CASES: dict[str, tuple[Sequence[Edges], str, str]] = {
-    "alone": ([()], "0", "0"),
-    "what was cancelled because of it": ([(), [("s", "0")], [("s", "1")]], "0", "0 1 2"),
-    "not what is done": ([(), [("s", "0")], [("s", "1")]], "1", "1 2"),
-    "not what ran after the failure": ([(), [("a", "0")], [("s", "0")]], "0", "0 2"),
-    "not what is not needed": ([(), (), [("f", "1")], [("s", "2")]], "0", "0"),
-    "not a failure that was taken over": ([(), [("f", "0")], ()], "0 2", "2"),
-    "not one that was taken over later": ([(), [("s", "0")], [("f", "1")], ()], "0 3", "3"),
-    "one that was taken over on one way only": (
-        [(), [("s", "0")], [("f", "1")], [("s", "0")]],
-        "0",
-        "0 3",
-    ),
-    "a handler that failed": ([(), [("f", "0")]], "0 1", "1"),
-    "a handler that fired and lacked another": (
-        [(), (), [("f", "0"), ("s", "1")], [("s", "2")]],
-        "0 1",
-        "1 2 3",
-    ),
+CASES: dict[str, tuple[str, str, str]] = {
+    "alone": ("-", "0", "0"),
+    "what was cancelled because of it": ("- | s0 | s1", "0", "0 1 2"),
+    "not what is done": ("- | s0 | s1", "1", "1 2"),
+    "not what ran after the failure": ("- | a0 | s0", "0", "0 2"),
+    "not what is not needed": ("- | - | f1 | s2", "0", "0"),
+    "not a failure that was taken over": ("- | f0 | -", "0 2", "2"),
+    "not one that was taken over later": ("- | s0 | f1 | -", "0 3", "3"),
+    "one that was taken over on one way only": ("- | s0 | f1 | s0", "0", "0 3"),
+    "a handler that failed": ("- | f0", "0 1", "1"),
+    "a handler that fired and lacked another": ("- | - | f0 s1 | s2", "0 1", "1 2 3"),
 }
 
 
@@ -42,7 +32,7 @@ async def test_what_runs_again(flows: FlowSite, case: str) -> None:
     """The steps whose failures reached the end of the workflow, and what they held up."""
     graph, fails, again = CASES[case]
     run = await submitted(graph)
-    await flows.run(fails=fails.split())
+    await flows.run(fails)
     assert await run.resume() == len(again.split())
     assert await flows.run() == [f"w:{place}" for place in again.split()]
     status = await run.status()
@@ -52,7 +42,7 @@ async def test_what_runs_again(flows: FlowSite, case: str) -> None:
 
 async def test_a_step_that_is_not_needed_stays_so(flows: FlowSite) -> None:
     """A step that a failure has cancelled knows later what its other predecessors meant for it."""
-    run = await submitted([(), (), [("f", "0")], [("s", "1"), ("s", "2")]])
+    run = await submitted("- | - | f0 | s1 s2")
     first, second = await flows.fetch()
     await flows.settle(second, "dead")
     await flows.settle(first)
@@ -65,7 +55,7 @@ async def test_a_step_that_is_not_needed_stays_so(flows: FlowSite) -> None:
 
 async def test_it_can_fail_again(flows: FlowSite) -> None:
     """Each time only what failed runs again, with a new generation."""
-    run = await submitted([(), [("s", "0")]])
+    run = await submitted("- | s0")
     gens = set()
     for number in range(1, 4):
         (delivery,) = await flows.fetch()
@@ -81,11 +71,11 @@ async def test_it_can_fail_again(flows: FlowSite) -> None:
 
 async def test_deeply_added_steps_run_again(flows: FlowSite) -> None:
     """However deep they are, each step above waits for them again."""
-    run = await submitted([(), [("s", "0")]])
+    run = await submitted("- | s0")
     for _ in range(3):
         (one,) = await flows.fetch()
-        await flows.settle(one, "done", flows.added_by(one, [()], Noop()))
-    await flows.run(fails=["0.0.0.0"])
+        await flows.settle(one, "done", flows.added_by(one))
+    await flows.run(fails="0.0.0.0")
     assert await run.resume() == 2
     assert flows.states("w")["1"] == "waiting"
     assert await flows.run() == ["w:0.0.0.0", "w:1"]
@@ -97,8 +87,8 @@ async def test_an_interrupted_resume_is_continued(
     flows: FlowSite, monkeypatch: pytest.MonkeyPatch, calls: int
 ) -> None:
     """Wherever its caller dies: a repeated call, or the leader, does the rest once."""
-    run = await submitted([(), [("s", "0")], [("s", "1")], (), [("f", "3")], ()])
-    await flows.run(fails=["0", "3", "5"])
+    run = await submitted("- | s0 | s1 | - | f3 | -")
+    await flows.run(fails="0 3 5")
     scripts, made = flows.app.broker.scripts, 0
     plain = scripts.run
 
@@ -129,8 +119,8 @@ async def test_two_resumes_at_a_time_are_one(flows: FlowSite) -> None:
     """Both find the same work; each step runs once."""
     import asyncio
 
-    run = await submitted([(), [("s", "0")], [("s", "1")]])
-    await flows.run(fails=["0"])
+    run = await submitted("- | s0 | s1")
+    await flows.run(fails="0")
     await asyncio.gather(*(run.resume() for _ in range(5)), return_exceptions=True)
     assert await flows.run() == ["w:0", "w:1", "w:2"]
     assert (await run.status()).runs == 1
@@ -139,7 +129,7 @@ async def test_two_resumes_at_a_time_are_one(flows: FlowSite) -> None:
 @pytest.mark.parametrize("state", ["done", "running", "cancelled"])
 async def test_only_a_failed_workflow_is_resumed(flows: FlowSite, state: str) -> None:
     """The caller learns in which state it is."""
-    run = await submitted([()])
+    run = await submitted("-")
     if state == "cancelled":
         await run.cancel()
     elif state == "done":
@@ -150,8 +140,8 @@ async def test_only_a_failed_workflow_is_resumed(flows: FlowSite, state: str) ->
 
 async def test_a_failed_workflow_is_kept_for_a_week(flows: FlowSite) -> None:
     """Then it is forgotten with all that it kept; an unknown one is refused."""
-    run = await submitted([(), [("s", "0")]])
-    await flows.run(fails=["0"])
+    run = await submitted("- | s0")
+    await flows.run(fails="0")
     for key in flows.keys("f:*"):
         assert 6.9 * 86400 < flows.redis.ttl(P + key) <= 7 * 86400, key
     assert {"s:w:0", "s:w:1", "n:w:0"} <= {*flows.keys("[sn]:*")}
@@ -166,8 +156,8 @@ async def test_a_failed_workflow_is_kept_for_a_week(flows: FlowSite) -> None:
 
 async def test_a_resumed_workflow_does_not_expire(flows: FlowSite) -> None:
     """Its keys last until it has ended again."""
-    run = await submitted([(), [("s", "0")]])
-    await flows.run(fails=["1"])
+    run = await submitted("- | s0")
+    await flows.run(fails="1")
     await run.resume()
     assert {flows.redis.ttl(P + key) for key in flows.keys("f:*")} == {-1}
     await flows.run()
@@ -182,7 +172,7 @@ def test_long_chains_are_no_recursion() -> None:
 
 async def test_a_lost_step_cannot_run_again(flows: FlowSite) -> None:
     """Its arguments are gone: the resume is refused before it changes anything."""
-    run = await submitted([(), [("s", "0")]])
+    run = await submitted("- | s0")
     await flows.fetch()
     flows.redis.delete(f"{P}t:w:0")
     await walk_later(flows)
@@ -194,8 +184,7 @@ async def test_a_lost_step_cannot_run_again(flows: FlowSite) -> None:
 
 async def test_edges_of_the_failed_run_are_forgotten(flows: FlowSite) -> None:
     """What the promoter had yet to follow must not end steps that wait again."""
-    joins = [[("s", "0"), ("s", "1")] for _ in range(300)]
-    run = await submitted([(), (), *joins])
+    run = await submitted("- | -" + 300 * " | s0 s1")
     first, second = await flows.fetch()
     await flows.settle(first, "dead")
     while flows.redis.exists(f"{P}edges"):
@@ -210,13 +199,13 @@ async def test_edges_of_the_failed_run_are_forgotten(flows: FlowSite) -> None:
 
 async def test_a_wait_sees_the_end_that_lasts(flows: FlowSite) -> None:
     """Also if the mark of the end is gone, or the workflow is resumed at once."""
-    run = await submitted([()])
-    await flows.run(fails=["0"])
+    run = await submitted("-")
+    await flows.run(fails="0")
     flows.redis.delete(f"{P}r:w")
     assert (await run.wait(timeout=WAIT_SECONDS)).state == "failed"
     await run.resume()
     waiting = asyncio.create_task(run.wait(timeout=WAIT_SECONDS))
-    await flows.run(fails=["0"])
+    await flows.run(fails="0")
     await run.resume()
     await flows.run()
     assert (await waiting).state in ("failed", "done")

@@ -10,6 +10,7 @@ from waits import WAIT_SECONDS
 from workflows import flow_tasks
 from workflows.flow_tasks import (
     Add,
+    Buried,
     Fail,
     Guarded,
     Large,
@@ -22,7 +23,7 @@ from workflows.flow_tasks import (
     Values,
 )
 
-from nonet import PREVIOUS, ConflictError, Size, TaskFailed, Workflow, chain, ended
+from nonet import PREVIOUS, ConflictError, Size, TaskFailed, Workflow, chain, chord, ended, group
 from nonet.tasks.runs import WorkflowRun
 from nonet.testing import System
 
@@ -43,8 +44,8 @@ async def ran(system: System, flow: Workflow, state: str = "done") -> WorkflowRu
     return run
 
 
-async def test_arguments_are_results(system: System) -> None:
-    """Whole ones, inside of lists and mappings, of added steps, and of any type."""
+async def test_results_are_arguments(system: System) -> None:
+    """Whole ones, inside of lists and mappings, and those of added steps."""
     flow = Workflow()
     one, two, three = flow.step(Add(1, 1)), flow.step(Add(2, 2)), flow.step(Spread(3))
     values = flow.step(Values.given(one, [two, 7, {"x": one}], others=three.added))
@@ -54,8 +55,8 @@ async def test_arguments_are_results(system: System) -> None:
     assert await run.result(nothing, timeout=0) == 0
 
 
-async def test_added_results_leave_out_what_is_not_done(system: System) -> None:
-    """A failure that another added step took over, and that step if it was not needed."""
+async def test_results_of_added_steps_are_those_of_the_done_ones(system: System) -> None:
+    """A failure that another added step took over has none, nor has a step that was not needed."""
     flow = Workflow()
     tree = flow.step(Tree(["fails", "handles 0", "adds", "handles 2"]))
     values = flow.step(Values.given(0, [], others=tree.added))
@@ -75,10 +76,55 @@ async def test_inputs_are_in_the_order_of_edges(system: System) -> None:
 
 
 async def test_only_steps_have_inputs_and_add_steps(system: System) -> None:
-    """A task outside of a workflow is told so."""
+    """A task outside of a workflow gets an error that says so."""
     for task in (Note(), Spread(1)):
         with pytest.raises(TaskFailed, match="is not a step of a workflow"):
             await (await task.schedule()).result(timeout=WAIT_SECONDS)
+
+
+async def test_a_body_gets_the_results_of_its_own_parts(system: System) -> None:
+    """A chord in a chain in a chord in a group."""
+    body = Sum.given(numbers=PREVIOUS)
+    inner = chain(Add(1, 1), chord([Add.given(PREVIOUS, 1), Add.given(PREVIOUS, 2)], body))
+    middle = chain(chord([inner, Add(10, 0)], body), Add.given(PREVIOUS, 100))
+    flow = chord([group(middle, Add(1000, 0)), inner], body)
+    run = await ran(system, flow)
+    assert await run.result(flow.steps[-1], timeout=0) == 1124
+
+
+@pytest.mark.parametrize("seconds", [0, 1])
+async def test_results_are_kept_until_the_workflow_has_ended(redis_url: str, seconds: int) -> None:
+    """A step runs long after the results before it have expired elsewhere."""
+    options = {"result_ttl": seconds, "redis_url": redis_url}
+    async with System(tasks=[flow_tasks], sizes=[Size.SMALL], **options) as system:
+        flow = Workflow()
+        one, added = flow.step(Add(1, 1)), flow.step(Spread(3))
+        late = flow.step(Sum.given(numbers=[one]), delay=3600)
+        values = flow.step(Values.given(one, [late], added.added), delay=3600)
+        run = await flow.submit(id="w")
+        await system.run_until_idle()
+        redis = system.app.broker.client
+        for key in await redis.keys("{test}:r:*"):
+            await redis.delete(key)  # as if the results had expired
+        for _ in range(2):
+            await system.advance(3600)
+            await system.run_until_idle()
+        assert (await run.status()).state == "done"
+        assert await run.result(values, timeout=0) == [2, [2], [0, 2, 4]]
+        assert await run.result(one, timeout=0) == 2
+
+
+async def test_a_result_is_passed_by_reference(system: System) -> None:
+    """A large result is in Redis once, however many steps get it."""
+    flow = Workflow()
+    large = flow.step(Large(200_000))
+    for _ in range(20):
+        flow.step(Values.given(0, [large]))
+    await flow.submit()
+    redis = system.app.broker.client
+    envelopes = await redis.keys("{test}:b:*")
+    assert len(envelopes) == 21
+    assert max([await redis.strlen(key) for key in envelopes]) < 500
 
 
 async def test_a_result_of_a_wrong_type_fails_the_step(system: System) -> None:
@@ -123,22 +169,22 @@ async def test_steps_may_submit_workflows(system: System) -> None:
     assert [(await system.app.workflow(id).status()).parent for id in inner] == [f"{run}:0"] * 2
 
 
-async def test_an_interrupted_cancel_is_finished_by_the_leader(system: System) -> None:
-    """Whoever marked the workflow is gone; the scheduler cancels its steps."""
+async def test_the_leader_finishes_an_interrupted_cancel(system: System) -> None:
+    """The program that marked the workflow is gone; the scheduler cancels its steps."""
     flow = Workflow()
     flow.step(Noop(), after=flow.step(Noop(), delay=3600))
     run = await flow.submit(id="w")
     await system.app.client.workflows.mark_cancelled("w", "by a test")
-    while (await run.status()).state != "cancelled":
-        await system.advance(0.01)  # the scheduler does not rest
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while (await run.status()).state != "cancelled":
+            await system.advance(0.01)  # the scheduler does not rest
 
 
 async def test_dead_letters_are_withdrawn(redis_url: str, sqlite_url: str) -> None:
     """A resumed step has no letter of its earlier end; one that was submitted again forbids it."""
     options = {"redis_url": redis_url, "db_url": sqlite_url}
     async with System(tasks=[flow_tasks], sizes=[Size.SMALL], **options) as system:
-        run = await ran(system, chain(flow_tasks.Buried(), Noop()), "failed")
+        run = await ran(system, chain(Buried(), Noop()), "failed")
         (letter,) = await system.dead_letters()
         assert letter.task_id == f"{run}:0"
         assert await run.resume() == 2

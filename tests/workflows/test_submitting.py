@@ -17,12 +17,12 @@ from nonet.tasks.workflows import step_terms
 
 async def test_an_id_is_submitted_once(flows: FlowSite) -> None:
     """Also with other steps, while it runs and after its end."""
-    run = await submitted([(), [("s", "0")]])
+    run = await submitted("- | s0")
     before = flows.keys()
-    assert await submitted([(), (), ()]) == run
+    assert await submitted("- | - | -") == run
     assert flows.keys() == before
     assert await flows.run() == ["w:0", "w:1"]
-    assert await submitted([(), (), ()]) == run
+    assert await submitted("- | - | -") == run
     assert await flows.fetch() == []
 
 
@@ -52,7 +52,7 @@ async def test_nothing_starts_before_all_is_there(
         return await plain(name, *args)
 
     monkeypatch.setattr(scripts, "run_confirmed", fetch_before)
-    await submitted([(), (), *([("s", "0"), ("a", "1")] for _ in range(10))])
+    await submitted("- | -" + 10 * " | s0 a1")
     assert early == []
     assert len(await flows.run()) == 12
 
@@ -71,14 +71,14 @@ async def test_an_invalid_step_submits_nothing(flows: FlowSite) -> None:
 async def test_invalid_ids_are_refused(flows: FlowSite, id: str) -> None:
     """With what an id must be."""
     with pytest.raises(InvalidArgumentsError, match=r"id .* must"):
-        await submitted([()], id)
+        await submitted("-", id)
 
 
 async def test_the_id_of_a_task_is_refused(flows: FlowSite) -> None:
     """A workflow and a task cannot share an id."""
     await Noop().schedule(id="w")
     with pytest.raises(NonetError, match="another task has the id of the workflow"):
-        await submitted([()])
+        await submitted("-")
 
 
 async def test_a_unique_class_is_refused(flows: FlowSite) -> None:
@@ -131,7 +131,7 @@ async def test_a_deadline_counts_from_the_release(flows: FlowSite) -> None:
 
 async def test_a_step_counts_as_an_unfinished_task(flows: FlowSite) -> None:
     """Ceilings and lists see blocked steps; when all have ended nothing is counted."""
-    await submitted([(), [("s", "0")], [("f", "0")]])
+    await submitted("- | s0 | f0")
     field = "normal:small|flow_tasks:Noop"
     assert flows.redis.hget(f"{P}active", field) == "3"
     await flows.walk()
@@ -156,17 +156,17 @@ def test_calls_are_small() -> None:
 
 async def test_an_id_is_used_again_after_its_workflow(flows: FlowSite) -> None:
     """What is left of the steps of the earlier one changes nothing."""
-    run = await submitted([(), [("s", "0")]])
+    run = await submitted("- | s0")
     (first,) = await flows.fetch()
-    await flows.settle(first, "done", flows.added_by(first, [()], Noop()))
+    await flows.settle(first, "done", flows.added_by(first))
     await run.cancel()
     for key in flows.keys("f:*") + flows.keys("r:w"):
         flows.redis.delete(P + key)  # they have expired
     flows.redis.hset(f"{P}k:w:0", "failed", "0.0")
     flows.redis.rpush(f"{P}n:w:1", "s0")
     flows.redis.set(f"{P}r:w:1", "done|1|")
-    run = await submitted([(), [("s", "0")]])
+    run = await submitted("- | s0")
     (first,) = await flows.fetch()
-    await flows.settle(first, "done", flows.added_by(first, [()], Noop()))
+    await flows.settle(first, "done", flows.added_by(first))
     assert await flows.run() == ["w:0.0", "w:1"]
     assert (await run.status()).state == "done"
