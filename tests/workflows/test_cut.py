@@ -13,9 +13,8 @@ from calls import settle_args
 from servers import RedisServer
 from stores.machines.cutting import LEASE, MEND, PROMOTE, Call, Fleet, cuts
 from stores.machines.faults import FEW_EDGES
-from stores.machines.lock_site import PREFIX, Fault
 from stores.machines.queue_machine import KEEPING, LOCK_TTL
-from stores.machines.queue_site import QueueSite
+from stores.machines.site import PREFIX, Fault, Site
 
 CAUSE = re.compile(r"cancelled: step (\S+) failed")
 
@@ -212,5 +211,5 @@ def test_a_cut_script_loses_nothing(
 ) -> None:
     """After a cut at any call, a repetition and a sweep each step has ended as it should."""
     with redis_server.client() as client:
-        site = QueueSite(client, faults)
+        site = Site(client, faults)
         assert list(cuts(site, (HISTORIES | RESUMES)[name], problems_of, stride=scale)) == []

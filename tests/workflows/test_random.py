@@ -13,7 +13,6 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from servers import RedisServer
 from workflows.flow_model import Edge, Model
 from workflows.flow_site import FlowSite, P, workflow_of
-from workflows.flow_tasks import Noop
 
 from nonet import ConflictError, Nonet
 from nonet.stores.queue.deliveries import Delivery
@@ -111,7 +110,7 @@ class Play:
         room = MOST_STEPS - len(self.model.nodes)
         if outcome == "done" and room > 0 and self.draw(st.integers(0, 4)) == 0:
             graph = self.draw(graphs(min(room, 5), f"{place}."))
-            added = self.site.added_by(delivery, graph, Noop())
+            added = self.site.added_by(delivery, graph)
         if outcome == "dying":
             assert await self.site.settle(delivery, "dying") == "OK"
             self.compare("dying")

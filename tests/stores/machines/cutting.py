@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from calls import ENTRY, ID, STATE, STREAM, settle_args, whole_row
-from stores.machines.lock_machine import START
-from stores.machines.lock_site import PREFIX
+from stores.machines.machine import START
 from stores.machines.queue_machine import KEEPING, LEASE, LOCK_TTL, WAITS
-from stores.machines.queue_site import QueueSite
+from stores.machines.site import PREFIX, Site
 
 MOST_CALLS = 400
 # By their callers, if there is no answer.
@@ -32,7 +31,7 @@ class Fleet:
         is_shared: each task has a tenant of its own, and tenants take turns.
     """
 
-    site: QueueSite
+    site: Site
     is_shared: bool = False
     now: int = START
     executed: list[str] = field(default_factory=list)
@@ -126,7 +125,7 @@ History = Callable[[Fleet], tuple[Call, Expected]]
 
 
 def cuts(
-    site: QueueSite,
+    site: Site,
     history: History[Expected],
     problems_of: Callable[[Fleet, Expected], Iterator[str]],
     *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stores.machines.lock_site import Fault
+from stores.machines.site import Fault
 
 LOCKS = (
     Fault("admitted-keeps-places"),

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.errors import FlakyFailure, FlakyStrategyDefinition
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from servers import RedisServer
-from stores.machines.lock_machine import Violation
-from stores.machines.lock_site import Fault
+from stores.machines.machine import Violation
+from stores.machines.site import Fault
 
 
 class Rules(RuleBasedStateMachine):

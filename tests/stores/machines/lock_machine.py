@@ -1,6 +1,6 @@
 """Drives the lock scripts on a real server under a clock of its own, and judges every step.
 
-`LockMachine` has one method for each thing that can happen. Each runs scripts (`lock_site.Site`),
+`LockMachine` has one method for each thing that can happen. Each runs scripts (`site.Site`),
 tells `lock_model.Model` what callers were told, and compares what Redis then contains with what
 must hold; a difference is a `Violation`:
 
@@ -11,19 +11,18 @@ must hold; a difference is a `Violation`:
 - every record is in one place, and queues agree with records;
 - in the end every task ends, and no key is left.
 
-Keys expire by the server's own clock: the virtual one must run at least as fast (see `STEP`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from calls import settle_args, whole_row
 from stores.machines.lock_model import CLASS_US, CLASSES, Lock, Model, Refusal, Waiter, parse
-from stores.machines.lock_site import PREFIX, Site, State
+from stores.machines.machine import STEP, STREAMS, Budget, Machine, Violation, must
+from stores.machines.site import PREFIX, Facts
 
 from nonet.tasks.locks import (
     BaseLock,
@@ -35,21 +34,13 @@ from nonet.tasks.locks import (
     encode_locks,
 )
 
-START = 1_760_000_000_000_000
 KEEPING = "60000|60000|0"
-STEP = 2_000  # µs that each script call takes on the virtual clock: more than it really takes
-MOST_LAG_SECONDS = 0.8  # the TTL of a key is a second longer than its lease
 LOCK_TTL_MS = 30_000
 HOLD_AGING_US = 5_000_000  # a hold is of age when it has asked for so long
 LEASE = 45_000_000
 WOKEN = 4 * 10**15
 HOLD_ASKS = 5_000_000
 WINDOWS = {"1": 8.0, "2": 20.0}
-# In the order in which a fetch reads them.
-STREAMS = (
-    *(f"{kind}:{p}:small" for p in CLASSES for kind in ("woken", "tasks", "suspects")),
-    *(f"burials:{p}:small" for p in CLASSES),
-)
 # Those that tasks choose from; two objects of a kind, so that they meet often.
 CHOICES: tuple[BaseLock, ...] = (
     MutexLock("job", 1),
@@ -77,16 +68,6 @@ SETTINGS: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     ("L|v|job|2|", (None, "1|20000")),
     ("L||task|A|", (None, "2|8000")),
 )
-
-
-class Violation(AssertionError):
-    """Something that must never happen."""
-
-
-def must(claim: bool, *words: object) -> None:
-    """Raise `Violation` unless the claim holds."""
-    if not claim:
-        raise Violation(" ".join(map(str, words)))
 
 
 @dataclass(slots=True)
@@ -132,59 +113,11 @@ class Pace:
     aging: int = 60_000_000
 
 
-@dataclass(slots=True)
-class Budget:
-    """How many tasks a fetch may still hand over: in slots, suspects and burials beside them."""
-
-    free: int
-    room: int
-    graves: int
-    key: str = ""
-    read: int = 0  # of this stream
-    unread: dict[str, int] = field(default_factory=dict)  # of ordinary work, by priority
-
-    def turn_to(self, key: str, count: int) -> None:
-        """The fetch comes to a stream with so many unread entries."""
-        self._leave()
-        self.key, self.read = key, 0
-        kind, priority, _ = key.split(":")
-        if kind == "burials":
-            return
-        if kind != "suspects":
-            self.unread[priority] = self.unread.get(priority, 0) + count
-        elif self.free <= 0 and self.unread.get(priority):
-            self.room = 0  # ordinary work of its priority goes first
-
-    def _leave(self) -> None:
-        if self.key and not self.key.startswith(("suspects", "burials")):
-            self.unread[self.key.split(":")[1]] -= self.read
-
-    @property
-    def left(self) -> int:
-        """Of the stream that is read."""
-        if self.key.startswith("burials"):
-            return self.graves
-        return self.room if self.key.startswith("suspects") else self.free
-
-    def take(self, record: Mapping[str, str]) -> None:
-        """A task of that stream is handed over."""
-        if self.key.startswith("burials"):
-            self.graves -= 1
-        elif not self.key.startswith("suspects"):
-            self.free -= 1
-        elif int(record.get("deaths", "0")) < 2:
-            self.room -= 1
-        else:  # it runs where nothing else does but its own group
-            self.room = min(self.room, max(1, 100 >> (int(record["suspect"]) - 1))) - 1
-
-
 @dataclass
-class LockMachine:
+class LockMachine(Machine):
     """One run: an emptied database, its model, and the steps."""
 
-    site: Site
     pace: Pace = Pace()
-    now: int = START
     model: Model = field(default_factory=lambda: Model(LOCK_TTL_MS * 1000))
     jobs: dict[str, Job] = field(default_factory=dict)
     holds: dict[str, Job] = field(default_factory=dict)
@@ -192,18 +125,14 @@ class LockMachine:
     late: list[Delivery] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._empty()
-        self.state = self.site.look()
-        self.before = self.state
+        super().__post_init__()
         self._workers = ["small-a1", "small-b1", "small-c1"]
         self._gone: list[str] = []
-        self._made = 0
-        self._fence = 0
-        self._heard, self._lag = (time.monotonic(), self.now), 0.0
+        self._made = self._fence = 0
 
-    def _empty(self) -> None:
-        """Nothing is left; one small worker beats on, so that places are kept for who is woken."""
-        self.site.client.flushdb()
+    def _begin(self) -> None:
+        """Nothing is left; one small worker beats on, so that woken tasks keep their places."""
+        super()._begin()
         self.site.client.hset(f"{PREFIX}epoch", mapping={"since": 1, "seq": 1, "calm": 0})
         self.site.client.zadd(f"{PREFIX}workers", {"small-beats": 2**52})
 
@@ -244,7 +173,7 @@ class LockMachine:
         """A fetch whose reply is lost: its worker gives back what it does not know."""
         lost = self.fetch(worker, free, 200)
         name = self._workers[worker]
-        mine = [d for d in self.live if d.worker == name and self._is_current(d, self.state)]
+        mine = [d for d in self.live if d.worker == name and self._is_current(d, self.facts)]
         known = [f"{PREFIX}{d.stream_key} {d.entry}" for d in mine if d not in lost]
         given = self._run("disown", KEEPING, name, "small", LOCK_TTL_MS, *known)
         must(given == len(lost), "disowned", given, "of", len(lost))
@@ -266,7 +195,7 @@ class LockMachine:
         job, fence = delivery.job, delivery.fence
         if delivery.dying:
             outcome = {"done": "dead", "retry": "back"}.get(outcome, outcome)
-        is_current = self._is_current(delivery, self.state)
+        is_current = self._is_current(delivery, self.facts)
         lost = is_current and outcome == "done" and self.model.is_lost(fence, self.now + STEP)
         goes_on = goes_on and outcome != "done"
         begun = 2 if goes_on else int(started)
@@ -302,7 +231,7 @@ class LockMachine:
 
     def settle_late(self, delivery: Delivery, outcome: str) -> None:
         """A worker that nobody counts on settles after all, or repeats what it did."""
-        if self._is_current(delivery, self.state):
+        if self._is_current(delivery, self.facts):
             self.live.append(delivery)
             self.late.remove(delivery)
         self.settle(delivery, outcome)
@@ -335,7 +264,7 @@ class LockMachine:
     def take_over(self, worker: int) -> None:
         """A worker is gone, its supervisor knows: what it held and its locks are free at once."""
         name = self._workers[worker]
-        held = [d for d in self.live if d.worker == name and self._is_current(d, self.state)]
+        held = [d for d in self.live if d.worker == name and self._is_current(d, self.facts)]
         self.crash(worker)
         args = (KEEPING, name, "small", 100, 1000, LOCK_TTL_MS, "supervisor")
         more, *ids = self._run("take_over", *args)
@@ -349,7 +278,7 @@ class LockMachine:
         idle = [
             d
             for d in {d.entry + d.stream_key: d for d in (*self.late, *self.live)}.values()
-            if d.renewed + LEASE <= self.now and self._is_current(d, self.state)
+            if d.renewed + LEASE <= self.now and self._is_current(d, self.facts)
         ]
         for d in idle:
             self.site.let_idle(PREFIX + d.stream_key, d.worker, d.entry)
@@ -367,9 +296,9 @@ class LockMachine:
         job = delivery.job
         if delivery.dying:
             return
-        name = self.state.records.get(job.id, {}).get("name", "m:B")
+        name = self.facts.records.get(job.id, {}).get("name", "m:B")
         lines = encode_locks(locks, task=name[2:])
-        is_current = self._is_current(delivery, self.state)
+        is_current = self._is_current(delivery, self.facts)
         args = (job.id, delivery.gen, delivery.fence, lines, LOCK_TTL_MS, 0)
         if not is_current:
             return self._unchanged("admit", ["STALE"], *args)
@@ -437,13 +366,13 @@ class LockMachine:
     def advance(self, pause: int) -> None:
         """Time goes by; whatever could run now must have a look that is due."""
         self.now += pause
-        self.before = self.state
+        self.before = self.facts
         self._judge()
 
     def advance_to_event(self, which: int, by: int) -> None:
         """To `by` µs after one of the next times at which something is due or ends."""
-        times = [*self.model.next_end(self.now), *self.state.watch.values()]
-        times = sorted({at + by for at in (*times, *self.state.delayed.values())})
+        times = [*self.model.next_end(self.now), *self.facts.watch.values()]
+        times = sorted({at + by for at in (*times, *self.facts.delayed.values())})
         times = [at for at in times if at > self.now]
         if times:
             self.advance(times[min(which, len(times) - 1)] - self.now)
@@ -452,7 +381,7 @@ class LockMachine:
         """One tick. Returns the µs to the next, -1 for none."""
         _, next_in, allowed = self._run("promote", KEEPING, "", batch, 0, *self._waits())
         must(allowed == 1, "promotion was not allowed")
-        for id in [id for id in self.holds if id not in self.state.records]:
+        for id in [id for id in self.holds if id not in self.facts.records]:
             job, old = self.holds.pop(id), self.before.records[id]
             is_late = old["state"] == "queued" and self.before.delayed[id] <= self.now
             must(is_late or self.now - job.seen > 2 * HOLD_ASKS, id, "was forgotten too early")
@@ -467,9 +396,9 @@ class LockMachine:
                 break
         else:
             raise Violation("ticks find something due again and again")
-        standing = self._waiters(self.state)
+        standing = self._waiters(self.facts)
         for waiter in standing:
-            record = self.state.records[waiter.id]
+            record = self.facts.records[waiter.id]
             if record["state"] != "waiting":
                 continue
             refusal = self.model.refusal(waiter, standing, self.now)
@@ -484,22 +413,22 @@ class LockMachine:
             else:
                 pipe.hset(f"{PREFIX}limits", name, value)
                 self.model.limits[name] = value
-            for lock in self.state.watch:
+            for lock in self.facts.watch:
                 if lock.startswith("limiter:"):
                     pipe.zadd(f"{PREFIX}watch", {lock: self.now}, xx=True)
             pipe.execute()
-        self.before, self.state = self.state, self.site.look()
+        self._look()
         self._judge()
 
     def flush(self) -> None:
         """Redis lost everything."""
-        self._empty()
+        self._begin()
         self.late = (self.late + self.live)[-12:]
         self.live = []
         self.model = Model(LOCK_TTL_MS * 1000)
         self.jobs.clear()
         self.holds.clear()
-        self.before, self.state = self.state, self.site.look()
+        self._look()
 
     def finish(self) -> None:
         """Let everything end: no task is left, no key, nobody starved."""
@@ -526,27 +455,22 @@ class LockMachine:
 
     # What the steps are made of -----------------------------------------------------------------
 
-    def _run(self, name: str, *args: Any) -> Any:
-        self.now += STEP
-        self.before = self.state
-        answer, self.state = self.site.call(name, self.now, *args)
-        return answer
-
     def _unchanged(self, name: str, expected: Any, *args: Any) -> None:
         answer = self._run(name, *args)
         must(answer == expected, name, args[0], "answered", answer, "not", expected)
-        must(self.before == self.state, name, args[0], answer, "changed something")
+        self.before.counters = self.facts.counters  # that of stale settles
+        must(self.before == self.facts, name, args[0], answer, "changed something")
 
     def _waits(self) -> tuple[int, int, int]:
         return self.pace.first, self.pace.longest, self.pace.aging
 
-    def _is_current(self, delivery: Delivery, state: State) -> bool:
-        record = state.records.get(delivery.job.id, {})
+    def _is_current(self, delivery: Delivery, facts: Facts) -> bool:
+        record = facts.records.get(delivery.job.id, {})
         return (record.get("gen"), record.get("fence")) == (delivery.gen, delivery.fence)
 
     def _bury(self, delivery: Delivery) -> None:
         self.live.remove(delivery)
-        lost = [d for d in self.late if not self._is_current(d, self.state)][:-12]
+        lost = [d for d in self.late if not self._is_current(d, self.facts)][:-12]
         self.late = [d for d in self.late if d not in lost] + [delivery]
 
     def _renewed(self, fence: str, job: Job) -> bool:
@@ -582,11 +506,11 @@ class LockMachine:
                 places[name] = lock
         return Waiter(id, rank, job.locks, aged, places)
 
-    def _waiters(self, state: State) -> list[Waiter]:
-        return [self._waiter(id, r) for id, r in state.records.items() if r.get("places")]
+    def _waiters(self, facts: Facts) -> list[Waiter]:
+        return [self._waiter(id, r) for id, r in facts.records.items() if r.get("places")]
 
-    def _refusal(self, me: Waiter, state: State) -> Refusal | None:
-        return self.model.refusal(me, self._waiters(state), self.now)
+    def _refusal(self, me: Waiter, facts: Facts) -> Refusal | None:
+        return self.model.refusal(me, self._waiters(facts), self.now)
 
     def _replay(self, worker: str, rows: list[list[str]], free: int, looks: int) -> list[Delivery]:
         """What the entries in their order must have come to; the deliveries that were made."""
@@ -630,7 +554,7 @@ class LockMachine:
                 got.append(self._handed(worker, row, dying=is_dying))
         must(not expected, "handed over out of order:", list(expected))
         for id, places in parked:
-            record = self.state.records[id]
+            record = self.facts.records[id]
             # What somebody left in the same fetch may have moved it on.
             as_said = record["state"] == "waiting" and self._waiter(id, record).places == places
             must(as_said or is_offered, id, "was not parked at", *places)
@@ -656,13 +580,13 @@ class LockMachine:
         return bool(got)
 
     def _finish_keys(self) -> None:
-        for name in list(self.state.watch):
-            must(name not in self.state.queues, "queue of", name, "is left")
+        for name in list(self.facts.watch):
+            must(name not in self.facts.queues, "queue of", name, "is left")
         self.advance(40_000_000)
         self.settle_down()
         for worker in (*self._gone, *self._workers):
             self._run("leave", worker, "small")
-        state = self.state
+        state = self.facts
         left = (state.records, state.queues, state.writers, state.delayed, state.watch)
         must(not any(left), "left in the end:", left)
         must(not any(state.streams.values()), "entries are left:", state.streams)
@@ -676,51 +600,42 @@ class LockMachine:
     # Judgement ----------------------------------------------------------------------------------
 
     def _judge(self) -> None:
-        standing = self._waiters(self.state)
+        standing = self._waiters(self.facts)
         self._judge_queues(standing)
         self._judge_places(standing)
         self._judge_woken(standing)
         self._judge_looks(standing)
         self._keep_up()
 
-    def _keep_up(self) -> None:
-        """Keys live by the server's clock: the virtual one must not fall behind it."""
-        heard, at = self._heard
-        self._heard = time.monotonic(), self.now
-        self._lag = max(0.0, self._lag + self._heard[0] - heard - (self.now - at) / 1e6)
-        if self._lag > MOST_LAG_SECONDS:
-            self.now += round(self._lag * 1e6)
-            self._lag = 0.0
-
     def _judge_queues(self, standing: list[Waiter]) -> None:
         """Queues hold exactly those whose records say so, at their ranks."""
         queues: dict[str, dict[str, int]] = {}
         writers: dict[str, dict[str, int]] = {}
         for waiter in standing:
-            is_woken = self.state.records[waiter.id]["state"] == "queued"
+            is_woken = self.facts.records[waiter.id]["state"] == "queued"
             score = waiter.rank - WOKEN if is_woken else waiter.rank
             for name, lock in waiter.places.items():
                 member = f"{waiter.id} {lock.items}" if lock.kind == "L" else waiter.id
                 queues.setdefault(name, {})[member] = score
                 if lock.kind == "W":
                     writers.setdefault(name, {})[member] = score
-        must(queues == self.state.queues, "queues", self.state.queues, "should be", queues)
-        must(writers == self.state.writers, "writers", self.state.writers, "should be", writers)
+        must(queues == self.facts.queues, "queues", self.facts.queues, "should be", queues)
+        must(writers == self.facts.writers, "writers", self.facts.writers, "should be", writers)
 
     def _judge_places(self, standing: list[Waiter]) -> None:
         """Every record is in one place, and every pointer has its record."""
         entries: dict[str, list[tuple[str, str, str]]] = {}
-        for key, rows in self.state.streams.items():
+        for key, rows in self.facts.streams.items():
             for _, id, gen, consumer in rows:
                 entries.setdefault(id, []).append((key, gen, consumer))
         alive = {job.id for job in self.jobs.values() if not job.ended} | set(self.holds)
-        records = set(self.state.records)
+        records = set(self.facts.records)
         must(alive == records, "records", records - alive, "too many", alive - records, "missing")
-        for id, record in self.state.records.items():
-            places, is_due = entries.pop(id, []), id in self.state.delayed
+        for id, record in self.facts.records.items():
+            places, is_due = entries.pop(id, []), id in self.facts.delayed
             self._judge_place(id, record, places, is_due=is_due)
         must(not entries, "pointers without a record:", entries)
-        orphans = set(self.state.delayed) - set(self.state.records)
+        orphans = set(self.facts.delayed) - set(self.facts.records)
         must(not orphans, "delayed without a record:", orphans)
         for waiter in standing:
             structural = [n for n, lock in waiter.places.items() if not lock.limits]
@@ -758,7 +673,7 @@ class LockMachine:
 
     def _judge_woken(self, standing: list[Waiter]) -> None:
         """Who was woken can run, unless it moved in front of others just now; its gen grew."""
-        for id, record in self.state.records.items():
+        for id, record in self.facts.records.items():
             old = self.before.records.get(id, record)
             if record["state"] != "queued" or old["state"] != "waiting":
                 continue
@@ -775,15 +690,15 @@ class LockMachine:
     def _judge_aging(self) -> None:
         """Whoever was looked at counts as realtime if, and only if, it has waited for so long."""
         for id, due in self.before.delayed.items():
-            record, old = self.state.records.get(id, {}), self.before.records[id]
+            record, old = self.facts.records.get(id, {}), self.before.records[id]
             if not old.get("since") or not record.get("places"):
                 continue
             aging = HOLD_AGING_US if old["stream"] == "hold" else self.pace.aging
             of_age = self.now - int(old["since"]) >= aging
-            was_looked_at = due <= self.now and self.state.delayed[id] != due
+            was_looked_at = due <= self.now and self.facts.delayed[id] != due
             if was_looked_at and record["state"] == "waiting" and self._changed() == [id]:
                 me = self._waiter(id, record)
-                refusal = self._refusal(me, self.state)
+                refusal = self._refusal(me, self.facts)
                 fits = refusal is None or self.model.places_after(me, refusal) == me.places
                 must(fits, id, "stands at", *me.places, "after", refusal)
             was_aged, is_aged = old.get("aged") == "1", record.get("aged") == "1"
@@ -793,19 +708,19 @@ class LockMachine:
             must(is_aged >= was_aged and (of_age or is_aged == was_aged), id, "aged:", is_aged)
 
     def _changed(self) -> list[str]:
-        before, after = self.before.records, self.state.records
+        before, after = self.before.records, self.facts.records
         return [id for id in {**before, **after} if before.get(id) != after.get(id)]
 
     def _judge_looks(self, standing: list[Waiter]) -> None:
         """Whoever waits and could run has a look that is due; so has who came of age."""
         for me in standing:
-            record, looks = self.state.records[me.id], self.state.delayed
+            record, looks = self.facts.records[me.id], self.facts.delayed
             if record["state"] != "waiting":
                 continue
             own = looks[me.id]
             if record["stream"] != "hold" and not me.aged:
                 of_age = int(record["since"]) + self.pace.aging
                 must(own <= max(of_age, self.now), me.id, "is not looked at when it is of age")
-            watched = [self.state.watch.get(name, self.now + 1) for name in me.places]
+            watched = [self.facts.watch.get(name, self.now + 1) for name in me.places]
             if min(own, *watched) > self.now and not self.model.refusal(me, standing, self.now):
                 raise Violation(f"{me.id} could run, and nobody is due to look: {watched}, {own}")

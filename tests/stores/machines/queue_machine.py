@@ -3,7 +3,7 @@
 `QueueMachine` has one method for each thing that can happen to a fleet: workers that fetch, settle,
 beat, freeze and die; parents that spawn groups; schedulers that lead and fire; replies that are
 lost; streams that a foreign hand deletes; a Redis that forgets, or comes back with older data. Each
-runs scripts (`queue_site.QueueSite`), tells `queue_model.Model` what happened, and compares what
+runs scripts (`site.Site`), tells `queue_model.Model` what happened, and compares what
 Redis then contains with what must hold; a difference is a `Violation`:
 
 - each accepted task is in exactly one place, or has exactly one end, which is remembered;
@@ -20,7 +20,6 @@ Redis then contains with what must hold; a difference is a `Violation`:
 from __future__ import annotations
 
 import copy
-import time
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -46,18 +45,9 @@ from calls import (
     settle_args,
     whole_row,
 )
-from stores.machines.lock_machine import (
-    MOST_LAG_SECONDS,
-    START,
-    STEP,
-    STREAMS,
-    Budget,
-    Violation,
-    must,
-)
-from stores.machines.lock_site import PREFIX
+from stores.machines.machine import STEP, STREAMS, Budget, Machine, Violation, must
 from stores.machines.queue_model import MOST_ERRORS, Group, Lease, Model, Task, occurrence
-from stores.machines.queue_site import Facts, QueueSite
+from stores.machines.site import PREFIX, Facts
 
 from nonet.rules.diagnosis import examine
 from nonet.tasks.locks import MutexLock, encode_locks
@@ -154,11 +144,9 @@ class Older:
 
 
 @dataclass
-class QueueMachine:
+class QueueMachine(Machine):
     """One run: an emptied database, its model, and the steps."""
 
-    site: QueueSite
-    now: int = START
     model: Model = field(default_factory=Model)
     hands: list[Delivery] = field(default_factory=list)  # of the workers that live
     late: list[Delivery] = field(default_factory=list)  # of those that seem dead
@@ -168,14 +156,11 @@ class QueueMachine:
     older: Older | None = None
 
     def __post_init__(self) -> None:
-        self.site.client.flushdb()
-        self.facts = self.site.look()
-        self.before = self.facts
+        super().__post_init__()
         self.workers = [Process(f"small-{name}1") for name in "abc"]
         self.schedulers = [Process("s1"), Process("s2")]
         self.client = Process("client")
         self._made = self._top_fence = self._top_term = self._top_epoch = 0
-        self._heard, self._lag = (time.monotonic(), self.now), 0.0
         for worker in self.workers:
             self._beat(worker)
 
@@ -840,14 +825,8 @@ class QueueMachine:
 
     # What the steps are made of ------------------------------------------------------------------
 
-    def _run(self, name: str, *args: Any) -> Any:
-        self.now += STEP
-        self.before = self.facts
-        answer, self.facts = self.site.call(name, self.now, *args)
-        return answer
-
     def _look(self) -> None:
-        self.before, self.facts = self.facts, self.site.look()
+        super()._look()
         self._judge()
 
     def _current(self, delivery: Delivery) -> Task | None:
@@ -1159,15 +1138,6 @@ class QueueMachine:
         tenants = Counter(task.tenant for task in self.model.tasks.values() if task.tenant)
         must(tenants == self.facts.tenants, "tenants have", self.facts.tenants, "not", tenants)
         must(self.facts.quarantined == self.model.quarantined, "the quarantine is not as it was")
-
-    def _keep_up(self) -> None:
-        """Keys live by the server's clock: the virtual one must not fall behind it."""
-        heard, at = self._heard
-        self._heard = time.monotonic(), self.now
-        self._lag = max(0.0, self._lag + self._heard[0] - heard - (self.now - at) / SECOND)
-        if self._lag > MOST_LAG_SECONDS:
-            self.now += round(self._lag * SECOND)
-            self._lag = 0.0
 
 
 def _ttl(task: Task) -> int:

@@ -14,9 +14,9 @@ from acceptance.contention import scales
 from servers import RedisServer
 from stores.machines.cutting import LEASE, MEND, PROMOTE, WORKER, Call, Fleet, History, cuts
 from stores.machines.faults import REMOVES_FIRST
-from stores.machines.lock_site import PREFIX
-from stores.machines.queue_machine import KEEPING, LOCK_TTL, STREAMS
-from stores.machines.queue_site import QueueSite
+from stores.machines.machine import STREAMS
+from stores.machines.queue_machine import KEEPING, LOCK_TTL
+from stores.machines.site import PREFIX, Site
 
 from nonet.rules.diagnosis import examine
 from nonet.tasks.locks import MutexLock, encode_locks
@@ -211,12 +211,12 @@ def test_a_cut_script_loses_nothing(
 ) -> None:
     """After a cut at any call, a repetition and a sweep each task ends, and nothing is left."""
     with redis_server.client() as client:
-        site = QueueSite(client)
+        site = Site(client)
         assert list(cuts(site, history, problems_of, stride=scale, is_shared=is_shared)) == []
 
 
 def test_removing_first_would_lose_a_task(redis_server: RedisServer) -> None:
     """A promotion that removes a task before it adds it to its stream fails the test above."""
     with redis_server.client() as client:
-        site = QueueSite(client, [REMOVES_FIRST])
+        site = Site(client, [REMOVES_FIRST])
         assert list(cuts(site, a_promotion, problems_of))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from servers import RedisServer
 from stores.machines.faults import ALL
-from stores.machines.lock_site import Clocked
+from stores.machines.site import Site
 
 FOLDER = Path(str(files("nonet.stores") / "scripts"))
 
@@ -29,4 +29,4 @@ def test_each_fault_compiles(redis_server: RedisServer) -> None:
     names = [path.stem for path in FOLDER.glob("*.lua")]
     with redis_server.client() as client:
         for faults in (ALL, ALL[::-1]):
-            Clocked(client, names, "return ''", faults)
+            Site(client, faults, names)

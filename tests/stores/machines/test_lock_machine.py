@@ -12,8 +12,9 @@ from hypothesis.stateful import initialize, precondition, rule
 from servers import RedisServer
 from stores.machines.faults import BUDGET_REST, FIRST_ONLY, LOCKS, THRIFTY
 from stores.machines.histories import Histories, Rules
-from stores.machines.lock_machine import CHOICES, SETTINGS, Delivery, LockMachine, Pace, Violation
-from stores.machines.lock_site import Fault, Site
+from stores.machines.lock_machine import CHOICES, SETTINGS, Delivery, LockMachine, Pace
+from stores.machines.machine import Violation
+from stores.machines.site import Fault, Site
 
 # Noticed soon; `make soak` looks for all faults.
 QUICK = ("settle-wakes-none", "readers-pass-writers", "refusal-unwatched")
@@ -37,7 +38,7 @@ class LockRules(Rules):
 
     @initialize(site=st.integers(0, 9), pace=st.sampled_from(PACES))
     def begin(self, site: int, pace: Pace) -> None:
-        self.machine = LockMachine(self.sites[site % len(self.sites)], pace)
+        self.machine = LockMachine(self.sites[site % len(self.sites)], pace=pace)
         self.is_sound = True
 
     def delivery(self, which: int) -> Delivery:
@@ -48,7 +49,7 @@ class LockRules(Rules):
         return bool(self.machine.live)
 
     def has_room(self) -> bool:
-        return len(self.machine.state.records) < MOST_TASKS
+        return len(self.machine.facts.records) < MOST_TASKS
 
     @precondition(has_room)
     @rule(
@@ -209,7 +210,7 @@ def overtake_behind_the_woken(client: redis.Redis, *faults: Fault) -> None:
 def end_a_budget_at_the_unlucky(client: redis.Redis, *faults: Fault) -> None:
     """The budget of a tick ends at a waiter that cannot run, and behind it is one that could."""
     budget = Fault("tick-budget", "offers_left = 3")
-    machine = LockMachine(Site(client, [budget, *faults]), PACES[1])
+    machine = LockMachine(Site(client, [budget, *faults]), pace=PACES[1])
     machine.ask_hold("h0", [FIRST, MUTEX, WRITER], wait=False)
     for locks in ([FIRST], [MUTEX], [FIRST, MUTEX, READER], [READER]):
         machine.submit("normal", locks, "B", "")

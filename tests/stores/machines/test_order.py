@@ -10,18 +10,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-import redis
 from calls import settle_args
 from hypothesis import HealthCheck, Phase, example, given, seed, settings, strategies as st
 from servers import RedisServer
 from stores.machines.faults import ORDER
-from stores.machines.lock_site import PREFIX, Clocked, Fault
+from stores.machines.machine import START, STEP
+from stores.machines.site import PREFIX, Fault, Site
 
 from nonet.tasks.locks import ConcurrencyLimiter, ExclusiveRWLock, MutexLock, encode_locks
 
-START = 1_760_000_000_000_000
 KEEPING = "60000|60000|0"
-STEP = 2_000
 TTL_MS = 30_000
 AGING = 8_000_000
 # First and longest pause of a waiter, and when it comes of age.
@@ -64,7 +62,7 @@ class Unfair(AssertionError):
 class Race:
     """One history: an emptied database, and who has got what."""
 
-    site: Clocked
+    site: Site
     stream: str
     lines: str
     now: int = START
@@ -182,11 +180,7 @@ class Race:
         raise Unfair(f"{self.waiting[0]} never got the lock")
 
 
-def site_with(client: redis.Redis, *faults: Fault) -> Clocked:
-    return Clocked(client, ("submit", "fetch", "settle", "promote"), "return ''", faults)
-
-
-def play(site: Clocked, history: list[Step], stream: str, lock: int) -> None:
+def play(site: Site, history: list[Step], stream: str, lock: int) -> None:
     lines = encode_locks([LOCKS[lock]], task="m:B")
     race = Race(site, stream, lines)
     for step in history:
@@ -197,7 +191,7 @@ def play(site: Clocked, history: list[Step], stream: str, lock: int) -> None:
 def play_many(server: RedisServer, examples: int, number: int, *faults: Fault) -> None:
     """Random histories; raises `Unfair` with the shortest one."""
     with server.client() as client:
-        site = site_with(client, *faults)
+        site = Site(client, faults)
 
         @seed(number)
         @example(WOKEN_LATE, "normal:small", 0)

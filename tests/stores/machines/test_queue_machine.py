@@ -16,7 +16,7 @@ from stores.machines.queue_machine import (
     Delivery,
     QueueMachine,
 )
-from stores.machines.queue_site import QueueSite
+from stores.machines.site import Site
 
 # Noticed soon, each by another judgement; `make soak` looks for all faults.
 QUICK = (
@@ -438,7 +438,7 @@ class QueueRules(Rules):
             self.play(self.machine.heal)
 
 
-HISTORIES = Histories(QueueRules, lambda client, faults: (QueueSite(client, faults),), length=120)
+HISTORIES = Histories(QueueRules, lambda client, faults: (Site(client, faults),), length=120)
 
 
 @pytest.mark.long

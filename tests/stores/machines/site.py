@@ -1,26 +1,35 @@
-"""All scripts of the queue on a real server, and what Redis contains after each."""
+"""The real scripts on a real server, under a clock that tests turn, and what Redis contains.
+
+Only the call that reads the clock is replaced, so that leases end without waiting; and where a test
+wants it, deliberate faults are put in, at lines that the scripts mark with ``-- fault: NAME``.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import redis
-from stores.machines.lock_site import PREFIX, Clocked, Fault
 
+from nonet.stores.connection.redis import script
+
+PREFIX = "{m}:"
 SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "reclaim", "disown", "leave", "mend"),
     *("group_open", "group_seal", "lead", "plan", "fire", "presence", "checkpoint"),
-    *("break_lock", "inspect", "cancel", "pause", "resume", "hasten", "accuse"),
+    *("break_lock", "inspect", "cancel", "pause", "resume", "hasten", "accuse", "take_over"),
     *("workflow_stage", "workflow_resume", "workflow_cancel", "publish_fairness"),
+    *("admit", "hold", "unhold"),
 )
+MARKED_LINE = re.compile(r"^.*-- fault: ([a-z-]+)$", re.MULTILINE)
 
 SNAPSHOT = r"""
 local P = KEYS[1]
 local out = {records = {}, streams = {}, results = {}, groups = {}, parts = {}, opens = {},
-  grouped = {}, ranks = {}}
+  grouped = {}, ranks = {}, queues = {}, writers = {}}
 -- Documents that scripts make are bytes.
 local function text_of(value)
   return (string.gsub(value, '[%z\1-\31\127-\255]', function(byte)
@@ -64,6 +73,8 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
       local id, gen = string.match(pointer, '^(.*) (%d+)$')
       out.streams[name][i] = {tostring(i), id, gen, ''}
     end
+  elseif head == 'queue' or head == 'writers' then
+    out[head == 'queue' and 'queues' or head][rest] = redis.call('ZRANGE', key, 0, -1, 'WITHSCORES')
   elseif head == 'shares' then
     out.ranks[rest] = redis.call('ZRANGE', key, 0, -1)
   elseif head == 'r' then
@@ -80,6 +91,7 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
   end
 end
 out.delayed = redis.call('ZRANGE', P .. 'tasks:delayed', 0, -1, 'WITHSCORES')
+out.watch = redis.call('ZRANGE', P .. 'watch', 0, -1, 'WITHSCORES')
 out.workers = redis.call('ZRANGE', P .. 'workers', 0, -1, 'WITHSCORES')
 out.epoch = redis.call('HGETALL', P .. 'epoch')
 out.periodic = redis.call('HGETALL', P .. 'periodic')
@@ -89,6 +101,23 @@ out.tenants = redis.call('HGETALL', P .. 'active:tenants')
 out.quarantined = redis.call('XLEN', P .. 'quarantine')
 return cjson.encode(out)
 """
+
+# Put before a script: after KEYS[3] calls nothing has an effect, as if the server had been killed.
+CUT = """
+local redis = (function(whole, calls_left)
+  local function counted(call)
+    return function(...)
+      calls_left = calls_left - 1
+      if calls_left < 0 then
+        error('the script was cut')
+      end
+      return call(...)
+    end
+  end
+  return {call = counted(whole.call), pcall = counted(whole.pcall)}
+end)(redis, tonumber(KEYS[3]))
+"""
+
 
 # What expires does so when the virtual clock says, not the server's.
 AGE = """
@@ -122,6 +151,27 @@ end
 
 
 @dataclass(frozen=True, slots=True)
+class Fault:
+    """A deliberate error in the scripts.
+
+    A script marks the line with a trailing comment, ``-- fault: NAME``, so that the line can change
+    without its fault. A marker without a fault, or a fault without a marker, fails a test.
+
+    Attributes:
+        marker: the name in the comment.
+        instead: stands in the place of the marked line; empty: the line is left out.
+        variant: tells apart faults with the same marker.
+    """
+
+    marker: str
+    instead: str = ""
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, (self.marker, self.variant)))
+
+
+@dataclass(frozen=True, slots=True)
 class GroupFacts:
     """A group as Redis has it."""
 
@@ -132,7 +182,7 @@ class GroupFacts:
 
 @dataclass(slots=True)
 class Facts:
-    """What Redis contains of the queue."""
+    """What Redis contains of tasks, locks and groups."""
 
     records: dict[str, dict[str, str]]
     # Entry, id or '', gen, consumer or ''. The lists of tenants are among them.
@@ -143,6 +193,9 @@ class Facts:
     groups: dict[str, GroupFacts]
     parts: dict[str, int]  # what belongs to records: name of the key → 1, or errors of a history
     opens: dict[str, frozenset[str]]
+    queues: dict[str, dict[str, int]]  # of locks
+    writers: dict[str, dict[str, int]]
+    watch: dict[str, int]
     delayed: dict[str, int]
     workers: dict[str, int]
     epoch: dict[str, str]
@@ -171,14 +224,14 @@ class Facts:
             },
             parts=dict(raw["parts"]),
             opens={id: frozenset(groups) for id, groups in dict(raw["opens"]).items()},
-            delayed={id: int(at) for id, at in _pairs(raw["delayed"]).items()},
-            workers={name: int(at) for name, at in _pairs(raw["workers"]).items()},
-            epoch=_pairs(raw["epoch"]),
-            periodic=_pairs(raw["periodic"]),
-            counters=_pairs(raw["counters"]),
-            active={field: int(number) for field, number in _pairs(raw["active"]).items()},
-            tenants={name: int(number) for name, number in _pairs(raw["tenants"]).items()},
+            queues={name: _numbers(flat) for name, flat in dict(raw["queues"]).items()},
+            writers={name: _numbers(flat) for name, flat in dict(raw["writers"]).items()},
             quarantined=int(raw["quarantined"]),
+            **{name: _pairs(raw[name]) for name in ("epoch", "periodic", "counters")},
+            **{
+                name: _numbers(raw[name])
+                for name in ("watch", "delayed", "workers", "active", "tenants")
+            },
         )
 
     def entries(self) -> dict[str, list[tuple[str, str, str]]]:
@@ -194,21 +247,68 @@ def _pairs(flat: Sequence[str]) -> dict[str, str]:
     return {flat[i]: flat[i + 1] for i in range(0, len(flat), 2)}
 
 
-class QueueSite(Clocked):
-    """The scripts of the queue, with deliberate faults where a test wants them."""
+def _numbers(flat: Sequence[str]) -> dict[str, int]:
+    return {name: int(value) for name, value in _pairs(flat).items()}
 
-    def __init__(self, client: redis.Redis, faults: Iterable[Fault] = ()) -> None:
-        super().__init__(client, SCRIPTS, SNAPSHOT, faults)
+
+class Site:
+    """Scripts on a server, each with its clock as a second key.
+
+    Args:
+        client: decodes replies; the database is emptied again and again.
+        faults: put into every script that has their marker.
+        names: of the scripts.
+    """
+
+    def __init__(
+        self, client: redis.Redis, faults: Iterable[Fault] = (), names: Iterable[str] = SCRIPTS
+    ) -> None:
+        self.client = client
+        self._digests: dict[str, str] = {}
+        self._sources: dict[str, str] = {}
+        turned = "{string.sub(KEYS[2], 1, -7), string.sub(KEYS[2], -6)}"
+        faulty, met = {fault.marker: fault.instead for fault in faults}, set[str]()
+        for name in names:
+            source = script(name)[0].replace("redis.call('TIME')", turned)
+            met.update(MARKED_LINE.findall(source))
+            source = MARKED_LINE.sub(lambda line: faulty.get(line[1], line[0]), source)
+            self._sources[name] = source
+            self._digests[name] = str(client.script_load(source))
+        assert faulty.keys() <= met, f"not in these scripts: {faulty.keys() - met}"
+        self._snapshot = str(client.script_load(SNAPSHOT))
         self._age, self._save, self._restore = map(client.register_script, (AGE, SAVE, RESTORE))
+
+    def run(self, name: str, now: int, *args: Any) -> Any:
+        """Run a script at a time; its answer."""
+        return self.client.evalsha(self._digests[name], 2, PREFIX, now, *args)
 
     def call(self, name: str, now: int, *args: Any) -> tuple[Any, Facts]:
         """Run a script at a time; its answer, and what Redis contains then."""
-        answer, text = self.run_and_look(name, now, *args)
+        with self.client.pipeline(transaction=False) as pipe:
+            pipe.evalsha(self._digests[name], 2, PREFIX, now, *args)
+            pipe.evalsha(self._snapshot, 1, PREFIX)
+            answer, text = pipe.execute()
         return answer, Facts.read(text)
+
+    def run_cut(self, name: str, now: int, calls: int, *args: Any) -> bool:
+        """Run a script of which Redis executes only so many calls; whether that was all of it."""
+        head, _, body = self._sources[name].partition("\n")
+        source = f"{head}\n{CUT}\n{body}"
+        try:
+            self.client.eval(source, 3, PREFIX, str(now), str(calls), *args)
+        except redis.ResponseError as error:
+            if "was cut" not in str(error):
+                raise
+            return False
+        return True
 
     def look(self) -> Facts:
         """What Redis contains."""
-        return Facts.read(self.look_at_all())
+        return Facts.read(self.client.evalsha(self._snapshot, 1, PREFIX))
+
+    def let_idle(self, key: str, consumer: str, entry: str) -> None:
+        """Let a pending entry look as if no worker had renewed it for an hour."""
+        self.client.xclaim(key, "workers", consumer, 0, [entry], idle=3_600_000, justid=True)
 
     def age(self, milliseconds: int) -> None:
         """Let what has a TTL live so much shorter, or end."""
