@@ -6,11 +6,11 @@ import asyncio
 import logging
 import subprocess
 import sys
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pytest
 from clients import client_of
+from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Priority, RetryPolicyBase, Size
 from nonet.client.envelopes import Envelopes
@@ -25,50 +25,54 @@ from nonet.tasks.registry import Registry
 from nonet.tasks.task import Options
 
 
-@dataclass
 class Remove(BaseTask):
     vo: str = ""
 
     async def execute(self) -> None: ...
 
 
-@pytest.fixture
-def registry() -> Registry:
-    found = Registry()
-    found.add(Remove, "files")
-    return found
-
-
-@pytest.fixture
-def publication(broker: Broker) -> Publication:
-    return Publication(broker.client, "test")
-
-
-@pytest.fixture
-def live(publication: Publication, registry: Registry) -> LiveConfig:
-    return LiveConfig(publication, registry)
-
-
-@pytest.fixture
-async def term(broker: Broker) -> str:
-    return await Leadership(broker, "test").lead("a", 30, "{}") or ""
-
-
-async def publish(publication: Publication, term: str, text: str, *, raw: str = "") -> str:
-    """Publish a configuration (or other text as one); its version."""
-    config = parse_config(text, "c.yaml")
-    version = raw[:12] or config.fingerprint()[:12]
-    document = raw or config.document()
-    assert await publication.publish(term, version, document, source="s", revision="", who="w")
-    return version
-
-
-def priority(live: LiveConfig, registry: Registry, vo: str = "") -> Priority:
-    return live.overrides.effective(registry.get("Remove"), vo).priority
-
-
 URGENT = "common: {tasks: {Remove: {priority: realtime}}}"
 LATER = "common: {tasks: {Remove: {priority: background}}}"
+
+
+@dataclass
+class Followed:
+    """A process that follows what a leader publishes."""
+
+    publication: Publication
+    term: str
+    registry: Registry = field(default_factory=Registry)
+
+    def __post_init__(self) -> None:
+        self.registry.add(Remove, "files")
+        self.live = LiveConfig(self.publication, self.registry)
+
+    async def publish(self, text: str, *, raw: str = "") -> str:
+        """Publish a configuration (or other text as one); its version."""
+        config = parse_config(text, "c.yaml")
+        version = raw[:12] or config.fingerprint()[:12]
+        about = {"source": "s", "revision": "", "who": "w"}
+        document = raw or config.document()
+        assert await self.publication.publish(self.term, version, document, **about)
+        return version
+
+    async def follow(self, text: str = "{}", *, raw: str = "") -> str:
+        """Publish, and apply it; its version."""
+        version = await self.publish(text, raw=raw)
+        await self.live.follow(version)
+        return version
+
+    @property
+    def applied(self) -> tuple[str, Priority]:
+        """The version, and the priority of a class in it."""
+        effective = self.live.overrides.effective(self.registry.get("Remove"), "")
+        return self.live.version, effective.priority
+
+
+@pytest.fixture
+async def followed(broker: Broker) -> Followed:
+    term = await Leadership(broker, "test").lead("a", 3600, "{}")
+    return Followed(Publication(broker.client, "test"), term or "")
 
 
 @pytest.mark.parametrize(
@@ -80,35 +84,31 @@ LATER = "common: {tasks: {Remove: {priority: background}}}"
         ("{fairness: {by: 'label:team'}, ceilings: {tenants: {a: 5}}}", "tenant|blue"),
     ],
 )
-async def test_a_submission_names_its_tenant(
-    live: LiveConfig, publication: Publication, registry: Registry, term: str, text: str, terms: str
-) -> None:
-    """Fair shares say who is one; without them it is the VO."""
-    await live.follow(await publish(publication, term, text))
-    envelopes = Envelopes(registry, live, Signer(), message_limit=10_000)
+async def test_a_submission_names_its_tenant(followed: Followed, text: str, terms: str) -> None:
+    """The configuration of fair shares says who the tenant is; without it, it is the VO."""
+    await followed.follow(text)
+    envelopes = Envelopes(followed.registry, followed.live, Signer(), message_limit=10_000)
     prepared = envelopes.prepare(Remove("lhcb"), Options(labels={"team": "blue"}))
     assert prepared.terms == terms
 
 
-async def test_a_process_follows_what_is_published(
-    live: LiveConfig, publication: Publication, registry: Registry, term: str
-) -> None:
-    """Each version is applied as soon as somebody tells of it; no publication changes nothing."""
-    await live.follow("")
-    assert (live.version, priority(live, registry)) == ("", Priority.NORMAL)
-    for text, expected in ((URGENT, Priority.REALTIME), (LATER, Priority.BACKGROUND)):
-        version = await publish(publication, term, text)
-        await live.follow(version)
-        assert (live.version, priority(live, registry)) == (version, expected)
-    await live.follow(await publish(publication, term, "{}"))
-    assert priority(live, registry) == Priority.NORMAL
+async def test_a_process_follows_what_is_published(followed: Followed) -> None:
+    """Each version is applied when its number is known; without a version nothing changes."""
+    await followed.live.follow("")
+    assert followed.applied == ("", Priority.NORMAL)
+    for text, expected in (
+        (URGENT, Priority.REALTIME),
+        (LATER, Priority.BACKGROUND),
+        ("{}", Priority.NORMAL),
+    ):
+        version = await followed.follow(text)
+        assert followed.applied == (version, expected)
 
 
-async def test_its_lines_are_about_no_task(
-    live: LiveConfig, publication: Publication, term: str, caplog: pytest.LogCaptureFixture
+async def test_log_lines_about_the_configuration_name_no_task(
+    followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also if it is a task that looks, such as one that submits others."""
-    version = await publish(publication, term, URGENT)
+    """A task that submits others reads the configuration, too."""
     seen = []
 
     def see(_record: logging.LogRecord) -> bool:
@@ -118,45 +118,33 @@ async def test_its_lines_are_about_no_task(
     caplog.handler.addFilter(see)
     enter_subject(TaskContext("a", "files:Remove", 1, 1, {}))
     with caplog.at_level(logging.INFO, "nonet.client.live"):
-        await live.follow(version)
+        await followed.follow(URGENT)
     caplog.handler.removeFilter(see)
-    assert (live.version, seen) == (version, [None])
+    assert seen == [None]
 
 
-async def test_it_is_kept_through_a_wipe(
-    broker: Broker, live: LiveConfig, publication: Publication, registry: Registry, term: str
-) -> None:
+async def test_it_is_kept_through_a_wipe(broker: Broker, followed: Followed) -> None:
     """Redis without data says nothing about the configuration."""
-    version = await publish(publication, term, URGENT)
-    await live.follow(version)
+    version = await followed.follow(URGENT)
     await broker.client.flushall()
-    await live.follow(await publication.version())
-    assert (live.version, priority(live, registry)) == (version, Priority.REALTIME)
+    await followed.live.follow(await followed.publication.version())
+    assert followed.applied == (version, Priority.REALTIME)
 
 
 async def test_what_cannot_be_read_changes_nothing(
-    live: LiveConfig,
-    publication: Publication,
-    registry: Registry,
-    term: str,
-    caplog: pytest.LogCaptureFixture,
+    followed: Followed, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A document of a newer nonet is told of once, the last one stays until one can be read."""
-    first = await publish(publication, term, URGENT)
-    await live.follow(first)
-    newer = await publish(publication, term, "{}", raw='{"nuances": {}}')
-    with caplog.at_level(logging.ERROR, "nonet.client.live"):
-        for _ in range(3):
-            await live.follow(newer)
-    assert (live.version, priority(live, registry)) == (first, Priority.REALTIME)
-    assert "nuances" in live.problem and len(caplog.records) == 1
-    await live.follow(await publish(publication, term, LATER))
-    assert (live.problem, priority(live, registry)) == ("", Priority.BACKGROUND)
-    # Also back to the one that was applied all the time.
-    await live.follow(await publish(publication, term, "{}", raw='{"nuances": {}}'))
-    assert live.problem
-    await live.follow(await publish(publication, term, LATER))
-    assert live.problem == ""
+    """A document of a newer Nonet is logged once; the last one stays until one can be read."""
+    first = await followed.follow(URGENT)
+    for _ in range(3):
+        await followed.follow(raw='{"nuances": {}}')
+    assert followed.applied == (first, Priority.REALTIME)
+    assert "nuances" in followed.live.problem and len(caplog.records) == 1
+    for _ in range(2):  # the second time back to the one that was applied all the time
+        second = await followed.follow(LATER)
+        assert (followed.live.problem, followed.applied) == ("", (second, Priority.BACKGROUND))
+        await followed.follow(raw='{"nuances": {}}')
+        assert followed.live.problem
 
 
 class EndingLive(RetryPolicyBase):
@@ -169,70 +157,55 @@ POLICY = '{"common": {"tasks": {"Remove": {"retry-policy": {"class": "EndingLive
 
 @pytest.mark.parametrize("raw", ["[" * 100_000, "[" + "9" * 5000 + "]", "null", POLICY])
 async def test_a_document_may_be_anything(
-    live: LiveConfig,
-    publication: Publication,
-    registry: Registry,
-    term: str,
-    caplog: pytest.LogCaptureFixture,
-    raw: str,
+    followed: Followed, caplog: pytest.LogCaptureFixture, raw: str
 ) -> None:
-    """What nobody can read, or whose policy ends the process, is told once and changes nothing."""
-    first = await publish(publication, term, URGENT)
-    await live.follow(first)
+    """One that is unreadable, or whose policy ends the process, is logged and changes nothing."""
+    first = await followed.follow(URGENT)
     for _ in range(3):
-        await live.follow(await publish(publication, term, "{}", raw=raw))
-    assert (live.version, priority(live, registry)) == (first, Priority.REALTIME)
-    assert live.problem and len(caplog.records) == 1
+        await followed.follow(raw=raw)
+    assert followed.applied == (first, Priority.REALTIME)
+    assert followed.live.problem and len(caplog.records) == 1
 
 
-async def test_only_known_classes_count(
-    live: LiveConfig, publication: Publication, registry: Registry, term: str
-) -> None:
-    """What is said of a class that only others have needs not be understood here."""
-
-    class Elsewhere(RetryPolicyBase): ...
-
-    foreign = "common: {tasks: {%s: {retry-policy: {class: Elsewhere}}}}"
-    documents = [parse_config(foreign % name, "c.yaml").document() for name in ("Other", "Remove")]
-    unknown = [text.replace("Elsewhere", "Nowhere") for text in documents]
-    await live.follow(await publish(publication, term, "{}", raw=unknown[0]))
-    assert live.problem == ""
-    other = LiveConfig(publication, registry)
-    text = unknown[1].replace('{"common"', '{ "common"')  # another version
-    await other.follow(await publish(publication, term, "{}", raw=text))
-    assert "common.tasks.Remove.retry-policy: unknown retry policy 'Nowhere'" in other.problem
+async def test_only_registered_classes_count(followed: Followed) -> None:
+    """A process need not understand what is configured for a class that only others have."""
+    policy = '{"common":{"tasks":{"%s":{"retry-policy":{"class":"Nowhere"}}}}}'
+    await followed.follow(raw=policy % "Other")
+    assert followed.live.problem == ""
+    await followed.follow(raw=" " + policy % "Remove")
+    expected = "common.tasks.Remove.retry-policy: unknown retry policy 'Nowhere'"
+    assert expected in followed.live.problem
 
 
-async def test_submitting_looks_once_a_second(
-    broker: Broker, publication: Publication, registry: Registry, term: str
-) -> None:
-    """Many submissions ask once, the first ones wait for the answer, later ones see the change."""
-    client = client_of(broker, registry)
-    await publish(publication, term, URGENT + "\nvo-overrides: {lhcb: {tasks: {Remove: {}}}}")
-    before = await broker.client.info("commandstats")
+async def test_submissions_share_one_query(broker: Broker, followed: Followed) -> None:
+    """The first submissions wait for its answer; later ones notice a change."""
+    client = client_of(broker, followed.registry)
+    await followed.publish(URGENT + "\nvo-overrides: {lhcb: {tasks: {Remove: {}}}}")
+    queries = []
+    follow = client.live_config._follow
+
+    async def counted(version: str) -> None:
+        queries.append(version)
+        await follow(version)
+
+    client.live_config._follow = counted  # type: ignore[method-assign]
     handles = await asyncio.gather(*(client.submit(Remove()) for _ in range(50)))
+    assert len(queries) < 50
     more = await client.submit_many([Remove(), Remove("lhcb")])
-    after = await broker.client.info("commandstats")
-    looks = after["cmdstat_hget"]["calls"] - before.get("cmdstat_hget", {"calls": 0})["calls"]
     assert {(await item.status()).stream for item in handles} == {"realtime:medium"}
     assert [(await item.status()).stream for item in more] == ["realtime:medium", "normal:medium"]
-    assert looks < 20
-    await publish(publication, term, LATER)
-    deadline, stream = time.monotonic() + 20, ""
-    while stream != "background:medium" and time.monotonic() < deadline:
-        stream = (await (await client.submit(Remove())).status()).stream
-    assert stream == "background:medium"
+    await followed.publish(LATER)
+    stream = ""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while stream != "background:medium":
+            stream = (await (await client.submit(Remove())).status()).stream
     await client.aclose()
 
 
-async def test_labels_of_a_submission_count_first(
-    broker: Broker, publication: Publication, registry: Registry, term: str
-) -> None:
+async def test_labels_of_a_submission_count_first(broker: Broker, followed: Followed) -> None:
     """Label before VO before common before class, for priority and size each."""
-    client = client_of(broker, registry)
-    await publish(
-        publication, term, URGENT + "\nvo-overrides: {lhcb: {tasks: {Remove: {size: large}}}}"
-    )
+    client = client_of(broker, followed.registry)
+    await followed.publish(URGENT + "\nvo-overrides: {lhcb: {tasks: {Remove: {size: large}}}}")
     for task, labels, stream in (
         (Remove(), {}, "realtime:medium"),
         (Remove(), {"priority": "background"}, "background:medium"),
@@ -246,17 +219,13 @@ async def test_labels_of_a_submission_count_first(
     await client.aclose()
 
 
-async def test_without_redis_a_submission_keeps_what_it_has(registry: Registry) -> None:
-    """To look fails silently, and not again at once: whatever submits says what is wrong."""
-    broker = Broker(
-        "redis://127.0.0.1:1", "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60
-    )
-    live = LiveConfig(Publication(broker.client, "test"), registry)
+async def test_a_submission_without_redis_keeps_the_configuration() -> None:
+    """The query fails silently and is not repeated at once: the submission reports the error."""
+    options = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
+    broker = Broker("redis://127.0.0.1:1", "test", **options)
+    live = LiveConfig(Publication(broker.client, "test"), Registry())
     await live.refresh()
-    assert (live.version, live.problem) == ("", "")
-    async with asyncio.timeout(1):
-        for _ in range(1000):
-            await live.refresh()
+    assert (live.version, live.problem, live.is_due) == ("", "", False)
     await broker.aclose()
 
 
@@ -271,7 +240,7 @@ class Watcher:
 
 async def look():
     async with Nonet.from_settings(redis_url=sys.argv[1], namespace="test") as app:
-        await app.client.live_config.refresh()
+        await app.client.live_config.follow(sys.argv[2])
         print("applied", app.client.live_config.version)
 
 MAIN = threading.main_thread()
@@ -280,28 +249,23 @@ asyncio.run(look())
 """
 
 
-async def test_the_first_configuration_blocks_no_loop(
-    publication: Publication, term: str, broker: Broker
+async def test_the_first_configuration_does_not_block_the_loop(
+    followed: Followed, broker: Broker
 ) -> None:
-    """What reads it is imported by then, which takes long, in a thread beside the loop."""
-    version = await publish(publication, term, "common: {}")
-    command = [sys.executable, "-c", _FIRST_LOOK, broker.url]
+    """The models of the configuration, whose import takes long, are imported in another thread."""
+    version = await followed.publish("common: {}")
+    command = [sys.executable, "-c", _FIRST_LOOK, broker.url, version]
     made = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
-    assert made.stdout.splitlines() == [
-        "imported in the thread of the loop: False",
-        f"applied {version}",
-    ], made.stderr
+    expected = ["imported in the thread of the loop: False", f"applied {version}"]
+    assert made.stdout.splitlines() == expected, made.stderr
 
 
-async def test_values_of_pipelines_are_applied_live(
-    live: LiveConfig, publication: Publication, term: str
-) -> None:
-    """A pipeline that this process does not know is kept too; a broken document changes nothing."""
-    await live.follow(await publish(publication, term, "pipelines: {volumes: {workers: 40}}"))
-    assert live.pipelines["volumes"].workers == 40
-    await live.follow(await publish(publication, term, "pipelines: {disks: {pause: true}}"))
-    assert list(live.pipelines) == ["disks"]
-    broken = '{"pipelines": {"disks": {"workers": 0}}}'
-    await live.follow(await publish(publication, term, "{}", raw=broken))
-    assert "pipelines.disks.workers" in live.problem
-    assert live.pipelines["disks"].pause
+async def test_values_of_pipelines_are_applied_live(followed: Followed) -> None:
+    """Also those of an unknown pipeline; a broken document changes nothing."""
+    await followed.follow("pipelines: {volumes: {workers: 40}}")
+    assert followed.live.pipelines["volumes"].workers == 40
+    await followed.follow("pipelines: {disks: {pause: true}}")
+    assert list(followed.live.pipelines) == ["disks"]
+    await followed.follow(raw='{"pipelines": {"disks": {"workers": 0}}}')
+    assert "pipelines.disks.workers" in followed.live.problem
+    assert followed.live.pipelines["disks"].pause

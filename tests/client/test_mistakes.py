@@ -18,7 +18,6 @@ from nonet import (
     CallbackSpawner,
     ConflictError,
     InvalidArgumentsError,
-    LockedObjectType,
     MutexLock,
     Nonet,
     NotBoundError,
@@ -64,10 +63,10 @@ async def app(redis_url: str) -> AsyncIterator[Nonet]:
 Call = Callable[[Nonet], Awaitable[Any]]
 
 
-async def refused(awaited: Awaitable[Any], kind: type[Exception], text: str) -> None:
-    """Awaiting it raises an error with this text in its message."""
+async def refused(call: Callable[[], Awaitable[Any]], kind: type[Exception], text: str) -> None:
+    """The call raises an error with this text in its message."""
     with pytest.raises(kind, match=re.escape(text)):
-        await awaited
+        await call()
 
 
 LATER = datetime(2099, 1, 1, tzinfo=UTC)
@@ -91,22 +90,11 @@ SUBMITTED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "text"), SUBMITTED, ids=str)
-async def test_options_of_a_submission(app: Nonet, options: dict[str, Any], text: str) -> None:
-    """Nothing is guessed or taken for now; the message shows what to write."""
-    await refused(app.submit(Add(1), **options), InvalidArgumentsError, text)
-
-
-async def test_an_argument_that_does_not_fit(app: Nonet) -> None:
-    """The class has its full name, as wherever it is named."""
-    given: Any = "x"
-    text = "sums:Add: a: Input should be a valid integer"
-    await refused(app.submit(Add(given)), InvalidArgumentsError, text)
-
-
-@pytest.mark.parametrize("verb", ["call", "submit"])
-async def test_a_class_is_no_task(app: Nonet, verb: str) -> None:
-    """What is missing is the call of the class."""
-    await refused(getattr(app, verb)(Add), TypeError, f"{verb}: Add is a class: pass an instance")
+async def test_an_invalid_option_of_a_submission_is_refused(
+    app: Nonet, options: dict[str, Any], text: str
+) -> None:
+    """Nothing is guessed; the message shows what to write."""
+    await refused(lambda: app.submit(Add(1), **options), InvalidArgumentsError, text)
 
 
 GROUPS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = {
@@ -126,22 +114,22 @@ GROUPS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] 
 
 
 @pytest.mark.parametrize("name", GROUPS)
-async def test_what_is_no_group(app: Nonet, name: str) -> None:
-    """A group of what is no task, or with an option that nobody knows, is refused."""
+async def test_an_invalid_group_is_refused(app: Nonet, name: str) -> None:
+    """Its parts are tasks, and its options known."""
     args, options, kind, text = GROUPS[name]
-    await refused(app.client.spawn_with_callback(*args, **options), kind, text)
+    await refused(lambda: app.client.spawn_with_callback(*args, **options), kind, text)
 
 
 @pytest.mark.parametrize("name", GROUPS)
-async def test_what_is_no_group_in_a_test_without_server(name: str) -> None:
-    """`run_inline` refuses the same."""
+async def test_run_inline_refuses_the_same_groups(name: str) -> None:
+    """A test without a server notices the mistake, too."""
     args, options, kind, text = GROUPS[name]
 
     class Spawn(BaseTask):
         async def execute(self, spawn: CallbackSpawner) -> None:
             await spawn(*args, **options)
 
-    await refused(run_inline(Spawn()), kind, text)
+    await refused(lambda: run_inline(Spawn()), kind, text)
 
 
 OPTIONS: dict[str, tuple[Call, type[Exception], str]] = {
@@ -160,6 +148,11 @@ OPTIONS: dict[str, tuple[Call, type[Exception], str]] = {
         ValueError,
         "doctor: wait=-1 must be 0 seconds or more, or None",
     ),
+    "live": (
+        lambda app: app.live(state="done"),  # type: ignore[arg-type,return-value]
+        ValueError,
+        "live: state='done' must be one of",
+    ),
     "timeout": (
         lambda app: app.result("t-1", timeout="x"),  # type: ignore[call-overload]
         TypeError,
@@ -175,6 +168,17 @@ OPTIONS: dict[str, tuple[Call, type[Exception], str]] = {
         UnknownTaskError,
         "unknown task 'Ad'. Did you mean sums:Add?",
     ),
+    "call of a class": (
+        lambda app: app.call(Add),
+        TypeError,
+        "call: Add is a class: pass an instance",
+    ),
+    "submit of a class": (lambda app: app.submit(Add), TypeError, "submit: Add is a class"),
+    "argument": (
+        lambda app: app.submit(Add("x")),  # type: ignore[arg-type]
+        InvalidArgumentsError,
+        "sums:Add: a: Input should be a valid integer",
+    ),
     "cancel_many unregistered": (
         lambda app: app.client.cancel_many(task=Unregistered),
         RegistrationError,
@@ -184,41 +188,77 @@ OPTIONS: dict[str, tuple[Call, type[Exception], str]] = {
 
 
 @pytest.mark.parametrize("name", OPTIONS)
-async def test_an_option_that_means_nothing(app: Nonet, name: str) -> None:
-    """Its value is named, and those that mean something."""
+async def test_an_invalid_argument_of_a_method_is_refused(app: Nonet, name: str) -> None:
+    """The error names the value, and the valid ones."""
     call, kind, text = OPTIONS[name]
-    await refused(call(app), kind, text)
+    await refused(lambda: call(app), kind, text)
 
 
 @pytest.mark.parametrize("name", ["Add", "sums:Add"])
-async def test_a_class_without_tasks_is_cancelled_whole(app: Nonet, name: str) -> None:
-    """Zero tasks of a known class are no mistake, by which name ever."""
+async def test_zero_tasks_of_a_class_are_cancelled(app: Nonet, name: str) -> None:
+    """A known class without tasks is no mistake, by its short or full name."""
     assert await app.client.cancel_many(task=name) == 0
 
 
-async def test_a_state_that_no_live_task_has(app: Nonet) -> None:
-    """It is refused before the first task is asked for."""
-    with pytest.raises(ValueError, match="live: state='done' must be one of"):
-        app.live(state="done")
+GIVEN: dict[str, tuple[Callable[[Any], object], Any, type[Exception], str]] = {
+    "a class as tasks": (lambda x: System(tasks=x), Add, TypeError, "such as tasks=[SendInvoice]"),
+    "a name as tasks": (lambda x: System(tasks=x), "m.tasks", TypeError, "such as tasks=[SendInv"),
+    "a number as a task": (
+        lambda x: System(tasks=x),
+        [Add, 3],
+        TypeError,
+        "3 is neither a task cl",
+    ),
+    "another class": (
+        lambda x: System(tasks=x),
+        [int],
+        TypeError,
+        "<class 'int'> is neither a task",
+    ),
+    "a lock on a number": (
+        lambda x: MutexLock(x, 1),
+        3,
+        RegistrationError,
+        "type 3: give a LockedObjectType, such as",
+    ),
+    "a number as a type": (
+        register_locked_object_type,
+        3,
+        RegistrationError,
+        "type 3 must be a lower-case identifier",
+    ),
+    "a provider of a number": (
+        lambda x: register_dependency(x, str),
+        3,
+        TypeError,
+        "pass a class, and a function",
+    ),
+    "a number as a provider": (
+        lambda x: register_dependency(Add, x),
+        4,
+        TypeError,
+        "pass a class, and a function",
+    ),
+    "a URL as settings": (
+        Nonet,
+        "redis://:s3cret@h",
+        TypeError,
+        "Nonet.from_settings(redis_url=…)",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("tasks", "text"),
-    [
-        (Add, "such as tasks=[SendInvoice]"),
-        ("mypackage.tasks", "such as tasks=[SendInvoice]"),
-        ([Add, 3], "3 is neither a task class nor a module"),
-        ([int], "<class 'int'> is neither a task class nor a module"),
-    ],
-)
-def test_a_system_of_what_are_no_tasks(tasks: Any, text: str) -> None:
-    """One class is no list, and a number no class."""
-    with pytest.raises(TypeError, match=re.escape(text)):
-        System(tasks=tasks)
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_value_of_the_wrong_kind_is_refused(name: str) -> None:
+    """The error says what to give instead, and repeats no password."""
+    call, given, kind, text = GIVEN[name]
+    with pytest.raises(kind, match=re.escape(text)) as caught:
+        call(given)
+    assert "s3cret" not in str(caught.value)
 
 
-async def test_what_cannot_have_been_submitted(redis_url: str) -> None:
-    """A name is no class; the arguments of a class are told."""
+async def test_assert_submitted_refuses_what_cannot_be_submitted(redis_url: str) -> None:
+    """A name is no class; the error lists the arguments of a class."""
     given: Any = "Add"
     async with System([Add], redis_url=redis_url) as system:
         with pytest.raises(TypeError, match="assert_submitted: 'Add' is not a class"):
@@ -227,53 +267,20 @@ async def test_what_cannot_have_been_submitted(redis_url: str) -> None:
             system.assert_submitted(Add, x=1)
 
 
-def test_a_lock_on_a_number() -> None:
-    """A kind of object is a text."""
-    kind: Any = 3
-    with pytest.raises(RegistrationError, match=r"type 3: give a LockedObjectType, such as"):
-        MutexLock(kind, 1)
-    with pytest.raises(RegistrationError, match="type 3 must be a lower-case identifier"):
-        register_locked_object_type(kind)
-    assert MutexLock(LockedObjectType.JOB, 1).obj == "job"
-
-
-@pytest.mark.parametrize(("base", "provider"), [(3, str), (Add, 4)])
-def test_a_provider_of_nothing(base: Any, provider: Any) -> None:
-    """Neither a number for a class nor one for a function is registered."""
-    with pytest.raises(TypeError, match=r"register_dependency\(.*: pass a class, and a function"):
-        register_dependency(base, provider)
-
-
-def test_an_application_of_a_url() -> None:
-    """It says where the URL belongs, and does not repeat its password."""
-    given: Any = "redis://:s3cret@localhost"
-    with pytest.raises(TypeError, match=r"Nonet\.from_settings\(redis_url=…\)") as caught:
-        Nonet(given)
-    assert "s3cret" not in str(caught.value)
-
-
-async def test_an_application_that_is_open_cannot_be_opened(app: Nonet) -> None:
-    """The inner end would close the outer one; it stays open, and can be opened again later."""
+async def test_an_open_application_cannot_be_opened(app: Nonet) -> None:
+    """It stays open."""
     with pytest.raises(ConflictError, match="this Nonet is already open"):
         async with app:
             pass
     assert await app.submit(Add(1), id="one") == "one"
 
 
-async def test_an_application_is_opened_again_after_its_end(redis_url: str) -> None:
-    """One after the other is fine, also after a start that has failed."""
-    app = closed(redis_url)
-    for _ in range(2):
-        async with app:
-            await app.submit(Add(1))
-
-
 @pytest.mark.parametrize("ask", ["status", "result", "cancel"])
 async def test_a_handle_of_a_closed_application(redis_url: str, ask: str) -> None:
-    """It connects to nothing that nobody would close, and says why."""
+    """It opens no connection that would never be closed, and says why."""
     async with closed(redis_url) as app:
         handle = await app.submit(Add(1), id="one")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         text = "task one: the application that submitted it is closed"
-        await refused(getattr(handle, ask)(), NotBoundError, text)
+        await refused(lambda: getattr(handle, ask)(), NotBoundError, text)

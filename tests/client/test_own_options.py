@@ -45,38 +45,26 @@ async def app(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
 
 async def test_each_task_has_its_own_options(app: Nonet) -> None:
     """Id, delay and stream are those of the task."""
-    handles = await app.submit_many(
-        [
-            Number(1).with_options(id="one", delay=3600),
-            Number(2).with_options(id="two", labels={"priority": "realtime"}),
-            Number(3),
-        ]
-    )
+    one = Number(1).with_options(id="one", delay=3600)
+    two = Number(2).with_options(id="two", labels={"priority": "realtime"})
+    assert repr(one) == "Number(n=1).with_options(id='one', delay=3600)"
+    handles = await app.submit_many([one, two, Number(3)])
+    for again in (await one.schedule(), await app.submit(one)):
+        assert (again, again.created) == ("one", False)
     assert handles[:2] == ["one", "two"]
     first, second, third = [await handle.status() for handle in handles]
     assert (first.state, second.state, third.state) == ("delayed", "queued", "queued")
     assert (second.stream, third.stream) == ("realtime:small", "normal:small")
 
 
-async def test_options_of_the_call_are_for_all_others(app: Nonet) -> None:
-    """What a task says itself goes before; a time of its own replaces that of the call."""
+async def test_options_of_the_call_are_the_defaults(app: Nonet) -> None:
+    """An option of the task goes first; its own time replaces that of the call."""
     hour = datetime.now(UTC) + timedelta(hours=1)
     tasks = [Number(1).with_options(delay=0, labels={"a": 1}), Number(2).with_options(id="mine")]
     now, later = await app.submit_many(tasks, at_time=hour, labels={"a": 2})
-    assert [item.state for item in (await now.status(), await later.status())] == [
-        *("queued", "delayed")
-    ]
+    assert ((await now.status()).state, (await later.status()).state) == ("queued", "delayed")
     found = (await app.list_tasks(labels={"a": 1})).rows
     assert [item.id for item in found] == [now]
-
-
-async def test_one_task_may_bring_its_options_too(app: Nonet) -> None:
-    """`submit` and `schedule` take it as it is."""
-    task = Number(1).with_options(id="one", delay=60)
-    first, again = await task.schedule(), await app.submit(task, delay=0)
-    assert (first.created, again.created, first) == (True, False, "one")
-    assert (await first.status()).state == "delayed"
-    assert repr(task) == "Number(n=1).with_options(id='one', delay=60)"
 
 
 async def test_a_known_id_among_many_is_the_same_task(app: Nonet) -> None:
@@ -103,8 +91,8 @@ async def test_options_of_tasks_in_a_transaction(app: Nonet) -> None:
 
 
 @pytest.mark.parametrize("options", [{"transaction": 1}, {"idd": "x"}])
-def test_options_that_are_none(options: dict[str, Any]) -> None:
-    """They are refused where they are written."""
+def test_invalid_own_options_are_refused(options: dict[str, Any]) -> None:
+    """The error is raised where they are written."""
     with pytest.raises(TypeError, match=r"with_options\(\)|idd"):
         Number(1).with_options(**options)
 
@@ -119,6 +107,6 @@ def test_options_that_are_none(options: dict[str, Any]) -> None:
     ],
 )
 def test_an_unknown_option_is_refused(option: str, problem: str) -> None:
-    """With what to write instead, also by the names of other systems."""
+    """The error says what to write instead, also for the names of other systems."""
     with pytest.raises(TypeError, match=problem):
         Options.named({option: 5})

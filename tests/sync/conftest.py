@@ -1,13 +1,14 @@
-"""Fixtures of sync programs: an open application, and a worker for its tasks."""
+"""Fixtures of sync programs: an open application, alone or beside a worker."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from acceptance.site import no_variables
 from daemons import Daemon
+from servers import RedisServer
 
 import nonet.sync
 from nonet.config.settings import plain_settings
@@ -21,16 +22,20 @@ def _own_environment() -> Iterator[None]:
         yield
 
 
-@pytest.fixture
-def environment(redis_url: str, tmp_path: Path) -> dict[str, str]:
-    """The variables of programs and daemons."""
+def environment_of(redis_url: str, directory: Path) -> dict[str, str]:
     return {
         "NONET_REDIS_URL": redis_url,
         "NONET_NAMESPACE": "test",
         "NONET_TASKS": TASKS,
-        "NONET_STATE_DIR": str(tmp_path / "state"),
-        "NONET_DB_URL": f"sqlite:///{tmp_path}/nonet.db",
+        "NONET_STATE_DIR": str(directory / "state"),
+        "NONET_DB_URL": f"sqlite:///{directory}/nonet.db",
     }
+
+
+@pytest.fixture
+def environment(redis_url: str, tmp_path: Path) -> dict[str, str]:
+    """The variables of programs."""
+    return environment_of(redis_url, tmp_path)
 
 
 @pytest.fixture
@@ -40,20 +45,23 @@ def app(environment: dict[str, str]) -> Iterator[nonet.sync.Nonet]:
         yield opened
 
 
-@pytest.fixture
-def worker(environment: dict[str, str], tmp_path: Path) -> Iterator[Callable[[], Daemon]]:
-    """Starts a small worker."""
-    started: list[Daemon] = []
-
-    def start() -> Daemon:
+@pytest.fixture(scope="module")
+def served_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The variables of programs for whose tasks there is a worker."""
+    home = tmp_path_factory.mktemp("served")
+    with RedisServer() as server:
+        environment = environment_of(server.url, home)
         command = ("task-worker", "--size", "small")
-        log = tmp_path / f"worker-{len(started)}.log"
-        started.append(Daemon(*command, environment=environment, log=log))
-        return started[-1].wait_ready()
+        with Daemon(*command, environment=environment, log=home / "worker.log") as worker:
+            worker.wait_ready()
+            yield environment
 
-    yield start
-    for daemon in started:
-        daemon.kill()
+
+@pytest.fixture
+def served(served_environment: dict[str, str]) -> Iterator[nonet.sync.Nonet]:
+    """An open application beside a worker."""
+    with nonet.sync.Nonet(settings_of(served_environment)) as opened:
+        yield opened
 
 
 def settings_of(environment: dict[str, str]) -> nonet.Settings:
