@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Isolation, Nonet, NoRetry
 from nonet.daemon.service import Stop
@@ -15,19 +16,16 @@ from nonet.operate.ended import Resubmitted, preview_resubmit, resubmit_all
 from nonet.stores.namespace.history import FAILED, EndedFilter
 
 
-@dataclass
 class Plain(BaseTask):
     """Fails, and is in the history only."""
 
     number: int
-
     retry_policy = NoRetry()
 
     async def execute(self) -> None:
         raise ValueError(f"number {self.number}")
 
 
-@dataclass
 class Letter(Plain):
     """Fails, and is in SQL, too."""
 
@@ -50,20 +48,14 @@ async def run_all(nonet: Nonet) -> None:
         worker = nonet.worker(Plain.size, injector, isolation=Isolation.LOOP)
         running = asyncio.create_task(worker.run(stop))
         for task in [item async for item in nonet.live()]:
-            await nonet.client.results.wait(task.id, 30)
+            await nonet.client.results.wait(task.id, WAIT_SECONDS)
         stop.request()
         await running
 
 
-async def again(nonet: Nonet, selection: EndedFilter, **options: object) -> Resubmitted:
-    stores = nonet.stores
-    return await resubmit_all(
-        selection,
-        nonet.client,
-        stores.history,
-        stores.dead_letters,
-        **options,  # type: ignore[arg-type]
-    )
+async def again(nonet: Nonet, selection: EndedFilter, **options: Any) -> Resubmitted:
+    history, letters = nonet.stores.history, nonet.stores.dead_letters
+    return await resubmit_all(selection, nonet.client, history, letters, **options)
 
 
 async def test_all_failures_are_submitted_once(nonet: Nonet) -> None:
