@@ -3,8 +3,8 @@
 `QueueMachine` has one method for each thing that can happen to a fleet: workers that fetch, settle,
 beat, freeze and die; parents that spawn groups; schedulers that lead and fire; replies that are
 lost; streams that a foreign hand deletes; a Redis that forgets, or comes back with older data. Each
-runs scripts (`site.Site`), tells `queue_model.Model` what happened, and compares what
-Redis then contains with what must hold; a difference is a `Violation`:
+runs scripts (`site.Site`), lets `queue_model.Model` follow, and compares what Redis then contains
+with what must hold; a difference is a `Violation`:
 
 - each accepted task is in exactly one place, or has exactly one end, which is remembered;
 - it is handed over in order of priority, with the attempts, deaths and data that are its own, and
@@ -25,26 +25,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from calls import (
-    ATTEMPT,
-    CRASHES,
-    DEATHS,
-    DIED,
-    DOCUMENT,
-    ENTRY,
-    ENVELOPE,
-    FENCE,
-    GEN,
-    ID,
-    JUDGE,
-    REASON,
-    SAVED,
-    STATE,
-    STREAM,
-    SUSPECT,
-    settle_args,
-    whole_row,
-)
+import calls
 from stores.machines.machine import STEP, STREAMS, Budget, Machine, Violation, must
 from stores.machines.queue_model import MOST_ERRORS, Group, Lease, Model, Task, occurrence
 from stores.machines.site import PREFIX, Facts
@@ -76,22 +57,12 @@ GRID = 10 * SECOND
 MOST_LATE = 12
 # What Redis keeps of an idle namespace.
 STRUCTURE = {
-    "ended:done",
-    "ended:failed",
     *("fence", "epoch", "counters", "quarantine", "quarantine:bytes", "workers", "term", "leader"),
-    *(
-        "promoted",
-        "periodic",
-        "periodic:next",
-        "periodic:entries",
-        "periodic:counts",
-        "mend",
-        "groups",
-        "events",
-        *("fair", "fairness", "weights", "pace"),
-        *(f"rested:{priority}:small" for priority in ("realtime", "normal", "background")),
-        *STREAMS,
-    ),
+    *("ended:done", "ended:failed", "promoted", "mend", "groups", "events"),
+    *("periodic", "periodic:next", "periodic:entries", "periodic:counts"),
+    *("fair", "fairness", "weights", "pace"),
+    *(f"rested:{priority}:small" for priority in PRIORITIES),
+    *STREAMS,
 }
 
 
@@ -121,13 +92,13 @@ class Process:
 
     @property
     def known(self) -> str:
-        """As the scripts are told."""
+        """As the scripts take it."""
         return f"{self.since}|{self.seen}"
 
 
 @dataclass(slots=True)
 class Belief:
-    """Who may believe to hold a mutex, and how long."""
+    """A delivery that may believe to hold a mutex, and how long."""
 
     fence: str
     until: int
@@ -193,10 +164,10 @@ class QueueMachine(Machine):
         self._judge()
 
     def cancel(self, id: str, *, order: str = "") -> None:
-        """Somebody cancels a task: it ends where no worker has it, and nothing else changes.
+        """A user cancels a task: it ends where no worker has it, and nothing else changes.
 
         Args:
-            order: who and why, for the worker of one that runs; empty: that one is left alone.
+            order: the reason, for the worker of a running task; empty: a running one is left alone.
         """
         end, task = self.model.ended.get(id), self.model.tasks.get(id)
         if end and abs(end.until - self.now) < 2 * SLACK:
@@ -218,7 +189,7 @@ class QueueMachine(Machine):
         return None
 
     def ask_orders(self, worker: str, *, at_least: str = "") -> None:
-        """A worker asks what it is to cancel: tasks that it has, and that somebody cancelled."""
+        """A worker asks what to cancel: tasks that it has, and that a user cancelled."""
         args = (self.client.known, LOCK_TTL // 1000, worker)
         since, sequence, _, orders = self._run("presence", *args)
         self._saw(self.client, since, sequence)
@@ -230,7 +201,7 @@ class QueueMachine(Machine):
             if (tasks[id].worker, tasks[id].state) == (worker, "running") and tasks[id].is_cancelled
         }
         must(told.items() <= mine.items(), worker, "is to cancel", told, "but has", mine)
-        must(not at_least or at_least in told, worker, "is not told to cancel", at_least)
+        must(not at_least or at_least in told, worker, "has no order to cancel", at_least)
         self._judge()
 
     def _ended_cancelled(self, task: Task, fence: str) -> None:
@@ -273,7 +244,7 @@ class QueueMachine(Machine):
         return (*head, *((task.id, task.envelope) * times))
 
     def foreign_entry(self, priority: str, id: str) -> None:
-        """Somebody writes into a stream: garbage, or (id) a pointer to nothing, or a void one."""
+        """A foreign hand writes garbage, or (id) a pointer to nothing or a void one."""
         fields = {"id": id, "gen": "1"} if id else {"what": "ever"}
         self.site.client.xadd(f"{PREFIX}tasks:{priority}:small", fields)
         self._look()
@@ -283,22 +254,10 @@ class QueueMachine(Machine):
     def fetch(self, worker: Process, free: int, looks: int = 200) -> list[Delivery]:
         """Fetch, and compare with what the order of the streams demands."""
         waits = (LOCK_TTL // 1000, *WAITS)
-        args = (
-            KEEPING,
-            worker.name,
-            "small",
-            free,
-            looks,
-            *waits,
-            worker.known,
-            LONGEST,
-            "",
-            free,
-            free,
-        )
-        _, since, sequence, _, *rows = self._run("fetch", *args)
+        args = (KEEPING, worker.name, "small", free, looks, *waits, worker.known, LONGEST)
+        _, since, sequence, _, *rows = self._run("fetch", *args, "", free, free)
         self._saw(worker, since, sequence)
-        whole = deque(map(whole_row, rows))
+        whole = deque(map(calls.whole_row, rows))
         got = list(self._replay(worker, whole, free, looks))
         self.hands += got
         self._judge()
@@ -337,7 +296,7 @@ class QueueMachine(Machine):
         result_ttl = RESULT_TTL if ttl else 0
         args = (
             *(f"{result_ttl // 1000}|{DEDUP_TTL // 1000}|{HISTORY}", LOCK_TTL // 1000),
-            *settle_args(
+            *calls.settle_args(
                 (delivery.id, delivery.gen, delivery.fence, delivery.stream, delivery.entry),
                 *(outcome, f"{outcome} of {delivery.id}", "text", delay, 1, len(children)),
                 *(part for child in children for part in self._arguments(child, 0)),
@@ -492,7 +451,7 @@ class QueueMachine(Machine):
     # Sweeps ----------------------------------------------------------------------------------
 
     def reclaim(self, worker: Process) -> None:
-        """A sweep: what nobody renewed for a lease is queued again, and counts as a death."""
+        """A sweep: what no worker renewed for a lease is queued again, and counts as a death."""
         lost: list[Task] = []
         is_heard = self.facts.workers.get(worker.name, self.now + 2 * STEP) > self.now + STEP
         for key, rows in self.facts.streams.items() if is_heard else ():
@@ -546,7 +505,7 @@ class QueueMachine(Machine):
         return before.get("gen") != after.get("gen") or due[0] != due[1]
 
     def _is_adrift(self, task: Task) -> bool:
-        """Whether a task is in no place where anybody would find it."""
+        """Whether a task is in no place where a worker would find it."""
         record = self.facts.records[task.id]
         entries = [e for e in self.facts.entries().get(task.id, ()) if e[1] == record["gen"]]
         if task.state == "delayed" or (task.state == "ready" and record["state"] == "waiting"):
@@ -568,7 +527,7 @@ class QueueMachine(Machine):
         return self.now + STEP - max(missed, int(record.get("kept", "0"))) >= LEASE
 
     def promote(self, term: str = "") -> None:
-        """A tick, by who leads in a term or by a worker that helps out."""
+        """A tick, by the leader of a term or by a worker that helps out."""
         for _ in range(20):
             _, next_in, allowed = self._run("promote", KEEPING, term, 500, HELP_AFTER, *WAITS, "")
             expected = self._may_promote(term)
@@ -578,7 +537,7 @@ class QueueMachine(Machine):
             if not expected:
                 must(self.before == self.facts, "a promotion that was not allowed")
                 return self._judge()
-            self._promoted()
+            self._promoted(is_more=next_in == 0)
             self._judge()
             if next_in != 0:
                 return None
@@ -591,9 +550,11 @@ class QueueMachine(Machine):
             return is_leader
         return self.now - self.model.promoted >= HELP_AFTER
 
-    def _promoted(self) -> None:
+    def _promoted(self, *, is_more: bool) -> None:
         for id, due in self.before.delayed.items():
             task = self.model.tasks.get(id)
+            if is_more and self.facts.delayed.get(id) == due:
+                continue  # left for the next tick, as an earlier check is due again
             if task is not None and task.due and due <= self.now:
                 task.due = 0
                 task.state = "dying" if task.state == "dying" else "ready"
@@ -735,7 +696,7 @@ class QueueMachine(Machine):
         self._lose_all(Model(), set())
 
     def save(self) -> None:
-        """A snapshot, as Redis writes it; then the leader goes on."""
+        """A snapshot, as Redis writes it."""
         self.site.save()
         sequence = int(self.facts.epoch.get("seq", "0"))
         self.older = Older(copy.deepcopy(self.model), frozenset(self.hurt), self.now, sequence)
@@ -744,11 +705,11 @@ class QueueMachine(Machine):
         """Redis comes back with older data, and the first to notice is the leader's process."""
         older, leader = self.older, max(self.schedulers, key=lambda each: each.seen)
         if older is None or older.sequence >= leader.seen:
-            return  # nobody could tell
+            return  # no process could notice
         self.site.restore()
         self.site.age((self.now - older.at) // 1000)
         self._lose_all(copy.deepcopy(older.model), set(older.hurt))
-        self.beats.clear()  # who had what then has long stopped to renew it
+        self.beats.clear()  # the holders of that time have long stopped to renew
         self.lead(leader)
 
     def _lose_all(self, model: Model, hurt: set[str]) -> None:
@@ -809,7 +770,7 @@ class QueueMachine(Machine):
         self.late.clear()
         for worker in self.workers:
             self._run("leave", worker.name, "small")
-        for _ in range(5):  # everybody who died is forgotten
+        for _ in range(5):  # until the dead are forgotten
             self.advance(LEASE)
             self.promote()
             self.reclaim(self.workers[0])
@@ -872,7 +833,7 @@ class QueueMachine(Machine):
             self._top_epoch = int(since)
             self.model.calm = self.now + (LOCK_TTL if process.seen else PROBATION)
             if not process.seen:
-                self.beliefs.clear()  # those who know better have so long to say so
+                self.beliefs.clear()  # processes that know better report within this time
         else:
             must(since == before["since"], "the epoch changed, but nothing was lost")
             if before.get("first") == "1" and 0 < process.since < int(since):
@@ -904,7 +865,7 @@ class QueueMachine(Machine):
                 is_waiting = any(self._lists(self.facts, stream).values())
                 must(not is_waiting or budget.free <= 0 or looks <= 0, "lists were left:", stream)
                 budget.unread[stream.split(":")[0]] += bool(self.facts.ranks.get(stream))
-        must(not rows, "handed over out of order:", [row[ID] for row in rows])
+        must(not rows, "handed over out of order:", [row[calls.ID] for row in rows])
 
     def _met(
         self, worker: Process, id: str, gen: str, rows: deque[list[str]], budget: Budget
@@ -917,10 +878,10 @@ class QueueMachine(Machine):
         if task.is_cancelled and task.state == "ready":
             self._ended_cancelled(task, "0")
             return
-        if task.mutex and task.state != "dying" and not (rows and rows[0][ID] == id):
+        if task.mutex and task.state != "dying" and not (rows and rows[0][calls.ID] == id):
             self._judge_refusal(task)  # that it is parked is judged with its place
             return
-        must(rows and rows[0][ID] == id, id, "was not handed over in its turn")
+        must(rows and rows[0][calls.ID] == id, id, "was not handed over in its turn")
         budget.take(self.before.records[id])
         yield self._handed(worker, task, rows.popleft())
 
@@ -945,7 +906,7 @@ class QueueMachine(Machine):
 
         def rank(queue: deque[tuple[str, str]]) -> int:
             """First what was handed over, then what is void, then what is in the way."""
-            following = rows[0][ID] if rows else ""
+            following = rows[0][calls.ID] if rows else ""
             if self._is_void(*queue[0]):
                 return 1
             if queue[0][0] == following:
@@ -968,36 +929,62 @@ class QueueMachine(Machine):
 
     def _handed(self, worker: Process, task: Task, row: list[str]) -> Delivery:
         id, is_dying = task.id, task.state == "dying"
-        must(row[STATE] == ("dying" if is_dying else "running"), id, "came as", row[STATE])
-        must(int(row[FENCE]) > self._top_fence, "fence", row[FENCE], "is not the greatest")
-        self._top_fence = int(row[FENCE])
-        must(row[ATTEMPT] == str(task.attempt), id, "has used", row[ATTEMPT], "of", task.attempt)
-        must(row[DEATHS] == str(task.deaths), id, "has deaths", row[DEATHS], "of", task.deaths)
-        told = (row[CRASHES], row[SUSPECT], row[JUDGE])
+        must(
+            row[calls.STATE] == ("dying" if is_dying else "running"),
+            id,
+            "came as",
+            row[calls.STATE],
+        )
+        must(
+            int(row[calls.FENCE]) > self._top_fence,
+            "fence",
+            row[calls.FENCE],
+            "is not the greatest",
+        )
+        self._top_fence = int(row[calls.FENCE])
+        must(
+            row[calls.ATTEMPT] == str(task.attempt),
+            id,
+            "has used",
+            row[calls.ATTEMPT],
+            "of",
+            task.attempt,
+        )
+        must(
+            row[calls.DEATHS] == str(task.deaths),
+            id,
+            "has deaths",
+            row[calls.DEATHS],
+            "of",
+            task.deaths,
+        )
+        told = (row[calls.CRASHES], row[calls.SUSPECT], row[calls.JUDGE])
         meant = (str(task.crashes), str(task.suspect), str(int(task.is_to_judge)))
         must(told == meant, id, "came with", told, "not", meant)
-        must(row[ENVELOPE] == task.envelope, id, "came with", row[ENVELOPE])
-        must(row[SAVED] == task.saved, id, "came with", row[SAVED], "not", task.saved)
+        must(row[calls.ENVELOPE] == task.envelope, id, "came with", row[calls.ENVELOPE])
+        must(row[calls.SAVED] == task.saved, id, "came with", row[calls.SAVED], "not", task.saved)
         if is_dying:
-            said = (row[DOCUMENT], row[REASON], row[DIED])
+            said = (row[calls.DOCUMENT], row[calls.REASON], row[calls.DIED])
             meant = (task.document or "", task.reason, task.died)
             must(said == meant, id, "dies of", said, "not", meant)
         else:
             task.state = "running"
-            self._grant(task, row[FENCE])
-        task.worker, task.gen, task.fence = worker.name, row[GEN], row[FENCE]
-        self.beats[row[STREAM], row[ENTRY]] = self.now
-        place = (row[STREAM], row[ENTRY])
-        return Delivery(id, row[GEN], row[FENCE], worker.name, *place, is_dying, task.died)
+            self._grant(task, row[calls.FENCE])
+        task.worker, task.gen, task.fence = worker.name, row[calls.GEN], row[calls.FENCE]
+        self.beats[row[calls.STREAM], row[calls.ENTRY]] = self.now
+        place = (row[calls.STREAM], row[calls.ENTRY])
+        return Delivery(
+            id, row[calls.GEN], row[calls.FENCE], worker.name, *place, is_dying, task.died
+        )
 
     def _judge_refusal(self, task: Task) -> None:
-        """Somebody holds, or stood there before, or may not know yet that Redis lost its data."""
+        """A task holds it, or stood there before, or may not know yet that Redis lost its data."""
         belief, records = self.beliefs.get(task.mutex), self.before.records
         is_held = belief is not None and belief.until > self.now
         rivals = [t for t in self.model.tasks.values() if t.mutex == task.mutex and t is not task]
         stand = [other.id for other in rivals if records.get(other.id, {}).get("places")]
         has_reason = is_held or self.now < self.model.calm or stand
-        must(has_reason, task.id, "was refused", task.mutex, "which nobody has")
+        must(has_reason, task.id, "was refused", task.mutex, "which no task has")
 
     def _grant(self, task: Task, fence: str) -> None:
         if not task.mutex:
@@ -1108,7 +1095,7 @@ class QueueMachine(Machine):
             must(found[gid].pending == group.pending, gid, "waits for", found[gid].pending)
             must(found[gid].results == group.results, gid, "has results", found[gid].results)
         extra = set(found) - set(self.model.groups)
-        must(not extra, "groups that nobody opened:", extra)
+        must(not extra, "groups that were never opened:", extra)
 
     def _judge_parts(self) -> None:
         """What belongs to a record is there, and nothing of records that are gone."""

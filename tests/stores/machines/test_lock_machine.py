@@ -93,11 +93,11 @@ class LockRules(Rules):
     @rule(
         which=WHICH,
         outcome=st.sampled_from(["done", "retry", "back", "dead", "dying"]),
-        begun=st.sampled_from(["no", "yes", "goes on"]),
+        begun=st.sampled_from(["no", "yes", "still runs"]),
         delay=st.sampled_from([0, 0, 1_500_000, 30_000_000]),
     )
     def settle(self, which: int, outcome: str, begun: str, delay: int) -> None:
-        delivery, options = self.delivery(which), {"delay": delay, "goes_on": begun == "goes on"}
+        delivery, options = self.delivery(which), {"delay": delay, "goes_on": begun == "still runs"}
         self.play(self.machine.settle, delivery, outcome, started=begun != "no", **options)
 
     @precondition(lambda self: bool(self.machine.late))
@@ -208,7 +208,7 @@ def overtake_behind_the_woken(client: redis.Redis, *faults: Fault) -> None:
 
 
 def end_a_budget_at_the_unlucky(client: redis.Redis, *faults: Fault) -> None:
-    """The budget of a tick ends at a waiter that cannot run, and behind it is one that could."""
+    """The budget of a tick ends at a waiter that cannot run, in front of one that could."""
     budget = Fault("tick-budget", "offers_left = 3")
     machine = LockMachine(Site(client, [budget, *faults]), pace=PACES[1])
     machine.ask_hold("h0", [FIRST, MUTEX, WRITER], wait=False)
@@ -225,10 +225,10 @@ def end_a_budget_at_the_unlucky(client: redis.Redis, *faults: Fault) -> None:
     ("history", "fault"),
     [(overtake_behind_the_woken, FIRST_ONLY), (end_a_budget_at_the_unlucky, BUDGET_REST)],
 )
-def test_a_rare_history(
+def test_a_rare_history_goes_well_without_its_fault(
     redis_server: RedisServer, history: Callable[..., None], fault: Fault
 ) -> None:
-    """What random histories meet too rarely goes well, and would not with the fault."""
+    """The history goes well, and does not with the fault; random histories meet it too rarely."""
     with redis_server.client() as client:
         history(client)
         with pytest.raises(Violation):
@@ -237,7 +237,7 @@ def test_a_rare_history(
 
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
     """No history of some hundred steps breaks a promise about locks."""
-    HISTORIES.run_seeds(redis_server, [1], 48)
+    HISTORIES.run_seeds(redis_server, [1], 24)
 
 
 @pytest.mark.soak
