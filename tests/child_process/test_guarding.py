@@ -1,4 +1,4 @@
-"""When a child process is killed, how its end is told, and what its lease on the board is worth."""
+"""When a child process is killed, how its end is reported, and its lease on the board."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from nonet.worker.children.board import Board
 def test_why_a_child_is_killed(
     bounds: Bounds, lease_ends: float, kill_at: float, memory: int, cpu: float, why: str
 ) -> None:
-    """At the instant at which a limit is exceeded, and what is 0 is none; the lease counts most."""
+    """It is killed when a limit is exceeded; 0 is no limit, and the lease counts most."""
     assert bounds.exceeded(lease_ends, kill_at, 10.0, memory, cpu) == why
 
 
@@ -44,7 +44,7 @@ def test_why_a_child_is_killed(
         (Bounds(cpu=1.0), 0.0, 10.01, 10.01),
     ],
 )
-def test_when_a_child_is_looked_at(
+def test_when_a_child_is_checked(
     bounds: Bounds, lease_ends: float, kill_at: float, at: float
 ) -> None:
     """At its next deadline, and soon for those that are written meanwhile."""

@@ -123,7 +123,7 @@ async def test_log_lines_about_the_configuration_name_no_task(
     assert seen == [None]
 
 
-async def test_it_is_kept_through_a_wipe(broker: Broker, followed: Followed) -> None:
+async def test_a_wipe_of_redis_keeps_the_configuration(broker: Broker, followed: Followed) -> None:
     """Redis without data says nothing about the configuration."""
     version = await followed.follow(URGENT)
     await broker.client.flushall()

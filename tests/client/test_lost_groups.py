@@ -41,7 +41,7 @@ def lose_data(app: Nonet, monkeypatch: pytest.MonkeyPatch, times: int) -> None:
     monkeypatch.setattr(app.broker, "submit", after_a_loss)
 
 
-async def test_is_opened_again(app: Nonet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_group_is_opened_again(app: Nonet, monkeypatch: pytest.MonkeyPatch) -> None:
     """The spawn that notices the loss opens it anew: it waits for all children."""
     lose_data(app, monkeypatch, 2)
     group = await spawn_with_callback([Child(), Child()], Report())
@@ -49,7 +49,9 @@ async def test_is_opened_again(app: Nonet, monkeypatch: pytest.MonkeyPatch) -> N
     assert (status.state, status.total, status.pending) == ("sealed", 2, 2)
 
 
-async def test_is_given_up_in_the_end(app: Nonet, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_group_that_is_lost_again_and_again_is_an_error(
+    app: Nonet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A Redis that loses it again and again is an error."""
     lose_data(app, monkeypatch, 3)
     with pytest.raises(NonetError, match="Redis lost it 3 times while 2 children were submitted"):

@@ -276,7 +276,7 @@ async def test_an_open_application_cannot_be_opened(app: Nonet) -> None:
 
 
 @pytest.mark.parametrize("ask", ["status", "result", "cancel"])
-async def test_a_handle_of_a_closed_application(redis_url: str, ask: str) -> None:
+async def test_a_handle_of_a_closed_application_refuses_calls(redis_url: str, ask: str) -> None:
     """It opens no connection that would never be closed, and says why."""
     async with closed(redis_url) as app:
         handle = await app.submit(Add(1), id="one")

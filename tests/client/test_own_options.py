@@ -74,7 +74,7 @@ async def test_a_known_id_among_many_is_the_same_task(app: Nonet) -> None:
     assert [handle.created for handle in await app.submit_many(tasks)] == [False, True, True]
 
 
-async def test_options_of_tasks_in_a_transaction(app: Nonet) -> None:
+async def test_tasks_in_a_transaction_keep_their_options(app: Nonet) -> None:
     """The transaction is that of the call."""
     url = app.settings.sql_url()
     engine = sql.open_engine(url)

@@ -96,7 +96,7 @@ async def test_each_task_goes_to_the_namespace_of_its_tenant(app: Nonet) -> None
     assert await ids_in(app.parts_of("main")) == {many[1]}
 
 
-async def test_their_messages_are_valid_there(app: Nonet) -> None:
+async def test_a_message_is_signed_and_encrypted_for_its_namespace(app: Nonet) -> None:
     """Signed and encrypted for the other namespace."""
     (handle,) = await app.submit_many([Confiding("lhcb", 7)])
     there = app.parts_of("a")
@@ -171,7 +171,7 @@ async def test_threads_submit_to_the_namespaces_too(app: Nonet) -> None:
     assert await ids_in(app.parts_of("a")) == {handle}
 
 
-async def test_routes_that_end(app: Nonet) -> None:
+async def test_a_task_without_a_route_stays_in_the_own_namespace(app: Nonet) -> None:
     """Tasks go where they are submitted when the configuration changes."""
     await app.submit(Work("lhcb"))
     await route(app, {})

@@ -76,7 +76,7 @@ async def test_a_resubmission_makes_the_row_due_with_all_its_attempts(
 
 
 async def test_operators_at_once_resubmit_once(nonet: Nonet, rows: sa.Engine) -> None:
-    """One may take up what another began: all who succeed name the same task."""
+    """One may take up what another began: all that succeed name the same task."""
     number = await dead(nonet)
     many = (nonet.resubmit(number) for _ in range(5))
     ended = await asyncio.gather(*many, return_exceptions=True)

@@ -41,7 +41,7 @@ def parameters(function: Any) -> dict[str, tuple[Any, Any]]:
     return {each.name: (each.kind, each.default) for each in found}
 
 
-def test_the_names_are_the_same() -> None:
+def test_methods_have_the_names_and_parameters_of_asynchronous_ones() -> None:
     """Each method is one of the asynchronous application or client, with the same parameters."""
     for name, method in vars(nonet.sync.Nonet).items():
         if name.startswith("_") or name in OWN:
@@ -56,7 +56,7 @@ def test_the_names_are_the_same() -> None:
                 assert parameters(method) == parameters(getattr(awaited, name)), name
 
 
-def test_a_result(served: nonet.sync.Nonet) -> None:
+def test_a_result_is_awaited(served: nonet.sync.Nonet) -> None:
     """The task or the application submits; the handle or the id waits."""
     handle, other = Add(1, 2).schedule_sync(), served.submit(Add(3, 4))
     assert handle.result(timeout=WAIT_SECONDS) == 3
@@ -65,7 +65,7 @@ def test_a_result(served: nonet.sync.Nonet) -> None:
     assert (handle.status().state, served.explain(handle).state) == ("done", "done")
 
 
-def test_a_failure(served: nonet.sync.Nonet) -> None:
+def test_a_failure_raises(served: nonet.sync.Nonet) -> None:
     """The errors are those of an asynchronous program."""
     with pytest.raises(TaskFailed, match="ValueError: no"):
         Fail().schedule_sync().result(timeout=WAIT_SECONDS)
@@ -77,7 +77,7 @@ def test_a_failure(served: nonet.sync.Nonet) -> None:
         served.status("nobody")
 
 
-def test_options(app: nonet.sync.Nonet) -> None:
+def test_a_submission_takes_options(app: nonet.sync.Nonet) -> None:
     """Delay, id and labels; invalid ones are refused."""
     handle = Add(1).schedule_sync(delay=timedelta(hours=1), id="mine", labels={"a": 1})
     again = app.submit(Add(1), id="mine")
@@ -92,7 +92,7 @@ def test_options(app: nonet.sync.Nonet) -> None:
         app.submit(Other(1))
 
 
-def test_many(served: nonet.sync.Nonet) -> None:
+def test_many_tasks_are_submitted(served: nonet.sync.Nonet) -> None:
     """More than one batch, each task with its own options."""
     handles = served.submit_many(Add(n).with_options(id=f"n{n}") for n in range(1100))
     assert handles[:2] == ["n0", "n1"]
@@ -101,7 +101,7 @@ def test_many(served: nonet.sync.Nonet) -> None:
 
 
 @pytest.mark.parametrize("timeout", [0, 0.2])
-def test_a_wait_that_is_too_long(app: nonet.sync.Nonet, timeout: float) -> None:
+def test_a_wait_ends_with_its_timeout(app: nonet.sync.Nonet, timeout: float) -> None:
     """A timeout is an error, and leaves the task alone."""
     handle = Add(1).schedule_sync()
     with pytest.raises(TimeoutError, match="has not ended"):
@@ -109,7 +109,7 @@ def test_a_wait_that_is_too_long(app: nonet.sync.Nonet, timeout: float) -> None:
     assert handle.status().state == "queued"
 
 
-def test_a_cancellation(served: nonet.sync.Nonet) -> None:
+def test_tasks_are_cancelled(served: nonet.sync.Nonet) -> None:
     """Of tasks that wait, of one that runs, and of a whole class."""
     one, two, three = served.submit_many([Add(1), Add(2), Add(3)], delay=3600)
     assert one.cancel("not needed") == "cancelled"
@@ -129,7 +129,7 @@ def test_a_cancellation(served: nonet.sync.Nonet) -> None:
         done.cancel()
 
 
-def test_progress(served: nonet.sync.Nonet) -> None:
+def test_progress_is_followed(served: nonet.sync.Nonet) -> None:
     """It comes as the task reports it, and ends with the task."""
     handle = Wait().schedule_sync()
     for progress in handle.progress():
@@ -138,7 +138,7 @@ def test_progress(served: nonet.sync.Nonet) -> None:
     assert handle.status().state == "cancelled"
 
 
-def test_lists(app: nonet.sync.Nonet) -> None:
+def test_live_tasks_are_listed(app: nonet.sync.Nonet) -> None:
     """Live tasks, in no order or page by page."""
     handles = app.submit_many([Add(n) for n in range(5)])
     Wait().schedule_sync()
@@ -147,7 +147,7 @@ def test_lists(app: nonet.sync.Nonet) -> None:
     assert (len(page.rows), page.matched) == (2, 6)
 
 
-def test_groups(served: nonet.sync.Nonet) -> None:
+def test_a_group_runs_its_callback(served: nonet.sync.Nonet) -> None:
     """The callback reads the results of its children."""
     group = served.spawn_with_callback([Add(1), Add(2)], Sum())
     callback = f"{group}.callback"
@@ -155,7 +155,7 @@ def test_groups(served: nonet.sync.Nonet) -> None:
     assert served.result(callback, timeout=WAIT_SECONDS) == 3
 
 
-def test_a_closed_application(environment: dict[str, str]) -> None:
+def test_a_closed_application_refuses_calls(environment: dict[str, str]) -> None:
     """The error says how to open one; nothing is submitted elsewhere."""
     app = nonet.sync.Nonet(settings_of(environment))
     with pytest.raises(NotBoundError, match="use it inside `with`"):
@@ -194,7 +194,9 @@ def test_tasks_submit_from_threads() -> None:
     assert [handle.result(timeout=WAIT_SECONDS) for handle in handles] == [2, 3]
 
 
-async def test_threads_of_an_asynchronous_program(served_environment: dict[str, str]) -> None:
+async def test_threads_of_an_asynchronous_program_submit(
+    served_environment: dict[str, str],
+) -> None:
     """They use the same names."""
     async with nonet.Nonet(settings_of(served_environment)) as app:
 

@@ -58,7 +58,7 @@ def submitted(client: Any) -> int:
     return len(list(client.scan_iter("{test}:t:*")))
 
 
-def test_idle_connections_that_were_cut(app: nonet.sync.Nonet, redis_server: RedisServer) -> None:
+def test_a_call_replaces_a_cut_connection(app: nonet.sync.Nonet, redis_server: RedisServer) -> None:
     """The next call opens another one: no error and no second task."""
     Add(1).schedule_sync()
     with redis_server.client() as client:
@@ -90,7 +90,9 @@ def test_threads_have_connections_of_their_own(
         assert len(client.client_list(_type="normal")) <= 8 + 8 + 1
 
 
-def test_a_server_that_is_gone(environment: Environment, own_server: RedisServer) -> None:
+def test_a_missing_server_is_an_error_until_it_is_back(
+    environment: Environment, own_server: RedisServer
+) -> None:
     """The error says so; afterwards all works again by itself."""
     with opened(environment, own_server.url) as app:
         app.submit(Add(1))
@@ -104,7 +106,9 @@ def test_a_server_that_is_gone(environment: Environment, own_server: RedisServer
         assert app.submit(Add(4)).status().state == "queued"
 
 
-def test_a_server_that_hangs(environment: Environment, own_server: RedisServer) -> None:
+def test_a_timeout_ends_a_wait_for_a_hanging_server(
+    environment: Environment, own_server: RedisServer
+) -> None:
     """A time limit ends a wait while the server still hangs."""
     with opened(environment, own_server.url) as app:
         handle = app.submit(Add(1))
@@ -113,7 +117,7 @@ def test_a_server_that_hangs(environment: Environment, own_server: RedisServer) 
         assert handle.status().state == "queued"
 
 
-def test_an_interrupted_call(app: nonet.sync.Nonet) -> None:
+def test_an_interrupted_call_gives_up_its_connection(app: nonet.sync.Nonet) -> None:
     """A signal that raises gives up the connection: the next call gets no foreign reply."""
 
     def interrupt(*_: object) -> None:
@@ -148,7 +152,7 @@ def test_single_commands_end_with_their_limit(own_server: RedisServer) -> None:
     complete(client.aclose())
 
 
-def test_a_submission_that_no_replica_confirms(
+def test_an_unconfirmed_submission_fails(
     environment: Environment, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It fails, and may be repeated."""
@@ -159,7 +163,7 @@ def test_a_submission_that_no_replica_confirms(
         assert app.status("mine").state == "queued"
 
 
-def test_a_master_that_is_replaced(environment: Environment) -> None:
+def test_calls_follow_a_replaced_master(environment: Environment) -> None:
     """By a command, so that the old one keeps its connections open."""
     with Sentinels() as sentinels, opened(environment, sentinels.url) as app:
         first, old = app.submit(Add(1)), sentinels.port
@@ -180,7 +184,7 @@ def _obeys(sentinels: Sentinels) -> bool:
     return True
 
 
-def test_a_master_that_dies(environment: Environment) -> None:
+def test_a_submission_waits_for_the_next_master(environment: Environment) -> None:
     """A submission waits for the next one."""
     with Sentinels() as sentinels, opened(environment, sentinels.url) as app:
         app.submit(Add(1))
@@ -190,7 +194,7 @@ def test_a_master_that_dies(environment: Environment) -> None:
         assert handle.status().state == "queued"
 
 
-def test_a_slot_that_moves(environment: Environment) -> None:
+def test_calls_follow_a_moved_slot(environment: Environment) -> None:
     """The client finds the node that has the namespace now."""
     with Cluster("test") as cluster, opened(environment, cluster.url) as app:
         handles = [app.submit(Add(1))]
@@ -202,7 +206,9 @@ def test_a_slot_that_moves(environment: Environment) -> None:
         assert [handle.status().state for handle in handles] == ["queued", "queued"]
 
 
-def test_the_embedded_server(environment: Environment, tmp_path: Path) -> None:
+def test_the_embedded_server_lives_as_long_as_its_application(
+    environment: Environment, tmp_path: Path
+) -> None:
     """It starts with the application, and ends with its last user."""
     with opened(environment, "embedded://") as app:
         handle = app.submit(Add(1))

@@ -51,7 +51,9 @@ def rows(engine: sa.Engine) -> list[str]:
         return sorted(row.task_id for row in found)
 
 
-def test_a_transaction_of_sqlalchemy(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
+def test_a_task_is_part_of_a_transaction_of_sqlalchemy(
+    engine: sa.Engine, app: nonet.sync.Nonet
+) -> None:
     """The task exists with its commit, and never after a rollback."""
     with engine.begin() as connection:
         handle = Kept(1).schedule_sync(id="committed", transaction=connection)
@@ -65,7 +67,7 @@ def test_a_transaction_of_sqlalchemy(engine: sa.Engine, app: nonet.sync.Nonet) -
     assert rows(engine) == ["committed"]
 
 
-def test_a_session(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
+def test_a_session_is_a_transaction(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
     """A ``Session``, and the scoped one that Flask programs have."""
     with Session(engine) as session:
         app.submit(Kept(1), id="a", transaction=session)
@@ -79,7 +81,7 @@ def test_a_session(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
     assert rows(engine) == sorted(["a", *(f"c{n}" for n in range(300))])
 
 
-def test_without_a_transaction(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
+def test_a_durable_task_needs_no_transaction(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
     """A durable task is written first, and queued at once."""
     handle = Kept(1).schedule_sync(id="kept")
     again = Kept(1).schedule_sync(id="kept")
@@ -89,7 +91,7 @@ def test_without_a_transaction(engine: sa.Engine, app: nonet.sync.Nonet) -> None
     assert rows(engine) == []
 
 
-def test_a_cancelled_task_that_is_in_sql_only(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
+def test_a_task_that_is_in_sql_only_is_cancelled(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
     """It is found there, by its id or its class."""
     with engine.begin() as connection:
         for id in ("a", "b"):
@@ -99,7 +101,7 @@ def test_a_cancelled_task_that_is_in_sql_only(engine: sa.Engine, app: nonet.sync
     assert rows(engine) == []
 
 
-def test_what_is_no_transaction(environment: Environment, tmp_path: Path) -> None:
+def test_an_unsuitable_transaction_is_refused(environment: Environment, tmp_path: Path) -> None:
     """Of another database, of another kind, or for a class that is not durable."""
     other = sa.create_engine(f"sqlite:///{tmp_path}/other.db")
     with nonet.sync.Nonet(settings_of(environment)) as app:
@@ -114,7 +116,7 @@ def test_what_is_no_transaction(environment: Environment, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["sqlite", "postgresql", "mysql"])
-def test_a_database_that_does_not_answer(environment: Environment, scheme: str) -> None:
+def test_a_submission_fails_without_its_database(environment: Environment, scheme: str) -> None:
     """The submission fails, as nothing would keep the task."""
     hosts = {"sqlite": "//proc/no.db", "postgresql": "127.0.0.1:1/x", "mysql": "127.0.0.1:1/x"}
     environment["NONET_DB_URL"] = f"{scheme}://{hosts[scheme]}"
@@ -171,7 +173,9 @@ async def of_django(request: pytest.FixtureRequest, environment: Environment) ->
     return environment["NONET_DB_URL"]
 
 
-def test_a_transaction_of_django(of_django: str, environment: Environment) -> None:
+def test_a_task_is_part_of_a_transaction_of_django(
+    of_django: str, environment: Environment
+) -> None:
     """The connection of Django is one, inside ``atomic()``."""
     done = subprocess.run(
         [sys.executable, "-c", DJANGO],

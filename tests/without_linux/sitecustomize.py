@@ -1,6 +1,6 @@
 """Takes from a Python process what only Linux has, as macOS would: put this on ``PYTHONPATH``.
 
-`psutil` goes on reading ``/proc``: on macOS it asks the kernel in another way.
+`psutil` still reads ``/proc``: on macOS it asks the kernel in another way.
 """
 
 from __future__ import annotations

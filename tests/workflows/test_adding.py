@@ -6,7 +6,7 @@ import pytest
 from workflows.flow_site import FlowSite, submitted
 
 
-async def test_added_steps_add_steps(flows: FlowSite) -> None:
+async def test_added_steps_may_add_steps(flows: FlowSite) -> None:
     """To any depth; the outermost successor waits for the innermost step."""
     await submitted("- | s0")
     for depth in range(20):
@@ -51,7 +51,7 @@ FAILURES: dict[str, tuple[str, str, str, str, str]] = {
 
 
 @pytest.mark.parametrize("case", FAILURES)
-async def test_failures_of_added_steps(flows: FlowSite, case: str) -> None:
+async def test_a_failed_added_step_fails_the_step_that_added_it(flows: FlowSite, case: str) -> None:
     """They fail the step that added them, and an edge on its failure takes them over."""
     added, fails, letter, state, ended = FAILURES[case]
     run = await submitted(f"- | {letter}0")

@@ -119,7 +119,7 @@ def test_parts_are_put_together(case: str) -> None:
     assert shape(build()) == expected
 
 
-def test_results_are_edges() -> None:
+def test_a_result_as_an_argument_is_an_edge() -> None:
     """A step whose result is an argument comes before, also inside of lists and mappings."""
     flow = Workflow()
     one, two, three = flow.step(Add(1, 1)), flow.step(Add(2, 2)), flow.step(Spread(3))
@@ -133,7 +133,7 @@ def test_results_are_edges() -> None:
     ]
 
 
-def test_arguments_of_given_steps() -> None:
+def test_given_binds_arguments() -> None:
     """Positional and by name; of annotated classes, models and classes with a constructor."""
 
     class Undecorated(BaseTask):
@@ -269,7 +269,7 @@ async def test_a_workflow_needs_an_application() -> None:
         await run_inline(Submits())
 
 
-def test_terms_of_a_workflow() -> None:
+def test_each_step_carries_its_edges_as_terms() -> None:
     """Each step has the letters of the edges that leave it, once each and in order."""
     flow = Workflow()
     first = flow.step(Noop(), delay=timedelta(milliseconds=1))
@@ -286,7 +286,7 @@ def test_terms_of_a_workflow() -> None:
     ]
 
 
-async def test_what_is_found_at_the_submission(flows: Any) -> None:
+async def test_a_workflow_that_cannot_run_is_refused_at_its_submission(flows: Any) -> None:
     """No steps, PREVIOUS without a step before it, values that no message can carry."""
     cases: list[tuple[Workflow, type[Exception], str]] = [
         (Workflow(), InvalidArgumentsError, "it has no steps"),

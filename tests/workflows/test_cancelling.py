@@ -13,7 +13,7 @@ from nonet.client import workflows
 from nonet.stores.queue import workflows as stored
 
 
-async def test_all_steps_end(flows: FlowSite) -> None:
+async def test_a_cancellation_ends_all_steps(flows: FlowSite) -> None:
     """Blocked, queued and delayed ones at once, a running one when its worker ends it."""
     flow = workflow_of("- | - | s0 | a2")
     flow.step(Noop(), delay=60)
@@ -31,7 +31,9 @@ async def test_all_steps_end(flows: FlowSite) -> None:
 
 
 @pytest.mark.parametrize("outcome", ["done", "dead", "retry", "back"])
-async def test_what_runs_may_end_in_any_way(flows: FlowSite, outcome: str) -> None:
+async def test_nothing_follows_a_step_that_ends_after_the_cancellation(
+    flows: FlowSite, outcome: str
+) -> None:
     """However it ends: nothing follows it, and nothing is tried again."""
     run = await submitted("- | s0 | f0 | a0")
     (first,) = await flows.fetch()
@@ -43,7 +45,7 @@ async def test_what_runs_may_end_in_any_way(flows: FlowSite, outcome: str) -> No
     assert flows.leaks() == []
 
 
-async def test_it_is_continued_by_another_process(flows: FlowSite) -> None:
+async def test_another_process_finishes_a_cancellation(flows: FlowSite) -> None:
     """The caller died after the mark: no step starts, and the leader finishes the rest."""
     run = await submitted("- | s0 | -")
     first, second = await flows.fetch()
@@ -58,10 +60,10 @@ async def test_it_is_continued_by_another_process(flows: FlowSite) -> None:
     assert await flows.app.client.workflows.unfinished() == []
 
 
-async def test_a_workflow_that_is_being_submitted(
+async def test_a_workflow_is_cancelled_while_it_is_submitted(
     flows: FlowSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its program goes on to submit: nothing of that is created, and nothing runs."""
+    """Its program still submits: nothing of that is created, and nothing runs."""
     monkeypatch.setattr(stored, "_MOST", 2)
     scripts = flows.app.broker.scripts
     run_confirmed = scripts.run_confirmed
@@ -80,7 +82,7 @@ async def test_a_workflow_that_is_being_submitted(
     assert flows.leaks() == []
 
 
-async def test_what_is_being_resumed(flows: FlowSite) -> None:
+async def test_a_workflow_is_cancelled_while_it_is_resumed(flows: FlowSite) -> None:
     """What was not created again stays as it was."""
     run = await submitted("- | s0")
     await flows.run(fails="0")
@@ -94,7 +96,7 @@ async def test_what_is_being_resumed(flows: FlowSite) -> None:
     assert flows.leaks() == []
 
 
-async def test_what_has_ended_is_not_cancelled(flows: FlowSite) -> None:
+async def test_an_ended_workflow_is_not_cancelled(flows: FlowSite) -> None:
     """The caller learns how it ended, and that an unknown one is unknown."""
     run = await submitted("-")
     await flows.run()

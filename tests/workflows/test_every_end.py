@@ -1,4 +1,4 @@
-"""Wherever a task may end, its workflow goes on."""
+"""A workflow continues wherever a step may end."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async def test_a_blocked_step_goes_back_to_its_place(flows: FlowSite) -> None:
 
 
 @pytest.mark.parametrize("end", ["done", "dead"])
-async def test_a_step_that_lost_what_it_waits_for(flows: FlowSite, end: str) -> None:
+async def test_a_step_finds_its_lost_predecessors_again(flows: FlowSite, end: str) -> None:
     """It waits for its predecessors again, and then does what their ends mean."""
     run = await submitted("- | - | s0 s1")
     first, second = await flows.fetch()
@@ -66,7 +66,7 @@ async def test_a_step_that_lost_what_it_waits_for(flows: FlowSite, end: str) -> 
         ("done", "f", "cancelled"),
     ],
 )
-async def test_edges_that_nothing_follows(
+async def test_lost_edges_are_followed_after_three_leases(
     flows: FlowSite, end: str, letter: str, state: str
 ) -> None:
     """The list of edges was lost: after three leases the successors learn how the step ended."""
@@ -81,7 +81,7 @@ async def test_edges_that_nothing_follows(
     assert flows.states("w")["1"] == state
 
 
-async def test_a_step_whose_record_is_gone(flows: FlowSite) -> None:
+async def test_a_step_without_a_record_counts_as_dead(flows: FlowSite) -> None:
     """It counts as dead, and its handler runs."""
     run = await submitted("- | s0 | f0")
     await flows.fetch()
@@ -93,8 +93,8 @@ async def test_a_step_whose_record_is_gone(flows: FlowSite) -> None:
     assert flows.leaks() == []
 
 
-async def test_a_workflow_that_is_gone(flows: FlowSite) -> None:
-    """Its blocked steps end, whoever waits for them hears of it, and its keys expire."""
+async def test_the_steps_of_a_lost_workflow_end(flows: FlowSite) -> None:
+    """Its blocked steps end, callers that wait for them get an error, and its keys expire."""
     await submitted("- | s0 | f1")
     (first,) = await flows.fetch()
     flows.redis.delete(f"{P}f:w")
@@ -108,7 +108,7 @@ async def test_a_workflow_that_is_gone(flows: FlowSite) -> None:
 
 
 @pytest.mark.parametrize("id", ["etl:daily", "a:live:", "x:y:z"])
-async def test_names_with_colons(flows: FlowSite, id: str) -> None:
+async def test_a_workflow_may_have_colons_in_its_name(flows: FlowSite, id: str) -> None:
     """What follows a colon in the name of a workflow is not taken for a key of it."""
     run = await submitted("- | s0 | f0", id)
     await flows.fetch()
@@ -119,7 +119,7 @@ async def test_names_with_colons(flows: FlowSite, id: str) -> None:
     assert flows.leaks() == []
 
 
-async def test_a_program_that_died_while_it_submitted(
+async def test_a_half_submitted_workflow_never_starts_and_expires(
     flows: FlowSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing has run; a day later the workflow expires, and the walk ends its steps."""

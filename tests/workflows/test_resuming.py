@@ -53,7 +53,7 @@ async def test_a_step_that_is_not_needed_stays_so(flows: FlowSite) -> None:
     assert (await run.status()).state == "done"
 
 
-async def test_it_can_fail_again(flows: FlowSite) -> None:
+async def test_a_resumed_workflow_can_fail_again(flows: FlowSite) -> None:
     """Each time only what failed runs again, with a new generation."""
     run = await submitted("- | s0")
     gens = set()
@@ -164,7 +164,7 @@ async def test_a_resumed_workflow_does_not_expire(flows: FlowSite) -> None:
     assert -1 not in {flows.redis.ttl(P + key) for key in flows.keys("f:*")}
 
 
-def test_long_chains_are_no_recursion() -> None:
+def test_a_long_chain_is_resumed_without_recursion() -> None:
     """Ten thousand steps that failed one after the other run again."""
     after = {str(n): [f"s{n - 1}"] if n else [] for n in range(10_000)}
     assert runs_again({*after}, after) == {*after}
@@ -197,7 +197,7 @@ async def test_edges_of_the_failed_run_are_forgotten(flows: FlowSite) -> None:
     assert "cancelled" not in flows.states("w").values()
 
 
-async def test_a_wait_sees_the_end_that_lasts(flows: FlowSite) -> None:
+async def test_a_wait_ends_although_the_workflow_is_resumed(flows: FlowSite) -> None:
     """Also if the mark of the end is gone, or the workflow is resumed at once."""
     run = await submitted("-")
     await flows.run(fails="0")

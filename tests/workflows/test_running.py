@@ -159,7 +159,7 @@ async def test_a_parent_finds_its_run_again(system: System) -> None:
     assert len(await system.app.workflows()) == 2
 
 
-async def test_steps_may_submit_workflows(system: System) -> None:
+async def test_a_step_may_submit_workflows(system: System) -> None:
     """The names of the inner ones follow from the step."""
     Parent.runs.clear()
     flow = Workflow()

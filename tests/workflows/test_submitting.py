@@ -26,7 +26,7 @@ async def test_an_id_is_submitted_once(flows: FlowSite) -> None:
     assert await flows.fetch() == []
 
 
-async def test_programs_that_submit_the_same_at_a_time(
+async def test_programs_may_submit_the_same_workflow_at_a_time(
     flows: FlowSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their calls mix, and each step exists once."""
@@ -140,7 +140,7 @@ async def test_a_step_counts_as_an_unfinished_task(flows: FlowSite) -> None:
     assert flows.redis.hgetall(f"{P}active") == {}
 
 
-def test_calls_are_small() -> None:
+def test_a_large_workflow_is_submitted_in_small_calls() -> None:
     """No call has more than so many steps and edges; only the last one starts the workflow."""
     wide = [[("s", str(number)) for number in range(1201)]]
     flow = workflow_of([(), *([("s", "0")] for _ in range(1200)), *wide])

@@ -46,7 +46,7 @@ def test_a_chord_is_submitted_and_waited_for(app: sync.Nonet) -> None:
         run.cancel()
 
 
-def test_a_failed_one_is_resumed(app: sync.Nonet) -> None:
+def test_a_failed_workflow_is_resumed(app: sync.Nonet) -> None:
     """What failed runs again, and fails again."""
     workflow = Workflow()
     broken = workflow.step(Fail("no luck"))
@@ -59,7 +59,7 @@ def test_a_failed_one_is_resumed(app: sync.Nonet) -> None:
         run.result(broken, timeout=WAIT_SECONDS)
 
 
-def test_a_running_one_is_cancelled(app: sync.Nonet) -> None:
+def test_a_running_workflow_is_cancelled(app: sync.Nonet) -> None:
     """Its steps that wait never run."""
     workflow = Workflow()
     workflow.step(Add(1, 2), delay=3600)

@@ -1,13 +1,13 @@
 """Drives the lock scripts on a real server under a clock of its own, and judges every step.
 
 `LockMachine` has one method for each thing that can happen. Each runs scripts (`site.Site`),
-tells `lock_model.Model` what callers were told, and compares what Redis then contains with what
-must hold; a difference is a `Violation`:
+passes the answers to `lock_model.Model`, and compares what Redis then contains with what must
+hold; a difference is a `Violation`:
 
 - no two incompatible holders, no limit exceeded, no token burnt by an attempt that never started;
-- an admission passes by nobody of a lower rank; a refusal has a reason; who is woken can run;
+- an admission passes by no task of a lower rank; a refusal has a reason; a woken task can run;
 - a settle counts once; a stale or lost one changes nothing;
-- whoever waits and could run has a look that is due, and after all due looks nobody could run;
+- a waiting task that could run has a check that is due; after all due checks no task could run;
 - every record is in one place, and queues agree with records;
 - in the end every task ends, and no key is left.
 
@@ -86,7 +86,7 @@ class Job:
 
     @property
     def held(self) -> str:
-        """By what the model knows its locks: code that goes on shares a fence with its task."""
+        """By what the model knows its locks: code that still runs shares a fence with its task."""
         return f"{self.fence}~" if "~" in self.id else self.fence
 
 
@@ -222,7 +222,7 @@ class LockMachine(Machine):
         return "OK"
 
     def _leave(self, job: Job, fence: str, held: Sequence[Lock]) -> None:
-        """Its code goes on, and keeps the structural locks that it still has."""
+        """Its code still runs, and keeps the structural locks that it has."""
         locks = tuple(lock for lock in held if not lock.limits)
         if locks:
             hold = Job(f"{job.id}~{fence}", "", locks, self.now, fence=fence, seen=self.now)
@@ -230,7 +230,7 @@ class LockMachine(Machine):
             self.model.take(hold.held, locks, self.now)
 
     def settle_late(self, delivery: Delivery, outcome: str) -> None:
-        """A worker that nobody counts on settles after all, or repeats what it did."""
+        """A worker that seems dead settles after all, or repeats what it did."""
         if self._is_current(delivery, self.facts):
             self.live.append(delivery)
             self.late.remove(delivery)
@@ -274,7 +274,7 @@ class LockMachine(Machine):
         self._judge()
 
     def reclaim(self, worker: int) -> None:
-        """A sweep: what nobody renewed for a lease is queued again; its locks stay."""
+        """A sweep: what no worker renewed for a lease is queued again; its locks stay."""
         idle = [
             d
             for d in {d.entry + d.stream_key: d for d in (*self.late, *self.live)}.values()
@@ -282,7 +282,7 @@ class LockMachine(Machine):
         ]
         for d in idle:
             self.site.let_idle(PREFIX + d.stream_key, d.worker, d.entry)
-        # Who sweeps has beaten: a worker that has not must be heard before it takes anything.
+        # A worker must have sent a beat before it takes anything.
         args = (KEEPING, "small-beats", "small", 1_800_000, 100, 1000, "", *["0-0"] * 12)
         count = self._run("reclaim", *args)[0]
         must(count == len(idle), "reclaimed", count, "of", [d.job.id for d in idle])
@@ -324,7 +324,7 @@ class LockMachine(Machine):
         old = self.holds.get(id)
         if old and old.fence and self.model.is_lost(old.held, self.now + STEP):
             self.model.release(self.holds.pop(id).held, started=True)
-            old = None  # whoever let it run out comes last
+            old = None  # a program that let it run out comes last
         job = old or Job(id, lines, parse(lines, "", LOCK_TTL_MS), self.now + STEP)
         args = ("hold", id, job.lines, LOCK_TTL_MS, "who", "me" if wait else "", 0)
         if job.fence:
@@ -364,7 +364,7 @@ class LockMachine(Machine):
         self._judge()
 
     def advance(self, pause: int) -> None:
-        """Time goes by; whatever could run now must have a look that is due."""
+        """Time passes; whatever could run now must have a check that is due."""
         self.now += pause
         self.before = self.facts
         self._judge()
@@ -390,7 +390,7 @@ class LockMachine(Machine):
         return int(next_in)
 
     def settle_down(self, batch: int = 500) -> None:
-        """Tick until nothing is due: then nobody who waits could run."""
+        """Tick until nothing is due: then no waiting task could run."""
         for _ in range(200):
             if self.promote(batch) != 0:
                 break
@@ -405,7 +405,7 @@ class LockMachine(Machine):
             must(refusal is not None, waiter.id, "waits, but nothing refuses it")
 
     def set_limit(self, name: str, value: str | None) -> None:
-        """Change the configuration: what is published wakes whoever waits for a limiter."""
+        """Change the configuration: it wakes the tasks that wait for a limiter."""
         with self.site.client.pipeline() as pipe:
             if value is None:
                 pipe.hdel(f"{PREFIX}limits", name)
@@ -431,7 +431,7 @@ class LockMachine(Machine):
         self._look()
 
     def finish(self) -> None:
-        """Let everything end: no task is left, no key, nobody starved."""
+        """Let everything end: no task is left, no key, and none starved."""
         for name, _ in SETTINGS:
             if name in self.model.limits:
                 self.set_limit(name, None)
@@ -487,7 +487,7 @@ class LockMachine(Machine):
     def _job(self, id: str) -> Job:
         job = self.jobs.get(id) or self.holds.get(id)
         if job is None:
-            raise Violation(f"record {id} belongs to nobody")
+            raise Violation(f"record {id} belongs to no task")
         return job
 
     def _waiter(self, id: str, record: dict[str, str]) -> Waiter:
@@ -555,7 +555,7 @@ class LockMachine(Machine):
         must(not expected, "handed over out of order:", list(expected))
         for id, places in parked:
             record = self.facts.records[id]
-            # What somebody left in the same fetch may have moved it on.
+            # A task that left in the same fetch may have moved it on.
             as_said = record["state"] == "waiting" and self._waiter(id, record).places == places
             must(as_said or is_offered, id, "was not parked at", *places)
         return got
@@ -652,7 +652,7 @@ class LockMachine(Machine):
         state, where = record["state"], f"{id} is {record['state']}:"
         if record["stream"] == "hold":
             must(not places, where, places)
-            must(is_due or state == "held", where, "nobody looks at it")
+            must(is_due or state == "held", where, "no check is due")
             return
         must(all(gen == record["gen"] for _, gen, _ in places), where, "void", places)
         pending = [consumer for _, _, consumer in places if consumer]
@@ -660,7 +660,7 @@ class LockMachine(Machine):
             must(len(places) == 1 and not pending, where, "queued at", places)
             must(is_due or not record.get("places"), where, "a reservation without an end")
             ages = bool(record.get("reserved")) and record.get("aged") != "1"
-            must(is_due or not ages, where, "nobody looks at it when it is of age")
+            must(is_due or not ages, where, "no check is due when it is aged")
             must(not is_due or bool(record.get("reserved")), where, "due, but was never woken")
         elif state == "running":
             must(len(pending) == 1 and len(places) == 1, where, places)
@@ -672,7 +672,7 @@ class LockMachine(Machine):
             must(not places and is_due, where, places, "due:", is_due)
 
     def _judge_woken(self, standing: list[Waiter]) -> None:
-        """Who was woken can run, unless it moved in front of others just now; its gen grew."""
+        """A woken task can run, unless it just moved in front of others; its gen grew."""
         for id, record in self.facts.records.items():
             old = self.before.records.get(id, record)
             if record["state"] != "queued" or old["state"] != "waiting":
@@ -688,7 +688,7 @@ class LockMachine(Machine):
         return bool(record) and self._waiter(waiter.id, record or {}) == waiter
 
     def _judge_aging(self) -> None:
-        """Whoever was looked at counts as realtime if, and only if, it has waited for so long."""
+        """A checked task counts as realtime if, and only if, it has waited for so long."""
         for id, due in self.before.delayed.items():
             record, old = self.facts.records.get(id, {}), self.before.records[id]
             if not old.get("since") or not record.get("places"):
@@ -704,7 +704,7 @@ class LockMachine(Machine):
             was_aged, is_aged = old.get("aged") == "1", record.get("aged") == "1"
             is_due = due - int(old["since"]) >= aging  # judged by the time of the look
             if old["state"] == record["state"] == "waiting" and was_looked_at and is_due:
-                must(is_aged, id, "is of age and does not count as such")
+                must(is_aged, id, "is aged and does not count as such")
             must(is_aged >= was_aged and (of_age or is_aged == was_aged), id, "aged:", is_aged)
 
     def _changed(self) -> list[str]:
@@ -712,7 +712,7 @@ class LockMachine(Machine):
         return [id for id in {**before, **after} if before.get(id) != after.get(id)]
 
     def _judge_looks(self, standing: list[Waiter]) -> None:
-        """Whoever waits and could run has a look that is due; so has who came of age."""
+        """A waiting task that could run has a check that is due; so has an aged one."""
         for me in standing:
             record, looks = self.facts.records[me.id], self.facts.delayed
             if record["state"] != "waiting":
@@ -720,7 +720,7 @@ class LockMachine(Machine):
             own = looks[me.id]
             if record["stream"] != "hold" and not me.aged:
                 of_age = int(record["since"]) + self.pace.aging
-                must(own <= max(of_age, self.now), me.id, "is not looked at when it is of age")
+                must(own <= max(of_age, self.now), me.id, "is not checked when it is aged")
             watched = [self.facts.watch.get(name, self.now + 1) for name in me.places]
             if min(own, *watched) > self.now and not self.model.refusal(me, standing, self.now):
-                raise Violation(f"{me.id} could run, and nobody is due to look: {watched}, {own}")
+                raise Violation(f"{me.id} could run, but no check is due: {watched}, {own}")

@@ -1,7 +1,7 @@
-"""What must hold of locks, in the plainest form: who holds what, who stands where, who is refused.
+"""What must hold of locks, in the plainest form: holders, queues and refusals.
 
-Nothing here talks to Redis. `Model` learns who holds what from the answers that callers got, and
-says what refuses a task; where tasks stand is read from Redis by `lock_machine` and judged there.
+Nothing here talks to Redis. `Model` learns the holders from the answers that callers got, and
+computes what refuses a task; `lock_machine` reads from Redis where tasks stand, and judges it.
 Times are virtual microseconds.
 """
 
@@ -64,7 +64,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Waiter:
-    """Who wants locks: rank, and the counters at which it stands, each with the lock."""
+    """A task that wants locks: its rank, and the counters at which it stands, with the locks."""
 
     id: str
     rank: int
@@ -108,7 +108,7 @@ def excludes(one: str, other: str) -> bool:
 
 
 class Model:
-    """Who holds what, by the fence of the admission that took it."""
+    """The holders of locks, by the fence of the admission that took them."""
 
     def __init__(self, default_ttl: int) -> None:
         self.default_ttl = default_ttl
@@ -133,7 +133,7 @@ class Model:
         return Rule(lock.limit, lock.window, lock.name, "x") if lock.limit else None
 
     def marks(self, locks: Iterable[Lock]) -> str:
-        """What an admission now writes down: which limiters hold, and where."""
+        """What an admission records now: which limiters hold, and where."""
         rules = [(lock, self.rule(lock) if lock.limits else None) for lock in locks]
         if not any(rule for _, rule in rules):
             return ""

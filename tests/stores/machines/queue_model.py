@@ -1,8 +1,7 @@
 """What must hold of tasks, groups and occurrences, in the plainest form.
 
-Nothing here talks to Redis. `Model` is told what happened in the words of the promises, and says
-what each task, group and entry must be then; `queue_machine` compares that with Redis. Times are
-virtual microseconds.
+Nothing here talks to Redis. `Model` learns what happened and computes what each task, group and
+entry must be then; `queue_machine` compares that with Redis. Times are virtual microseconds.
 """
 
 from __future__ import annotations
@@ -22,8 +21,8 @@ class Task:
         state: ``ready`` (in a stream, or parked at a lock), ``delayed`` until `due`, ``running``,
             or ``dying``: until `due`, in a stream, or with a worker.
         is_back: it waits until `due` because it was handed back: no attempt was used.
-        tenant: whose it is, for fair shares.
-        is_cancelled: somebody wants it to end, which its worker is told.
+        tenant: its owner, for fair shares.
+        is_cancelled: its worker is ordered to end it.
         worker, gen, fence: of the delivery, where a worker has it; `gen` stays that of the last.
     """
 
@@ -121,7 +120,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Who leads, and until when."""
+    """The leader, and until when it leads."""
 
     owner: str
     term: str
@@ -222,7 +221,7 @@ class Model:
         return group.state
 
     def leads(self, term: str, now: int) -> bool:
-        """Whether a term is that of who leads now."""
+        """Whether a term is that of the present leader."""
         return self.lease is not None and self.lease.term == term and self.lease.until > now
 
     def fire(self, term: str, entry: str, instant: int, id: str, now: int) -> str:

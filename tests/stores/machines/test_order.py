@@ -1,4 +1,4 @@
-"""Who gets a lock first: the order of submission, whatever aging, reservations and busy slots do.
+"""The first submitted gets a lock first, whatever aging, reservations and busy slots do.
 
 The real scripts run under a clock that the test turns. Rivals are tasks of one stream whose only
 lock is the same. Others keep the slots busy, hold the lock, or need no lock at all.
@@ -60,7 +60,7 @@ class Unfair(AssertionError):
 
 @dataclass
 class Race:
-    """One history: an emptied database, and who has got what."""
+    """One history: an emptied database, and the tasks by what they have got."""
 
     site: Site
     stream: str
