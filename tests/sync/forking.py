@@ -14,7 +14,7 @@ from sync.sync_tasks import Add, Kept
 
 import nonet.sync
 
-CHILDREN, THREADS, TASKS = 4, 4, 50
+CHILDREN, THREADS, TASKS = 3, 4, 10
 
 
 def submit(prefix: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from daemons import _clean_environment
 from ports import free_port
 from servers import RedisServer
 from sync import forking
-from waits import wait_until
+from waits import WAIT_SECONDS, wait_until
 
 from nonet.stores.sql import database as sql
 
@@ -45,7 +46,7 @@ def run(environment: dict[str, str], *command: str) -> dict[str, Any]:
         env={**_clean_environment(), **environment},
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=WAIT_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -96,12 +97,16 @@ def test_gunicorn_forks_its_workers(environment: dict[str, str], tmp_path: Path)
         )
     try:
         wait_until(lambda: log.read_text().count("Booting worker") == 2, "gunicorn serves")
-        answers = []
-        for number in range(60):
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{number}") as response:
-                answers.append(response.read().decode().split())
-        assert {tuple(answer[1:]) for answer in answers} == {("True", "queued")}
-        assert len({pid for pid, *_ in answers}) == 2
+        numbers, pids = itertools.count(), set[str]()
+
+        def both_have_answered() -> bool:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/{next(numbers)}") as response:
+                pid, *answer = response.read().decode().split()
+            assert answer == ["True", "queued"]
+            pids.add(pid)
+            return len(pids) == 2
+
+        wait_until(both_have_answered, "both workers have answered")
     finally:
         server.terminate()
-        server.wait(30)
+        server.wait(WAIT_SECONDS)

@@ -76,7 +76,7 @@ class Noop(Small):
 
 
 class Late(Noop):
-    start_by = 20
+    start_by = 3600
 
 
 class Only(Noop):

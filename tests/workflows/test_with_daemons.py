@@ -156,13 +156,14 @@ async def submit(specs: Sequence[Spec], gate: str, id: str) -> Played:
 
 async def accepted(call: Callable[[], Awaitable[Any]]) -> Any:
     """Call until Redis answers."""
-    while True:
-        try:
-            return await call()
-        except ConflictError:
-            return None
-        except NonetError:
-            await asyncio.sleep(0.1)
+    async with asyncio.timeout(WAIT_SECONDS):
+        while True:
+            try:
+                return await call()
+            except ConflictError:
+                return None
+            except NonetError:
+                await asyncio.sleep(0.1)
 
 
 async def one_round(rig: Rig, seed: int) -> None:
