@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 import redis
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.errors import FlakyFailure, FlakyStrategyDefinition
-from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
+from hypothesis.strategies import SearchStrategy
 from servers import RedisServer
 from stores.machines.machine import Violation
 from stores.machines.site import Fault
@@ -46,6 +47,16 @@ class Rules(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.is_sound:
             self.play(self.machine.finish)
+
+
+def step(name: str, **drawn: SearchStrategy[Any]) -> Any:
+    """A rule that takes one step of the machine, with these arguments."""
+
+    def play(self: Rules, **options: Any) -> None:
+        self.play(getattr(self.machine, name), **options)
+
+    play.__name__ = name
+    return rule(**drawn)(play)
 
 
 @dataclass(frozen=True)

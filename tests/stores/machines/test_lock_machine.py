@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from servers import RedisServer
 from stores.machines.faults import BUDGET_REST, FIRST_ONLY, LOCKS, THRIFTY
-from stores.machines.histories import Histories, Rules
+from stores.machines.histories import Histories, Rules, step
 from stores.machines.lock_machine import CHOICES, SETTINGS, Delivery, LockMachine, Pace
 from stores.machines.machine import Violation
 from stores.machines.site import Fault, Site
@@ -51,16 +51,16 @@ class LockRules(Rules):
     def has_room(self) -> bool:
         return len(self.machine.facts.records) < MOST_TASKS
 
-    @precondition(has_room)
-    @rule(
-        priority=st.sampled_from(["normal", "realtime", "background"]),
-        locks=LOCK_LISTS,
-        task=st.sampled_from(["B", "A"]),
-        vo=st.sampled_from(["", "", "v"]),
-        delay=st.sampled_from([0, 0, 0, 3_000_000]),
+    submit = precondition(has_room)(
+        step(
+            "submit",
+            priority=st.sampled_from(["normal", "realtime", "background"]),
+            locks=LOCK_LISTS,
+            task=st.sampled_from(["B", "A"]),
+            vo=st.sampled_from(["", "", "v"]),
+            delay=st.sampled_from([0, 0, 0, 3_000_000]),
+        )
     )
-    def submit(self, priority: str, locks: Any, task: str, vo: str, delay: int) -> None:
-        self.play(self.machine.submit, priority, locks, task, vo, delay)
 
     @precondition(has_room)
     @rule(
@@ -72,17 +72,10 @@ class LockRules(Rules):
         for _ in range(count):
             self.play(self.machine.submit, "normal", locks, task, "")
 
-    @rule(worker=WORKER, free=st.integers(1, 5), looks=st.sampled_from([200, 200, 200, 3, 1]))
-    def fetch(self, worker: int, free: int, looks: int) -> None:
-        self.play(self.machine.fetch, worker, free, looks)
-
-    @rule(worker=WORKER, free=st.integers(3, 20))
-    def fetch_much(self, worker: int, free: int) -> None:
-        self.play(self.machine.fetch, worker, free, 200)
-
-    @rule(worker=WORKER, free=st.integers(1, 3))
-    def lose_fetch(self, worker: int, free: int) -> None:
-        self.play(self.machine.lose_fetch, worker, free)
+    looks = st.sampled_from([200, 200, 200, 3, 1])
+    fetch = step("fetch", worker=WORKER, free=st.integers(1, 5), looks=looks)
+    fetch_much = step("fetch", worker=WORKER, free=st.integers(3, 20), looks=st.just(200))
+    lose_fetch = step("lose_fetch", worker=WORKER, free=st.integers(1, 3))
 
     @precondition(has_live)
     @rule(which=WHICH)
@@ -117,34 +110,15 @@ class LockRules(Rules):
     def readmit(self, which: int, locks: Any) -> None:
         self.play(self.machine.readmit, self.delivery(which), locks)
 
-    @precondition(has_live)
-    @rule(worker=WORKER)
-    def take_over(self, worker: int) -> None:
-        self.play(self.machine.take_over, worker)
-
-    @rule(worker=WORKER)
-    def crash(self, worker: int) -> None:
-        self.play(self.machine.crash, worker)
-
-    @rule(worker=WORKER)
-    def reclaim(self, worker: int) -> None:
-        self.play(self.machine.reclaim, worker)
-
-    @rule(pause=st.sampled_from(PAUSES))
-    def advance(self, pause: int) -> None:
-        self.play(self.machine.advance, pause)
-
-    @rule(which=st.integers(0, 3), by=st.sampled_from([0, 0, -1, 1]))
-    def advance_to_event(self, which: int, by: int) -> None:
-        self.play(self.machine.advance_to_event, which, by)
-
-    @rule(batch=st.sampled_from([500, 500, 2]))
-    def promote(self, batch: int) -> None:
-        self.play(self.machine.promote, batch)
-
-    @rule()
-    def settle_down(self) -> None:
-        self.play(self.machine.settle_down)
+    take_over = precondition(has_live)(step("take_over", worker=WORKER))
+    crash = step("crash", worker=WORKER)
+    reclaim = step("reclaim", worker=WORKER)
+    advance = step("advance", pause=st.sampled_from(PAUSES))
+    advance_to_event = step(
+        "advance_to_event", which=st.integers(0, 3), by=st.sampled_from([0, 0, -1, 1])
+    )
+    promote = step("promote", batch=st.sampled_from([500, 500, 2]))
+    settle_down = step("settle_down")
 
     @precondition(has_room)
     @rule(which=st.integers(0, 3), locks=SOME_LOCKS, wait=st.booleans())
