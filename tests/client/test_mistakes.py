@@ -6,7 +6,6 @@ import math
 import re
 import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
-from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -31,17 +30,14 @@ from nonet.config.settings import plain_settings
 from nonet.testing import System, run_inline
 
 
-@dataclass
 class Add(BaseTask):
     a: int
-
     size = Size.SMALL
 
     async def execute(self) -> int:
         return self.a
 
 
-@dataclass
 class Unregistered(BaseTask):
     async def execute(self) -> None: ...
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,8 @@ from nonet.stores.sql.outbox import outbox_tasks
 from nonet.tasks.task import Options
 
 
-@dataclass
 class Number(BaseTask):
     n: int
-
     size = Size.SMALL
 
     async def execute(self) -> int:

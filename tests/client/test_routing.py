@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -31,11 +30,9 @@ KEYS = "2026:" + "a2V5" * 10 + "a2U="
 ROUTES = {"lhcb": "a", "atlas": "b", "*": "main"}
 
 
-@dataclass
 class Work(BaseTask):
     vo: str
     n: int = 0
-
     size = Size.SMALL
 
     async def execute(self) -> int:

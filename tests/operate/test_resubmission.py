@@ -28,7 +28,6 @@ NAMESPACE = "test"
 WORKER = "small-a1"
 
 
-@dataclass
 class Repeated(BaseTask):
     """Names the letter that it repeats; a squatter names none."""
 

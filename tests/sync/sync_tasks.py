@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Isolation, Size, context, task
 
 
-@dataclass
 class Add(BaseTask):
     a: int
     b: int = 0
-
     size = Size.SMALL
 
     async def execute(self) -> int:
         return self.a + self.b
 
 
-@dataclass
 class Kept(Add):
     durable = True
 
 
-@dataclass
 class Fail(BaseTask):
     size = Size.SMALL
 
@@ -34,7 +29,6 @@ class Fail(BaseTask):
         raise ValueError("no")
 
 
-@dataclass
 class Wait(BaseTask):
     """Reports progress, and waits until it is cancelled."""
 
@@ -45,7 +39,6 @@ class Wait(BaseTask):
         await asyncio.sleep(3600)
 
 
-@dataclass
 class Sum(BaseTask):
     size = Size.SMALL
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from acceptance.probe_tasks import is_open, note
+from workflows.flow_tasks import Small
 
-from nonet import BaseTask, ExponentialBackoff, Size, StopRetrying, context
+from nonet import ExponentialBackoff, Size, StopRetrying, context
 from nonet.tasks.workflows import Edge, Step
 
 
-@dataclass
-class Play(BaseTask):
+class Play(Small):
     """Ends as its kind says, and adds steps.
 
     Args:
@@ -27,7 +27,6 @@ class Play(BaseTask):
     kind: str
     adds: list[Any] = field(default_factory=list)
     gate: str = ""
-    size = Size.SMALL
     retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=20)
 
     async def execute(self) -> str:
@@ -47,8 +46,7 @@ class Play(BaseTask):
         return self.kind
 
 
-@dataclass
-class Isolated(BaseTask):
+class Isolated(Small):
     """Runs in a child process, reads its inputs there and adds a step."""
 
     text: str
@@ -61,8 +59,7 @@ class Isolated(BaseTask):
         return f"{self.text}!"
 
 
-@dataclass
-class InChild(BaseTask):
+class InChild(Small):
     """Runs in a child process of its own."""
 
     pids: list[int]
@@ -72,19 +69,15 @@ class InChild(BaseTask):
         return [*self.pids, os.getpid(), os.getppid()]
 
 
-@dataclass
-class Text(BaseTask):
+class Text(Small):
     text: str
-    size = Size.SMALL
 
     async def execute(self) -> str:
         return f"{self.text}{os.getpid()}"
 
 
-@dataclass
-class Pids(BaseTask):
+class Pids(Small):
     pids: list[list[int]]
-    size = Size.SMALL
 
     async def execute(self) -> list[list[int]]:
         return self.pids

@@ -159,7 +159,6 @@ def test_given_binds_arguments() -> None:
     assert repr(Add.given(1, b=2)) == "Add.given(a, b)"
 
 
-@dataclass
 class Many(BaseTask):
     numbers: tuple[int, ...]
 
