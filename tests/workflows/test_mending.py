@@ -153,4 +153,6 @@ async def test_a_lost_step_of_a_large_workflow_is_found(flows: FlowSite) -> None
     flows.redis.delete(f"{P}t:w:2000")
     for _ in range(5):
         await walk_later(flows)
-    assert flows.redis.hget(f"{P}f:w:results", "2000").startswith("dead|")
+        if end := flows.redis.hget(f"{P}f:w:results", "2000"):
+            break
+    assert end.startswith("dead|")

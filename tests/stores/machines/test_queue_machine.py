@@ -441,7 +441,6 @@ class QueueRules(Rules):
 HISTORIES = Histories(QueueRules, lambda client, faults: (Site(client, faults),), length=120)
 
 
-@pytest.mark.long
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
     """No history of some hundred steps breaks a promise about tasks, groups or occurrences."""
     HISTORIES.run_seeds(redis_server, [1], 15)
@@ -453,7 +452,6 @@ def test_nothing_forbidden_happens_for_long(redis_server: RedisServer) -> None:
     assert HISTORIES.run_seeds(redis_server, range(100, 120), 80) >= 200_000
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", QUICK)
 def test_a_deliberate_fault_is_caught(redis_server: RedisServer, name: str) -> None:
     """A history notices an error in the scripts."""
