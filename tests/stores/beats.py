@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Lease, Leases
+from nonet.stores.queue.leases import Counted, Lease, Leases
 
 
 def leases_of(url: str, worker: str = "small-a", info: str = "{}", **times: Any) -> Leases:
@@ -24,3 +24,31 @@ def beat(url: str, *held: Lease, worker: str = "small-a", **more: Any) -> set[st
         return leases.renew(held)
     finally:
         leases.close()
+
+
+class Reports:
+    """A worker that reports the figures of a test."""
+
+    def __init__(self, url: str) -> None:
+        self.leases = leases_of(url)
+        self.offset = -1.0
+        self.counted: list[Counted] = []
+        self.leases.count(self._next, self._note)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.leases.close()
+
+    def add(self, *counted: Counted) -> None:
+        """Report these one after the other, and once when there is nothing new."""
+        self.counted += counted
+        for _ in range(len(counted) + 1):
+            self.leases.add_figures()
+
+    def _next(self) -> Counted:
+        return self.counted.pop(0) if self.counted else Counted({})
+
+    def _note(self, offset: float) -> None:
+        self.offset = offset

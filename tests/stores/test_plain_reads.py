@@ -14,7 +14,6 @@ import fakeredis
 import pytest
 
 from nonet.stores.namespace.events import Events
-from nonet.stores.queue.groups import Groups
 
 PREFIX = "{test}:"
 
@@ -68,21 +67,3 @@ class TestEvents:
             f"{PREFIX}events", {"at": 0, "kind": "a", "who": "", "text": "new"}, "1-1"
         )
         assert [event.text for event in await following.new()] == ["new"]
-
-
-async def open_group(client: Any, id: str, opened: int, **fields: str) -> None:
-    """A group of two children, of which one has ended."""
-    text = {"state": "sealed", "total": 2, "failed": 0, "policy": "all_done", "parent": "p"}
-    await client.hset(f"{PREFIX}g:{id}", mapping={**text, "opened": opened, **fields})
-    await client.hset(f"{PREFIX}g:{id}:results", f"{id}.0", b"done|1|")
-    await client.sadd(f"{PREFIX}g:{id}:pending", f"{id}.1")
-    for which in ("callback", "on_failure"):
-        await client.hset(f"{PREFIX}g:{id}:{which}", mapping={"name": f"m:{which}", "id": which})
-    await client.zadd(f"{PREFIX}groups", {id: opened})
-
-
-class TestGroups:
-    async def test_a_failed_group_names_what_it_submits_on_failure(self, client: Any) -> None:
-        """Not the callback, which is never submitted then."""
-        await open_group(client, "g", 1, state="fired", outcome="failed", failed="1")
-        assert (await Groups(client, "test").status("g")).callback == "m:on_failure"

@@ -34,13 +34,8 @@ def in_table(literal: str) -> bool:
     return any(literal == head or (head[-1] == ":" and literal.startswith(head)) for head in heads)
 
 
-def test_the_table_is_found() -> None:
-    """The test reads the table that people read."""
-    assert {"tasks:PRIORITY:SIZE", "t:ID", "fence", "periodic:next"} <= set(TABLE)
-
-
 def test_a_script_says_what_it_takes_and_returns() -> None:
-    """Each header names the verb, KEYS, ARGV and what is returned."""
+    """Each header names the verb, KEYS, ARGV and what is returned; a part names itself."""
     for name in NAMES:
         lines = LUA[f"{name}.lua"].splitlines()
         first, *header = [line for line in lines if line.startswith(("#", "--"))]
@@ -49,10 +44,6 @@ def test_a_script_says_what_it_takes_and_returns() -> None:
         parts = ("-- KEYS  prefix", "-- ARGV  ", "-- returns ", "-- @include ")
         for part in parts[:3] if name in BARE else parts:
             assert any(line.startswith(part) for line in header), f"{name}: {part}"
-
-
-def test_a_part_says_what_it_is() -> None:
-    """The parts that scripts include name themselves in the first line."""
     for path, text in LUA.items():
         if path.startswith("lib/"):
             assert text.startswith(f"-- {path.removesuffix('.lua')}: ")
@@ -81,7 +72,7 @@ def test_a_script_includes_what_its_parts_need() -> None:
 
 
 def test_only_new_work_is_refused_when_memory_is_full() -> None:
-    """What ends, moves or renews must work then; what begins something must fail loudly."""
+    """What ends, moves or renews must work then."""
     refused = {name for name in NAMES if "allow-oom" not in LUA[f"{name}.lua"].splitlines()[0]}
     assert refused == {
         *("submit", "fire", "group_open", "hold", "retry_quarantined"),
@@ -89,8 +80,9 @@ def test_only_new_work_is_refused_when_memory_is_full() -> None:
     }
 
 
-def test_a_script_touches_only_keys_of_the_table() -> None:
-    """Every key is the prefix and a literal that keys.py lists; whoever looks at Redis finds it."""
+def test_only_keys_of_the_table_are_touched() -> None:
+    """Every key is the prefix and a literal that the table of keys.py lists."""
+    assert {"tasks:PRIORITY:SIZE", "t:ID", "fence", "periodic:next"} <= set(TABLE)
     for path, text in LUA.items():
         literals = re.findall(r"\bP \.\. '([^']+)'", text)
         suffixes = re.findall(r"'(:[a-z_]+)'", text)
@@ -98,10 +90,6 @@ def test_a_script_touches_only_keys_of_the_table() -> None:
         assert [s for s in suffixes if not any(row.endswith(s) for row in TABLE)] == [], path
         # Each other way to write a key starts from the prefix, too.
         assert not re.findall(r"redis\.p?call\('\w+', '[a-z]+:", text), path
-
-
-def test_the_stores_touch_only_keys_of_the_table() -> None:
-    """The same for the few keys that Python reads itself."""
     for name, text in STORES.items():
         literals = re.findall(r"_?prefix\}([a-z][a-z:]*)", text)
         assert [literal for literal in literals if not in_table(literal)] == [], name
@@ -126,14 +114,14 @@ def test_every_key_of_the_table_is_used() -> None:
 
 
 def test_every_script_is_run_by_a_store() -> None:
-    """No script is left over, and none that is asked for is missing."""
+    """No script is left over, and none is missing."""
     text = "\n".join(STORES.values())
     asked = re.findall(r'(?:\.run(?:_confirmed)?\(\s*|run_sync\([\w., ]+|script\()"(\w+)"', text)
     assert set(asked) == set(NAMES)
 
 
 def test_every_script_is_documented() -> None:
-    """The page has one row for each, and none that is not there."""
+    """The page has one row for each."""
     page = Path(__file__).parents[2] / "docs" / "reference" / "scripts.md"
     rows = re.findall(r"(?m)^\| (`.+?) \|", page.read_text(encoding="utf-8"))
     assert sorted(name for row in rows for name in re.findall(r"\w+", row)) == sorted(NAMES)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import time
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from servers import RedisServer
-from stores.beats import beat, lease_of
+from stores.beats import beat
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import BrokerFullError
 from nonet.stores.namespace.figures import Measures
@@ -78,7 +78,7 @@ async def until_due(broker: Broker, id: str) -> None:
 
 
 async def lapse(broker: Broker, delivery: Delivery) -> None:
-    """Let the lease of a delivery run out, as if nobody had renewed it for a minute."""
+    """Let the lease of a delivery run out, as if no beat had renewed it for a minute."""
     await broker.client.xclaim(
         broker.prefix + delivery.stream_key,
         "workers",
@@ -91,22 +91,6 @@ async def lapse(broker: Broker, delivery: Delivery) -> None:
 
 
 class TestSubmit:
-    async def test_same_id_is_the_same_task(self, broker: Broker) -> None:
-        """A second submit of an id makes nothing, also in the same call."""
-        assert await broker.submit([task("a"), task("a")]) == [True, False]
-        assert await broker.submit([task("a")]) == [False]
-        assert len(await fetch(broker)) == 1
-
-    async def test_id_is_remembered_after_the_end(self, redis_url: str) -> None:
-        """An ended id is not executed again, even where no results are kept."""
-        broker = make_broker(redis_url, result_ttl=0)
-        await broker.submit([task("a")])
-        await broker.settle(await fetch_one(broker), "done", b"result")
-        assert await broker.submit([task("a")]) == [False]
-        assert await broker.client.get("{test}:r:a") != b""
-        assert b"result" not in await broker.client.get("{test}:r:a")
-        await broker.aclose()
-
     async def test_large_messages_go_in_several_scripts(self, broker: Broker) -> None:
         """A bulk of large messages is cut by bytes, so that no script holds Redis up."""
         envelope = bytes(600_000)
@@ -131,15 +115,6 @@ class TestSubmit:
 
 
 class TestFetch:
-    async def test_strict_priority_and_only_free_slots(self, broker: Broker) -> None:
-        """Realtime comes before normal before background, never more than asked for."""
-        for priority in ("background", "normal", "realtime"):
-            await broker.submit([task(f"{priority}-{i}", f"{priority}:small") for i in range(3)])
-        got = [delivery.id for _ in range(3) for delivery in await fetch(broker, 4)]
-        assert [name.partition("-")[0] for name in got] == (
-            ["realtime"] * 3 + ["normal"] * 3 + ["background"] * 3
-        )
-
     async def test_depth_counts_queued_and_running(self, broker: Broker) -> None:
         """A settled task leaves its stream; queued and running ones are its length."""
         await broker.submit([task("a"), task("b"), task("c")])
@@ -150,14 +125,6 @@ class TestFetch:
         await broker.settle(delivery, "done", b"")
         queue = (await measures.figures()).streams["normal", "small"]
         assert (queue.depth, queue.in_flight) == (2, 0)
-
-    async def test_garbage_is_quarantined_with_its_bytes(self, broker: Broker) -> None:
-        """An entry that is no task pointer goes to quarantine, and the next task is delivered."""
-        await broker.client.xadd("{test}:tasks:normal:small", {b"data": b"\x80\x04pickle"})
-        await broker.submit([task("good")])
-        assert (await fetch_one(broker)).id == "good"
-        ((_, fields),) = await broker.client.xrange("{test}:quarantine")
-        assert b"\x80\x04pickle" in fields[b"bytes"]
 
     @pytest.mark.parametrize(
         ("locks", "spoil", "problem"),
@@ -191,32 +158,7 @@ class TestFetch:
         again = await fetch_one(broker)
         assert (again.id, again.attempt) == ("a", 1)
 
-    async def test_a_lost_reply_is_given_back(self, broker: Broker) -> None:
-        """What a worker was handed without knowing is free again at once, locks included."""
-        locks = "M|lock:mutex:job:1||||"
-        await broker.submit([task("known"), task("unknown", locks=locks)])
-        known, unknown = await fetch(broker)
-        assert await broker.disown("small-a", "small", [known]) == 1
-        again = await fetch_one(broker, "small-b")
-        assert (again.id, again.attempt, again.deaths) == ("unknown", 1, 0)
-        assert await broker.settle(unknown, "done", b"") == "STALE"
-        assert await broker.settle(known, "done", b"") == "OK"
-        assert await broker.disown("small-a", "small", []) == 0
-
-    async def test_broken_records_do_not_keep_the_others_from_being_given_back(
-        self, broker: Broker
-    ) -> None:
-        """After a lost reply all are free again, but those that cannot be moved."""
-        await broker.submit([task(id) for id in "abc"])
-        assert len(await fetch(broker)) == 3
-        await broker.client.hdel("{test}:t:a", "stream")
-        await broker.client.set("{test}:t:b", "not a hash")
-        assert await broker.disown("small-a", "small", []) == 1
-        assert [delivery.id for delivery in await fetch(broker, worker="small-b")] == ["c"]
-        assert await broker.client.zrange("{test}:tasks:delayed", 0, -1) == [b"a"]
-        assert await broker.client.xlen("{test}:quarantine") == 1
-
-    async def test_what_is_dying_comes_last(self, broker: Broker) -> None:
+    async def test_dying_tasks_come_last(self, broker: Broker) -> None:
         """While SQL is down, tasks that only wait for it are read after all others."""
         await broker.submit([task(id) for id in "abc"])
         for delivery, delay in zip(await fetch(broker), (0, 1, 0), strict=True):
@@ -228,8 +170,8 @@ class TestFetch:
         await until_due(broker, "b")
         assert [item.id for item in await fetch(broker)] == ["c", "before-a", "before-b", "a", "b"]
 
-    async def test_what_is_dying_takes_no_slot(self, broker: Broker) -> None:
-        """However many wait for SQL, a worker gets so many as it asks for beside its slots."""
+    async def test_dying_tasks_take_no_slot(self, broker: Broker) -> None:
+        """A worker gets as many of them as it asks for beside its slots."""
         await broker.submit([task(f"dying-{n}") for n in range(5)])
         for delivery in await fetch(broker):
             await broker.settle(delivery, "dying", b"error")
@@ -242,23 +184,14 @@ class TestFetch:
         got, _ = await broker.fetch("small-a", "small", 0, graves=10)
         assert [item.id for item in got] == ["dying-2", "dying-3", "dying-4"]
 
-    async def test_what_the_version_before_has_queued(self, broker: Broker) -> None:
-        """A dying task among the others is moved to where it is handed over."""
+    async def test_a_dying_task_that_an_older_release_queued_is_moved(self, broker: Broker) -> None:
+        """It is handed over where dying tasks are, not among the others."""
         await broker.submit([task("a")])
         key = "{test}:t:a"
         await broker.client.hset(key, mapping={"state": "dying", "ticket": "1", "reason": "crash"})
         assert await broker.fetch("small-a", "small", 1) == ([], False)
         (dying,) = await fetch(broker)
         assert (dying.id, dying.state, dying.reason) == ("a", "dying", "crash")
-
-    async def test_fences_grow(self, broker: Broker) -> None:
-        """Every admission has a larger fence than all before, also after a flush."""
-        fences = []
-        for round in range(3):
-            await broker.submit([task(f"{round}-{i}") for i in range(5)])
-            fences += [int(delivery.fence) for delivery in await fetch(broker)]
-            await broker.client.flushall()
-        assert fences == sorted(set(fences))
 
     async def test_fences_grow_when_the_clock_steps_back(self, broker: Broker) -> None:
         """A fence handed out by a clock that was ahead is not handed out again."""
@@ -280,73 +213,21 @@ class TestWake:
             beat(url, worker=worker)
             assert await fetch(broker, worker=worker) == []
 
-    async def test_one_submit_wakes_the_worker_that_was_idle_last(
-        self, broker: Broker, redis_url: str
-    ) -> None:
-        """One task wakes one worker, the most recent; the others sleep on."""
-        await self.register(broker, redis_url, "small-a", "small-b", "small-c")
+    async def test_a_submit_wakes_the_last_idle_one(self, broker: Broker, redis_url: str) -> None:
+        """The most recent one that lives and did not get all it asked for; the others sleep on."""
+        await self.register(broker, redis_url, *(f"small-{w}" for w in "abcde"))
+        await broker.client.zadd("{test}:workers", {"small-e": 1})
+        assert await fetch(broker, worker="small-a") == [], "a poll in vain does not move it up"
         await broker.submit([task("1")])
-        assert [await self.wakes(broker, f"small-{w}") for w in "abc"] == [0, 0, 1]
+        assert [await self.wakes(broker, f"small-{w}") for w in "abcde"] == [0, 0, 0, 1, 0]
+        assert len(await fetch(broker, 1, "small-c")) == 1
         await broker.submit([task("2")])
-        assert [await self.wakes(broker, f"small-{w}") for w in "abc"] == [0, 1, 1]
-
-    async def test_dead_workers_do_not_swallow_a_wake_up(
-        self, broker: Broker, redis_url: str
-    ) -> None:
-        """A worker whose registration ran out is passed over."""
-        await self.register(broker, redis_url, "small-a", "small-b")
-        await broker.client.zadd("{test}:workers", {"small-b": 1})
-        await broker.submit([task("1")])
-        assert await self.wakes(broker, "small-a") == 1
-
-    async def test_a_full_worker_is_not_idle(self, broker: Broker, redis_url: str) -> None:
-        """A worker that got all that it asked for is not woken, though it was idle before."""
-        await self.register(broker, redis_url, "small-a", "small-b")
-        await broker.submit([task("1")])
-        assert await self.wakes(broker, "small-b") == 1
-        assert len(await fetch(broker, 1, "small-a")) == 1
-        await broker.submit([task("2")])
-        assert await self.wakes(broker, "small-a") == 0
-
-
-class TestSettle:
-    async def test_repeating_a_settle_changes_nothing(self, broker: Broker) -> None:
-        """A settle whose reply was lost may be repeated and answers OK, whatever its outcome."""
-        for id, outcome in (("a", "done"), ("b", "dead"), ("c", "retry"), ("d", "back")):
-            await broker.submit([task(id)])
-            delivery = await fetch_one(broker)
-            delay = timedelta(hours=1)
-            assert await broker.settle(delivery, outcome, b"x", delay=delay) == "OK"
-            before = await record(broker, id)
-            assert await broker.settle(delivery, outcome, b"x", delay=delay) == "OK"
-            assert await record(broker, id) == before
-
-    async def test_a_stale_worker_changes_nothing(self, broker: Broker) -> None:
-        """After a reclaim the first worker's settle is refused; the second one's counts."""
-        await broker.submit([task("a")])
-        first = await fetch_one(broker)
-        await lapse(broker, first)
-        assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 1
-        second = await fetch_one(broker, "small-b")
-        assert await broker.settle(first, "done", b"first") == "STALE"
-        assert await broker.settle(second, "done", b"second") == "OK"
-        assert await broker.settle(first, "done", b"first") == "STALE"
-        assert (await broker.client.get("{test}:r:a")).endswith(b"|second")
-
-    async def test_retry_keeps_the_id_and_raises_the_attempt(self, broker: Broker) -> None:
-        """A retry is the same id with the next attempt; a hand-back uses none."""
-        await broker.submit([task("a")])
-        attempts = []
-        for outcome in ("retry", "back", "retry", "done"):
-            delivery = await fetch_one(broker)
-            attempts.append((delivery.id, delivery.attempt))
-            await broker.settle(delivery, outcome, b"x")
-        assert attempts == [("a", 1), ("a", 2), ("a", 2), ("a", 3)]
+        assert [await self.wakes(broker, f"small-{w}") for w in "abcde"] == [0, 1, 0, 1, 0]
 
 
 class TestWait:
-    async def test_who_gave_up_is_forgotten(self, broker: Broker, redis_url: str) -> None:
-        """Clients that no longer ask leave the list of those who wait; who waits is told."""
+    async def test_waiters_that_gave_up_are_forgotten(self, broker: Broker, redis_url: str) -> None:
+        """Clients that no longer ask leave the list; a client that waits is woken by the end."""
         await broker.submit([task("a")])
         gone = [f"client-{n}" for n in range(10)]
         for client in gone:
@@ -354,29 +235,25 @@ class TestWait:
         age = round((await broker.now()).timestamp() * 1e6) - 21_000_000
         await broker.client.zadd("{test}:waiters:a", dict.fromkeys(gone, age))
         results = Results(broker.client, broker.scripts, redis_url, "test")
-        waiting = asyncio.create_task(results.wait("a", 10))
+        waiting = asyncio.create_task(results.wait("a", WAIT_SECONDS))
         delivery = await fetch_one(broker)
         while await broker.client.zcard("{test}:waiters:a") != 1:
             assert not waiting.done()
-        started = await broker.now()
         await broker.settle(delivery, "done", b"")
         assert await waiting is not None
-        assert (await broker.now() - started).total_seconds() < 2
         await results.aclose()
 
     @pytest.mark.server
-    async def test_a_frozen_redis_does_not_prolong_a_wait(self) -> None:
-        """A timeout is kept, and says the same, when Redis does not answer at all."""
+    async def test_a_wait_for_a_frozen_redis_times_out(self) -> None:
+        """A timeout is kept, and reads the same, when Redis does not answer at all."""
         with RedisServer() as server:
             broker = make_broker(server.url)
             await broker.submit([task("a")])
             results = Results(broker.client, broker.scripts, server.url, "test")
             os.kill(server.pid, signal.SIGSTOP)
             try:
-                started = time.monotonic()
                 with pytest.raises(TimeoutError, match="task a has not ended after 1 s"):
                     await results.wait("a", 1)
-                assert time.monotonic() - started < 2
             finally:
                 os.kill(server.pid, signal.SIGCONT)
             with pytest.raises(TimeoutError, match="after 0 s"):
@@ -388,15 +265,15 @@ class TestWait:
 
 
 class TestDelayed:
-    async def test_promotion_wakes_for_what_is_due_soon(self, broker: Broker) -> None:
-        """Whoever promotes looks once a second, and is woken for what is due before that."""
+    async def test_a_submit_wakes_the_promoter_for_what_is_due_soon(self, broker: Broker) -> None:
+        """The promoter looks once a second; a task that is due before that wakes it."""
         now = (await broker.now()).timestamp() * 1e6
-        for id, seconds, woken in (("a", 100, 0), ("b", 0.9, 1), ("c", 2, 0)):
+        for id, seconds, woken in (("a", 100, 0), ("b", 0.9, 1), ("c", 100, 0)):
             await broker.client.delete("{test}:wake:promoter")
             await broker.submit([task(id, due_us=round(now + seconds * 1e6))])
             assert await broker.client.llen("{test}:wake:promoter") == woken
 
-    async def test_a_broken_stream_loses_nothing_and_holds_up_nobody(self, broker: Broker) -> None:
+    async def test_a_broken_stream_loses_no_task(self, broker: Broker) -> None:
         """A task whose stream is of the wrong type stays delayed; the others are promoted."""
         await broker.client.set("{test}:tasks:normal:large", "not a stream")
         due = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
@@ -409,54 +286,8 @@ class TestDelayed:
         await until_due(broker, "bad")
         assert (await record(broker, "bad"))["state"] == "queued"
 
-    async def test_broken_records_hold_up_nobody(self, broker: Broker) -> None:
-        """What cannot be promoted is tried again in a minute; the others are promoted."""
-        due = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
-        await broker.submit([task(id, due_us=due) for id in "abc"])
-        await broker.client.hdel("{test}:t:a", "stream")
-        await broker.client.set("{test}:t:b", "not a hash")
-        await broker.client.zadd("{test}:tasks:delayed", dict.fromkeys("abc", 0))
-        promoted = await broker.promote()
-        assert (promoted.moved, [delivery.id for delivery in await fetch(broker)]) == (1, ["c"])
-        assert await broker.client.zcard("{test}:tasks:delayed") == 2
-
 
 class TestReclaim:
-    async def test_live_leases_are_left_alone(self, broker: Broker, redis_url: str) -> None:
-        """A delivery whose lease is renewed is never taken, and renewing counts no delivery."""
-        await broker.submit([task("a")])
-        delivery = await fetch_one(broker)
-        await lapse(broker, delivery)
-        assert beat(redis_url, lease_of(delivery)) == set()
-        assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 0
-        (pending,) = await broker.client.xpending_range(
-            "{test}:tasks:normal:small", "workers", "-", "+", 1
-        )
-        assert pending["times_delivered"] == 1
-
-    async def test_broken_records_do_not_keep_the_others_from_being_reclaimed(
-        self, broker: Broker
-    ) -> None:
-        """What cannot be queued again is set aside; the others are queued."""
-        await broker.submit([task(id) for id in "abc"])
-        for delivery in await fetch(broker):
-            await lapse(broker, delivery)
-        await broker.client.hdel("{test}:t:a", "stream")
-        await broker.client.set("{test}:t:b", "not a hash")
-        assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 1
-        assert [delivery.id for delivery in await fetch(broker)] == ["c"]
-        assert await broker.client.zrange("{test}:tasks:delayed", 0, -1) == [b"a"]
-        assert await broker.client.xlen("{test}:quarantine") == 1
-
-    async def test_who_was_not_heard_itself_takes_nothing(self, broker: Broker) -> None:
-        """After a stand-still of Redis a sweep waits for the beats of those who live."""
-        await broker.submit([task("a")])
-        await lapse(broker, await fetch_one(broker))
-        await broker.client.zadd("{test}:workers", {"small-b": 1})
-        assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 0
-        await broker.client.zadd("{test}:workers", {"small-b": 2**52})
-        assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 1
-
     async def test_a_dead_entry_behind_many_live_ones_is_found(self, broker: Broker) -> None:
         """The cursor is carried on, so a sweep sees every entry in the end."""
         await broker.submit([task(f"live-{i}") for i in range(1500)])
@@ -469,23 +300,8 @@ class TestReclaim:
             assert rounds < 10
         assert (await fetch_one(broker, "small-b")).id == "live-1499"
 
-    async def test_dead_consumers_disappear(self, broker: Broker, redis_url: str) -> None:
-        """Once its deliveries are reclaimed nothing names a dead worker any more."""
-        await TestWake().register(broker, redis_url, "small-dead")
-        await broker.submit([task("a")])
-        delivery = await fetch_one(broker, "small-dead")
-        await lapse(broker, delivery)
-        await broker.client.zadd("{test}:workers", {"small-dead": 1})
-        await broker.reclaim("small-b", "small", new_cursors())
-        await broker.reclaim("small-b", "small", new_cursors())
-        assert [key async for key in broker.client.scan_iter("*small-dead*")] == []
-        for stream in ("tasks:normal:small", "woken:normal:small"):
-            consumers = await broker.client.xinfo_consumers(f"{{test}}:{stream}", "workers")
-            assert "small-dead" not in str(consumers)
-        assert await broker.client.zscore("{test}:workers", "small-dead") is None
-
-    async def test_who_died_before_its_first_beat_disappears(self, broker: Broker) -> None:
-        """A worker that fetched after a loss of data, and died, is forgotten as others are."""
+    async def test_a_death_before_the_first_beat_is_noticed(self, broker: Broker) -> None:
+        """A worker that fetched after a loss of data, and never registered, is forgotten."""
         await broker.submit([task("a")])
         delivery = await fetch_one(broker, "small-dead")
         await lapse(broker, delivery)
@@ -495,9 +311,7 @@ class TestReclaim:
         consumers = await broker.client.xinfo_consumers("{test}:tasks:normal:small", "workers")
         assert "small-dead" not in str(consumers)
 
-    async def test_leaving_takes_the_worker_off_every_list(
-        self, broker: Broker, redis_url: str
-    ) -> None:
+    async def test_leaving_removes_the_worker(self, broker: Broker, redis_url: str) -> None:
         """A worker that stops cleanly leaves nothing behind."""
         await TestWake().register(broker, redis_url, "small-a")
         await broker.leave("small-a", "small")
@@ -508,7 +322,7 @@ class TestReclaim:
 
 
 class TestOversized:
-    async def test_a_checkpoint_longer_than_any_is_not_handed_over(self, redis_url: str) -> None:
+    async def test_an_oversized_checkpoint_is_not_handed_over(self, redis_url: str) -> None:
         """No worker gets more than an attempt of its own may save."""
         broker = make_broker(redis_url, message_limit=1000)
         await broker.submit([task("long"), task("fine")])
@@ -522,8 +336,8 @@ class TestOversized:
         await broker.aclose()
 
     @pytest.mark.parametrize("part", ["b", "l"])
-    async def test_no_worker_gets_what_is_too_long(self, redis_url: str, part: str) -> None:
-        """An envelope or locks beyond the limit end dead in Redis; the reason tells their size."""
+    async def test_an_oversized_message_ends_dead(self, redis_url: str, part: str) -> None:
+        """No worker gets an envelope or locks beyond the limit; the reason names the size."""
         broker = make_broker(redis_url, message_limit=1000)
         long = Submission("long", "probe:Task", "normal:small", b"long" * 50)
         await broker.submit([long, task("fine")])
@@ -533,3 +347,23 @@ class TestOversized:
         ((_, kept),) = await broker.client.xrange("{test}:quarantine")
         assert kept[b"task"] == b"long" and b"exceeds 1256" in kept[b"reason"]
         await broker.aclose()
+
+
+@pytest.mark.parametrize("way", ["disown", "reclaim", "promote"])
+async def test_broken_records_do_not_hold_up_others(broker: Broker, way: str) -> None:
+    """Tasks that cannot be queued again are set aside; the others are queued."""
+    due = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+    await broker.submit([task(id, due_us=due * (way == "promote")) for id in "abc"])
+    for delivery in await fetch(broker):
+        await lapse(broker, delivery)
+    await broker.client.hdel("{test}:t:a", "stream")
+    await broker.client.set("{test}:t:b", "not a hash")
+    if way == "disown":
+        assert await broker.disown("small-a", "small", []) == 1
+    elif way == "reclaim":
+        assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 1
+    else:
+        await broker.client.zadd("{test}:tasks:delayed", dict.fromkeys("abc", 0))
+        assert (await broker.promote()).moved == 1
+    assert [delivery.id for delivery in await fetch(broker)] == ["c"]
+    assert await broker.client.zscore("{test}:tasks:delayed", "a") is not None

@@ -1,4 +1,4 @@
-"""Awaiting a task that needs a lock which is held by whoever awaits it, on a real server."""
+"""Awaiting a task that needs a lock which the awaiting code holds, on a real server."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ async def awaits(broker: Broker, id: str, *others: str) -> None:
     ],
 )
 @pytest.mark.parametrize("parked", [True, False])
-async def test_a_child_that_needs_the_parents_lock(
+async def test_a_child_that_needs_the_lock_of_its_parent(
     broker: Broker, results: Results, held: BaseLock, needed: BaseLock, at: str, parked: bool
 ) -> None:
-    """It can never run while its parent waits for it: said at once, whether it is parked yet."""
+    """Refused at once, parked or not: it can never run while its parent waits."""
     await start(broker, "parent", held)
     await submit(broker, "child", needed)
     if parked:
         assert (await broker.fetch("small-a", "small", 10))[0] == []
     with pytest.raises(DeadlockError, match=rf"task child can never end.* {at}"):
         await results.wait("child", 5, ["parent"])
-    await look(results, "child")  # who holds nothing may wait
+    await look(results, "child")  # code that holds nothing may wait
 
 
 @pytest.mark.parametrize(
@@ -80,16 +80,14 @@ async def test_a_child_that_needs_the_parents_lock(
 async def test_a_child_that_can_run_beside_its_parent(
     broker: Broker, results: Results, held: BaseLock, needed: BaseLock
 ) -> None:
-    """Locks that go together are no reason to refuse."""
+    """Compatible locks are no deadlock."""
     await start(broker, "parent", held)
     await submit(broker, "child", needed)
     await look(results, "child", "parent")
 
 
-async def test_a_child_behind_one_that_needs_the_parents_lock(
-    broker: Broker, results: Results
-) -> None:
-    """Fairness must not hide it: the child waits behind an older task that waits for the parent."""
+async def test_a_child_behind_a_task_that_needs_the_lock(broker: Broker, results: Results) -> None:
+    """It waits, in fair order, behind an older task that waits for the parent."""
     await start(broker, "parent", A)
     await park(broker, "older", A, B)
     await submit(broker, "child", B)
@@ -98,30 +96,22 @@ async def test_a_child_behind_one_that_needs_the_parents_lock(
 
 
 async def test_a_grandchild_that_needs_the_first_lock(broker: Broker, results: Results) -> None:
-    """A chain of tasks that await each other ends at the one that holds the lock."""
+    """Each of the tasks that a task awaits counts, whichever it asked for last."""
     await start(broker, "parent", A)
     await start(broker, "child", B)
     await awaits(broker, "parent", "child")
     await submit(broker, "grandchild", A)
     with pytest.raises(DeadlockError):
         await results.wait("grandchild", 5, ["child"])
-    # And, should it have begun to wait before the chain was closed, the parent is told.
+    # The parent is refused, too, if it began to wait before the chain was closed.
     await look(results, "grandchild")
-    await awaits(broker, "child", "grandchild")
+    await awaits(broker, "child", "grandchild", "long")
     with pytest.raises(DeadlockError):
         await results.wait("child", 5, ["parent"])
 
 
-async def test_a_task_that_is_waited_for_under_a_hold(broker: Broker, results: Results) -> None:
-    """Locks taken by `hold` count like those of a task."""
-    await broker.hold("hold-1", encode_locks([A]))
-    await submit(broker, "child", A)
-    with pytest.raises(DeadlockError):
-        await results.wait("child", 5, ["hold-1"])
-
-
 async def test_a_full_limiter_of_others_is_no_deadlock(broker: Broker, results: Results) -> None:
-    """One slot of many comes back without the parent."""
+    """A slot comes back without the parent."""
     await start(broker, "parent", SLOTS)
     await start(broker, "other", SLOTS)
     await park(broker, "child", SLOTS)
@@ -131,56 +121,38 @@ async def test_a_full_limiter_of_others_is_no_deadlock(broker: Broker, results: 
         await results.wait("child", 5, ["other"])
 
 
-async def test_an_interactive_call_is_nobody(broker: Broker, results: Results) -> None:
-    """Whoever holds nothing in Redis leaves no record there by waiting."""
+async def test_code_without_locks_leaves_no_record(broker: Broker, results: Results) -> None:
+    """Code outside tasks that holds nothing may wait; a hold counts as the locks of a task."""
     await submit(broker, "child", A)
     await look(results, "child", "call-1")
     assert not await broker.client.exists("{test}:t:call-1")
+    await broker.hold("hold-1", encode_locks([A]))
+    with pytest.raises(DeadlockError):
+        await results.wait("child", 5, ["hold-1"])
 
 
 async def test_a_hold_in_a_task_that_has_the_lock(broker: Broker) -> None:
-    """Nobody can take, while it runs, a lock that itself keeps; nothing is left of the try."""
-    await start(broker, "task", A)
-    lines = encode_locks([B, A])
-    answer = await broker.hold("hold-1", lines, wait=True, holders=["task"])
-    assert answer == ("DEADLOCK", "lock:mutex:job:a")
-    assert not await broker.client.exists("{test}:t:hold-1", "{test}:l:hold-1")
-    # Who does not wait is refused as by anybody else.
-    assert (await broker.hold("hold-1", lines, holders=["task"]))[0] == "REFUSED"
-
-
-async def test_a_hold_in_a_task_that_has_another_lock(broker: Broker) -> None:
-    """Waiting for what somebody else has is no deadlock."""
+    """It is refused, and nothing is left of the try; for another lock it may wait."""
     await start(broker, "task", A)
     await start(broker, "other", B)
-    assert (await broker.hold("hold-1", encode_locks([B]), wait=True, holders=["task"])) == (
-        "REFUSED",
-        "lock:mutex:job:b",
-    )
-    # Now the other one asks for what the task has: each would wait for the other.
+    both = encode_locks([B, A])
+    answer = await broker.hold("hold-1", both, wait=True, holders=["task"])
+    assert answer == ("DEADLOCK", "lock:mutex:job:a")
+    assert not await broker.client.exists("{test}:t:hold-1", "{test}:l:hold-1")
+    assert (await broker.hold("hold-1", both, holders=["task"]))[0] == "REFUSED"
+    answer = await broker.hold("hold-1", encode_locks([B]), wait=True, holders=["task"])
+    assert answer == ("REFUSED", "lock:mutex:job:b")
+    # If the other one asked for the lock of the task, each would wait for the other.
     await awaits(broker, "task", "other")
     answer = await broker.hold("hold-2", encode_locks([A]), wait=True, holders=["other"])
     assert answer[0] == "DEADLOCK"
 
 
 async def test_a_wait_that_timed_out_is_no_deadlock(broker: Broker, results: Results) -> None:
-    """Who has given up on a task goes on, and may be waited for."""
+    """The task has given up and continues."""
     await start(broker, "first", A)
     await start(broker, "second", B)
     await submit(broker, "child", B)
     await look(results, "child", "first")  # and gave up
     await submit(broker, "other", A)
     await look(results, "other", "second")
-
-
-async def test_the_deadlocked_one_of_several_that_are_awaited(
-    broker: Broker, results: Results
-) -> None:
-    """Each of the tasks that a task awaits counts, whichever it asked for last."""
-    await start(broker, "first", A)
-    await start(broker, "second", B)
-    await submit(broker, "needs-b", B)
-    await awaits(broker, "first", "needs-b", "long")
-    await submit(broker, "needs-a", A)
-    with pytest.raises(DeadlockError):
-        await results.wait("needs-a", 5, ["second"])

@@ -1,4 +1,4 @@
-"""A delay counts from the submission, by the clock of Redis."""
+"""A delay counts from the submission, by the clock of Redis; promotions end it in batches."""
 
 from __future__ import annotations
 
@@ -83,3 +83,24 @@ async def test_a_row_keeps_the_instant(broker: Broker, tmp_path: Path) -> None:
     assert kept is not None and kept.due is not None
     assert before <= kept.due - timedelta(hours=1) <= datetime.now(UTC)
     await database.close()
+
+
+@pytest.mark.parametrize("number", [1_250, pytest.param(100_000, marks=pytest.mark.soak)])
+async def test_many_due_tasks_are_promoted_in_bounded_batches(broker: Broker, number: int) -> None:
+    """A call moves at most a batch, reports that more are left, and the last one ends."""
+    due = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+    for start in range(0, number, 5000):
+        ids = [f"task-{n}" for n in range(start, min(number, start + 5000))]
+        await broker.submit([Submission(id, "p:T", "normal:small", b"e", due_us=due) for id in ids])
+    await broker.client.zunionstore(DELAYED, {DELAYED: 0})
+    moved, more = [], True
+    while more:
+        promoted = await broker.promote(batch=100)
+        moved.append(promoted.moved)
+        more = promoted.next_in == 0
+        assert len(moved) <= number, "it never ends"
+    full, rest = divmod(number, 100)
+    assert moved == [100] * full + [rest] * bool(rest)
+    entries = await broker.client.xrange("{test}:tasks:normal:small")
+    assert {fields[b"id"].decode() for _, fields in entries} == {f"task-{n}" for n in range(number)}
+    assert len(entries) == number

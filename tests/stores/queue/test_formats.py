@@ -1,10 +1,11 @@
-"""Tasks of a newer format are moved and told of by this code, and neither executed nor ended."""
+"""Tasks of a newer format are moved and shown by this code, and neither executed nor ended."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from stores.queue.test_broker import record
 
 from nonet.base.keys import prefix
 from nonet.messages.formats import FORMAT, format_problem
@@ -34,11 +35,6 @@ async def submit(
     await broker.submit([task])
 
 
-async def record(broker: Broker, id: str) -> dict[str, str]:
-    found = await broker.client.hgetall(f"{P}t:{id}")
-    return {name.decode(): value.decode(errors="replace") for name, value in found.items()}
-
-
 async def take(broker: Broker) -> list[str]:
     deliveries, _ = await broker.fetch("small-a1", "small", 10, graves=10)
     return [each.id for each in deliveries]
@@ -49,20 +45,20 @@ async def make_due(broker: Broker, id: str) -> None:
     await broker.promote()
 
 
-def test_scripts_know_the_same_format() -> None:
-    """The number stands twice: scripts are no Python."""
+def test_scripts_and_python_know_the_same_format() -> None:
+    """The number stands in both."""
     assert f"local FORMAT = {FORMAT}\n" in script("submit")[0]
 
 
 @pytest.mark.parametrize("format", [FORMAT + 1, 10**6])
-def test_what_cannot_be_read_is_said_in_a_field(format: int) -> None:
-    """With the number and the next step, in the 60 characters that a record has for it."""
+def test_the_problem_fits_into_a_record(format: int) -> None:
+    """It has the number and the next step, in at most 60 characters."""
     problem = format_problem(format)
     assert str(format) in problem and "worker" in problem and len(problem) <= 60
 
 
-async def test_a_newer_task_is_handed_on_as_it_is(broker: Broker) -> None:
-    """It gets no lock and uses no attempt; what it consists of is what newer code wrote."""
+async def test_a_newer_task_is_handed_on_unchanged(broker: Broker) -> None:
+    """It gets no lock and uses no attempt."""
     await submit(broker, "a", locks=LOCKS)
     before, envelope = await record(broker, "a"), await broker.client.get(f"{P}b:a")
     for _ in range(3):
@@ -75,26 +71,24 @@ async def test_a_newer_task_is_handed_on_as_it_is(broker: Broker) -> None:
     assert (after["state"], after["handed"], after.get("attempt")) == ("queued", "3", None)
     assert await broker.client.get(f"{P}l:a") == LOCKS.encode()
     assert await broker.client.keys(f"{P}lock:*") == []
-    await broker.client.hdel(f"{P}t:a", "v")  # who can read it
+    await broker.client.hdel(f"{P}t:a", "v")  # newer code
     assert await take(broker) == ["a"]
 
 
-async def test_it_waits_where_it_is_told_of(broker: Broker) -> None:
-    """In the delayed set, in one place, with the number and what to do."""
+async def test_status_says_to_upgrade_the_workers(broker: Broker, results: Results) -> None:
+    """The task waits in the delayed set, in one place."""
     await submit(broker, "a")
     await take(broker)
     now = (await broker.logical_now()).timestamp()
     due = await broker.client.zscore(f"{P}tasks:delayed", "a")
-    assert 3 < due / 1e6 - now <= 5
+    assert due / 1e6 - now <= 5
     assert await broker.client.xlen(f"{P}tasks:normal:small") == 0
-    results = Results(broker.client, broker.scripts, broker.url, "test")
     status = await results.status("a")
-    await results.aclose()
-    assert (status.state, status.blocker) == ("waiting", WHY)
+    assert status is not None and (status.state, status.blocker) == ("waiting", WHY)
 
 
 async def test_explain_says_to_upgrade_the_workers(broker: Broker) -> None:
-    """Also before anybody has handed it on: live workers say what they read."""
+    """Also before a worker has handed it on: live workers advertise what they read."""
     with_ = Leases(broker.url, "test", "small-a", "", worker_ttl=9, lock_ttl=3, timeout_seconds=2)
     info, known = json.dumps({"name": "7@pod", "size": "small", "concurrency": 4}), {"x:T": "1"}
     with_.ask(lambda: Said(info, "", known, knowledge(known), {}))
@@ -110,8 +104,8 @@ async def test_explain_says_to_upgrade_the_workers(broker: Broker) -> None:
         await take(broker)
 
 
-async def test_a_newer_task_is_not_cancelled_but_ordered_to_end(broker: Broker) -> None:
-    """Only newer code knows what belongs to it; that ends it as soon as it looks."""
+async def test_a_newer_task_is_not_cancelled_at_once(broker: Broker) -> None:
+    """Newer code, which knows what belongs to it, ends it."""
     await submit(broker, "a", due=2**52)
     assert await broker.cancel(["a"], "by a test", order="by a test") == ["cancelling"]
     assert (await record(broker, "a"))["state"] == "delayed"
@@ -122,8 +116,8 @@ async def test_a_newer_task_is_not_cancelled_but_ordered_to_end(broker: Broker) 
     assert (await broker.client.get(f"{P}r:a")).startswith(b"cancelled|")
 
 
-async def test_a_newer_task_does_not_expire_here(broker: Broker) -> None:
-    """Its deadline is left to who can read it."""
+async def test_a_newer_task_does_not_expire(broker: Broker) -> None:
+    """Its deadline is left to newer code."""
     await submit(broker, "a", terms="start_by|1|")
     await broker.client.zadd(f"{P}deadlines", {"a": 1})
     await broker.promote()
@@ -133,7 +127,7 @@ async def test_a_newer_task_does_not_expire_here(broker: Broker) -> None:
 
 @pytest.mark.parametrize("cancel", ["", "by a test"])
 async def test_a_newer_task_of_a_dead_worker_is_queued_again(broker: Broker, cancel: str) -> None:
-    """However many workers died with it, and cancelled or not: newer code may end it."""
+    """However many workers died with it, and also if it was cancelled."""
     await broker.submit([Submission("a", "x:T", "normal:small", b"?")])
     deliveries, _ = await broker.fetch("small-gone", "small", 1)
     await broker.client.hset(f"{P}t:a", mapping={"v": FORMAT + 1, "deaths": 1000, "cancel": cancel})
@@ -147,8 +141,8 @@ async def test_a_newer_task_of_a_dead_worker_is_queued_again(broker: Broker, can
     assert (after["state"], after["deaths"]) == ("queued", "1001")
 
 
-async def test_a_newer_task_that_dies_is_not_written_to_sql(broker: Broker) -> None:
-    """It stays dying until a worker that can read it comes."""
+async def test_a_newer_dying_task_stays_dying(broker: Broker) -> None:
+    """Until a worker that can read it writes it to SQL."""
     await submit(broker, "a")
     (delivery,) = (await broker.fetch("small-a1", "small", 1))[0] or [None]
     assert delivery is None
@@ -159,8 +153,8 @@ async def test_a_newer_task_that_dies_is_not_written_to_sql(broker: Broker) -> N
     assert await broker.client.zscore(f"{P}tasks:delayed", "a") is not None
 
 
-async def test_a_newer_waiter_is_looked_at_by_newer_code(broker: Broker) -> None:
-    """A promotion does not read its locks: it queues it, for whoever can."""
+async def test_a_newer_waiter_is_queued(broker: Broker) -> None:
+    """A promotion does not read its locks: newer code does."""
     await broker.submit([Submission("b", "x:T", "normal:small", b"?", LOCKS)])
     await submit(broker, "a", locks=LOCKS)
     await broker.client.hdel(f"{P}t:a", "v")
@@ -173,8 +167,8 @@ async def test_a_newer_waiter_is_looked_at_by_newer_code(broker: Broker) -> None
     assert (await record(broker, "a"))["blocker"] == WHY
 
 
-async def test_the_places_of_a_newer_task_are_left_to_newer_code(broker: Broker) -> None:
-    """Nobody has taken it in time after it was woken: a promotion puts off the look at it."""
+async def test_a_newer_task_keeps_its_reservation(broker: Broker) -> None:
+    """A promotion postpones the check of a reservation that lapsed."""
     await submit(broker, "a", locks=LOCKS)
     await broker.client.hset(f"{P}t:a", "places", "x")
     await make_due(broker, "a")
@@ -183,8 +177,8 @@ async def test_the_places_of_a_newer_task_are_left_to_newer_code(broker: Broker)
     assert await broker.client.zscore(f"{P}tasks:delayed", "a") > 1
 
 
-async def test_a_newer_task_is_replaced_by_who_can_read_it(broker: Broker) -> None:
-    """A later one of its key lets it be, and says that it is not to run any more."""
+async def test_a_newer_task_is_replaced_by_newer_code(broker: Broker) -> None:
+    """A later task of its key only orders its cancellation."""
     terms = "unique|latest|0|abcd"
     await submit(broker, "a", terms=terms)
     await broker.submit([Submission("b", "x:T", "normal:small", b"?", "", 0, "", terms)])

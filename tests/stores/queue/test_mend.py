@@ -1,4 +1,4 @@
-"""Records that are in no place, and how they get back into one."""
+"""Records that are in no place, pointers without a record, and how the walk mends both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MUTEX = encode_locks([MutexLock("job", 7)])
 
 
 def task(id: str, locks: str = "", due_us: int = 0) -> Submission:
-    return Submission(id, "p:T", "normal:small", b"e", locks, due_us)
+    return Submission(id, "p:T", "normal:small", b"e" * 200, locks, due_us)
 
 
 async def fetched(broker: Broker, worker: str = "small-b") -> list[str]:
@@ -69,10 +69,10 @@ async def dying(broker: Broker) -> None:
 
 
 @pytest.mark.parametrize("lose", [queued, woken, running_on_the_dead, waiting, dying])
-async def test_what_is_in_no_place_is_queued_again(
+async def test_a_task_in_no_place_is_queued_again(
     broker: Broker, lose: Callable[[Broker], Awaitable[None]]
 ) -> None:
-    """Whatever its place lost, an accepted task is executed, or goes on dying."""
+    """An accepted task is executed, or stays dying, whatever its place lost."""
     await lose(broker)
     assert await fetched(broker) == []
     assert await broker.mend(NOW) == (1, False)
@@ -81,67 +81,37 @@ async def test_what_is_in_no_place_is_queued_again(
     assert await broker.mend(NOW) == (0, False)
 
 
-async def test_what_is_delayed_stays_so(broker: Broker) -> None:
-    """Its time is in its record, too: nothing runs early because its place was lost."""
+async def test_a_delayed_task_stays_delayed(broker: Broker) -> None:
+    """Nothing runs early because its place was lost."""
     await delayed(broker)
     assert await broker.mend(NOW) == (1, False)
     assert await broker.client.zscore("{test}:tasks:delayed", "a") == 2**52
 
 
-async def test_what_is_in_its_place_stays(broker: Broker) -> None:
-    """Tasks of every state are left alone while they are where their record says."""
-    await broker.submit([task("q"), task("d", due_us=2**52), task("w", MUTEX), task("r", MUTEX)])
-    await fetched(broker, "small-a")
-    await broker.hold("hold-1", MUTEX, wait=True)
-    await broker.submit([task("q2")])
-    before = {id: await broker.client.hget(f"{{test}}:t:{id}", "gen") for id in "qdwr"}
-    assert await broker.mend(NOW) == (0, False)
-    assert before == {id: await broker.client.hget(f"{{test}}:t:{id}", "gen") for id in "qdwr"}
-
-
-async def lose(broker: Broker, how: str) -> None:
+@pytest.mark.parametrize("beats", [True, False])
+@pytest.mark.parametrize("how", ["group", "stream"])
+async def test_a_living_worker_keeps_what_it_beats_for(
+    broker: Broker, redis_url: str, how: str, *, beats: bool
+) -> None:
+    """Its stream vanished: the task is queued again if no beat named it for a lease."""
+    await broker.submit([task("a")])
+    (delivery,), _ = await broker.fetch("small-a", "small", 1)
+    await broker.client.zadd("{test}:workers", {"small-a": 2**52})
     if how == "group":
         await broker.client.xgroup_destroy("{test}:tasks:normal:small", "workers")
     else:
         await lose_streams(broker)
-
-
-@pytest.mark.parametrize("how", ["group", "stream"])
-async def test_a_living_worker_keeps_what_it_runs(broker: Broker, redis_url: str, how: str) -> None:
-    """A stream that vanished takes nothing from a worker that beats for it: it will settle."""
-    await broker.submit([task("a")])
-    (delivery,), _ = await broker.fetch("small-a", "small", 1)
-    await lose(broker, how)
-    for _ in range(3):
-        assert beat(redis_url, lease_of(delivery)) == set()
-        await broker.client.hset("{test}:t:a", mapping={"started": 1, "missed": 2})
-        assert await broker.mend(NOW) == (0, False)
-    assert await broker.settle(delivery, "done") == "OK"
-
-
-@pytest.mark.parametrize("how", ["group", "stream"])
-async def test_what_no_worker_has_heard_of_is_queued_again(broker: Broker, how: str) -> None:
-    """A reply was lost and its stream deleted: after a lease nobody has beaten for it."""
-    await broker.submit([task("a")])
-    await fetched(broker, "small-a")
-    await broker.client.zadd("{test}:workers", {"small-a": 2**52})
-    await lose(broker, how)
     assert await broker.mend(NOW) == (0, False)
     await broker.client.hset("{test}:t:a", mapping={"started": 1, "missed": 2})
-    assert await broker.mend(NOW) == (1, False)
-    assert await fetched(broker) == ["a"]
-
-
-async def test_deaths_are_counted(broker: Broker) -> None:
-    """What a dead worker ran when its stream vanished is a suspect of its death."""
-    await running_on_the_dead(broker)
-    await broker.mend(NOW)
-    found = await broker.client.hmget("{test}:t:a", "state", "deaths", "suspect")
-    assert found == [b"queued", b"1", b"1"]
+    if beats:
+        assert beat(redis_url, lease_of(delivery)) == set()
+    assert await broker.mend(NOW) == (0 if beats else 1, False)
+    assert await broker.settle(delivery, "done") == ("OK" if beats else "STALE")
+    assert await fetched(broker) == ["a"] * (not beats)
 
 
 async def test_workers_share_one_walk(broker: Broker) -> None:
-    """Pages are carried on, whoever asks, and a walk that has ended rests."""
+    """Each continues where the last one stopped; a finished walk pauses."""
     await broker.submit([task(f"t{i}") for i in range(3000)])
     await lose_streams(broker)
     pages = mended = 0
@@ -154,8 +124,8 @@ async def test_workers_share_one_walk(broker: Broker) -> None:
     assert await broker.mend(timedelta(hours=1)) == (0, False)
 
 
-async def test_the_walk_keeps_its_pace_whoever_walks(broker: Broker) -> None:
-    """Who comes too early for the next page leaves it to the one that walks."""
+async def test_the_walk_keeps_its_pace(broker: Broker) -> None:
+    """A worker that comes too early leaves the next page to another one."""
     await broker.submit([task(f"t{i}") for i in range(1000)])
     slow, cursor = timedelta(hours=1), ("{test}:mend", "cursor")
     assert (await broker.mend(slow, slow))[1] is True
@@ -166,8 +136,8 @@ async def test_the_walk_keeps_its_pace_whoever_walks(broker: Broker) -> None:
     assert await broker.client.hget(*cursor) != before
 
 
-async def test_parts_without_a_record_end(broker: Broker) -> None:
-    """An envelope whose record somebody deleted is kept for a day, not for ever."""
+async def test_parts_without_a_record_expire(broker: Broker) -> None:
+    """An envelope whose record was deleted is kept for a day."""
     await broker.submit([Submission("a", "p:T", "normal:small", b"long" * 50, MUTEX)])
     await broker.client.delete("{test}:t:a")
     await broker.mend(NOW)
@@ -175,10 +145,37 @@ async def test_parts_without_a_record_end(broker: Broker) -> None:
         assert 86_000 < await broker.client.ttl(f"{{test}}:{name}") <= 86_400
 
 
-async def test_a_record_of_another_type_costs_nobody(broker: Broker) -> None:
+async def test_a_broken_record_keeps_no_others_lost(broker: Broker) -> None:
     """One broken key does not keep the others in no place."""
     await queued(broker)
     await broker.client.set("{test}:t:broken", "x")
     await broker.client.hset("{test}:t:half", mapping={"state": "queued", "gen": "1"})
     assert (await broker.mend(NOW))[0] == 1
     assert await fetched(broker) == ["a"]
+
+
+@pytest.mark.parametrize("place", ["stream", "delayed", "pending"])
+async def test_a_deleted_record_is_counted(broker: Broker, place: str) -> None:
+    """Wherever its pointer is met; clients that wait for the task are woken."""
+    await broker.submit([task("a", MUTEX, due_us=2**52 * (place == "delayed"))])
+    if place == "pending":
+        await fetched(broker, "small-a")
+    await broker.scripts.run("wait", "a", "client")
+    await broker.client.delete("{test}:t:a")
+    if place == "delayed":
+        await broker.mend(NOW)
+    elif place == "pending":
+        await broker.disown("small-a", "small", [])
+    await fetched(broker)
+    assert await broker.client.hget("{test}:counters", "tasks:unknown") == b"1"
+    assert await broker.client.lrange("{test}:wake:client", 0, -1) == [b"a"]
+
+
+async def test_an_ended_task_is_not_unknown(broker: Broker) -> None:
+    """A pointer to it is void and is not counted."""
+    await broker.submit([task("a")])
+    (delivery,), _ = await broker.fetch("small-a", "small", 1)
+    await broker.settle(delivery, "done")
+    await broker.client.xadd("{test}:tasks:normal:small", {"id": "a", "gen": delivery.gen})
+    await broker.fetch("small-a", "small", 1)
+    assert await broker.client.hget("{test}:counters", "tasks:unknown") is None

@@ -6,6 +6,7 @@ from datetime import timedelta
 
 import msgspec
 import pytest
+from stores.queue.test_broker import record
 
 from nonet.messages.formats import FORMAT
 from nonet.messages.message import Envelope, encode
@@ -31,20 +32,6 @@ async def handed_over(broker: Broker) -> dict[str, bytes]:
     return {each.id: each.envelope for each in deliveries}
 
 
-async def test_a_small_task_takes_at_most_400_bytes(broker: Broker) -> None:
-    """A task with few arguments is a compact record, its envelope and a stream entry."""
-    ids = [f"{n:020}" for n in range(500)]
-    await broker.submit([a_task(id, an_envelope(id, number=int(id))) for id in ids])
-    kinds = {key.decode()[7:9] for key in await broker.client.keys("{test}:*:0*")}
-    assert kinds == {"t:", "b:"}
-    key = f"{{test}}:t:{7:020}"
-    assert await broker.client.object("encoding", key) == b"listpack"
-    used = await broker.client.memory_usage(key)
-    used += await broker.client.memory_usage(f"{{test}}:b:{7:020}")
-    used += await broker.client.memory_usage(STREAM, samples=0) / 500
-    assert used <= 400
-
-
 async def test_a_large_envelope_leaves_its_record_compact(broker: Broker) -> None:
     """Its key is its own: Redis stores records with long fields less compactly."""
     large = an_envelope("a", text="x" * 100)
@@ -55,12 +42,12 @@ async def test_a_large_envelope_leaves_its_record_compact(broker: Broker) -> Non
 
 
 @pytest.mark.parametrize("is_late", [False, True])
-async def test_its_place_is_known(broker: Broker, is_late: bool) -> None:
-    """Of what is queued the doctor finds the entry, also if the stream is ahead of the clock."""
+async def test_the_entry_of_a_queued_task_is_known(broker: Broker, is_late: bool) -> None:
+    """The doctor finds it, also if the stream is ahead of the clock."""
     if is_late:
         await broker.client.xadd(STREAM, {"id": "x", "gen": "1"}, id="9999999999999-0")
     await broker.submit([a_task("a", an_envelope("a"))])
-    assert ("pointer" in await fields_of(broker, "a")) is is_late
+    assert ("pointer" in await record(broker, "a")) is is_late
     rows = [row async for row in Inspection(broker, "test").rows()]
     (entry,) = [row for row in rows if row[0] == "entry" and row[3] == "a"]
     assert entry[4:] == [1, 1]
@@ -68,25 +55,20 @@ async def test_its_place_is_known(broker: Broker, is_late: bool) -> None:
     assert len(await broker.client.xrange(STREAM)) == is_late
 
 
-async def test_it_keeps_its_place_in_line(broker: Broker) -> None:
-    """The time of its submission is known in its first delivery, and after it was handed back."""
+async def test_a_hand_back_keeps_the_place_in_line(broker: Broker) -> None:
+    """The time of the submission is kept."""
     await broker.submit([a_task("a", an_envelope("a"))])
-    first = (await fields_of(broker, "a"))["gen"]
-    assert "ticket" not in await fields_of(broker, "a")
+    first = (await record(broker, "a"))["gen"]
+    assert "ticket" not in await record(broker, "a")
     (delivery,), _ = await broker.fetch("small-a1", "small", 1)
     await broker.settle(delivery, "back")
-    found = await fields_of(broker, "a")
+    found = await record(broker, "a")
     assert found["ticket"] == first
     assert found["gen"] != first
 
 
-async def fields_of(broker: Broker, id: str) -> dict[str, str]:
-    found = await broker.client.hgetall(f"{{test}}:t:{id}")
-    return {name.decode(): value.decode(errors="replace") for name, value in found.items()}
-
-
-async def test_who_waits_is_not_in_the_place_of_its_neighbour(broker: Broker) -> None:
-    """Of tasks made together each has an entry of its own, also when one is put back."""
+async def test_tasks_made_together_have_entries_of_their_own(broker: Broker) -> None:
+    """Also when one is put back."""
     await broker.submit([a_task(f"a{n}", an_envelope(f"a{n}")) for n in range(3)])
     (first,), _ = await broker.fetch("small-a1", "small", 1)
     await broker.settle(first, "retry", text="later", delay=timedelta(minutes=10))
@@ -96,8 +78,8 @@ async def test_who_waits_is_not_in_the_place_of_its_neighbour(broker: Broker) ->
 
 
 @pytest.mark.parametrize("submitter", ["plain", "unique|done|0|ff"])
-async def test_an_id_is_no_term(broker: Broker, submitter: str) -> None:
-    """Who submits is named among the terms, and may have any id."""
+async def test_any_id_may_submit(broker: Broker, submitter: str) -> None:
+    """The submitter is named among the terms, and its id may look like one."""
     item = a_task("{}", b"envelope")
     children = [
         msgspec.structs.replace(item, id=f"c{n}", terms=f"by|{submitter}") for n in range(3)

@@ -1,4 +1,4 @@
-"""Deliveries that end at the same time are settled together, and know nothing of each other."""
+"""Deliveries that end at the same time are settled together, without affecting each other."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ async def left_keys(broker: Broker) -> set[str]:
     }
 
 
-async def test_what_ends_in_one_step_is_settled_in_one_call(broker: Broker) -> None:
-    """A hundred tasks that end together take one call; of them no more than their ids is left."""
+async def test_simultaneous_ends_are_settled_in_one_call(broker: Broker) -> None:
+    """Only the ids of the tasks are left."""
     deliveries = await fetched(broker, 100)
     before = await calls(broker)
     answers = [broker.settle(each, "done") for each in deliveries]
@@ -43,18 +43,6 @@ async def test_what_ends_in_one_step_is_settled_in_one_call(broker: Broker) -> N
     assert await calls(broker) - before == 1
     assert await left_keys(broker) == {f"r:t{n}" for n in range(100)}
     assert await broker.client.xlen(f"{broker.prefix}tasks:normal:small") == 0
-
-
-async def test_what_ends_meanwhile_goes_with_the_next(broker: Broker) -> None:
-    """What ends while a call is under way is settled by one more call."""
-    deliveries = await fetched(broker, 50)
-    before = await calls(broker)
-    answers = [broker.settle(deliveries[0], "done")]
-    await asyncio.sleep(0)  # it is on its way
-    await asyncio.sleep(0)
-    answers += [broker.settle(each, "done") for each in deliveries[1:]]
-    assert await asyncio.gather(*answers) == ["OK"] * 50
-    assert await calls(broker) - before == 2
 
 
 async def test_many_are_settled_by_several_calls(broker: Broker) -> None:
@@ -68,27 +56,20 @@ async def test_many_are_settled_by_several_calls(broker: Broker) -> None:
     assert await calls(broker) - before == 5  # 100, 100, 47 and a long one, and two alone
 
 
-async def test_each_has_his_own_answer(broker: Broker) -> None:
-    """Who is not the owner, or has lost a lock, is told; the others are settled."""
+async def test_each_caller_gets_its_own_answer(broker: Broker) -> None:
+    """A stale settle and a lost lock are reported; the others settle, a repeated one once."""
     deliveries = await fetched(broker, 4, locked=True)
     assert await broker.settle(deliveries[0], "retry", b"error") == "OK"
     await broker.client.delete(f"{broker.prefix}lock:mutex:job:1")
-    other = msgspec.structs.replace(deliveries[2], fence="1")  # somebody else's by now
-    answers = [broker.settle(each, "done") for each in (*deliveries, other)]
-    assert await asyncio.gather(*answers) == ["OK", "LOST", "OK", "OK", "STALE"]
-
-
-async def test_a_settlement_that_is_asked_for_twice_is_settled_once(broker: Broker) -> None:
-    """In one call, too, a repetition is answered as the first one was."""
-    delivery, *_ = await fetched(broker, 3)
-    both = [broker.settle(delivery, "done") for _ in range(2)]
-    assert await asyncio.gather(*both) == ["OK", "OK"]
+    stale = msgspec.structs.replace(deliveries[2], fence="1")
+    answers = [broker.settle(each, "done") for each in (*deliveries, stale, deliveries[3])]
+    assert await asyncio.gather(*answers) == ["OK", "LOST", "OK", "OK", "STALE", "OK"]
     counted = await broker.client.hvals(f"{broker.prefix}active")
     assert counted == [b"2"]  # that have not ended
 
 
-async def test_a_broken_one_takes_no_other_along(broker: Broker) -> None:
-    """Whose settlement fails is told why; those that came with it are settled."""
+async def test_a_failing_settle_fails_no_other(broker: Broker) -> None:
+    """Its caller gets the reason."""
     deliveries = await fetched(broker, 3)
     await broker.client.set(f"{broker.prefix}h:t1", "not a list")
     before = await calls(broker)
@@ -100,7 +81,7 @@ async def test_a_broken_one_takes_no_other_along(broker: Broker) -> None:
     assert await calls(broker) - before == 2  # it alone was tried again
 
 
-async def test_a_caller_who_goes_away_settles_nevertheless(broker: Broker) -> None:
+async def test_a_cancelled_settle_is_carried_out(broker: Broker) -> None:
     """A cancelled wait undoes nothing: the delivery ends."""
     deliveries = await fetched(broker, 2)
     answers = [broker.settle(each, "done") for each in deliveries]
@@ -109,8 +90,8 @@ async def test_a_caller_who_goes_away_settles_nevertheless(broker: Broker) -> No
     assert await left_keys(broker) == {"r:t0", "r:t1"}
 
 
-async def test_without_redis_each_is_told(redis_url: str) -> None:
-    """When Redis does not answer, each caller gets that error, and may ask again."""
+async def test_without_redis_each_settle_fails(redis_url: str) -> None:
+    """Each caller may ask again."""
     broker = make_broker(redis_url)
     try:
         deliveries = await fetched(broker, 3)
@@ -128,8 +109,8 @@ async def test_without_redis_each_is_told(redis_url: str) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 3])
-async def test_what_follows_a_task_is_submitted_with_its_end(broker: Broker, count: int) -> None:
-    """In a call with others each settlement submits what is its own."""
+async def test_followers_are_submitted_with_the_end(broker: Broker, count: int) -> None:
+    """Each settle submits its own, in a call with others."""
     deliveries = await fetched(broker, 3)
     children = [[task(f"c{n}-{m}") for m in range(count)] for n in range(3)]
     answers = [

@@ -1,4 +1,4 @@
-"""Submissions that are asked for at the same time go together, and know nothing of each other."""
+"""Simultaneous submissions share calls, without affecting each other."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ async def test_callers_share_calls(broker: Broker) -> None:
     assert all(await known(broker, *(f"t{n}" for n in range(1200))))
 
 
-async def test_a_lone_caller_waits_for_nobody(broker: Broker) -> None:
-    """One who submits one task after the other, after a crowd too, makes one call for each."""
+async def test_a_lone_caller_waits_for_no_other(broker: Broker) -> None:
+    """It makes one call for each task."""
     await asyncio.gather(*(broker.accept([task(f"c{n}")]) for n in range(20)))
     before = await calls(broker)
     for n in range(10):
@@ -61,40 +61,27 @@ async def test_one_id_from_many_callers_is_one_task(broker: Broker) -> None:
     assert {item.id for (item,) in answers} == {"same"}
 
 
-async def test_what_is_full_for_one_is_not_for_others(broker: Broker) -> None:
-    """Who asks for more than there is room for is refused as a whole, and others are not."""
+async def test_a_refusal_concerns_its_caller(broker: Broker) -> None:
+    """A call above a ceiling, or with an impossible task, is refused as a whole, and no other."""
     await publish(broker, {"task:probe:Scarce": 3})
+    bad = task("bad", locks=_IMPOSSIBLE)
     scarce = [[task(f"s{n}-{i}", "probe:Scarce") for i in range(2)] for n in range(4)]
     plenty = [[task(f"p{n}")] for n in range(20)]
-    answers = await asyncio.gather(
-        *(broker.accept(chunk) for chunk in [*plenty[:10], *scarce, *plenty[10:]]),
-        return_exceptions=True,
-    )
-    assert all(isinstance(answer, list) for answer in [*answers[:10], *answers[14:]])
-    accepted = [answer for answer in answers[10:14] if isinstance(answer, list)]
+    chunks = [*plenty[:10], *scarce, [task("b"), bad], [bad], *plenty[10:]]
+    answers = await asyncio.gather(*map(broker.accept, chunks), return_exceptions=True)
+    assert all(isinstance(answer, list) for answer in [*answers[:10], *answers[16:]])
     refused = [answer for answer in answers[10:14] if isinstance(answer, AdmissionRejected)]
-    assert (len(accepted), len(refused)) == (1, 3)
     assert {(error.scope, error.wanted, error.accepted) for error in refused} == {
         ("task:probe:Scarce", 2, 0)
     }
     made = [await known(broker, *(item.id for item in chunk)) for chunk in scarce]
     assert sorted(made) == [[False, False]] * 3 + [[True, True]]
+    assert [type(answer) for answer in answers[14:16]] == [LimitImpossible] * 2
+    assert await known(broker, "b", "bad") == [False, False]
 
 
-async def test_what_is_impossible_for_one_is_not_for_others(broker: Broker) -> None:
-    """A task whose limiter can never let it run is refused, and those beside it are submitted."""
-    bad = task("bad", locks=_IMPOSSIBLE)
-    chunks = [[task("a")], [task("b"), bad], [task("c")], [bad], [task("d")]]
-    answers = await asyncio.gather(*map(broker.accept, chunks), return_exceptions=True)
-    assert [type(answer) for answer in answers] == [
-        *(list, LimitImpossible, list, LimitImpossible, list)
-    ]
-    assert [item.created for n in (0, 2, 4) for item in answers[n]] == [True] * 3
-    assert await known(broker, "a", "b", "c", "bad", "d") == [True, False, True, False, True]
-
-
-async def test_who_goes_away_takes_no_others_along(broker: Broker) -> None:
-    """Cancelled callers disturb no other one; what had not been sent yet is not submitted."""
+async def test_a_cancelled_caller_disturbs_no_other(broker: Broker) -> None:
+    """What had not been sent yet is not submitted."""
     first = asyncio.create_task(broker.accept([task("first")]))
     others = [asyncio.create_task(broker.accept([task(f"t{n}")])) for n in range(10)]
     await asyncio.sleep(0)  # the first call is under way, the others wait for its answer
@@ -107,8 +94,8 @@ async def test_who_goes_away_takes_no_others_along(broker: Broker) -> None:
 
 
 @pytest.mark.server
-async def test_all_hear_that_redis_is_gone() -> None:
-    """Each of many callers is told that the server does not answer, and later ones submit again."""
+async def test_every_caller_learns_that_redis_is_gone() -> None:
+    """Later ones submit again."""
     with RedisServer() as server:
         broker = make_broker(server.url)
         try:

@@ -1,4 +1,4 @@
-"""Unique keys: who has one, for how long, and what becomes of those who come later."""
+"""Unique keys: which task has one, for how long, and what becomes of later tasks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def healthy(broker: Broker) -> bool:
 
 @BOTH
 async def test_a_repeat_is_the_task_that_has_the_key(broker: Broker, unique: Unique) -> None:
-    """Who comes later gets the id of the first, in the same call and in others."""
+    """A later submit gets the id of the first, in the same call and in others."""
     assert await accept(broker, task("a", unique), task("b", unique)) == [
         Accepted("a", True),
         Accepted("a", False),
@@ -61,7 +61,7 @@ async def test_a_repeat_is_the_task_that_has_the_key(broker: Broker, unique: Uni
 
 
 async def test_until_start_ends_with_the_first_delivery(broker: Broker) -> None:
-    """From then on a new task has the key, which the older one does not take when it is retried."""
+    """Then a new task has the key, which the older one does not take with its retry."""
     await accept(broker, task("a", UNTIL_START))
     delivery = await fetch_one(broker)
     assert await accept(broker, task("b", UNTIL_START)) == [Accepted("b", True)]
@@ -74,8 +74,8 @@ async def test_until_start_ends_with_the_first_delivery(broker: Broker) -> None:
     assert await is_free(broker)
 
 
-async def test_a_delivery_that_did_not_start_it(broker: Broker) -> None:
-    """Who could not run it gives the key back to it, unless a newer one has got it meanwhile."""
+async def test_a_delivery_without_a_start_returns_the_key(broker: Broker) -> None:
+    """Unless a newer task has got the key meanwhile."""
     await accept(broker, task("a", UNTIL_START))
     for _ in range(2):
         await broker.settle(await fetch_one(broker), "on", started=False)
@@ -89,8 +89,8 @@ async def test_a_delivery_that_did_not_start_it(broker: Broker) -> None:
     assert await accept(broker, task("c", UNTIL_START)) == [Accepted("b", False)]
 
 
-async def test_a_started_one_has_no_key(broker: Broker) -> None:
-    """Its first delivery takes the key away; what a cut script has left counts for nothing."""
+async def test_a_started_task_has_no_key(broker: Broker) -> None:
+    """What a cut script has left of the key counts for nothing."""
     key = f"{broker.prefix}u:{KEY}"
     await accept(broker, task("a", UNTIL_START))
     await fetch_one(broker)
@@ -100,7 +100,7 @@ async def test_a_started_one_has_no_key(broker: Broker) -> None:
 
 
 async def test_until_done_holds_through_retries(broker: Broker) -> None:
-    """While it runs, waits for its retry and runs again, it has the key; not after its end."""
+    """Not after the end."""
     await accept(broker, task("a", UNTIL_DONE))
     delivery = await fetch_one(broker)
     assert not await is_free(broker)
@@ -115,7 +115,7 @@ async def test_until_done_holds_through_retries(broker: Broker) -> None:
 
 @pytest.mark.parametrize("outcome", ["done", "dead", "cancelled", "expired", "withdrawn"])
 @BOTH
-async def test_every_end_gives_the_key_up(broker: Broker, unique: Unique, outcome: str) -> None:
+async def test_every_end_frees_the_key(broker: Broker, unique: Unique, outcome: str) -> None:
     """However a task ends, the next one of its key is a new one."""
     await accept(broker, task("a", unique))
     if outcome == "withdrawn":
@@ -126,7 +126,7 @@ async def test_every_end_gives_the_key_up(broker: Broker, unique: Unique, outcom
 
 
 async def test_for_seconds_counts_from_the_submission(broker: Broker) -> None:
-    """Whatever becomes of the task; and no longer."""
+    """Whatever becomes of the task, and no longer."""
     unique = Unique.for_seconds(100)
     await accept(broker, task("a", unique))
     assert await broker.settle(await fetch_one(broker), "done", b"") == "OK"
@@ -139,7 +139,7 @@ async def test_for_seconds_counts_from_the_submission(broker: Broker) -> None:
 
 
 async def test_a_key_without_an_owner_is_free(broker: Broker) -> None:
-    """What a cut script, or a foreign hand, has left keeps nobody away; a walk lets it expire."""
+    """The walk over all records lets it expire."""
     key = f"{broker.prefix}u:{KEY}"
     await broker.client.set(key, "|gone")
     assert not await healthy(broker)
@@ -152,8 +152,8 @@ async def test_a_key_without_an_owner_is_free(broker: Broker) -> None:
     assert await accept(broker, task("mine", UNTIL_DONE)) == [Accepted("mine", True)]
 
 
-async def test_what_is_submitted_with_a_settle_meets_the_key(broker: Broker) -> None:
-    """after_commit: the task that has the key is the same task; no other is made."""
+async def test_a_task_submitted_with_a_settle_meets_the_key(broker: Broker) -> None:
+    """Of after_commit: the task that has the key is the same task."""
     await accept(broker, task("a", UNTIL_DONE))
     delivery = await fetch_one(broker)
     children = [task("b", UNTIL_DONE), task("c", UNTIL_DONE, "1e" * 16)]
@@ -163,8 +163,8 @@ async def test_what_is_submitted_with_a_settle_meets_the_key(broker: Broker) -> 
 
 
 class TestKeepLatest:
-    async def test_the_newest_replaces_the_one_that_waits(self, broker: Broker) -> None:
-        """The replaced one ends cancelled and names the newer one; one runs, the newest waits."""
+    async def test_the_newest_replaces_the_waiting_one(self, broker: Broker) -> None:
+        """The replaced task ends cancelled and names the newer one; one task runs."""
         await accept(broker, task("a", KEEP_LATEST))
         running = await fetch_one(broker)
         await accept(broker, task("b", KEEP_LATEST))
@@ -179,8 +179,8 @@ class TestKeepLatest:
         assert await broker.settle(running, "done", b"") == "OK"
         assert [item.id for item in await fetch(broker)] == ["c"]
 
-    async def test_one_that_runs_is_not_executed_again(self, broker: Broker) -> None:
-        """It goes on while a newer one waits; if it fails, the newer one runs instead."""
+    async def test_a_running_one_is_not_executed_again(self, broker: Broker) -> None:
+        """If it fails, the newer task runs instead."""
         await accept(broker, task("a", KEEP_LATEST))
         running = await fetch_one(broker)
         await accept(broker, task("b", KEEP_LATEST))
@@ -188,34 +188,23 @@ class TestKeepLatest:
         assert await record(broker, "a") == {}
         assert [item.id for item in await fetch(broker)] == ["b"]
 
-    async def test_one_that_waits_for_its_retry_is_replaced(self, broker: Broker) -> None:
-        """Whatever it waits for, it is not the newest any more."""
-        await accept(broker, task("a", KEEP_LATEST))
-        await broker.settle(await fetch_one(broker), "retry", b"error", delay=timedelta(seconds=60))
+    @pytest.mark.parametrize("is_retry", [True, False])
+    async def test_a_delayed_one_is_replaced(self, broker: Broker, *, is_retry: bool) -> None:
+        """A client that awaits the result of the replaced task is woken at once."""
+        hour = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+        await accept(broker, task("a", KEEP_LATEST, due_us=hour * (not is_retry)))
+        if is_retry:
+            await broker.settle(await fetch_one(broker), "retry", b"", delay=timedelta(seconds=60))
+        await broker.scripts.run("wait", "a", "somebody")
         await accept(broker, task("b", KEEP_LATEST))
+        assert await broker.client.lrange(f"{broker.prefix}wake:somebody", 0, -1) == [b"a"]
+        assert await broker.client.zscore(f"{broker.prefix}tasks:delayed", "a") is None
         assert await record(broker, "a") == {}
         assert [item.id for item in await fetch(broker)] == ["b"]
 
-    async def test_a_delayed_one_is_replaced_and_told(self, broker: Broker) -> None:
-        """Who awaits the result of the one that is replaced is told at once."""
-        hour = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
-        await accept(broker, task("a", KEEP_LATEST, due_us=hour))
-        await broker.scripts.run("wait", "a", "somebody")
-        await accept(broker, task("b", KEEP_LATEST))
-        told = await broker.client.lrange(f"{broker.prefix}wake:somebody", 0, -1)
-        assert told == [b"a"]
-        assert await broker.client.zscore(f"{broker.prefix}tasks:delayed", "a") is None
-
-    async def test_a_finished_one_leaves_nothing(self, broker: Broker) -> None:
-        """After the end of the newest the key is gone, as are its locks."""
-        await accept(broker, task("a", KEEP_LATEST))
-        await broker.settle(await fetch_one(broker), "done", b"")
-        assert await broker.client.exists(f"{broker.prefix}u:{KEY}") == 0
-        assert await healthy(broker)
-
 
 async def test_a_quarantined_entry_meets_the_key(broker: Broker) -> None:
-    """Whoever retries it is told which task has the key, and the entry stays."""
+    """Its retry is refused with the task that has the key, and the entry stays."""
     await accept(broker, task("a", UNTIL_DONE))
     await broker.quarantine(await fetch_one(broker), "unreadable")
     quarantine = Quarantine(broker, "test")

@@ -1,4 +1,4 @@
-"""Who waits for which lock, who is woken when, and in which order, on a real server.
+"""Which task waits for which lock, and which one is woken when, on a real server.
 
 No test waits: what time would bring about (a lease that ends, coming of age, a reservation that
 lapses) is written into Redis, and a promotion does what is due.
@@ -23,10 +23,9 @@ from nonet.tasks.locks import (
     encode_locks,
 )
 
-A, B, C = (MutexLock("job", name) for name in "abc")
+A, B = MutexLock("job", "a"), MutexLock("job", "b")
 READER, WRITER = SharedRWLock("job", 1), ExclusiveRWLock("job", 1)
 SLOT = ConcurrencyLimiter("job", 1, limit=1)
-SLOTS = ConcurrencyLimiter("job", 1, limit=3)
 RATE = RateLimiter("job", 1, limit=1, window_seconds=3600)
 WORKER = "small-a"
 LONG_AGO = 10**12  # µs: before now, and long after a wait that began at 1000
@@ -79,10 +78,6 @@ class Queue:
         ids = [fields[b"id"].decode() for _, fields in entries]
         return [id for id in ids if id not in self.running]
 
-    async def end_lease(self, name: str) -> None:
-        """The holder of a mutex or a writer lock has died, and its lease has just ended."""
-        await self.redis.set(f"{{test}}:{name}", "dead/1/1|1000")
-
     async def tick(self) -> None:
         while (await self.broker.promote()).next_in == 0:
             pass
@@ -106,19 +101,8 @@ async def queue(broker: Broker) -> Queue:
     return Queue(broker)
 
 
-async def test_first_come_first_served(queue: Queue) -> None:
-    """Each release of a mutex wakes one waiter: the one that was submitted first."""
-    await queue.start("0", A)
-    for id in "12345":
-        await queue.park(id, A)
-    for before, id in zip("01234", "12345", strict=True):
-        await queue.end(before)
-        assert await queue.woken() == [id]
-        assert await queue.fetch() == [id]
-
-
-async def test_priority_before_age(queue: Queue) -> None:
-    """Waiters go by priority, then by first submission."""
+async def test_waiters_go_by_priority_then_by_age(queue: Queue) -> None:
+    """Age is the time of the first submission."""
     await queue.start("holder", A)
     order = ["background", "normal", "realtime", "background", "normal", "realtime"]
     for number, priority in enumerate(order):
@@ -132,8 +116,8 @@ async def test_priority_before_age(queue: Queue) -> None:
     ]
 
 
-async def test_a_task_that_needs_other_locks_goes_on(queue: Queue) -> None:
-    """A blocked head does not hold up tasks that need other locks, or none."""
+async def test_blocked_tasks_do_not_hold_up_others(queue: Queue) -> None:
+    """Tasks behind them that need other locks, or none, start."""
     await queue.start("holder", A)
     for number in range(300):
         await queue.submit(f"blocked{number}", A, WRITER)
@@ -142,8 +126,8 @@ async def test_a_task_that_needs_other_locks_goes_on(queue: Queue) -> None:
     assert await queue.fetch() == ["free", "none"]
 
 
-async def test_a_higher_priority_may_overtake_who_is_woken(queue: Queue) -> None:
-    """A reservation yields to a lower rank, and to nobody else; it keeps its turn."""
+async def test_a_higher_priority_overtakes_a_woken_task(queue: Queue) -> None:
+    """A reservation yields to a higher priority alone; the woken task keeps its turn."""
     await queue.start("holder", A)
     await queue.park("woken", A)
     await queue.end("holder")
@@ -155,22 +139,8 @@ async def test_a_higher_priority_may_overtake_who_is_woken(queue: Queue) -> None
     assert await queue.fetch() == ["woken"]
 
 
-async def test_as_many_are_woken_as_there_are_slots(queue: Queue) -> None:
-    """Each slot of a limiter that comes back wakes one, in order."""
-    for id in ("1", "2", "3"):
-        await queue.start(id, SLOTS)
-    for id in ("4", "5", "6", "7"):
-        await queue.park(id, SLOTS)
-    await queue.end("1", "2")
-    assert await queue.woken() == ["4", "5"]
-    await queue.submit("late", SLOTS)
-    assert await queue.fetch() == ["4", "5"]
-    await queue.end("3")
-    assert await queue.fetch() == ["6"]
-
-
-async def test_no_storm(queue: Queue) -> None:
-    """One script wakes at most 32; the rest follows with promotions, nobody is forgotten."""
+async def test_a_script_wakes_at_most_32(queue: Queue) -> None:
+    """Promotions wake the rest; none is forgotten."""
     await queue.start("w", WRITER)
     ids = [f"r{number:03}" for number in range(100)]
     for id in ids:
@@ -183,8 +153,8 @@ async def test_no_storm(queue: Queue) -> None:
     assert await queue.fetch() == ids
 
 
-async def test_offers_that_wake_nobody_are_not_repeated_at_once(queue: Queue) -> None:
-    """Where other locks refuse all those in a queue, promotions come to rest."""
+async def test_promotions_rest_while_other_locks_refuse_all(queue: Queue) -> None:
+    """An offer that wakes no waiter is not repeated at once."""
     await queue.start("a", A)
     await queue.start("w", WRITER)
     for number in range(250):
@@ -197,42 +167,7 @@ async def test_offers_that_wake_nobody_are_not_repeated_at_once(queue: Queue) ->
     assert await queue.fetch() == ["r000"]
 
 
-@pytest.mark.parametrize("lock", [A, WRITER])
-async def test_the_end_of_a_dead_holders_lease_wakes(queue: Queue, lock: BaseLock) -> None:
-    """Nobody gives the lock of a dead holder back: the watch is due when its lease ends."""
-    await queue.start("dead", lock)
-    await queue.park("next", lock)
-    due = await queue.redis.zscore("{test}:watch", lock.redis_key)
-    (expiry,) = [
-        int(value.split(b"|")[1])
-        for value in [await queue.redis.get(f"{{test}}:{lock.redis_key}{_side(lock)}")]
-    ]
-    assert due == expiry
-    await queue.end_lease(lock.redis_key + _side(lock))
-    await queue.tick()
-    assert await queue.woken() == []
-    await queue.redis.zadd("{test}:watch", {lock.redis_key: 0})
-    await queue.tick()
-    assert await queue.fetch() == ["next"]
-
-
-def _side(lock: BaseLock) -> str:
-    return ":w" if lock.kind.side else ""
-
-
-async def test_a_shorter_lease_is_watched_earlier(queue: Queue) -> None:
-    """A contended lock is looked at when its newest holder's lease ends, if that is sooner."""
-    brief = MutexLock("job", "a", ttl_ms=500)
-    await queue.start("long", A)
-    await queue.park("brief", brief)
-    await queue.park("last", A)
-    before = await queue.redis.zscore("{test}:watch", A.redis_key)
-    await queue.end("long")
-    assert await queue.fetch() == ["brief"]
-    assert await queue.redis.zscore("{test}:watch", A.redis_key) < before - 20e6
-
-
-async def test_a_lost_wake_up_costs_a_pause_only(queue: Queue) -> None:
+async def test_a_lost_wake_up_costs_only_a_pause(queue: Queue) -> None:
     """A waiter whose lock is free is found by its own look, without any watch."""
     await queue.start("holder", A)
     await queue.park("next", A)
@@ -243,8 +178,8 @@ async def test_a_lost_wake_up_costs_a_pause_only(queue: Queue) -> None:
     assert await queue.fetch() == ["next"]
 
 
-async def test_a_reservation_outlasts_a_look_at_its_queue(queue: Queue) -> None:
-    """Who is woken has the free lock until it is taken: a look wakes nobody else for it."""
+async def test_a_reservation_outlasts_a_check_of_its_queue(queue: Queue) -> None:
+    """A woken task has the free lock until it is taken: no other one is woken for it."""
     await queue.start("holder", A)
     await queue.park("woken", A)
     await queue.park("next", A)
@@ -252,23 +187,6 @@ async def test_a_reservation_outlasts_a_look_at_its_queue(queue: Queue) -> None:
     await queue.redis.zadd("{test}:watch", {A.redis_key: 0})
     await queue.tick()
     assert await queue.woken() == ["woken"]
-
-
-async def test_a_reservation_lapses_and_the_ticket_stays(queue: Queue) -> None:
-    """What nobody takes gives its places up; others run; it is before those who came later."""
-    await queue.start("holder", A)
-    await queue.park("untaken", A)
-    await queue.park("next", A)
-    await queue.end("holder")
-    assert await queue.woken() == ["untaken"]
-    await queue.make_due("untaken")
-    assert await queue.woken() == ["untaken", "next"]
-    # Both are in the stream now; whoever is read first is checked against those who wait.
-    assert await queue.fetch(1) == ["untaken"]
-    assert await queue.fetch() == []
-    await queue.park("last", A)
-    await queue.end("untaken")
-    assert await queue.fetch() == ["next"]
 
 
 async def test_a_reservation_lasts_five_seconds(queue: Queue) -> None:
@@ -283,7 +201,7 @@ async def test_a_reservation_lasts_five_seconds(queue: Queue) -> None:
 
 
 async def test_nothing_is_reserved_for_a_size_without_workers(queue: Queue) -> None:
-    """Who is woken, and has no worker to come for it, keeps nobody waiting for its reservation."""
+    """A woken task that no worker can fetch delays no other task by its reservation."""
     await queue.start("holder", A)
     for number in range(3):
         id = f"large{number}"
@@ -297,8 +215,20 @@ async def test_nothing_is_reserved_for_a_size_without_workers(queue: Queue) -> N
     assert [delivery.id for delivery in deliveries] == ["large0"]
 
 
-async def test_ghosts_keep_nobody_away(queue: Queue) -> None:
-    """What stands in a queue without a record, woken or as a writer, is dropped by a look."""
+async def test_a_waiting_task_keeps_no_other_lock(queue: Queue) -> None:
+    """Neither a mutex while it waits for a rate, nor a slot and a token while for a mutex."""
+    await queue.start("holder", B)
+    await queue.park("waiting", B, SLOT, RATE)
+    await queue.start("slot", SLOT, RATE)
+    assert await queue.redis.zcard("{test}:limiter:rate:job:1") == 1
+    await queue.park("limited", A, RATE)
+    await queue.start("other", A)
+    await queue.end("other")
+    assert await queue.woken() == []
+
+
+async def test_entries_without_a_record_are_dropped(queue: Queue) -> None:
+    """Neither a waiter nor a writer without a record keeps others from the lock."""
     await queue.redis.zadd("{test}:queue:lock:mutex:job:a", {"ghost": -3e15})
     await queue.redis.zadd("{test}:writers:lock:rw:job:1", {"ghost": 1})
     await queue.park("behind", A)
@@ -308,7 +238,7 @@ async def test_ghosts_keep_nobody_away(queue: Queue) -> None:
     assert sorted(await queue.fetch()) == ["behind", "reader"]
 
 
-async def test_who_has_waited_for_long_counts_as_realtime(queue: Queue) -> None:
+async def test_an_aged_task_counts_as_realtime(queue: Queue) -> None:
     """An aged background task goes before a younger realtime one, through realtime's stream."""
     await queue.start("holder", A)
     await queue.park("old", A, priority="background")
@@ -321,10 +251,8 @@ async def test_who_has_waited_for_long_counts_as_realtime(queue: Queue) -> None:
     assert await queue.fetch() == ["young"]
 
 
-async def test_waiters_come_of_age_in_the_order_of_their_tickets(
-    queue: Queue, redis_url: str
-) -> None:
-    """However many are parked at once, none counts as realtime before an older one does."""
+async def test_waiters_age_in_the_order_of_their_tickets(queue: Queue, redis_url: str) -> None:
+    """Of many that are parked at once, none counts as realtime before an older one."""
     waits = Waits(first=600, longest=600, aging=0.001)
     broker = Broker(
         redis_url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60, waits=waits
@@ -342,25 +270,8 @@ async def test_waiters_come_of_age_in_the_order_of_their_tickets(
     await broker.aclose()
 
 
-async def test_waiting_for_a_limiter_keeps_no_lock(queue: Queue) -> None:
-    """A mutex does not idle because a task that needs it waits for a rate limit."""
-    await queue.start("token", RATE)
-    await queue.park("limited", A, RATE)
-    await queue.start("other", A)
-    await queue.end("other")
-    assert await queue.woken() == []
-
-
-async def test_waiting_for_a_lock_keeps_no_limiter_place(queue: Queue) -> None:
-    """A token is not burnt, and a slot does not idle, while a task waits for a mutex."""
-    await queue.start("holder", A)
-    await queue.park("waiting", A, SLOT, RATE)
-    await queue.start("slot", SLOT, RATE)
-    assert await queue.redis.zcard("{test}:limiter:rate:job:1") == 1
-
-
-async def test_what_can_never_run_is_refused_at_submit(queue: Queue) -> None:
-    """A task that counts for more than a limit is not accepted, nor those submitted with it."""
+async def test_an_impossible_task_is_refused_at_submit(queue: Queue) -> None:
+    """A task of more items than a limit allows, and those submitted with it."""
     big = RateLimiter("job", 2, limit=5, window_seconds=60, n_items=6)
     fine = RateLimiter("job", 2, limit=5, window_seconds=60, n_items=5)
     items = [
@@ -378,7 +289,7 @@ async def test_what_can_never_run_is_refused_at_submit(queue: Queue) -> None:
 
 
 async def test_a_longer_window_keeps_its_grants(queue: Queue) -> None:
-    """When a window is raised its grants live as long: the TTL of a key only collects garbage."""
+    """When a window is raised, the key of its grants lives as long."""
     brief = RateLimiter("job", 2, limit=1, window_seconds=5)
     key = "{test}:limiter:rate:job:2"
     await queue.start("first", brief)
@@ -388,10 +299,8 @@ async def test_a_longer_window_keeps_its_grants(queue: Queue) -> None:
     assert await queue.redis.pttl(key) > 3_000_000
 
 
-async def test_a_slot_that_ends_before_it_is_renewed_is_not_joined(
-    queue: Queue, redis_url: str
-) -> None:
-    """A limit that is set while a task runs must not end it: nobody renews so short a slot."""
+async def test_a_slot_too_short_to_renew_is_not_joined(queue: Queue, redis_url: str) -> None:
+    """A limit that is set while a task runs must not end it."""
     await queue.start("runs", ConcurrencyLimiter("job", 2, ttl_ms=1000))
     delivery = queue.running["runs"]
     await queue.redis.hset("{test}:limits", "C||job|2|", "1")
@@ -400,13 +309,13 @@ async def test_a_slot_that_ends_before_it_is_renewed_is_not_joined(
 
 
 async def test_a_clock_that_was_set_back_stops_no_promotion(queue: Queue) -> None:
-    """Workers help although the last promotion by a leader lies in the future."""
+    """Workers promote although the last promotion by a leader is in the future."""
     await queue.redis.set("{test}:promoted", 2**52)
     assert (await queue.broker.promote()).allowed
 
 
 async def test_a_hold_waits_in_the_same_queue(queue: Queue) -> None:
-    """Code that is no task takes its turn as one of the highest priority, and is told."""
+    """A program takes its turn as a task of the highest priority, and is woken."""
     await queue.start("holder", A)
     await queue.park("task", A)
     lines = encode_locks([A])
@@ -421,8 +330,8 @@ async def test_a_hold_waits_in_the_same_queue(queue: Queue) -> None:
 
 
 @pytest.mark.parametrize("woken", [True, False])
-async def test_a_hold_that_asks_no_more_is_forgotten(queue: Queue, woken: bool) -> None:
-    """A program that died while it waited keeps nobody waiting."""
+async def test_a_hold_that_no_longer_asks_is_forgotten(queue: Queue, woken: bool) -> None:
+    """A program that died while it waited delays no task."""
     await queue.start("holder", A)
     lines = encode_locks([A])
     await queue.broker.hold("hold-1", lines, "me", wait=True)
@@ -435,12 +344,3 @@ async def test_a_hold_that_asks_no_more_is_forgotten(queue: Queue, woken: bool) 
     if not woken:
         await queue.end("holder")
     assert await queue.fetch() == ["task"]
-
-
-async def test_a_hold_that_gives_up_wakes_those_behind_it(queue: Queue) -> None:
-    """Leaving a queue without the lock is a reason to look at it."""
-    await queue.start("reader", READER)
-    await queue.broker.hold("hold-1", encode_locks([WRITER]), "me", wait=True)
-    await queue.park("behind", READER)
-    await queue.broker.unhold("hold-1")
-    assert await queue.fetch() == ["behind"]

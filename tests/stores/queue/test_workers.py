@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -104,41 +105,21 @@ async def explained(broker: Broker, id: str) -> tuple[str, str]:
     return found.cause, found.text
 
 
-# --- who lives ------------------------------------------------------------------------------------
-
-
-async def test_a_name_that_is_used_again_is_another_worker(broker: Broker, crew: Crew) -> None:
-    """A pod comes back with the same pid and host: only the dead one loses what it held."""
-    crew.beat("small-old")
-    await broker.submit([submission("a"), submission("b")])
-    (held_by_old,) = await take(broker, "small-old")
-    crew.beat("small-new")
-    (held_by_new,) = await take(broker, "small-new")
-    results = Results(broker.client, broker.scripts, broker.url, "test")
-    both = await results.workers()
-    assert {item.worker for item in both} == {"small-old", "small-new"}
-    assert {item.name for item in both} == {"7@pod"}
-    assert {item.worker: [task.id for task in item.tasks] for item in both} == {
-        "small-old": [held_by_old.id],
-        "small-new": [held_by_new.id],
-    }
-    await end_registration(broker, "small-old")
-    stream = "{test}:" + held_by_old.stream_key
-    await broker.client.execute_command(
-        *("XCLAIM", stream, "workers", "small-old", 0, held_by_old.entry, "IDLE", 3_600_000)
-    )
-    taken, _ = await broker.reclaim("small-new", "small", new_cursors())
-    assert taken == 1
-    assert await broker.settle(held_by_old, "done") == "STALE"
-    assert await broker.settle(held_by_new, "done") == "OK"
-    await broker.leave("small-old", "small")
-    assert await registered(broker) == {"small-new"}
-    await results.aclose()
-
-
-async def test_the_death_of_a_worker_is_one_event_with_its_tasks(
-    broker: Broker, crew: Crew
+async def test_a_reused_name_is_another_worker(
+    broker: Broker, crew: Crew, results: Results
 ) -> None:
+    """A pod comes back with the same pid and host: each of the two has its own tasks."""
+    await broker.submit([submission("a"), submission("b")])
+    held = {}
+    for worker in ("small-old", "small-new"):
+        crew.beat(worker)
+        held[worker] = [item.id for item in await take(broker, worker)]
+    both = await results.workers()
+    assert {item.name for item in both} == {"7@pod"}
+    assert {item.worker: [task.id for task in item.tasks] for item in both} == held
+
+
+async def test_a_death_is_one_event_with_the_tasks(broker: Broker, crew: Crew) -> None:
     """The first ten are named; another beat and another death are another event."""
     events = Events(broker.client, "test")
     crew.beat("small-gone", name="7@gone")
@@ -160,29 +141,23 @@ async def test_the_death_of_a_worker_is_one_event_with_its_tasks(
     assert len(await events.last(5, kind="worker-lost")) == 2
 
 
-async def test_no_worker_is_reported_by_one_that_was_cut_off_itself(
-    broker: Broker, crew: Crew
-) -> None:
-    """After an outage of Redis all registrations have ended, and nobody died."""
+async def test_a_worker_that_was_cut_off_reclaims_nothing(broker: Broker, crew: Crew) -> None:
+    """After an outage of Redis all registrations have ended, and no worker died."""
+    await broker.submit([submission("a")])
     for worker in ("small-one", "small-other"):
         crew.beat(worker)
         await end_registration(broker, worker)
-    await broker.reclaim("small-one", "small", new_cursors())
+    (held,) = await take(broker, "small-other")
+    place = ("{test}:" + held.stream_key, "workers", "small-other", 0, [held.entry])
+    await broker.client.xclaim(*place, idle=3_600_000, justid=True)
+    assert (await broker.reclaim("small-one", "small", new_cursors()))[0] == 0
     assert await Events(broker.client, "test").last(5, kind="worker-lost") == []
+    crew.beat("small-one")
+    assert (await broker.reclaim("small-one", "small", new_cursors()))[0] == 1
 
 
-async def test_the_leader_reports_a_death_where_no_worker_lives(broker: Broker, crew: Crew) -> None:
-    """A lease after the registration ended."""
-    crew.beat("small-gone", name="7@gone")
-    term = await Leadership(broker, "test").lead("9@leader/x", 30, "{}")
-    await end_registration(broker, "small-gone")
-    await broker.forget_workers(term or "")
-    (event,) = await Events(broker.client, "test").last(5, kind="worker-lost")
-    assert (event.who, event.text) == ("9@leader", "7@gone died without tasks")
-
-
-async def test_a_lost_worker_is_forgotten_by_one_of_any_size(broker: Broker, crew: Crew) -> None:
-    """It had nothing in hand; nothing of it is left."""
+async def test_a_worker_of_any_size_forgets_a_lost_one(broker: Broker, crew: Crew) -> None:
+    """It had no task; nothing of it is left."""
     crew.beat("small-gone")
     assert await take(broker, "small-gone") == []
     await end_registration(broker, "small-gone")
@@ -195,27 +170,30 @@ async def test_a_lost_worker_is_forgotten_by_one_of_any_size(broker: Broker, cre
     assert group["consumers"] == 0
 
 
-async def test_the_leader_forgets_where_no_worker_lives(broker: Broker, crew: Crew) -> None:
-    """Not one with deliveries, which only a worker of its size can take; nor if deposed."""
+async def test_the_leader_forgets_workers_if_none_lives(broker: Broker, crew: Crew) -> None:
+    """And reports them; only a worker of its size can forget one with deliveries."""
     for worker in ("small-idle", "small-busy", "medium-idle"):
         crew.beat(worker)
     await broker.submit([submission("a")])
     await take(broker, "small-busy")
-    term = await Leadership(broker, "test").lead("me", 30, "{}")
-    assert term is not None
+    term = await Leadership(broker, "test").lead("9@leader/x", 30, "{}") or ""
     assert await broker.forget_workers(term) == 0  # all of them live
     just_now = round((await broker.logical_now()).timestamp() * 1e6) - 1
     await broker.client.zadd("{test}:workers", {"small-idle": just_now})
     assert await broker.forget_workers(term) == 0  # not for a lease
     for worker in ("small-idle", "small-busy", "medium-idle"):
         await end_registration(broker, worker)
-    assert await broker.forget_workers(str(int(term) - 1)) is None
     assert await broker.forget_workers(term) == 2
     assert await registered(broker) == {"small-busy"}
+    told = await Events(broker.client, "test").last(5, kind="worker-lost")
+    assert {event.who for event in told} == {"9@leader"}
+    assert {event.text for event in told} == {
+        *("7@pod died without tasks", "7@pod died with 1 task: a")
+    }
 
 
-async def test_those_that_cannot_be_forgotten_hide_no_others(broker: Broker, crew: Crew) -> None:
-    """However many dead workers have deliveries that nobody of their size takes over."""
+async def test_workers_that_cannot_be_forgotten_hide_no_others(broker: Broker, crew: Crew) -> None:
+    """Dead workers keep deliveries that no worker of their size takes over."""
     await broker.submit([replace(submission(f"t-{n}"), stream="normal:large") for n in range(210)])
     stuck = {f"large-{n:03}" for n in range(210)}
     for worker in sorted(stuck):
@@ -230,8 +208,8 @@ async def test_those_that_cannot_be_forgotten_hide_no_others(broker: Broker, cre
     assert await registered(broker) == stuck
 
 
-async def test_workers_that_beat_meanwhile_are_told_once_each(broker: Broker, crew: Crew) -> None:
-    """A beat moves a registration, one that ends removes it: no page misses another one."""
+async def test_a_worker_that_beats_meanwhile_is_listed_once(broker: Broker, crew: Crew) -> None:
+    """A beat moves a registration, an end removes it: no page misses another one."""
     for number in range(45):
         crew.beat(f"small-{number:02}")
 
@@ -247,17 +225,13 @@ async def test_workers_that_beat_meanwhile_are_told_once_each(broker: Broker, cr
     assert found == [f"small-{number:02}" for number in range(44)]
 
 
-async def test_of_many_workers_and_tasks_some_are_named_and_all_counted(
-    broker: Broker, crew: Crew
-) -> None:
-    """However many there are, a script looks at a few, and each is told once."""
+async def test_many_workers_are_counted(broker: Broker, crew: Crew, results: Results) -> None:
+    """A script looks at a few at a time; each worker is listed once, with its first tasks."""
     for number in range(45):
         crew.beat(f"small-{number:02}")
     await broker.submit([submission(f"t-{number}") for number in range(30)])
     assert len(await take(broker, "small-07", 30)) == 30
-    results = Results(broker.client, broker.scripts, broker.url, "test")
     found = {item.worker: item for item in await results.workers()}
-    await results.aclose()
     assert len(found) == 45
     busy = found.pop("small-07")
     assert (busy.running, len(busy.tasks), busy.state) == (30, 20, "working")
@@ -265,11 +239,8 @@ async def test_of_many_workers_and_tasks_some_are_named_and_all_counted(
     assert {item.state for item in found.values()} == {"idle"}
 
 
-# --- what they say --------------------------------------------------------------------------------
-
-
-async def test_what_a_worker_knows_is_kept_once(broker: Broker, crew: Crew) -> None:
-    """Workers of one release share a list, which ends some time after the last of them."""
+async def test_workers_of_a_release_share_a_list_of_classes(broker: Broker, crew: Crew) -> None:
+    """The list ends some time after the last of them."""
     crew.beat("small-a")
     crew.beat("small-b")
     crew.beat("small-c", NEWER)
@@ -279,10 +250,8 @@ async def test_what_a_worker_knows_is_kept_once(broker: Broker, crew: Crew) -> N
     assert all([0 < await broker.client.ttl(key) <= 90 for key in keys])
 
 
-async def test_what_redis_has_lost_is_said_again(
-    broker: Broker, crew: Crew, redis_url: str
-) -> None:
-    """With the next beat, by every worker; one that has left says nothing more."""
+async def test_a_loss_is_advertised_again(broker: Broker, crew: Crew, redis_url: str) -> None:
+    """With its next beat; a worker that has left says nothing more."""
     said = Said("{}", "", KNOWN, knowledge(KNOWN))
     with crew.beating("small-a", said) as leases:
         for _ in range(2):
@@ -296,7 +265,7 @@ async def test_what_redis_has_lost_is_said_again(
     assert await broker.client.exists("{test}:w:small-a") == 0
 
 
-async def test_counts_are_added_and_their_names_are_few(broker: Broker, crew: Crew) -> None:
+async def test_counters_of_classes_are_bounded(broker: Broker, crew: Crew) -> None:
     """Classes come and go; beyond a thousand counters the rest share one."""
     crew.beat("small-a", **{"loop:blocked": 2, "blocked:files:Audit": 2})
     crew.beat("small-a", **{"loop:blocked": 1, "blocked:files:Audit": 1})
@@ -307,8 +276,8 @@ async def test_counts_are_added_and_their_names_are_few(broker: Broker, crew: Cr
     assert counted == [b"4", b"3", None, b"1"]
 
 
-async def test_who_declines_passes_its_wake_up_on(broker: Broker, crew: Crew) -> None:
-    """And is not woken again before it has fetched."""
+async def test_a_worker_that_declines_passes_its_wake_up_on(broker: Broker, crew: Crew) -> None:
+    """It is not woken again before it has fetched."""
     for worker in ("small-a", "small-b"):
         crew.beat(worker)
         await take(broker, worker)
@@ -321,18 +290,15 @@ async def test_who_declines_passes_its_wake_up_on(broker: Broker, crew: Crew) ->
     assert await broker.client.llen("{test}:wake:small-b") == 0
 
 
-# --- what nobody knows ----------------------------------------------------------------------------
-
-
 OLDER = {"files:Audit": "1.2"}
 REMOVE = "files:Remove"
 DELAYED = "{test}:tasks:delayed"
 
 
 async def rests(broker: Broker, id: str) -> int:
-    """For how many seconds a task rests from now on, if no worker takes it."""
+    """In how many seconds a task is due, as a multiple of five, rounded up."""
     due = await broker.client.zscore(DELAYED, id)
-    return round(due / 1e6 - (await broker.logical_now()).timestamp())
+    return 5 * math.ceil((due / 1e6 - (await broker.logical_now()).timestamp()) / 5)
 
 
 async def come_due(broker: Broker, *ids: str) -> None:
@@ -353,7 +319,7 @@ async def idle(broker: Broker, crew: Crew, **known: dict[str, str]) -> None:
 
 
 async def woken(broker: Broker) -> set[str]:
-    """Who was woken, by the name after the size; from now on nobody is."""
+    """The workers that were woken since the last call, by the name after the size."""
     keys = await broker.client.keys("{test}:wake:small-*")
     if keys:
         await broker.client.delete(*keys)
@@ -377,10 +343,8 @@ async def handed_on(broker: Broker, crew: Crew, *ids: str) -> None:
     await hand_on(broker, "old", *ids)
 
 
-async def test_what_nobody_knows_costs_no_delivery_while_it_waits(
-    broker: Broker, crew: Crew
-) -> None:
-    """When it is due it is looked at, and not queued; a worker of another size changes nothing."""
+async def test_an_unknown_class_costs_no_deliveries(broker: Broker, crew: Crew) -> None:
+    """A due task is checked, not queued; a worker of another size changes nothing."""
     crew.beat("large-b", NEWER)
     await handed_on(broker, crew, "t")
     assert await rests(broker, "t") == 5
@@ -391,8 +355,8 @@ async def test_what_nobody_knows_costs_no_delivery_while_it_waits(
     assert await broker.client.hget("{test}:t:t", "handed") == b"1"
 
 
-async def test_a_registration_wakes_what_waits_for_it(broker: Broker, crew: Crew) -> None:
-    """An idle worker whose classes are told from now on takes it, without an attempt used."""
+async def test_a_registration_wakes_tasks_of_its_classes(broker: Broker, crew: Crew) -> None:
+    """An idle worker that advertises the class takes the task, without an attempt used."""
     await handed_on(broker, crew, "t")
     assert await take(broker, "small-new") == []
     crew.beat("small-new", NEWER)
@@ -405,10 +369,8 @@ async def test_a_registration_wakes_what_waits_for_it(broker: Broker, crew: Crew
     assert await broker.client.keys("{test}:handed:*") == []
 
 
-async def test_a_worker_takes_no_more_of_it_than_it_has_slots_for(
-    broker: Broker, crew: Crew
-) -> None:
-    """The oldest first, and the rest stays for others that know it."""
+async def test_a_worker_takes_as_many_as_it_has_slots(broker: Broker, crew: Crew) -> None:
+    """The oldest first; the others stay for the next worker that knows the class."""
     await handed_on(broker, crew, "a", "b", "c")
     crew.beat("small-new", NEWER)
     assert [item.id for item in await take(broker, "small-new", 2)] == ["a", "b"]
@@ -417,7 +379,7 @@ async def test_a_worker_takes_no_more_of_it_than_it_has_slots_for(
     assert [item.id for item in await take(broker, "small-newer", 2)] == ["c"]
 
 
-async def test_what_was_handed_on_keeps_its_priority(broker: Broker, crew: Crew) -> None:
+async def test_a_task_handed_on_keeps_its_priority(broker: Broker, crew: Crew) -> None:
     """It comes before what was submitted later, and after what is more urgent."""
     await handed_on(broker, crew, "t")
     await broker.submit(
@@ -452,10 +414,8 @@ async def test_a_flood_is_taken_in_pages(broker: Broker, crew: Crew) -> None:
     assert spent[1] <= spent[0] + 5, spent
 
 
-async def test_what_a_woken_worker_did_not_take_waits_for_the_next(
-    broker: Broker, crew: Crew
-) -> None:
-    """It died after it was woken, or its fetch was lost: nothing is lost with it."""
+async def test_a_task_that_a_woken_worker_left_is_taken(broker: Broker, crew: Crew) -> None:
+    """The worker died after it was woken, or its fetch was lost."""
     await handed_on(broker, crew, "t")
     assert await take(broker, "small-new") == []
     crew.beat("small-new", NEWER)
@@ -468,20 +428,23 @@ async def test_what_a_woken_worker_did_not_take_waits_for_the_next(
     assert [item.id for item in await take(broker, "small-newer")] == ["t"]
 
 
-async def test_who_knows_it_is_woken_for_what_is_handed_on(broker: Broker, crew: Crew) -> None:
-    """At once, and not who has handed it on, however many such workers became idle later."""
+async def test_a_task_handed_on_wakes_a_worker_that_knows_it(broker: Broker, crew: Crew) -> None:
+    """For this attempt and the next, although other workers became idle later."""
     await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN, c=KNOWN)
     await broker.submit([submission("t", REMOVE)])
     assert await woken(broker) == {"c"}
     await hand_on(broker, "c", "t")
     assert await woken(broker) == {"new"}
     assert await broker.client.zscore("{test}:idle:small", "small-new") is None
-    assert [item.id for item in await take(broker, "small-new")] == ["t"]
+    (delivery,) = await take(broker, "small-new")
+    assert await broker.settle(delivery, "retry", b"{}", text="E", delay=FIRST) == "OK"
+    await idle(broker, crew, new=NEWER, a=KNOWN)
+    await woken(broker)
+    await come_due(broker, "t")
+    assert await woken(broker) == {"new"}
 
 
-async def test_two_old_releases_do_not_hand_a_task_to_each_other(
-    broker: Broker, crew: Crew
-) -> None:
+async def test_old_releases_do_not_exchange_a_task(broker: Broker, crew: Crew) -> None:
     """Each version of a class gets it once; then it waits for another one."""
     await idle(broker, crew, older=OLDER, old=KNOWN)
     await broker.submit([submission("t")])
@@ -496,20 +459,8 @@ async def test_two_old_releases_do_not_hand_a_task_to_each_other(
     assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
-async def test_who_knows_it_is_woken_for_many_at_once(broker: Broker, crew: Crew) -> None:
-    """It goes on taking them; nobody else is woken to hand them on once more."""
-    await idle(broker, crew, new=NEWER, a=KNOWN, b=KNOWN)
-    ids = [f"t-{number}" for number in range(5)]
-    await broker.submit([submission(id, REMOVE) for id in ids])
-    # All were woken, and those that came too late are idle again.
-    await broker.client.zadd("{test}:idle:small", {"small-new": 1, "small-a": 2})
-    await hand_on(broker, "b", *ids)
-    assert await woken(broker) == {"new"}
-    assert len(await take(broker, "small-new", 9)) == 5
-
-
-async def test_who_is_busy_takes_it_with_its_next_free_slot(broker: Broker, crew: Crew) -> None:
-    """Nobody is woken meanwhile, and nobody else gets it."""
+async def test_a_busy_worker_takes_it_with_its_next_slot(broker: Broker, crew: Crew) -> None:
+    """No other worker is woken meanwhile, or gets it."""
     crew.beat("small-new", NEWER)
     await idle(broker, crew, a=KNOWN, b=KNOWN)
     await broker.submit([submission("t", REMOVE)])
@@ -520,21 +471,8 @@ async def test_who_is_busy_takes_it_with_its_next_free_slot(broker: Broker, crew
     assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
-async def test_who_knows_it_is_woken_for_its_next_attempt(broker: Broker, crew: Crew) -> None:
-    """After a failure it is not offered first to those who cannot run it."""
-    await idle(broker, crew, new=NEWER, a=KNOWN)
-    await broker.submit([submission("t", REMOVE)])
-    await hand_on(broker, "a", "t")
-    (delivery,) = await take(broker, "small-new")
-    assert await broker.settle(delivery, "retry", b"{}", text="E", delay=FIRST) == "OK"
-    await idle(broker, crew, new=NEWER, a=KNOWN)
-    await woken(broker)
-    await come_due(broker, "t")
-    assert await woken(broker) == {"new"}
-
-
-async def test_a_suspect_that_was_handed_on_stays_one(broker: Broker, crew: Crew) -> None:
-    """Whoever knows it takes it beside its slots, not in one of them."""
+async def test_a_suspect_handed_on_stays_a_suspect(broker: Broker, crew: Crew) -> None:
+    """The worker that knows it takes it beside its slots, not in one of them."""
     crew.beat("small-old")
     await broker.submit([submission("t", REMOVE)])
     await broker.client.hset("{test}:t:t", "suspect", 1)
@@ -545,7 +483,7 @@ async def test_a_suspect_that_was_handed_on_stays_one(broker: Broker, crew: Crew
     assert (delivery.id, delivery.stream_key) == ("t", "suspects:normal:small")
 
 
-async def test_who_reads_a_newer_record_is_woken_for_it(broker: Broker, crew: Crew) -> None:
+async def test_a_newer_record_wakes_a_worker_that_reads_it(broker: Broker, crew: Crew) -> None:
     """Also by the fetch of a worker that cannot read it."""
     await idle(broker, crew, a=KNOWN, b=KNOWN)
     newer = Said("{}", "", KNOWN, "9" + knowledge(KNOWN))
@@ -560,14 +498,12 @@ async def test_who_reads_a_newer_record_is_woken_for_it(broker: Broker, crew: Cr
     assert await woken(broker) == {"new"}
     await come_due(broker, "t")
     assert await take(broker, "small-a") == []
-    await broker.client.hdel("{test}:t:t", "v")  # who can read it
+    await broker.client.hdel("{test}:t:t", "v")  # a worker of the newer release
     assert [item.id for item in await take(broker, "small-new")] == ["t"]
 
 
-async def test_an_idle_worker_does_not_retire_while_it_could_run_it(
-    broker: Broker, crew: Crew
-) -> None:
-    """It was handed on just now; those that do not know it may go."""
+async def test_a_worker_that_could_run_it_does_not_retire(broker: Broker, crew: Crew) -> None:
+    """Workers that do not know the class may retire."""
     await idle(broker, crew, new=NEWER)
     await handed_on(broker, crew, "t")
     await woken(broker)
@@ -576,14 +512,9 @@ async def test_an_idle_worker_does_not_retire_while_it_could_run_it(
     assert await demands.retire("small-old", "small")
 
 
-# --- handed on, and something else happens --------------------------------------------------------
-
-
 @pytest.mark.parametrize("end", ["cancelled", "expired"])
-async def test_what_ends_while_it_waits_is_found_no_more(
-    broker: Broker, crew: Crew, end: str
-) -> None:
-    """By an operator, or as its time is over; a worker that would have known it gets nothing."""
+async def test_a_waiting_task_that_ends_is_gone(broker: Broker, crew: Crew, end: str) -> None:
+    """By a cancellation or its deadline; a worker that would have known it gets nothing."""
     crew.beat("small-old")
     await broker.submit([replace(submission("t", REMOVE), terms="start_by|+3600000000|")])
     await hand_on(broker, "old", "t")
@@ -599,10 +530,8 @@ async def test_what_ends_while_it_waits_is_found_no_more(
     assert await take(broker, "small-new") == []
 
 
-async def test_where_workers_do_not_say_what_they_know_it_rests_longer_each_time(
-    broker: Broker,
-) -> None:
-    """It is queued for whoever comes, at most once a minute."""
+async def test_without_advertisements_the_pause_grows(broker: Broker) -> None:
+    """The task is queued for any worker, at most once a minute."""
     await broker.submit([submission("t", REMOVE)])
     found = []
     for _ in range(9):
@@ -612,7 +541,7 @@ async def test_where_workers_do_not_say_what_they_know_it_rests_longer_each_time
     assert found == [5, 5, 5, 10, 20, 40, 60, 60, 60]
 
 
-async def test_what_is_left_over_starts_nothing(broker: Broker, crew: Crew) -> None:
+async def test_left_over_entries_start_nothing(broker: Broker, crew: Crew) -> None:
     """A script was cut after it had queued or ended the task."""
     await handed_on(broker, crew, "gone", "queued", "parked")
     await broker.client.delete("{test}:t:gone")
@@ -623,8 +552,8 @@ async def test_what_is_left_over_starts_nothing(broker: Broker, crew: Crew) -> N
     assert await broker.client.keys("{test}:unfit:*") == []
 
 
-async def test_explain_names_who_could_run_it(broker: Broker, crew: Crew) -> None:
-    """Before any worker has looked at the task, and after it was handed on."""
+async def test_explain_names_a_worker_that_could_run_it(broker: Broker, crew: Crew) -> None:
+    """Before any worker has read the task, and after it was handed on."""
     crew.beat("small-a", name="1@old")
     await broker.submit([submission("a", "files:Remove")])
     unknown = "no live small worker knows files:Remove (1 worker). Deploy its package there"
@@ -639,7 +568,7 @@ async def test_explain_names_who_could_run_it(broker: Broker, crew: Crew) -> Non
     assert "files:Remove. 2@new can run it as soon as a slot is free" in text
 
 
-async def test_explain_names_the_version_that_is_missing(broker: Broker, crew: Crew) -> None:
+async def test_explain_names_the_missing_version(broker: Broker, crew: Crew) -> None:
     """As the envelope asks for it, and as live workers say that they have it."""
     crew.beat("small-a")
     await broker.submit([submission("a", min_version="2.0.dev0")])
@@ -652,8 +581,8 @@ async def test_explain_names_the_version_that_is_missing(broker: Broker, crew: C
     assert (await explained(broker, "a"))[0] == "queue"
 
 
-async def test_explain_names_who_takes_nothing(broker: Broker, crew: Crew) -> None:
-    """With the reason of the first; a task is stuck only if nobody takes any."""
+async def test_explain_names_workers_that_take_no_tasks(broker: Broker, crew: Crew) -> None:
+    """With the reason of the first; a task is stuck only if no worker takes any."""
     crew.beat("small-a", off="memory: 1 MiB free, below the floor of 1 GiB", name="1@a")
     crew.beat("small-b", name="2@b")
     await broker.submit([submission("a")])

@@ -42,8 +42,8 @@ async def listed(workflows: Workflows, *states: str) -> list[str]:
     return [item.id for item in (await workflows.page(states)).rows]
 
 
-async def test_what_changed_last_comes_first(broker: Broker, workflows: Workflows) -> None:
-    """A workflow that ends moves to the front, and each is in the list of its state."""
+async def test_the_last_changed_workflow_comes_first(broker: Broker, workflows: Workflows) -> None:
+    """A workflow that ends moves to the front, and is in the list of its state."""
     for id in "abc":
         await submit(workflows, id)
     assert await listed(workflows) == ["c", "b", "a"]
@@ -55,7 +55,7 @@ async def test_what_changed_last_comes_first(broker: Broker, workflows: Workflow
     )
 
 
-async def test_pages_have_each_once(workflows: Workflows) -> None:
+async def test_each_workflow_is_on_one_page(workflows: Workflows) -> None:
     """Also when two have changed in the same microsecond."""
     ids = [f"w{number}" for number in range(7)]
     for id in ids:
@@ -72,8 +72,8 @@ async def test_pages_have_each_once(workflows: Workflows) -> None:
     assert found == ["w6", "w2", "w1", "w0", "w5", "w4", "w3"]
 
 
-async def test_every_state_is_listed_once(broker: Broker, workflows: Workflows) -> None:
-    """A workflow is in the list of its state alone, from its beginning to its resume."""
+async def test_a_workflow_is_in_the_list_of_its_state(broker: Broker, workflows: Workflows) -> None:
+    """And in no other, from its beginning to its resume."""
     lists = [f"{{test}}:workflows:{state}" for state in STATES]
 
     async def where() -> list[str]:
@@ -93,8 +93,8 @@ async def test_every_state_is_listed_once(broker: Broker, workflows: Workflows) 
     assert await where() == ["cancelled"]
 
 
-async def test_what_is_gone_leaves_the_list(broker: Broker, workflows: Workflows) -> None:
-    """The keys of an ended workflow expire; a list that meets it drops it."""
+async def test_expired_workflows_leave_the_list(broker: Broker, workflows: Workflows) -> None:
+    """A page that meets one drops it."""
     for number in range(30):
         await submit(workflows, f"w{number}")
     await broker.client.delete(*(f"{{test}}:f:w{number}" for number in range(10, 30)))
@@ -104,8 +104,8 @@ async def test_what_is_gone_leaves_the_list(broker: Broker, workflows: Workflows
     assert await broker.client.zcard("{test}:workflows:running") == 10
 
 
-async def test_old_ends_are_forgotten(broker: Broker, workflows: Workflows) -> None:
-    """An end removes those from its list that ended longer ago than they are kept."""
+async def test_an_end_forgets_old_ends(broker: Broker, workflows: Workflows) -> None:
+    """Those that ended longer ago than they are kept."""
     await broker.client.zadd("{test}:workflows:failed", {"old": 1})
     await submit(workflows, "w")
     await settle(broker, "dead")
@@ -113,29 +113,20 @@ async def test_old_ends_are_forgotten(broker: Broker, workflows: Workflows) -> N
 
 
 async def test_an_unknown_state_is_refused(workflows: Workflows) -> None:
-    """The error names the states that there are."""
+    """The error names the states."""
     with pytest.raises(ValueError, match=r"'odd' must be one of .*'building'"):
         await workflows.page(["odd"])
     with pytest.raises(ValueError, match="limit=0 must be at least 1"):
         await workflows.page(limit=0)
 
 
-async def test_how_far_steps_are(broker: Broker, workflows: Workflows) -> None:
-    """An end, the state of a record, a wait for other steps, or nothing at all."""
+async def test_steps_have_a_state(broker: Broker, workflows: Workflows, results: Results) -> None:
+    """Ended, live, blocked and lost steps, each with its class and what it comes after."""
     await submit(workflows, "w")
+    assert await workflows.states("w", ["0", "1", "2"]) == ["queued", "blocked", "blocked"]
     await settle(broker, "done")
     await broker.client.delete("{test}:t:w:2")
     assert await workflows.states("w", ["0", "1", "2"]) == ["done", "queued", "lost"]
-    await submit(workflows, "v")
-    assert await workflows.states("v", ["0", "1", "2"]) == ["queued", "blocked", "blocked"]
-
-
-async def test_steps_in_full(broker: Broker, workflows: Workflows) -> None:
-    """Ended, live and lost ones, each with its class and what it comes after."""
-    await submit(workflows, "w")
-    await settle(broker, "done")
-    await broker.client.delete("{test}:t:w:2")
-    results = Results(broker.client, broker.scripts, broker.url, "test")
     graph = await workflows.graph("w")
     found = await read_steps(workflows, results, "w", graph, ["2", "0", "1"])
     assert [(item.place, item.after, item.task.name, item.task.state) for item in found] == [
@@ -145,8 +136,8 @@ async def test_steps_in_full(broker: Broker, workflows: Workflows) -> None:
     ]
 
 
-async def test_the_workflow_of_a_step(broker: Broker, workflows: Workflows) -> None:
-    """It is known from the id of a step, also after its end; other tasks have none."""
+async def test_a_step_names_its_workflow(broker: Broker, workflows: Workflows) -> None:
+    """Also after its end; other tasks have none."""
     await submit(workflows, "w")
     await settle(broker, "done")
     await broker.submit([Submission("w:9", "p:T", "normal:small", b"e")])
@@ -154,10 +145,8 @@ async def test_the_workflow_of_a_step(broker: Broker, workflows: Workflows) -> N
     assert found == ["w", "w", "", "", ""]
 
 
-async def test_a_step_waits_for_what_another_one_added(
-    broker: Broker, workflows: Workflows
-) -> None:
-    """The explanation goes on to the added step, which runs although its author has ended."""
+async def test_a_step_waits_for_an_added_step(broker: Broker, workflows: Workflows) -> None:
+    """The explanation names the added step, which runs although its author has ended."""
     await submit(workflows, "w")
     await settle(broker, "done", [step("w:0.0", "step w - - -")])
     blocked = (await TaskFacts(broker.client, "test").read("w:2")).blocked
@@ -169,8 +158,8 @@ async def test_a_step_waits_for_what_another_one_added(
     assert (before.before.id, before.before.state) == ("w:0", "done")
 
 
-async def test_a_step_waits_for_one_that_is_gone(broker: Broker, workflows: Workflows) -> None:
-    """That is told, because nothing but the walk over all records ends the wait."""
+async def test_a_step_waits_for_a_lost_step(broker: Broker, workflows: Workflows) -> None:
+    """The explanation says so: only the walk over all records ends the wait."""
     await submit(workflows, "w")
     await broker.client.delete("{test}:t:w:0")
     blocked = (await TaskFacts(broker.client, "test").read("w:1")).blocked
@@ -178,8 +167,8 @@ async def test_a_step_waits_for_one_that_is_gone(broker: Broker, workflows: Work
     assert (blocked.before.id, blocked.before.name, blocked.before.state) == ("w:0", "p:T", "lost")
 
 
-async def test_the_facts_of_a_workflow(broker: Broker, workflows: Workflows) -> None:
-    """Its id is no task's, and the error names the command that shows it."""
+async def test_a_workflow_is_not_a_task(broker: Broker, workflows: Workflows) -> None:
+    """The error names the command that shows it."""
     await submit(workflows, "w")
     with pytest.raises(NotFoundError, match="task-run workflows show w"):
         await TaskFacts(broker.client, "test").read("w")

@@ -1,8 +1,8 @@
-"""What status and explain tell of attempts that crashed, and of what attempts took."""
+"""What status and explain report of attempts: progress, crashes and resources that they used."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -15,6 +15,9 @@ from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
+from nonet.tasks.handles import Progress
+
+FAILED = encode(ErrorDocument("", "ValueError", "no", "", 1, 1e9))
 
 USAGE = Usage(1.5, 0.25, 200 * 2**20)
 SOON = timedelta(seconds=20)
@@ -33,10 +36,10 @@ def failure(error: NonetError, attempt: int = 1) -> bytes:
     return encode(ErrorDocument("", name, str(error), "", attempt, 1e9, USAGE))
 
 
-async def test_a_crash_is_told_while_its_retry_waits(
+async def test_a_crash_is_shown_while_its_retry_waits(
     broker: Broker, results: Results, delivery: Delivery
 ) -> None:
-    """Status has the whole reason, which the record has no room for, and explain counts crashes."""
+    """Status has the whole reason; explain counts the crashes."""
     error = MemoryLimitExceeded(allowed=512 * 2**20)
     text = f"MemoryLimitExceeded: {error}"
     assert len(text) > 60
@@ -50,10 +53,10 @@ async def test_a_crash_is_told_while_its_retry_waits(
     assert told.text.endswith(crash)
 
 
-async def test_a_document_that_cannot_be_read_leaves_what_the_record_has(
+async def test_an_unreadable_document_is_left_out(
     broker: Broker, results: Results, delivery: Delivery
 ) -> None:
-    """A later version may have written it."""
+    """The record still shows the error."""
     await broker.settle(delivery, "crash", b"\xc1", text="TaskCrashed: x", delay=SOON)
     found = await results.status("a")
     assert found is not None
@@ -62,21 +65,15 @@ async def test_a_document_that_cannot_be_read_leaves_what_the_record_has(
     assert "attempt 2. The last attempt failed: TaskCrashed: x" in told.text
 
 
-async def test_a_dying_task_tells_its_last_attempt(
+async def test_a_dying_and_a_dead_task_keep_the_usage(
     broker: Broker, results: Results, delivery: Delivery
 ) -> None:
-    """Not the attempt before."""
+    """Of the last attempt, with its error; an end also keeps crashes and deaths."""
     await broker.settle(delivery, "dying", failure(TaskCrashed(signal=11), attempt=3))
     found = await results.status("a")
     assert found is not None
     assert (found.state, found.attempt, found.usage) == ("dying", 3, USAGE)
     assert found.error == "TaskCrashed: its process was killed by signal 11 (SIGSEGV)"
-
-
-async def test_an_ended_task_keeps_what_it_took_and_what_died_with_it(
-    broker: Broker, results: Results, delivery: Delivery
-) -> None:
-    """For as long as its result is kept."""
     document = ResultDocument(
         "p:T", 3, 1e9, error_type="TaskCrashed", usage=USAGE, crashes=3, deaths=2
     )
@@ -96,3 +93,52 @@ async def test_the_death_of_a_shared_process_uses_no_attempt(
     assert (found.state, found.worker_deaths, found.crashes) == ("queued", 0, 0)
     ((again,), *_) = await broker.fetch("small-a", "small", 1, room=1)
     assert (again.used, again.suspect, again.crashes) == (0, 1, 0)
+
+
+async def progress_of(results: Results) -> Progress | None:
+    """What status shows; the two ways to read it agree."""
+    status = await results.status("a")
+    assert status is not None
+    assert (await results.progress("a"))[1] == status.progress
+    return status.progress
+
+
+async def test_the_last_report_is_shown(
+    broker: Broker, results: Results, delivery: Delivery
+) -> None:
+    """With the time of Redis; a fraction may be unknown."""
+    assert await progress_of(results) is None
+    assert await broker.report_progress(delivery, 1 / 3, "page 1")
+    first = await progress_of(results)
+    assert first is not None and (first.fraction, first.text) == (0.3333, "page 1")
+    assert abs(first.at - datetime.now(UTC)) < timedelta(minutes=1)
+    assert await broker.report_progress(delivery, None, "")
+    second = await progress_of(results)
+    assert second is not None and (second.fraction, second.text) == (None, "")
+    listed = [item.progress async for item in results.live()]
+    assert listed == [second]
+
+
+async def test_a_new_attempt_starts_without_progress(
+    broker: Broker, results: Results, delivery: Delivery
+) -> None:
+    """The attempt before can no longer report, nor can any after the end."""
+    await broker.report_progress(delivery, 0.9, "nearly")
+    await broker.settle(delivery, "retry", FAILED, text="ValueError: no")
+    assert await progress_of(results) is None
+    ((again,), *_) = await broker.fetch("small-a", "small", 1)
+    assert not await broker.report_progress(delivery, 0.9, "late")
+    assert await progress_of(results) is None
+    await broker.report_progress(again, 0.1, "again")
+    found = await progress_of(results)
+    assert found is not None and found.fraction == 0.1
+    await broker.settle(again, "done", b"")
+    assert not await broker.report_progress(again, 1.0, "too late")
+    assert not await broker.client.exists("{test}:t:a")
+    assert await results.progress("a") == (False, None)
+
+
+async def test_the_record_stays_compact(broker: Broker, delivery: Delivery) -> None:
+    """A longer text than 64 bytes would make the record cost much more."""
+    await broker.report_progress(delivery, 1 / 3, "x" * 60)
+    assert await broker.client.object("ENCODING", "{test}:t:a") == b"listpack"
