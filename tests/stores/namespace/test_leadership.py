@@ -1,17 +1,27 @@
-"""The scheduler's lease and the firing of occurrences, on a real server."""
+"""The scheduler's lease, and what may be done only while it lasts."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from importlib.resources import files
 
 import pytest
 
+from nonet.rules.limits import Limit, LimitAddress
 from nonet.stores.connection.epoch import EpochSeen
+from nonet.stores.namespace.ceilings import Ceilings
+from nonet.stores.namespace.controls import Controls
+from nonet.stores.namespace.demand import Demands
+from nonet.stores.namespace.fairness import Fairness
 from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.limits import Limits
+from nonet.stores.namespace.periodic import Change, Periodic
+from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+STREAM = "normal:small"
+AT = LimitAddress("job", "7")
 
 
 @pytest.fixture
@@ -19,25 +29,66 @@ def leadership(broker: Broker) -> Leadership:
     return Leadership(broker, "test")
 
 
-def occurrence(number: int) -> Submission:
-    return Submission(f"p-{number}", "p:Sweep", "normal:small", b"e")
-
-
-async def test_one_leads_and_terms_grow(leadership: Leadership) -> None:
-    """While a lease lasts nobody else gets it; each change of leader raises the term."""
+async def test_one_leads_and_terms_grow(broker: Broker, leadership: Leadership) -> None:
+    """While a lease lasts no other scheduler gets it; each change of leader raises the term."""
     first = await leadership.lead("a", 30, "{}")
     assert await leadership.lead("b", 30, "{}") is None
-    assert await leadership.lead("a", 0.05, "{}") == first
-    second = None
-    while second is None:
-        second = await leadership.lead("b", 30, "{}")
-    assert int(second) > int(first or 0)
+    assert await leadership.lead("a", 30, "{}") == first
+    await broker.client.hset("{test}:leader", "expiry", 1)
+    second = await leadership.lead("b", 30, "{}")
+    assert int(second or 0) > int(first or 0)
     leader = await leadership.leader()
     assert leader and (leader.owner, leader.term) == ("b", second)
+    await broker.client.flushall()
+    assert int(await leadership.lead("a", 30, "{}") or 0) > int(second or 0)
 
 
-async def test_resigning_needs_the_own_term(leadership: Leadership) -> None:
-    """A clean stop frees the lease at once; a deposed leader cannot free its successor's."""
+@pytest.mark.parametrize("end", ["resigned", "expired"])
+async def test_a_deposed_leader_is_refused(
+    broker: Broker, leadership: Leadership, end: str
+) -> None:
+    """Every script that acts for the leader refuses a term that is over."""
+    term = await leadership.lead("a", 30, "{}") or ""
+    since, clock, client = leadership.epoch.since, leadership.clock, broker.client
+    assert clock and await leadership.hook_ended(term, since, "broken", "a", "it is broken")
+    if end == "resigned":
+        await leadership.resign("a", term)
+        assert await leadership.lead("b", 30, "{}")
+    else:
+        await client.hset("{test}:leader", "expiry", 1)
+    before = {key: await client.dump(key) for key in await client.keys("*")}
+    at, item = datetime(2026, 1, 1, 12, tzinfo=UTC), Submission("p-1", "p:Sweep", STREAM, b"e")
+    entry = Change("new", "e", "p:Sweep", at, prints=("s", "a"), next=at, shown={})
+    periodic, publication = Periodic(broker, "test"), Publication(client, "test")
+    document = {"source": "c.yaml", "revision": "", "who": "a"}
+    step = timedelta(hours=1)
+    refused = {
+        "advance": await periodic.pass_over(term, "e", at, 1, None) == "DEPOSED",
+        "expired": await broker.expired(term, 10) is None,
+        "fire": await periodic.fire(term, "e", at, item) == "DEPOSED",
+        "forget_hooks": await leadership.forget_hooks(term, []) is None,
+        "forget_workers": await broker.forget_workers(term) is None,
+        "hook_ended": not await leadership.hook_ended(term, since, "hook", "a"),
+        "plan": await periodic.plan(term, [entry]) is None,
+        "promote": not (await broker.promote(term)).allowed,
+        "publish_ceilings": not await Ceilings(client, "test").publish(term, {"namespace": 1}, "a"),
+        "publish_config": not await publication.publish(term, "v1", "{}", **document),
+        "publish_demand": not await Demands(client, "test", 1000).publish(term, {"small": 1}),
+        "publish_fairness": await Fairness(client, "test").publish(term, [STREAM], {}, "a") is None,
+        "publish_limits": not await Limits(client, "test").publish(term, {AT: Limit(1)}, "a"),
+        "report_config": not await publication.report(term, "is wrong"),
+        "restore_pauses": await Controls(client, "test").restore(term, since, 0, {}) is None,
+        "set_clock": not await leadership.set_clock(term, clock.offset, step, clock.now, "a"),
+    }
+    assert [name for name, is_refused in refused.items() if not is_refused] == []
+    assert {key: await client.dump(key) for key in await client.keys("*")} == before
+    scripts = (files("nonet.stores") / "scripts").iterdir()
+    guarded = {path.name for path in scripts if path.is_file() and "leads(" in path.read_text()}
+    assert guarded <= {f"{name}.lua" for name in refused}
+
+
+async def test_only_the_leader_can_resign(leadership: Leadership) -> None:
+    """The lease is free at once, and a standby is woken."""
     term = await leadership.lead("a", 30, "{}") or ""
     await leadership.resign("a", str(int(term) - 1))
     assert await leadership.lead("b", 30, "{}") is None
@@ -46,17 +97,10 @@ async def test_resigning_needs_the_own_term(leadership: Leadership) -> None:
     assert await leadership.lead("b", 30, "{}") is not None
 
 
-async def test_terms_grow_over_a_loss_of_all_data(broker: Broker, leadership: Leadership) -> None:
-    """After a flush the next term is larger than every one before."""
-    before = await leadership.lead("a", 30, "{}") or ""
-    await broker.client.flushall()
-    assert int(await leadership.lead("b", 30, "{}") or 0) > int(before)
-
-
-async def test_who_led_before_a_loss_of_data_goes_first(
+async def test_after_a_loss_the_last_leader_goes_first(
     broker: Broker, leadership: Leadership
 ) -> None:
-    """A standby that lived through it too leaves the lease alone once; then it is anybody's."""
+    """A standby that saw the loss leaves the lease alone once."""
     other = Leadership(broker, "test")
     other.epoch = EpochSeen()
     await leadership.lead("a", 30, "{}")
@@ -69,27 +113,17 @@ async def test_who_led_before_a_loss_of_data_goes_first(
     assert await other.lead("b", 30, "{}", has_led=False) is not None
 
 
-async def test_a_hook_of_another_epoch_or_term_is_not_remembered(broker: Broker) -> None:
-    """What was done for data that are gone, or by who leads no more, is done again."""
-    leadership = Leadership(broker, "test")
+async def test_an_ended_hook_is_remembered(leadership: Leadership) -> None:
+    """For its epoch and term; failed hooks of earlier releases are forgotten."""
     term = await leadership.lead("a", 30, "{}") or ""
     since = leadership.epoch.since
     assert not await leadership.hook_ended(term, since - 1, "hook", "me")
-    assert not await leadership.hook_ended("7", since, "hook", "me")
     assert await leadership.hooks_done(term, since) == set()
     assert await leadership.hook_ended(term, since, "hook", "me")
     assert await leadership.hooks_done(term, since) == {"hook"}
     assert await leadership.hooks_done("7", since) is None
-
-
-async def test_failed_hooks_that_nobody_has_are_forgotten(broker: Broker) -> None:
-    """A hook of an earlier release that failed is no problem for ever; those that ended stay."""
-    leadership = Leadership(broker, "test")
-    term = await leadership.lead("a", 30, "{}") or ""
-    since = leadership.epoch.since
-    for hook, problem in (("old", "it is broken"), ("mine", "it is broken"), ("ended", "")):
-        assert await leadership.hook_ended(term, since, hook, "me", problem)
-    await leadership.forget_hooks("7", [])
+    for hook in ("old", "mine"):
+        assert await leadership.hook_ended(term, since, hook, "me", "it is broken")
     await leadership.forget_hooks(term, ["mine"])
     left = await leadership._client.hkeys("{test}:startup")
-    assert sorted(left) == [b"ended", b"mine"]
+    assert sorted(left) == [b"hook", b"mine"]

@@ -1,4 +1,4 @@
-"""What is seen of locks and of tasks that do not run, and what a forced release does."""
+"""What operators see of locks and of tasks that do not run, and what a forced release does."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ async def bench(redis_url: str) -> AsyncIterator[Bench]:
     await made.aclose()
 
 
-async def test_a_mutex_shows_holder_and_waiters_in_order(bench: Bench) -> None:
-    """Who holds it, with task and worker; who waits, by rank, those who were told first."""
+async def test_a_mutex_shows_holder_and_waiters(bench: Bench) -> None:
+    """The holder with its task and worker; the waiters by rank, woken ones first."""
     bench.beat()
     held = await bench.run("a", MUTEX)
     await bench.park("b", "c")
@@ -116,29 +116,24 @@ async def test_a_mutex_shows_holder_and_waiters_in_order(bench: Bench) -> None:
     ]
 
 
-async def test_a_lock_is_renewed_until_its_worker_is_dead(bench: Bench) -> None:
-    """A dead or frozen process is told from one that holds a lock for long."""
-    bench.beat()
-    await bench.run("a", MUTEX)
-    (holder,) = (await bench.only()).holders
-    assert holder.is_renewed
-    await bench.client.zadd("{test}:workers", {"small-a": 1})  # its registration ended
-    (holder,) = (await bench.only()).holders
-    assert (holder.is_live, holder.is_renewed) == (True, False)
-
-
 @pytest.mark.parametrize(("ttl_ms", "is_renewed"), [(30_000, False), (24_000, True)])
 async def test_a_lock_that_misses_renewals_is_not_renewed(
     bench: Bench, ttl_ms: int, is_renewed: bool
 ) -> None:
-    """Less than a third of its lease is left, and the lease is the one that the lock declares."""
+    """Less than a third of its own lease is left, or the registration of its worker has ended."""
     bench.beat()
     await bench.run("a", MutexLock("job", 7, ttl_ms=ttl_ms))
+    (holder,) = (await bench.only()).holders
+    assert holder.is_renewed
     key = "{test}:lock:mutex:job:7"
     owner, expiry = (await bench.client.get(key)).rsplit(b"|", 1)
     await bench.client.set(key, owner + b"|%d" % (int(expiry) - (ttl_ms - 9000) * 1000))
     (holder,) = (await bench.only()).holders
     assert holder.is_renewed == is_renewed and holder.ttl_seconds < 9
+    await bench.client.set(key, owner + b"|" + expiry)
+    await bench.client.zadd("{test}:workers", {"small-a": 1})
+    (holder,) = (await bench.only()).holders
+    assert (holder.is_live, holder.is_renewed) == (True, False)
 
 
 async def test_both_sides_of_a_reader_writer_lock_are_one_lock(bench: Bench) -> None:
@@ -155,8 +150,8 @@ async def test_both_sides_of_a_reader_writer_lock_are_one_lock(bench: Bench) -> 
     assert (found.side, [item.id for item in found.holders]) == ("writer", ["w"])
 
 
-async def test_limiters_show_what_is_used_of_the_limit_that_holds(bench: Bench) -> None:
-    """The class's own limit, unless the configuration says another; a VO's counter has its own."""
+async def test_a_limiter_shows_what_is_used_of_its_limit(bench: Bench) -> None:
+    """Of the class, unless one is configured; the counter of a VO has its own."""
     await bench.run("a", SLOT, RATE)
     await bench.park("b", lock=SLOT)
     rows = {item.lock: item for item in await bench.board.in_use()}
@@ -177,15 +172,8 @@ async def test_limiters_show_what_is_used_of_the_limit_that_holds(bench: Bench) 
     assert await bench.board.in_use("task") == []
 
 
-async def test_a_limit_that_nobody_can_tell_is_unknown(bench: Bench) -> None:
-    """When who asked for it has ended, the grants are still shown, without a limit."""
-    await bench.broker.settle(await bench.run("a", RATE), "done", b"")
-    found = await bench.only()
-    assert (found.used, found.limit, found.waiting) == (1, None, 0)
-
-
-async def test_many_locks_are_looked_at_in_small_scripts(bench: Bench) -> None:
-    """All are found, the most wanted first."""
+async def test_many_locks_are_listed(bench: Bench) -> None:
+    """The most wanted first."""
     locks = [MutexLock("job", n) for n in range(120)]
     await bench.run("a", *locks)
     await bench.park("b", lock=locks[77])
@@ -193,8 +181,8 @@ async def test_many_locks_are_looked_at_in_small_scripts(bench: Bench) -> None:
     assert len(found) == 120 and found[0].lock == "lock:mutex:job:77"
 
 
-async def test_running_names_the_worker(bench: Bench) -> None:
-    """A running task is explained by its worker, also one that no longer answers."""
+async def test_a_running_task_names_its_worker(bench: Bench) -> None:
+    """Also one that no longer answers."""
     await bench.run("a")
     assert "no longer answers" in (await bench.explain("a")).text
     bench.beat()
@@ -203,8 +191,8 @@ async def test_running_names_the_worker(bench: Bench) -> None:
     assert found.text.startswith("running on 7@host for ")
 
 
-async def test_a_parked_task_is_explained_by_what_refuses_it_now(bench: Bench) -> None:
-    """The holder; then those who came first; the stored blocker is not asked."""
+async def test_a_parked_task_names_what_refuses_it_now(bench: Bench) -> None:
+    """The holder, then the tasks before it; the stored blocker does not count."""
     bench.beat()
     held = await bench.run("a", MUTEX)
     await bench.park("b", "c")
@@ -221,19 +209,8 @@ async def test_a_parked_task_is_explained_by_what_refuses_it_now(bench: Bench) -
     assert (await bench.explain("c")).cause == "look"
 
 
-async def test_a_second_lock_is_named_when_the_first_is_free(bench: Bench) -> None:
-    """The lock that is named is the one that refuses, not the one that did when it was parked."""
-    first, second = await bench.run("a", MUTEX), await bench.run("b", WRITER)
-    await bench.submit("c", MUTEX, WRITER)
-    assert await bench.fetch() == []
-    assert (await bench.explain("c")).lock == NAME
-    await bench.client.delete("{test}:" + NAME)  # gone, and nobody was told
-    assert (await bench.explain("c")).lock == "lock:rw:job:7"
-    assert {first.id, second.id} == {"a", "b"}
-
-
-async def test_a_reader_waits_for_the_writer_that_came_first(bench: Bench) -> None:
-    """A reader beside readers is kept by a waiting writer."""
+async def test_a_reader_waits_for_an_earlier_writer(bench: Bench) -> None:
+    """Beside readers that hold the lock."""
     await bench.run("r", READER)
     await bench.park("w", lock=WRITER)
     await bench.park("late", "later", lock=READER)
@@ -242,18 +219,22 @@ async def test_a_reader_waits_for_the_writer_that_came_first(bench: Bench) -> No
     assert (found.cause, found.ahead, "first is task w" in found.text) == ("turn", 1, True)
 
 
-async def test_what_a_dead_worker_left_is_called_so(bench: Bench) -> None:
-    """A lock whose attempt no longer owns its task is held by a lost attempt, until its TTL."""
+async def test_a_lock_of_a_lost_attempt_is_named_so(bench: Bench) -> None:
+    """A release drops it, and leaves the task, which was reclaimed meanwhile, alone."""
     await bench.run("a", MUTEX)
     await bench.client.hset("{test}:t:a", "gen", "1")
     await bench.park("b")
     found = await bench.explain("b")
     assert "a lost attempt of task a (p:T). The lock expires in " in found.text
     assert not found.holders[0].is_live
+    before = await bench.client.hgetall("{test}:t:a")
+    done = await bench.board.release(NAME, WHO)
+    assert [item.is_live for item in done.voided] == [False]
+    assert await bench.client.hgetall("{test}:t:a") == before
 
 
-async def test_code_that_holds_is_named_by_its_process(bench: Bench) -> None:
-    """A hold is no task, and shows where it is held."""
+async def test_a_hold_is_named_by_its_process(bench: Bench) -> None:
+    """It is not a task."""
     assert (await bench.broker.hold("hold-1", encode_locks([MUTEX]), "8@host"))[0] == "OK"
     await bench.park("b")
     assert "a program that is not a task (8@host, hold-1)" in (await bench.explain("b")).text
@@ -262,8 +243,8 @@ async def test_code_that_holds_is_named_by_its_process(bench: Bench) -> None:
         await bench.explain("hold-1")
 
 
-async def test_limiters_say_how_much_is_used_and_when_it_comes_back(bench: Bench) -> None:
-    """8 of 8 in use; a rate's next token; who came first; what can never be."""
+async def test_a_limiter_refusal_has_numbers(bench: Bench) -> None:
+    """What is in use, the next token of a rate, and the tasks before it."""
     await bench.run("a", SLOT)
     await bench.park("b", "c", lock=SLOT)
     found = await bench.explain("b")
@@ -280,8 +261,8 @@ async def test_limiters_say_how_much_is_used_and_when_it_comes_back(bench: Bench
     assert "2 of 1 used in 5 s" in (await bench.explain("z")).text
 
 
-async def test_delays_retries_and_hand_backs_tell_when(bench: Bench) -> None:
-    """`at_time`, a retry with its error, a hand-back with its reason."""
+async def test_delayed_tasks_say_until_when(bench: Bench) -> None:
+    """A time, a retry with its error, a hand-back with its reason, an absent SQL."""
     seconds, _ = await bench.client.time()
     await bench.submit("later", due=(seconds + 3601) * 1_000_000)
     found = await bench.explain("later")
@@ -311,8 +292,8 @@ async def test_delays_retries_and_hand_backs_tell_when(bench: Bench) -> None:
     assert "cannot be written to SQL: away. Next try in" in found.text
 
 
-async def test_what_is_due_and_not_moved_needs_somebody_who_moves_it(bench: Bench) -> None:
-    """Without a scheduler and workers a due task says that nobody moves it."""
+async def test_a_due_task_needs_a_promoter(bench: Bench) -> None:
+    """Without a scheduler and workers no process moves it."""
     await bench.submit("late", due=1)
     await bench.client.hset("{test}:t:late", mapping={"state": "delayed", "ticket": "1"})
     await bench.client.zadd("{test}:tasks:delayed", {"late": 1})
@@ -321,8 +302,8 @@ async def test_what_is_due_and_not_moved_needs_somebody_who_moves_it(bench: Benc
     assert (await bench.explain("late")).cause == "time"
 
 
-async def test_queued_says_who_could_take_it_and_what_is_read_before(bench: Bench) -> None:
-    """No worker of its size; then its place: what is older, or of a higher priority."""
+async def test_a_queued_task_has_a_place(bench: Bench) -> None:
+    """Without workers of its size, behind others, and first in its stream."""
     for id in ("a", "b", "c"):
         await bench.submit(id)
     found = await bench.explain("c")
@@ -344,10 +325,12 @@ async def test_queued_says_who_could_take_it_and_what_is_read_before(bench: Benc
     await bench.submit("next")
     await bench.client.zadd("{test}:idle:small", {"small-a": 1})
     assert "An idle small worker is about to read the stream" in (await bench.explain("next")).text
+    await bench.client.delete("{test}:tasks:normal:small")
+    assert "in no stream" in (await bench.explain("next")).text
 
 
-async def test_the_place_in_a_long_queue_costs_little(bench: Bench) -> None:
-    """Beyond the entries that one look reads it is only said that there are more."""
+async def test_a_place_is_counted_up_to_a_thousand(bench: Bench) -> None:
+    """A task behind has more than that ahead."""
     bench.beat()
     tasks = [Submission(f"t{n}", "p:T", "normal:small", b"e") for n in range(1500)]
     await bench.broker.submit(tasks)
@@ -356,16 +339,8 @@ async def test_the_place_in_a_long_queue_costs_little(bench: Bench) -> None:
     assert found.ahead == 1000 and "more than 1000 ahead of it" in found.text
 
 
-async def test_an_entry_that_is_nowhere_is_told(bench: Bench) -> None:
-    """A queued task without an entry does not pretend to have a place."""
-    bench.beat()
-    await bench.submit("a")
-    await bench.client.delete("{test}:tasks:normal:small")
-    assert "in no stream" in (await bench.explain("a")).text
-
-
 async def test_ended_and_unknown_tasks(bench: Bench) -> None:
-    """An ended task says how; an unknown one, and a group, are told apart."""
+    """An ended task says how; the errors for an unknown one and a group differ."""
     await bench.broker.settle(await bench.run("a"), "done", b"")
     assert (await bench.explain("a")).text == "done"
     await bench.broker.settle(await bench.run("b"), "dead", b"no document")
@@ -378,8 +353,8 @@ async def test_ended_and_unknown_tasks(bench: Bench) -> None:
         await bench.explain("g1")
 
 
-async def test_looking_changes_nothing(bench: Bench) -> None:
-    """Neither explaining nor listing moves a task, a lock or a score."""
+async def test_explaining_and_listing_change_nothing(bench: Bench) -> None:
+    """No task, lock or score."""
     bench.beat()
     await bench.run("a", MUTEX, SLOT)
     await bench.park("b", "c")
@@ -395,8 +370,8 @@ async def test_looking_changes_nothing(bench: Bench) -> None:
     assert await state() == before
 
 
-async def test_a_released_mutex_voids_its_holder_and_goes_to_the_next(bench: Bench) -> None:
-    """The old attempt loses its lease, its settle is STALE and counted; the task runs again."""
+async def test_a_released_mutex_goes_to_the_next(bench: Bench) -> None:
+    """The old attempt loses its lease; its settle is stale; the task runs again."""
     bench.beat()
     old = await bench.run("a", MUTEX, WRITER)
     await bench.park("b", "c")
@@ -414,33 +389,25 @@ async def test_a_released_mutex_voids_its_holder_and_goes_to_the_next(bench: Ben
     assert [item.id for item in waiting] == ["a", "c"]
 
 
-async def test_thousands_of_readers_are_voided_in_small_scripts(bench: Bench) -> None:
-    """Redis is not held up; all lose the lock and run again, after the writer who waited.
-
-    Counted in commands per script: times would depend on the machine.
-    """
+async def test_many_readers_are_voided_in_small_scripts(bench: Bench) -> None:
+    """All lose the lock and run again, after the writer who waited; counted in commands."""
     bench.beat()
     lines = encode_locks([READER])
-    many = [Submission(f"r{n}", "p:T", "normal:small", b"e", lines) for n in range(1200)]
+    many = [Submission(f"r{n}", "p:T", "normal:small", b"e", lines) for n in range(600)]
     await bench.broker.submit(many)
     old = await bench.fetch(len(many))
-    assert len(old) == len(many)
     await bench.park("w", lock=WRITER)
     await bench.client.config_resetstat()
     done = await bench.board.release("lock:rw:job:7", WHO)
     stats = await bench.client.info("commandstats")
-    commands = sum(stat["calls"] for stat in stats.values())
     scripts = stats["cmdstat_evalsha"]["calls"]
     assert {item.id for item in done.voided} == {item.id for item in many}
     assert done.woken == ("w",)
-    assert scripts >= 10 and commands / scripts < 5_000
+    assert scripts >= 5 and sum(stat["calls"] for stat in stats.values()) / scripts < 5_000
     assert bench.beat(*old) == {item.id for item in many}
-    pending = await bench.client.xpending("{test}:tasks:normal:small", "workers")
-    assert pending["pending"] == 0
     (writer,) = await bench.fetch(3)
     assert writer.id == "w" and await bench.broker.settle(writer, "done", b"") == "OK"
-    for id in await bench.client.zrange("{test}:tasks:delayed", 0, -1):
-        await bench.client.zadd("{test}:tasks:delayed", {id: 0})
+    await bench.client.zunionstore("{test}:tasks:delayed", {"{test}:tasks:delayed": 0})
     while (await bench.broker.promote()).moved:
         pass
     again = [item for _ in range(5) for item in await bench.fetch(500)]
@@ -449,26 +416,8 @@ async def test_thousands_of_readers_are_voided_in_small_scripts(bench: Bench) ->
     assert sum(len(text.split()) - 7 + int(text.split()[-2]) for text in events) == len(many)
 
 
-@pytest.mark.parametrize(
-    "lock",
-    [
-        ConcurrencyLimiter("job", 7, limit=9999),
-        RateLimiter("job", 7, limit=9999, window_seconds=60),
-    ],
-    ids=["slots", "tokens"],
-)
-async def test_hundreds_of_places_are_all_dropped(bench: Bench, lock: BaseLock) -> None:
-    """A limiter is emptied as a whole, in parts."""
-    lines = encode_locks([lock])
-    many = [Submission(f"r{n}", "p:T", "normal:small", b"e", lines) for n in range(450)]
-    await bench.broker.submit(many)
-    assert len(await bench.fetch(len(many))) == len(many)
-    assert (await bench.board.release(lock.redis_key, WHO)).dropped == len(many)
-    assert await bench.board.in_use() == []
-
-
 async def test_a_released_hold_is_lost(bench: Bench) -> None:
-    """A program's next renewal fails; its other locks stay until their TTL."""
+    """Its next renewal fails; its other locks stay until their TTL."""
     _, fence = await bench.broker.hold("hold-1", encode_locks([MUTEX, WRITER]), "8@host")
     await bench.park("b")
     await bench.board.release(NAME, WHO)
@@ -478,19 +427,8 @@ async def test_a_released_hold_is_lost(bench: Bench) -> None:
     assert [item.id for item in await bench.fetch()] == ["b"]
 
 
-async def test_what_a_lost_attempt_left_is_only_dropped(bench: Bench) -> None:
-    """The task that was reclaimed meanwhile is not touched."""
-    await bench.run("a", MUTEX)
-    await bench.client.hset("{test}:t:a", "gen", "1")
-    before = await bench.client.hgetall("{test}:t:a")
-    done = await bench.board.release(NAME, WHO)
-    assert [item.is_live for item in done.voided] == [False]
-    assert await bench.client.hgetall("{test}:t:a") == before
-    assert await bench.board.in_use() == []
-
-
-async def test_slots_are_dropped_and_their_holders_go_on(bench: Bench) -> None:
-    """A limiter is no safety: who runs keeps its lease and settles, and the next may run."""
+async def test_dropped_slots_do_not_stop_their_holders(bench: Bench) -> None:
+    """They keep their leases and settle, and the next task may run."""
     old = await bench.run("a", MUTEX, SLOT)
     await bench.park("b", lock=SLOT)
     done = await bench.board.release("limiter:conc:job:7", WHO)
@@ -501,18 +439,8 @@ async def test_slots_are_dropped_and_their_holders_go_on(bench: Bench) -> None:
     assert (await bench.only()).used == 1
 
 
-async def test_dropped_slots_are_counted_again_under_a_configured_limit(bench: Bench) -> None:
-    """Who goes on joins the limiter at its next renewal, as after any change of a limit."""
-    await bench.client.hset("{test}:limits", "C||job|7|", "1")
-    old = await bench.run("a", SLOT)
-    await bench.board.release("limiter:conc:job:7", WHO)
-    assert not (await bench.board.get("limiter:conc:job:7")).is_held
-    assert bench.beat(old) == set()
-    assert [item.id for item in (await bench.only()).holders] == ["a"]
-
-
-async def test_a_rate_limiter_is_counted_in_items_everywhere(bench: Bench) -> None:
-    """What is shown, what is dropped and what is written down is one number: items, not grants."""
+async def test_a_rate_limiter_counts_items(bench: Bench) -> None:
+    """In what is shown, dropped and written down."""
     five = RateLimiter("job", 7, limit=9, window_seconds=60, n_items=5)
     for id, lock in (("a", RATE), ("b", five)):
         await bench.broker.settle(await bench.run(id, lock), "done", b"")
@@ -523,29 +451,38 @@ async def test_a_rate_limiter_is_counted_in_items_everywhere(bench: Bench) -> No
     assert event[b"text"] == b"limiter:rate:job:7 emptied of 6"
 
 
-async def test_a_repeated_release_leaves_those_who_came_after(bench: Bench) -> None:
-    """A repeat after a lost reply, with the fence that was read before, voids nobody else."""
-    await bench.run("a", MUTEX)
-    _, fence = await bench.board._look([NAME], 1)
-    assert (await bench.broker.scripts.run("break_lock", NAME, fence, WHO))[1]
-    (again,) = await bench.fetch()
-    assert await bench.broker.scripts.run("break_lock", NAME, fence, WHO) == [0, [], [], 0]
-    assert bench.beat(again) == set()
+async def test_hundreds_of_places_are_dropped(bench: Bench) -> None:
+    """A limiter is emptied as a whole, in parts."""
+    slots = ConcurrencyLimiter("job", 7, limit=999)
+    rate = RateLimiter("job", 7, limit=999, window_seconds=60)
+    lines = encode_locks([slots, rate])
+    many = [Submission(f"r{n}", "p:T", "normal:small", b"e", lines) for n in range(450)]
+    await bench.broker.submit(many)
+    assert len(await bench.fetch(450)) == 450
+    for lock in (slots, rate):
+        assert (await bench.board.release(lock.redis_key, WHO)).dropped == 450
+    assert await bench.board.in_use() == []
 
 
-async def test_a_repeated_release_leaves_later_tokens_counted(bench: Bench) -> None:
-    """What was granted since is neither dropped nor forgotten in the sum."""
-    await bench.run("a", RATE)
-    _, fence = await bench.board._look(["limiter:rate:job:7"], 1)
-    await bench.run("b", RATE)
-    for dropped in (1, 0):
-        answer = await bench.broker.scripts.run("break_lock", "limiter:rate:job:7", fence, WHO)
-        assert answer[0] == dropped
-    assert (await bench.only()).used == 1
+@pytest.mark.parametrize("lock", [MUTEX, RATE], ids=["mutex", "rate"])
+async def test_a_repeated_release_takes_nothing_later(bench: Bench, lock: BaseLock) -> None:
+    """The fence that was read first spares what was granted after a lost reply."""
+    await bench.run("a", lock)
+    _, fence = await bench.board._look([lock.redis_key], 1)
+    release = ("break_lock", lock.redis_key, fence, WHO)
+    if lock is RATE:
+        later = await bench.run("b", lock)
+    assert (await bench.broker.scripts.run(*release))[0 if lock is RATE else 1]
+    if lock is MUTEX:
+        (later,) = await bench.fetch()
+    assert await bench.broker.scripts.run(*release) == [0, [], [], 0]
+    assert bench.beat(later) == set()
+    found = await bench.only()
+    assert (found.used if lock is RATE else found.holding) == 1
 
 
-async def test_a_release_is_written_down(bench: Bench) -> None:
-    """The event stream says who took which lock from whom; a refused one leaves nothing."""
+async def test_a_release_is_an_event(bench: Bench) -> None:
+    """It names author, lock and holder; a refused one leaves none."""
     with pytest.raises(NotFoundError, match="nobody holds"):
         await bench.board.release(NAME, WHO)
     await bench.run("a", MUTEX)

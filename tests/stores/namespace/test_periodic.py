@@ -57,56 +57,18 @@ def change(
     return Change(verb, entry, "p:Sweep", last, prints=prints, next=LATER, shown=SHOWN, **more)
 
 
-async def start(broker: Broker, *, ago: timedelta = timedelta(0)) -> None:
+async def start(broker: Broker, *, ago: timedelta = timedelta(0), retried: bool = False) -> None:
     """Let a worker have what is queued, as if it had begun some time ago."""
     (delivery,), _ = await broker.fetch("small-a", "small", 1)
     if ago:
         since = int(await broker.client.hget(f"{{test}}:t:{delivery.id}", "started"))
         since -= ago // timedelta(microseconds=1)
         await broker.client.hset(f"{{test}}:t:{delivery.id}", "started", since)
+    if retried:
+        await broker.settle(delivery, "retry", b"error", delay=timedelta(hours=1))
 
 
-async def counts(periodic: Periodic, term: str) -> tuple[int, int, int, int]:
-    await periodic.plan(term, [change("same")])
-    (status,) = await periodic.statuses()
-    return status.fired, status.skipped, status.missed, status.suppressed
-
-
-async def test_an_occurrence_is_fired_once(broker: Broker, periodic: Periodic, term: str) -> None:
-    """Firing an occurrence again, or an older one, does nothing, whoever leads."""
-    assert await periodic.fire(term, "e", NOON, occurrence(1)) == "FIRED"
-    assert await periodic.fire(term, "e", NOON, occurrence(1)) == "KNOWN"
-    earlier = NOON - timedelta(seconds=1)
-    assert await periodic.fire(term, "e", earlier, occurrence(0)) == "KNOWN"
-    assert await periodic.pass_over(term, "e", earlier, 1, None) == "KNOWN"
-    assert await broker.client.xlen(STREAM) == 1
-    assert (await periodic.fired())["e"].last == NOON
-
-
-async def test_a_deposed_leader_changes_nothing(
-    broker: Broker, periodic: Periodic, leadership: Leadership, term: str
-) -> None:
-    """The scripts refuse a term that is not, or no longer, the leader's."""
-    await leadership.resign("a", term)
-    for _ in range(2):
-        assert await periodic.fire(term, "e", NOON, occurrence(1)) == "DEPOSED"
-        assert await periodic.pass_over(term, "e", NOON, 1, None) == "DEPOSED"
-        assert await periodic.plan(term, [change("new")]) is None
-        await leadership.lead("b", 30, "{}")
-    assert await broker.client.exists("{test}:t:p-1", "{test}:periodic") == 0
-
-
-async def test_a_lease_that_ran_out_is_no_lease(
-    broker: Broker, periodic: Periodic, term: str
-) -> None:
-    """Nobody leads now, and whoever did must not act any more: another one may be about to."""
-    await broker.client.hset("{test}:leader", "expiry", 1)
-    assert await periodic.fire(term, "e", NOON, occurrence(1)) == "DEPOSED"
-    assert await periodic.plan(term, [change("new")]) is None
-    assert await broker.client.exists("{test}:t:p-1", "{test}:periodic") == 0
-
-
-async def test_the_last_one_is_the_last_that_was_submitted(periodic: Periodic, term: str) -> None:
+async def test_the_last_occurrence_is_a_submitted_one(periodic: Periodic, term: str) -> None:
     """An occurrence that is passed over leaves it; before the first there is none."""
     await periodic.plan(term, [change("new", last=NOON - timedelta(days=1))])
     (status,) = await periodic.statuses()
@@ -118,10 +80,10 @@ async def test_the_last_one_is_the_last_that_was_submitted(periodic: Periodic, t
 
 
 @pytest.mark.parametrize("what", ["all", "stream:normal:small", "task:p:Sweep", "task:Sweep"])
-async def test_what_holds_an_entry_back_is_told(
+async def test_status_names_the_pause_of_an_entry(
     broker: Broker, periodic: Periodic, term: str, what: str
 ) -> None:
-    """A pause of everything, of its class, or of the stream that its occurrence waits in."""
+    """A pause of everything, of its class, or of its stream."""
     await periodic.fire(term, "e", NOON, occurrence(1))
     await periodic.plan(term, [change("same")])
     controls = Controls(broker.client, "test")
@@ -134,37 +96,40 @@ async def test_what_holds_an_entry_back_is_told(
     assert (status.held_back.what, status.held_back.reason) == (what, "tape is down")
 
 
-async def test_one_occurrence_waits_at_a_time(
-    broker: Broker, periodic: Periodic, term: str
-) -> None:
-    """The next one is held back until the one before has begun, whatever the overlap."""
-    await periodic.fire(term, "e", NOON, occurrence(1))
+async def test_one_occurrence_waits(broker: Broker, periodic: Periodic, term: str) -> None:
+    """The next one is held back until a delayed or queued one has begun, whatever the overlap."""
+    us = round((await broker.now()).timestamp() * 1_000_000) + 60_000_000
+    assert await periodic.fire(term, "e", NOON, occurrence(1, due_us=us)) == "FIRED"
+    assert await broker.client.zscore("{test}:tasks:delayed", "p-1") == us
     for overlap in ("skip", "queue", "allow"):
         answer = await periodic.fire(term, "e", LATER, occurrence(2), overlap=overlap)
         assert answer == "WAITING"
+    await broker.client.zadd("{test}:tasks:delayed", {"p-1": 1})
+    await broker.promote(term)
     await start(broker)
     assert await periodic.fire(term, "e", LATER, occurrence(2)) == "FIRED"
 
 
-async def test_a_running_one_is_skipped_waited_for_or_overlapped(
-    broker: Broker, periodic: Periodic, term: str
+@pytest.mark.parametrize("retried", [False, True])
+async def test_overlap_decides_beside_a_running_one(
+    broker: Broker, periodic: Periodic, term: str, *, retried: bool
 ) -> None:
-    """`skip` records it and goes on, `queue` waits for the end, `allow` submits it."""
+    """`skip` counts it, `queue` waits, `allow` submits it; between two attempts, too."""
     now = await broker.now()
     await periodic.fire(term, "e", now - timedelta(seconds=9), occurrence(1))
-    await start(broker, ago=timedelta(seconds=8))
+    await start(broker, ago=timedelta(seconds=8), retried=retried)
     at = [now - timedelta(seconds=seconds) for seconds in (5, 4, 3)]
     assert await periodic.fire(term, "e", at[0], occurrence(2), overlap="skip") == "SKIPPED"
     assert await periodic.fire(term, "e", at[0], occurrence(2), overlap="skip") == "KNOWN"
     assert await periodic.fire(term, "e", at[1], occurrence(3), overlap="queue") == "WAITING"
     assert await periodic.fire(term, "e", at[2], occurrence(4), overlap="allow") == "FIRED"
-    assert await counts(periodic, term) == (2, 1, 0, 0)
+    await periodic.plan(term, [change("same")])
+    (status,) = await periodic.statuses()
+    assert (status.fired, status.skipped, status.missed, status.suppressed) == (2, 1, 0, 0)
 
 
-async def test_one_that_began_late_does_not_skip_those_that_were_missed_with_it(
-    broker: Broker, periodic: Periodic, term: str
-) -> None:
-    """After a takeover several are late: each waits for the one before, none is skipped."""
+async def test_late_occurrences_wait_in_turn(broker: Broker, periodic: Periodic, term: str) -> None:
+    """After a takeover several are late: none of them is skipped."""
     now = await broker.now()
     await periodic.fire(term, "e", now - timedelta(seconds=9), occurrence(1))
     await start(broker)
@@ -173,31 +138,8 @@ async def test_one_that_began_late_does_not_skip_those_that_were_missed_with_it(
     assert await periodic.fire(term, "e", late, occurrence(2), overlap="skip") == "SKIPPED"
 
 
-async def test_one_that_is_retried_counts_as_running(
-    broker: Broker, periodic: Periodic, term: str
-) -> None:
-    """Between two attempts an occurrence has begun and not ended."""
-    await periodic.fire(term, "e", NOON, occurrence(1))
-    (delivery,), _ = await broker.fetch("small-a", "small", 1)
-    await broker.settle(delivery, "retry", b"error", delay=timedelta(hours=1))
-    assert await periodic.fire(term, "e", LATER, occurrence(2), overlap="skip") == "SKIPPED"
-    later = LATER + timedelta(hours=1)
-    assert await periodic.fire(term, "e", later, occurrence(3), overlap="allow") == "FIRED"
-
-
-async def test_jitter_is_a_delay(broker: Broker, periodic: Periodic, term: str) -> None:
-    """An occurrence with a time of its own is delayed until then, and waits meanwhile."""
-    due = await broker.now() + timedelta(seconds=60)
-    us = round(due.timestamp() * 1_000_000)
-    assert await periodic.fire(term, "e", NOON, occurrence(1, due_us=us)) == "FIRED"
-    assert await broker.client.zscore("{test}:tasks:delayed", "p-1") == us
-    assert await periodic.fire(term, "e", LATER, occurrence(2)) == "WAITING"
-
-
-async def test_a_plan_is_remembered_and_never_moved(
-    broker: Broker, periodic: Periodic, term: str
-) -> None:
-    """A start is kept over restarts; what fires next and what was passed over is shown."""
+async def test_a_planned_start_is_kept(broker: Broker, periodic: Periodic, term: str) -> None:
+    """Over restarts; status shows what fires next and what was passed over."""
     assert await periodic.plan(term, [change("new"), change("new", "f")]) == []
     assert await periodic.plan(term, [change("new", last=LATER), change("drop", "f")]) == []
     assert {entry: fired.last for entry, fired in (await periodic.fired()).items()} == {"e": NOON}
@@ -205,23 +147,13 @@ async def test_a_plan_is_remembered_and_never_moved(
     await periodic.pass_over(term, "e", LATER, 7, None)
     (status,) = await periodic.statuses()
     assert (status.missed, status.next, status.last) == (7, None, None)
+    for last in (LATER, NOON):  # the later of what Redis and the leader know
+        await periodic.plan(term, [change("same", last=last)])
+        assert (await periodic.fired())["e"].last == LATER
 
 
-async def test_older_data_are_brought_up_to_what_is_remembered(
-    periodic: Periodic, term: str
-) -> None:
-    """The same entry goes on from the later of what Redis and the leader know."""
-    await periodic.plan(term, [change("new")])
-    await periodic.plan(term, [change("same", last=LATER)])
-    assert (await periodic.fired())["e"].last == LATER
-    await periodic.plan(term, [change("same", last=NOON)])
-    assert (await periodic.fired())["e"].last == LATER
-
-
-async def test_an_entry_that_changes_withdraws_what_has_not_begun(
-    broker: Broker, periodic: Periodic, term: str
-) -> None:
-    """The waiting one is gone, and comes again under its id if it is still on the schedule."""
+async def test_a_changed_entry_withdraws_it(broker: Broker, periodic: Periodic, term: str) -> None:
+    """It comes again under its id if it is still on the schedule."""
     await periodic.plan(term, [change("new")])
     await periodic.fire(term, "e", LATER, occurrence(1))
     before = LATER - timedelta(microseconds=1)
@@ -236,36 +168,26 @@ async def test_an_entry_that_changes_withdraws_what_has_not_begun(
     assert (await broker.client.get("{test}:r:p-1")).startswith(b"cancelled|")
 
 
-async def test_what_has_begun_is_not_withdrawn(
-    broker: Broker, periodic: Periodic, term: str
+@pytest.mark.parametrize("is_newer", [False, True])
+async def test_a_begun_occurrence_remains(
+    broker: Broker, periodic: Periodic, term: str, *, is_newer: bool
 ) -> None:
-    """A running occurrence, or one that is retried, goes on though its entry is gone."""
+    """Running, retried or written by newer code, although its entry is gone or changed."""
     await periodic.plan(term, [change("new"), change("new", "f")])
-    await periodic.fire(term, "e", LATER, occurrence(1))
-    (delivery,), _ = await broker.fetch("small-a", "small", 1)
-    await periodic.fire(term, "f", LATER, occurrence(2))
-    (other,), _ = await broker.fetch("small-a", "small", 1)
-    await broker.settle(other, "retry", b"error", delay=timedelta(hours=1))
-    turned = change("turn", "f", last=LATER, again=NOON)
+    for number, entry in enumerate("ef"):
+        await periodic.fire(term, entry, LATER, occurrence(number))
+        if is_newer:
+            await broker.client.hset(f"{{test}}:t:p-{number}", "v", FORMAT + 1)
+        else:
+            await start(broker, retried=entry == "f")
+    turned = change("turn", "f", prints=("s", "b"), last=LATER, again=NOON)
     assert await periodic.plan(term, [change("drop"), turned]) == []
     assert (await periodic.fired())["f"].last == LATER
-    assert await broker.settle(delivery, "done", b"document") == "OK"
-
-
-async def test_what_newer_code_has_written_is_not_withdrawn(
-    broker: Broker, periodic: Periodic, term: str
-) -> None:
-    """Only that knows what belongs to it: it runs, as one that has begun."""
-    await periodic.plan(term, [change("new")])
-    await periodic.fire(term, "e", LATER, occurrence(1))
-    (key,) = await broker.client.keys(f"{broker.prefix}t:*")
-    await broker.client.hset(key, "v", FORMAT + 1)
-    assert await periodic.plan(term, [change("drop")]) == []
-    assert await broker.client.exists(key)
+    assert await broker.client.exists("{test}:t:p-0", "{test}:t:p-1") == 2
 
 
 @pytest.mark.parametrize("verb", ["off", "drop"])
-async def test_who_is_planned_no_more_leaves_nothing(
+async def test_a_removed_entry_leaves_nothing(
     broker: Broker, periodic: Periodic, term: str, verb: str
 ) -> None:
     """Its waiting occurrence is cancelled; a disabled entry is still shown."""
@@ -281,10 +203,8 @@ async def test_who_is_planned_no_more_leaves_nothing(
     assert (await broker.client.get("{test}:r:p-1")).startswith(b"cancelled|")
 
 
-async def test_a_paused_entry_passes_over_its_occurrences(
-    broker: Broker, periodic: Periodic, term: str
-) -> None:
-    """Nothing is submitted, the grid goes on, and what was suppressed is counted."""
+async def test_a_paused_entry_submits_none(broker: Broker, periodic: Periodic, term: str) -> None:
+    """The schedule continues, and suppressed occurrences are counted."""
     await periodic.plan(term, [change("new"), change("new", "f")])
     assert await periodic.pause(["e"], "me", "tape library is down") == ["e"]
     assert await periodic.pause(["e", "f"], "you", "") == ["f"]
@@ -298,8 +218,8 @@ async def test_a_paused_entry_passes_over_its_occurrences(
     assert told == ["e: tape library is down", "f", "e"]
 
 
-async def test_who_and_why_stand_in_one_line(broker: Broker, periodic: Periodic, term: str) -> None:
-    """Separators and line ends are taken out; what nobody of us wrote is shown nevertheless."""
+async def test_a_pause_is_shown_in_one_line(broker: Broker, periodic: Periodic, term: str) -> None:
+    """Separators and line ends are replaced; a foreign value is shown, too."""
     await periodic.plan(term, [change("new"), change("new", "f")])
     await periodic.pause(["e"], "an|n@host 7\n", "tape |\nlibrary")
     await broker.client.hset("{test}:periodic:paused", "f", "foreign")

@@ -22,8 +22,10 @@ def reports(broker: Broker) -> PipelineReports:
     return PipelineReports(broker.client, "test")
 
 
-async def test_reports_of_several_processes(reports: PipelineReports) -> None:
-    """All processes of a pipeline are shown, with the figures of one count."""
+async def test_processes_of_a_pipeline_are_added_up(
+    broker: Broker, reports: PipelineReports
+) -> None:
+    """One of them counts the rows at a time; every key expires after the last."""
     await reports.report("a", {"volumes": ONE, "disks": ONE})
     await reports.report("b", {"volumes": OTHER})
     await reports.report_rows("volumes", ROWS)
@@ -32,16 +34,14 @@ async def test_reports_of_several_processes(reports: PipelineReports) -> None:
     assert (volumes.rows, volumes.replicas) == (ROWS, (ONE, OTHER))
     assert (volumes.rate, volumes.wait) == (40, 1.0)
     assert (volumes.problem, volumes.cause) == ("", "1 row of a dead process is not taken over yet")
-
-
-async def test_one_process_counts_at_a_time(reports: PipelineReports) -> None:
-    """However many processes run a pipeline, its rows are counted once per interval."""
     assert [await reports.may_count("volumes") for _ in range(3)] == [True, False, False]
     assert await reports.may_count("disks")
+    keys = [key async for key in broker.client.scan_iter("{test}:pipelines*")]
+    assert all([await broker.client.ttl(key) > 0 for key in keys])
 
 
-async def test_a_process_that_ends_is_not_shown(broker: Broker, reports: PipelineReports) -> None:
-    """A process leaves, or its report lapses; the next count removes what is left of it."""
+async def test_an_ended_process_is_not_shown(broker: Broker, reports: PipelineReports) -> None:
+    """It leaves, or its report lapses; the next count removes it."""
     await reports.report_rows("volumes", ROWS)
     await reports.report("a", {"volumes": ONE})
     await reports.report("b", {"volumes": OTHER})
@@ -58,7 +58,7 @@ async def test_a_process_that_ends_is_not_shown(broker: Broker, reports: Pipelin
 
 
 async def test_rows_without_a_process_become_older(reports: PipelineReports) -> None:
-    """Nobody counts them again, and yet the overview reports how long they wait by now."""
+    """The overview adds the time since the last count."""
     a_minute_ago = RowFigures(datetime.now(UTC) - timedelta(seconds=60), due=1, oldest=9.0)
     await reports.report_rows("volumes", a_minute_ago)
     [volumes] = await reports.read()
@@ -72,10 +72,8 @@ async def test_rows_without_a_process_become_older(reports: PipelineReports) -> 
     assert volumes.rows.oldest == 0.0
 
 
-async def test_a_pipeline_that_is_gone_is_forgotten(
-    broker: Broker, reports: PipelineReports
-) -> None:
-    """A removed pipeline is not shown after a day, although others keep the hash alive."""
+async def test_a_removed_pipeline_is_forgotten(broker: Broker, reports: PipelineReports) -> None:
+    """After a day, although others keep the hash alive."""
     day_before = RowFigures(datetime.now(UTC) - timedelta(hours=25), due=7)
     await reports.report_rows("disks", ROWS)
     await broker.client.hset("{test}:pipelines", "volumes", _encoded(day_before))
@@ -86,10 +84,8 @@ async def test_a_pipeline_that_is_gone_is_forgotten(
     assert await broker.client.hkeys("{test}:pipelines") == [b"disks"]
 
 
-async def test_reports_of_a_newer_version_are_read(
-    broker: Broker, reports: PipelineReports
-) -> None:
-    """During a roll-out the figures that this version does not know are left out."""
+async def test_reports_of_newer_code_are_read(broker: Broker, reports: PipelineReports) -> None:
+    """Unknown figures are left out."""
     await reports.report_rows("volumes", ROWS)
     await reports.report("a", {"volumes": ONE})
     newer = json.loads(await broker.client.hget(REPLICAS, "a"))
@@ -99,16 +95,6 @@ async def test_reports_of_a_newer_version_are_read(
     await broker.client.hset("{test}:pipelines", "volumes", json.dumps(rows | {"colour": "blue"}))
     [volumes] = await reports.read()
     assert (volumes.rows, volumes.replicas) == (ROWS, (ONE,))
-
-
-async def test_every_key_has_a_ttl(broker: Broker, reports: PipelineReports) -> None:
-    """Nothing stays behind when the last process has ended."""
-    await reports.report("a", {"volumes": ONE})
-    await reports.report_rows("volumes", ROWS)
-    assert await reports.may_count("volumes")
-    keys = [key async for key in broker.client.scan_iter("{test}:pipelines*")]
-    assert len(keys) == 3
-    assert all([await broker.client.ttl(key) > 0 for key in keys])
 
 
 def _encoded(rows: RowFigures) -> str:

@@ -39,28 +39,21 @@ async def events(broker: Broker) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.usefixtures("no_leaked_keys")
-async def test_what_is_published_is_read(publication: Publication, term: str) -> None:
-    """Everybody finds the document, its version, where it comes from and since when."""
-    assert (await publication.version(), await publication.read()) == ("", None)
-    assert await publish(publication, term, "v1", revision="abc", document='{"vos": ["é"]}')
-    found = await publication.read()
-    assert found is not None and await publication.version() == "v1"
-    assert (found.version, found.document) == ("v1", '{"vos": ["é"]}')
-    assert (found.source, found.revision, found.who) == (SOURCE, "abc", WHO)
-    assert found.at is not None and abs(datetime.now(UTC) - found.at) < timedelta(minutes=1)
-    assert (found.problem, found.problem_at) == ("", None)
-
-
-async def test_only_another_version_is_an_event(
+async def test_a_new_version_is_an_event(
     broker: Broker, publication: Publication, term: str
 ) -> None:
-    """The same version again keeps its time and is no event; its revision may be a newer one."""
-    assert await publish(publication, term, "v1", revision="abc")
+    """Readers get the document with its origin; the same version again only has a new revision."""
+    assert (await publication.version(), await publication.read()) == ("", None)
+    assert await publish(publication, term, "v1", revision="abc", document='{"vos": ["é"]}')
     first = await publication.read()
+    assert first is not None and await publication.version() == "v1"
+    assert (first.version, first.document) == ("v1", '{"vos": ["é"]}')
+    assert (first.source, first.revision, first.who) == (SOURCE, "abc", WHO)
+    assert first.at is not None and abs(datetime.now(UTC) - first.at) < timedelta(minutes=1)
+    assert (first.problem, first.problem_at) == ("", None)
     assert await publish(publication, term, "v1", revision="def")
     second = await publication.read()
-    assert first is not None and second is not None
-    assert (second.at, second.revision) == (first.at, "def")
+    assert second is not None and (second.at, second.revision) == (first.at, "def")
     assert await publish(publication, term, "v2")
     assert await events(broker) == [
         ("config-published", WHO, f"version v1 from {SOURCE} at abc"),
@@ -68,8 +61,12 @@ async def test_only_another_version_is_an_event(
     ]
 
 
-async def test_a_problem_is_told_once(broker: Broker, publication: Publication, term: str) -> None:
-    """What is wrong stands beside what holds until the source is good; each text is one event."""
+async def test_a_problem_is_one_event(broker: Broker, publication: Publication, term: str) -> None:
+    """It stands beside the version that holds, or alone, until the source is good."""
+    assert await publication.report(term, "is empty", WHO)
+    found = await publication.read()
+    assert found is not None
+    assert (found.version, found.document, found.at, found.problem) == ("", "", None, "is empty")
     await publish(publication, term, "v1")
     for _ in range(3):
         assert await publication.report(term, "line 3: is wrong", WHO)
@@ -83,48 +80,13 @@ async def test_a_problem_is_told_once(broker: Broker, publication: Publication, 
     found = await publication.read()
     assert found is not None and (found.problem, found.problem_at) == ("", None)
     refused = [text for kind, _, text in await events(broker) if kind == "config-refused"]
-    assert refused == ["line 3: is wrong", "line 4: is wrong"]
+    assert refused == ["is empty", "line 3: is wrong", "line 4: is wrong"]
 
 
-async def test_a_problem_without_a_document(publication: Publication, term: str) -> None:
-    """A namespace that never had a good configuration tells what is wrong with the first one."""
-    assert await publication.report(term, "is empty", WHO)
-    found = await publication.read()
-    assert found is not None
-    assert (found.version, found.document, found.at, found.problem) == ("", "", None, "is empty")
-    assert await publication.version() == ""
-
-
-async def test_a_deposed_leader_publishes_nothing(
+async def test_a_version_wakes_the_idle(
     broker: Broker, publication: Publication, term: str
 ) -> None:
-    """A stopped leader that goes on after another one was elected changes neither."""
-    await publish(publication, term, "v1")
-    leadership = Leadership(broker, "test")
-    await leadership.resign("a", term)
-    assert not await publish(publication, term, "v2")
-    other = await leadership.lead("b", 30, "{}") or ""
-    assert not await publish(publication, term, "v2")
-    assert not await publication.report(term, "is wrong", WHO)
-    found = await publication.read()
-    assert found is not None and (found.version, found.problem) == ("v1", "")
-    assert await publish(publication, other, "v3") and await publication.version() == "v3"
-
-
-async def test_an_ended_lease_publishes_nothing(
-    broker: Broker, publication: Publication, term: str
-) -> None:
-    """Nor does a leader whose lease ran out although nobody else leads."""
-    await broker.client.hset("{test}:leader", "expiry", 1)
-    assert not await publish(publication, term, "v1")
-    assert not await publication.report(term, "is wrong", WHO)
-    assert await publication.read() is None
-
-
-async def test_a_new_version_wakes_idle_workers(
-    broker: Broker, publication: Publication, term: str
-) -> None:
-    """Once each: they do not ask by themselves. The same version again wakes nobody."""
+    """Once each; the same version again wakes none."""
     now = round((await broker.now()).timestamp() * 1e6)
     workers = {"small-a": now + 60_000_000, "small-busy": now + 60_000_000, "small-dead": 1}
     await broker.client.zadd("{test}:workers", workers)

@@ -1,4 +1,4 @@
-"""The quarantine: one shape for all that is no task, bounded, and back into a stream once."""
+"""The quarantine of what is no task: bounded, and each entry is retried once."""
 
 from __future__ import annotations
 
@@ -42,10 +42,8 @@ def repeat(entry: str, envelope: bytes) -> Submission:
     return Submission(made.id, "probes:Quick", "normal:small", envelope, terms=made.term)
 
 
-async def test_an_entry_says_what_it_is_and_where_it_was(
-    broker: Broker, quarantine: Quarantine
-) -> None:
-    """Time, reason, stream, entry, size and bytes of what is no pointer."""
+async def test_an_entry_has_reason_and_origin(broker: Broker, quarantine: Quarantine) -> None:
+    """And the time, size and bytes of what is no pointer to a task."""
     at = await broker.now()
     entry = await broker.client.xadd(NORMAL, {b"data": b"\x80pickle"})
     await broker.fetch("small-a", "small", 1)
@@ -54,12 +52,12 @@ async def test_an_entry_says_what_it_is_and_where_it_was(
     assert (item.stream, item.stream_entry) == (NORMAL, entry.decode())
     assert b"\x80pickle" in item.data
     assert item.is_whole
-    assert 0 <= (item.at - at).total_seconds() < 5
+    assert at <= item.at <= await broker.now()
     assert await quarantine.get(item.entry) == item
 
 
 async def test_an_envelope_is_kept_once(broker: Broker, quarantine: Quarantine) -> None:
-    """However often a worker reads it, one entry with its bytes and its task is there."""
+    """However often a worker reads it."""
     delivery = await delivered(broker, "a", b"\xc1no task")
     await broker.quarantine(delivery, "not msgpack")
     await broker.quarantine(delivery, "not msgpack")
@@ -72,10 +70,10 @@ async def test_an_envelope_is_kept_once(broker: Broker, quarantine: Quarantine) 
 
 
 @pytest.mark.parametrize(("size", "kept"), [(256 * KIB, 256 * KIB), (256 * KIB + 1, 64 * KIB)])
-async def test_long_envelopes_are_cut(
+async def test_a_long_one_is_cut(
     broker: Broker, quarantine: Quarantine, size: int, kept: int
 ) -> None:
-    """Whole up to 256 KiB; of more, 64 KiB and how much there was."""
+    """Up to 256 KiB are kept whole; of more, 64 KiB and the size."""
     delivery = await delivered(broker, "a", b"x" * size)
     await broker.quarantine(delivery, "too long")
     (item,) = await entries(quarantine)
@@ -94,22 +92,20 @@ async def test_long_entries_are_cut(broker: Broker, quarantine: Quarantine) -> N
     assert len(many.data) <= 64 * KIB
 
 
-async def test_the_oldest_give_way_to_the_newest(broker: Broker, quarantine: Quarantine) -> None:
-    """All entries together hold at most 32 MiB, and the count of bytes is exact."""
+async def test_the_oldest_entries_give_way(broker: Broker, quarantine: Quarantine) -> None:
+    """All together hold at most 32 MiB, and the count of bytes is exact."""
     for number in range(140):
-        await garbage(broker, b"%03d" % number + b"x" * (250 * KIB))
+        await garbage(broker, b"%03d" % number + bytes(250 * KIB))
     items = await entries(quarantine)
     held = sum(len(item.data) for item in items)
     assert 31 * KIB * KIB < held <= 32 * KIB * KIB
     assert int(await broker.client.get("{test}:quarantine:bytes")) == held
-    assert b"139x" in items[0].data
+    assert b"139\0" in items[0].data
     assert await quarantine.discard([item.entry for item in items], "me") == [True] * len(items)
     assert int(await broker.client.get("{test}:quarantine:bytes")) == 0
 
 
-async def test_there_are_never_more_than_ten_thousand(
-    broker: Broker, quarantine: Quarantine
-) -> None:
+async def test_entries_are_at_most_ten_thousand(broker: Broker, quarantine: Quarantine) -> None:
     """Small entries are bounded by their number."""
     async with broker.client.pipeline(transaction=False) as pipe:
         for number in range(10_050):
@@ -123,8 +119,8 @@ async def test_there_are_never_more_than_ten_thousand(
     assert b"10049" in items[0].data
 
 
-async def test_a_damaged_record_ends(broker: Broker, quarantine: Quarantine) -> None:
-    """What cannot even be read as a delivery is dead and in the quarantine, not tried for ever."""
+async def test_a_damaged_record_ends_dead(broker: Broker, quarantine: Quarantine) -> None:
+    """A record that cannot be delivered goes to the quarantine."""
     for id, name, value in [("a", "attempt", "x"), ("b", "deaths", "1.5")]:
         await broker.submit([Submission(id, "probes:Quick", "normal:small", b"envelope")])
         await broker.client.hset(f"{{test}}:t:{id}", name, value)
@@ -140,7 +136,7 @@ async def test_a_damaged_record_ends(broker: Broker, quarantine: Quarantine) -> 
 
 
 async def test_a_retry_executes_once(broker: Broker, quarantine: Quarantine) -> None:
-    """The entry becomes a task in one step; who asks again is told that it is known."""
+    """The entry becomes a task in one step; a repetition answers its state."""
     await garbage(broker, b"x")
     (item,) = await entries(quarantine)
     task = repeat(item.entry, b"better")
@@ -163,7 +159,7 @@ async def test_a_retry_executes_once(broker: Broker, quarantine: Quarantine) -> 
 async def test_an_entry_stays_if_its_task_has_failed(
     broker: Broker, quarantine: Quarantine, outcome: str, stays: bool
 ) -> None:
-    """Its bytes are the only ones left then; a task that lives or is done needs none."""
+    """Its bytes are the only ones left then."""
     await garbage(broker, b"x")
     (item,) = await entries(quarantine)
     task = repeat(item.entry, b"better")
@@ -177,19 +173,8 @@ async def test_an_entry_stays_if_its_task_has_failed(
     assert kinds == ([] if stays else [b"quarantine-retry"])
 
 
-async def test_what_is_put_there_is_counted(broker: Broker, quarantine: Quarantine) -> None:
-    """The count goes on when entries are deleted."""
-    assert await quarantine.count_since_loss() == 0
-    await garbage(broker, b"x")
-    await garbage(broker, b"y")
-    kept = await entries(quarantine)
-    assert len(kept) == 2
-    await quarantine.discard([item.entry for item in kept], "me")
-    assert await quarantine.count_since_loss() == 2
-
-
-async def test_what_is_discarded_is_written_down(broker: Broker, quarantine: Quarantine) -> None:
-    """One event for each call, so that a great many do not push all others out."""
+async def test_a_discard_is_one_event(broker: Broker, quarantine: Quarantine) -> None:
+    """For each call; the count of what was put there stays."""
     for _ in range(3):
         await garbage(broker, b"x")
     newest, *others = await entries(quarantine)
@@ -200,10 +185,11 @@ async def test_what_is_discarded_is_written_down(broker: Broker, quarantine: Qua
     assert [fields[b"kind"] for fields in events] == [b"quarantine-discard"] * 2
     assert events[0][b"text"].decode() == f"entry {newest.entry}"
     assert events[1][b"text"].startswith(b"2 entries")
+    assert await quarantine.count_since_loss() == 3
 
 
 @pytest.mark.parametrize("entry", ["", "-", "+", "x", "1-1-1", "1 - 1", f"{2**64}-0"])
-async def test_only_ids_of_entries_are_taken(quarantine: Quarantine, entry: str) -> None:
+async def test_a_wrong_id_is_refused(quarantine: Quarantine, entry: str) -> None:
     """A range or a typing error never means more than one entry."""
     with pytest.raises(NotFoundError, match="an id looks like"):
         await quarantine.get(entry)
@@ -211,10 +197,8 @@ async def test_only_ids_of_entries_are_taken(quarantine: Quarantine, entry: str)
         await quarantine.discard([entry], "me")
 
 
-async def test_garbage_is_put_aside_when_memory_is_full(
-    broker: Broker, quarantine: Quarantine
-) -> None:
-    """Evidence is kept then too, but nothing is submitted again."""
+async def test_a_full_memory_keeps_evidence(broker: Broker, quarantine: Quarantine) -> None:
+    """But nothing is submitted again."""
     delivery = await delivered(broker, "a", b"\xc1")
     await broker.client.config_set("maxmemory", 1)
     try:
