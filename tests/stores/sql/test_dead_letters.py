@@ -1,15 +1,13 @@
-"""Dead letters on real databases: each test runs on SQLite and on MariaDB."""
+"""Dead letters and their clusters on real databases: each test runs on SQLite and on MariaDB."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 import sqlite3
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -29,8 +27,8 @@ from nonet.base.errors import (
     ServerUnreachableError,
 )
 from nonet.stores.sql import database as sql
+from nonet.stores.sql.database import Database
 from nonet.stores.sql.dead_letters import (
-    DeadLetter,
     DeadLetters,
     LetterFilter,
     NewDeadLetter,
@@ -70,28 +68,6 @@ def letter(task_id: str = "task-1", **changes: Any) -> NewDeadLetter:
     return NewDeadLetter(**values | changes)
 
 
-GONE = DeadLetter(
-    **{name: getattr(letter(), name) for name in NewDeadLetter.__dataclass_fields__},
-    id=404,
-    namespace="test",
-    status=Status.PENDING,
-    last_error="",
-    resubmitted_as=None,
-    resubmissions=0,
-    created_at=SUBMITTED,
-)
-
-
-async def outcomes(calls: list[Awaitable[Any]]) -> tuple[list[Any], list[BaseException]]:
-    """What succeeded and what was raised, of calls made at the same time."""
-    done = await asyncio.gather(*calls, return_exceptions=True)
-    raised = [each for each in done if isinstance(each, BaseException)]
-    return [each for each in done if not isinstance(each, BaseException)], raised
-
-
-# ---- writing and reading ------------------------------------------------------------------------
-
-
 async def test_everything_comes_back_as_written(letters: DeadLetters) -> None:
     """Each field, also every byte of 1 MiB of arguments; a time of another zone comes in UTC."""
     new = letter(
@@ -122,32 +98,22 @@ async def test_everything_comes_back_as_written(letters: DeadLetters) -> None:
 NASTY = "\U0001f4a3 NUL \0 surrogate \udc80 ❌"
 
 
-async def test_odd_texts_do_not_keep_a_letter_out(letters: DeadLetters) -> None:
-    """NUL and lone surrogates are stored escaped, emoji as they are, in every text column."""
-    row = await letters.add(
-        letter(
-            task_id=NASTY,
-            task_class=NASTY,
-            reason=NASTY,
-            error_type=NASTY,
-            error_message=NASTY,
-            traceback=NASTY,
-            history=[{NASTY: NASTY, "nan": float("nan"), "set": {1}}],
-            labels={NASTY: (NASTY,)},
-            parent_id=NASTY,
-            vo=NASTY,
-        )
+async def test_odd_texts_are_stored(letters: DeadLetters) -> None:
+    """NUL and lone surrogates escaped, emoji as they are, in every text column."""
+    texts = ("task_class", "reason", "error_type", "error_message", "traceback", "vo")
+    odd = dict.fromkeys((*texts, "task_id", "parent_id"), NASTY)
+    history = [{NASTY: NASTY, "nan": float("nan"), "set": {1}}]
+    read = await letters.get(
+        await letters.add(letter(**odd, history=history, labels={NASTY: (NASTY,)}))
     )
-    read = await letters.get(row)
     shown = "\U0001f4a3 NUL \\x00 surrogate \\udc80 ❌"
-    assert read.task_class == read.reason == read.error_type == read.error_message == shown
-    assert read.traceback == read.vo == shown
+    assert {getattr(read, name) for name in texts} == {shown}
     assert read.labels == {shown: [shown]}
     assert read.history == [{shown: shown, "nan": "nan", "set": "{1}"}]
     assert read.task_id.startswith(shown)
 
 
-async def test_default_character_set_does_not_matter(mariadb_url: str) -> None:
+async def test_the_character_set_of_the_server_does_not_matter(mariadb_url: str) -> None:
     """Emoji survive in a database that was made for latin1."""
     async with engine_of(mariadb_url) as engine, engine.begin() as connection:
         await connection.exec_driver_sql("ALTER DATABASE CHARACTER SET latin1")
@@ -157,20 +123,12 @@ async def test_default_character_set_does_not_matter(mariadb_url: str) -> None:
     await letters.close()
 
 
-async def test_texts_are_cut_to_what_the_column_holds(letters: DeadLetters) -> None:
+async def test_texts_are_cut_to_their_columns(letters: DeadLetters) -> None:
     """Endless errors keep their start and end; a long history keeps its end."""
     endless = "début " + "é" * 1_000_000 + " fin"
-    row = await letters.add(
-        letter(
-            task_class=endless,
-            reason=endless,
-            error_type=endless,
-            error_message=endless,
-            traceback=endless,
-            history=[{"attempt": n, "error": endless} for n in range(1000)],
-            vo=endless,
-        )
-    )
+    texts = ("task_class", "reason", "error_type", "error_message", "traceback", "vo")
+    history = [{"attempt": n, "error": endless} for n in range(1000)]
+    row = await letters.add(letter(**dict.fromkeys(texts, endless), history=history))
     read = await letters.get(row)
     for text in (read.error_message, read.traceback, read.last_error, read.history[-1]["error"]):
         assert text.startswith("début")
@@ -181,33 +139,19 @@ async def test_texts_are_cut_to_what_the_column_holds(letters: DeadLetters) -> N
 
 @given(st.text(st.characters(codec=None)), st.integers(min_value=60, max_value=200))
 def test_storable_text_fits_and_encodes(text: str, limit: int) -> None:
-    """Whatever the text, the stored one is valid UTF-8 without NUL within the limit."""
+    """It is valid UTF-8 without NUL within the limit; good text is not changed."""
     data = storable(text, limit).encode()
     assert len(data) <= limit
     assert b"\0" not in data
+    good = text.encode(errors="replace").replace(b"\0", b"").decode()
+    assert storable(good, 4 * len(text)) == good
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=50))
-def test_storable_text_leaves_good_text_alone(text: str) -> None:
-    """What every database takes is not touched."""
-    assert storable(text, 200) == text
-
-
-# ---- never doubled, never lost ------------------------------------------------------------------
-
-
-async def test_twenty_adds_at_once_make_one_row(letters: DeadLetters) -> None:
-    """All callers of a race get the same row id."""
-    rows, raised = await outcomes([letters.add(letter()) for _ in range(20)])
-    assert raised == []
+async def test_simultaneous_adds_make_one_row(letters: DeadLetters) -> None:
+    """All callers get the same row id; a task that dies again has another one."""
+    rows = await asyncio.gather(*(letters.add(letter()) for _ in range(20)))
     assert len(set(rows)) == 1
-    assert await letters.count() == {"PENDING": 1, "DISPATCHED": 0, "FAILED": 0}
-
-
-async def test_each_generation_has_its_own_row(letters: DeadLetters) -> None:
-    """The same task, dead again after a requeue, is a second letter."""
-    rows = {await letters.add(letter(generation=n)) for n in (1, 2, 2**53)}
-    assert len(rows) == 3
+    assert len({await letters.add(letter(generation=n)) for n in (1, 2, 2**53)} | {*rows}) == 3
 
 
 @pytest.mark.parametrize(
@@ -226,40 +170,27 @@ async def test_different_ids_stay_different(letters: DeadLetters, one: str, othe
     assert await letters.add(letter(one)) != await letters.add(letter(other))
 
 
-# ---- lists --------------------------------------------------------------------------------------
-
-
-async def test_list_filters_newest_first(letters: DeadLetters) -> None:
-    """Filters combine, the newest comes first, the limit cuts the oldest."""
+async def test_lists_are_newest_first(letters: DeadLetters) -> None:
+    """Filters combine, and the limit cuts the oldest; arguments and tracebacks are left out."""
+    kinds = [("a:A", "crash"), ("a:A", "retries"), ("b:B", "crash"), ("a:A", "crash")]
+    secret = {"task_args": b"hunter2", "traceback": "long"}
     rows = [
-        await letters.add(letter(f"task-{n}", task_class=name, reason=reason))
-        for n, (name, reason) in enumerate(
-            [("a:A", "crash"), ("a:A", "retries"), ("b:B", "crash"), ("a:A", "crash")]
-        )
+        await letters.add(letter(f"task-{n}", task_class=name, reason=reason, **secret))
+        for n, (name, reason) in enumerate(kinds)
     ]
     await dispatched(letters, rows[1], "new")
-
-    async def found(**filters: Any) -> list[int]:
-        return [rows.index(each.id) for each in await letters.list(**filters)]
-
-    assert await found() == [3, 2, 1, 0]
-    assert await found(limit=2) == [3, 2]
-    assert await found(task_class="a:A") == [3, 1, 0]
-    assert await found(task_class="a:A", reason="crash") == [3, 0]
-    assert await found(status=Status.DISPATCHED) == [1]
-    assert await found(task_class="A:a") == []
+    for filters, expected in (
+        ({}, [3, 2, 1, 0]),
+        ({"limit": 2}, [3, 2]),
+        ({"task_class": "a:A", "reason": "crash"}, [3, 0]),
+        ({"status": Status.DISPATCHED}, [1]),
+        ({"task_class": "A:a"}, []),
+    ):
+        found = await letters.list(**filters)
+        assert [rows.index(each.id) for each in found] == expected
+        assert {(each.task_args, each.traceback) for each in found} <= {(b"", "")}
     assert await letters.count() == {"PENDING": 3, "DISPATCHED": 1, "FAILED": 0}
-
-
-async def test_list_is_without_arguments_and_traceback(letters: DeadLetters) -> None:
-    """A list reads no large columns, and no printed letter shows arguments."""
-    row = await letters.add(letter(task_args=b"hunter2", traceback="long"))
-    (listed,) = await letters.list()
-    assert (listed.task_args, listed.traceback) == (b"", "")
-    assert "hunter2" not in repr(await letters.get(row))
-
-
-# ---- resubmission -------------------------------------------------------------------------------
+    assert "hunter2" not in repr(await letters.get(rows[0]))
 
 
 async def claimed(letters: DeadLetters, row: int, repeat: str, resubmissions: int = 0) -> None:
@@ -271,13 +202,13 @@ async def dispatched(letters: DeadLetters, row: int, repeat: str) -> None:
     await letters.dispatch(row, repeat)
 
 
-@pytest.mark.parametrize("operators", [2, 10])
-async def test_one_operator_wins_a_claim(letters: DeadLetters, operators: int) -> None:
-    """Of several operators who have read a letter one gets it; the others are told who did."""
+async def test_one_operator_wins_a_claim(letters: DeadLetters) -> None:
+    """Of several who have read a letter; the others learn which task was begun."""
     read = await letters.get(await letters.add(letter()))
-    calls = [letters.claim(read, f"new-{n}", 0) for n in range(operators)]
-    won, lost = await outcomes(calls)
-    assert (len(won), len(lost)) == (1, operators - 1)
+    calls = [letters.claim(read, f"new-{n}", 0) for n in range(5)]
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    lost = [answer for answer in answers if answer is not None]
+    assert len(lost) == 4
     now = await letters.get(read.id)
     for error in lost:
         assert isinstance(error, ConflictError)
@@ -313,8 +244,8 @@ async def test_a_released_letter_is_as_it_was_read(letters: DeadLetters) -> None
         assert (await letters.get(row)).status is Status.DISPATCHED
 
 
-async def test_a_letter_fails_with_its_own_repeat_only(letters: DeadLetters) -> None:
-    """A letter is FAILED once its repeat died, and stays so, whoever records the submission."""
+async def test_a_letter_fails_with_its_own_repeat(letters: DeadLetters) -> None:
+    """It is FAILED once its repeat died, and stays so."""
     row = await letters.add(letter())
     assert not await letters.mark_failed(row, "new")
     await claimed(letters, row, "new")
@@ -325,11 +256,8 @@ async def test_a_letter_fails_with_its_own_repeat_only(letters: DeadLetters) -> 
     assert (await letters.get(row)).status is Status.FAILED
 
 
-# ---- namespaces ---------------------------------------------------------------------------------
-
-
 async def test_a_namespace_acts_on_its_own_letters(letters: DeadLetters, url: str) -> None:
-    """Two namespaces have a task of one id and generation; neither reaches the other's row."""
+    """Another one has a task of the same id; neither reaches the row of the other."""
     other = DeadLetters(url, "other")
     row, theirs = await letters.add(letter()), await other.add(letter())
     assert row != theirs
@@ -348,37 +276,22 @@ async def test_a_namespace_acts_on_its_own_letters(letters: DeadLetters, url: st
     await other.close()
 
 
-async def test_discarded_row_is_gone_and_its_number_not_reused(letters: DeadLetters) -> None:
-    """What refers to a discarded letter never means another one."""
-    row = await letters.add(letter())
-    await letters.discard(row)
-    assert await letters.list() == []
-    assert await letters.add(letter()) > row
-
-
-async def test_discard_spares_what_no_longer_fits(letters: DeadLetters) -> None:
-    """A letter that somebody acted on since it was chosen is not deleted."""
+async def test_a_discarded_row_is_gone(letters: DeadLetters) -> None:
+    """Its number is not reused; a letter that changed since it was chosen is not deleted."""
     row = await letters.add(letter())
     await dispatched(letters, row, "new")
     with pytest.raises(ConflictError, match=f"dead letter {row} is DISPATCHED"):
         await letters.discard(row, only=LetterFilter(status="PENDING"))
     await letters.discard(row, only=LetterFilter(status="DISPATCHED"))
-    with pytest.raises(NotFoundError):
-        await letters.get(row)
+    assert await letters.list() == []
+    assert await letters.add(letter()) > row
 
 
-# ---- many letters -------------------------------------------------------------------------------
-
-
-async def aged(url: str, ages: list[timedelta]) -> list[int]:
+async def aged(letters: DeadLetters, ages: list[timedelta]) -> list[int]:
     """Letters that died so long ago; their rows."""
-    store = DeadLetters(url, "test")
-    rows = [await store.add(letter(f"task-{n}")) for n in range(len(ages))]
-    await store.close()
-    async with engine_of(url) as engine, engine.begin() as connection:
-        for row, age in zip(rows, ages, strict=True):
-            died = dlq_tasks.update().where(dlq_tasks.c.id == row)
-            await connection.execute(died.values(created_at=datetime.now(UTC) - age))
+    rows = [await letters.add(letter(f"task-{n}")) for n in range(len(ages))]
+    for row, age in zip(rows, ages, strict=True):
+        await change(letters._database, row, created_at=datetime.now(UTC) - age)
     return rows
 
 
@@ -386,10 +299,10 @@ async def read_pages(letters: DeadLetters, selection: LetterFilter) -> list[list
     return [page async for page in letters.pages(selection)]
 
 
-async def test_letters_are_chosen_by_age(url: str, letters: DeadLetters) -> None:
+async def test_letters_are_chosen_by_age(letters: DeadLetters) -> None:
     """Both ends of an age filter to the microsecond, in lists as in pages."""
     ages = [timedelta(days=days) for days in (40, 30, 20, 10)]
-    rows = await aged(url, ages)
+    rows = await aged(letters, ages)
     middle = (await letters.get(rows[1])).created_at
     tick = timedelta(microseconds=1)
     for filters, expected in (
@@ -404,10 +317,10 @@ async def test_letters_are_chosen_by_age(url: str, letters: DeadLetters) -> None
         assert await read_pages(letters, LetterFilter(**filters)) == [expected]
 
 
-async def test_pages_pass_over_gaps_and_end_where_they_began(
+async def test_a_letter_is_on_one_page(
     letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Pages have each letter once, oldest first; what is added while they are read is not met."""
+    """Oldest first; letters that are added meanwhile are left out."""
     monkeypatch.setattr("nonet.stores.sql.dead_letters._PAGE_ROWS", 20)
     rows = [await letters.add(letter(f"task-{n}")) for n in range(49)]
     for row in rows[4:36]:
@@ -423,10 +336,10 @@ async def test_pages_pass_over_gaps_and_end_where_they_began(
     assert max(sizes) <= 20 and len(sizes) < 5
 
 
-async def test_purge_deletes_what_fits_and_nothing_else(url: str, letters: DeadLetters) -> None:
-    """Older letters go in batches, the others stay."""
+async def test_a_purge_deletes_matching_letters(letters: DeadLetters) -> None:
+    """In batches; the others stay."""
     month = timedelta(days=30)
-    rows = await aged(url, [month] * 3 + [timedelta(hours=1)] * 2)
+    rows = await aged(letters, [month] * 3 + [timedelta(hours=1)] * 2)
     await dispatched(letters, rows[1], "new")
     old = datetime.now(UTC) - timedelta(days=7)
     gone = [n async for n in letters.purge(LetterFilter(died_before=old, status="DISPATCHED"))]
@@ -435,85 +348,53 @@ async def test_purge_deletes_what_fits_and_nothing_else(url: str, letters: DeadL
     assert await read_pages(letters, LetterFilter()) == [rows[3:]]
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda letters: letters.get(404),
-        lambda letters: letters.claim(GONE, "new", 0),
-        lambda letters: letters.dispatch(404, "new"),
-        lambda letters: letters.discard(404),
-    ],
-    ids=["get", "claim", "dispatch", "discard"],
-)
-async def test_unknown_row_is_not_found(
-    letters: DeadLetters, call: Callable[[DeadLetters], Awaitable[Any]]
-) -> None:
+async def test_an_unknown_row_is_not_found(letters: DeadLetters) -> None:
     """Every method that takes a row id says which one does not exist."""
-    with pytest.raises(NotFoundError, match="404"):
-        await call(letters)
+    gone = await letters.get(await letters.add(letter()))
+    await letters.discard(gone.id)
+    for call in (
+        letters.get(gone.id),
+        letters.claim(gone, "new", 0),
+        letters.dispatch(gone.id, "new"),
+        letters.discard(gone.id),
+    ):
+        with pytest.raises(NotFoundError, match=str(gone.id)):
+            await call
 
 
-# ---- a server that goes away --------------------------------------------------------------------
-
-
-async def test_stopped_server_is_reported_and_its_return_noticed(
-    mariadb_behind_a_door: tuple[Door, str],
-) -> None:
-    """A stopped server gives one readable error at once; the same object works afterwards."""
+async def test_a_stopped_server_is_reported(mariadb_behind_a_door: tuple[Door, str]) -> None:
+    """By one readable error; after its return, or a restart while idle, calls work again."""
     door, url = mariadb_behind_a_door
     letters = DeadLetters(url, "test")
     await connect_once(letters._database)
     await door.close()
-    started = time.monotonic()
     with pytest.raises(ServerUnreachableError) as raised:
         await connect_once(letters._database)
-    assert time.monotonic() - started < 5
     assert f"127.0.0.1:{door.port}" in str(raised.value)
     assert "\n" not in str(raised.value)
-    await door.open()
-    await connect_once(letters._database)
+    for _ in range(2):
+        await door.open()
+        await connect_once(letters._database)
+        await door.close()
     await letters.close()
 
 
-async def test_restart_between_two_calls_is_not_noticed(
-    mariadb_behind_a_door: tuple[Door, str],
-) -> None:
-    """A connection that died while idle is replaced without an error."""
-    door, url = mariadb_behind_a_door
-    letters = DeadLetters(url, "test")
-    await connect_once(letters._database)
-    await door.close()
-    await door.open()
-    await connect_once(letters._database)
-    await letters.close()
-
-
-async def test_silent_server_is_given_up(mariadb_behind_a_door: tuple[Door, str]) -> None:
+async def test_a_silent_server_is_given_up(mariadb_behind_a_door: tuple[Door, str]) -> None:
     """A frozen server costs a bounded time, on an old connection and on a new one."""
     door, url = mariadb_behind_a_door
-    letters = DeadLetters(url, "test", answer_seconds=0.5)
+    letters = DeadLetters(url, "test", answer_seconds=2)
     await connect_once(letters._database)
     door.freeze()
     for call in (connect_once(letters._database), letters.count()):
-        with pytest.raises(ServerUnreachableError, match=r"no answer within 0\.5 s"):
+        with pytest.raises(ServerUnreachableError, match=r"no answer within 2 s"):
             await call
     door.thaw()
     await connect_once(letters._database)
     await letters.close()
 
 
-async def test_closed_store_can_be_used_again(letters: DeadLetters) -> None:
-    """Closing drops connections, not the object."""
-    row = await letters.add(letter())
-    await letters.close()
-    assert (await letters.get(row)).id == row
-
-
-# ---- schema -------------------------------------------------------------------------------------
-
-
-async def test_schema_is_absent_then_current(empty_url: str) -> None:
-    """An upgrade makes the tables, a second one changes nothing."""
+async def test_an_upgrade_makes_the_schema_current(empty_url: str) -> None:
+    """A second one changes nothing."""
     assert await sql.check(empty_url) is sql.Schema.ABSENT
     assert await sql.check(empty_url) is sql.Schema.ABSENT
     revision = await sql.upgrade(empty_url)
@@ -522,7 +403,7 @@ async def test_schema_is_absent_then_current(empty_url: str) -> None:
 
 
 @pytest.mark.server
-async def test_four_processes_upgrade_at_once(empty_url: str) -> None:
+async def test_two_processes_upgrade_at_once(empty_url: str) -> None:
     """Processes that start together on an empty database all succeed."""
     code = """if True:
         import asyncio, sys
@@ -530,15 +411,11 @@ async def test_four_processes_upgrade_at_once(empty_url: str) -> None:
 
         print(asyncio.run(upgrade(sys.argv[1])))
     """
-    racers = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, "-c", code, empty_url,
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-        )
-        for _ in range(4)
-    ]  # fmt: skip
+    pipes = {"stdout": asyncio.subprocess.PIPE, "stderr": asyncio.subprocess.PIPE}
+    command = (sys.executable, "-c", code, empty_url)
+    racers = [await asyncio.create_subprocess_exec(*command, **pipes) for _ in range(2)]
     answers = await asyncio.gather(*(racer.communicate() for racer in racers))
-    assert answers == [(answers[0][0], b"")] * 4
+    assert answers == [(answers[0][0], b"")] * 2
     assert await sql.check(empty_url) is sql.Schema.CURRENT
 
 
@@ -549,8 +426,8 @@ async def test_upgrades_at_once_in_one_process(tmp_path: Path) -> None:
     assert {await sql.check(url) for url in urls} == {sql.Schema.CURRENT}
 
 
-async def test_missing_table_says_what_to_run(mariadb_url: str) -> None:
-    """A server database is not migrated behind its owner's back."""
+async def test_a_missing_table_names_the_command(mariadb_url: str) -> None:
+    """A server database is not migrated without its owner."""
     letters = DeadLetters(mariadb_url, "test")
     with pytest.raises(ConfigurationError, match="task-run db upgrade"):
         await letters.count()
@@ -559,41 +436,26 @@ async def test_missing_table_says_what_to_run(mariadb_url: str) -> None:
 
 async def test_sqlite_is_made_when_first_used(tmp_path: Path) -> None:
     """SQLite needs no set-up, also when its first users are concurrent, and writes ahead."""
-    letters = DeadLetters(f"sqlite:///{tmp_path}/state/nonet.db", "test")
-    await asyncio.gather(*(letters.add(letter(f"task-{n}")) for n in range(8)))
-    assert (await letters.count())[Status.PENDING] == 8
-    await letters.close()
+    users = [DeadLetters(f"sqlite:///{tmp_path}/state/nonet.db", "test") for _ in range(8)]
+    await asyncio.gather(*(user.add(letter(f"task-{n}")) for n, user in enumerate(users)))
+    assert (await users[0].count())[Status.PENDING] == 8
+    for user in users:
+        await user.close()
     plain = sqlite3.connect(tmp_path / "state" / "nonet.db")
     assert plain.execute("PRAGMA journal_mode").fetchone() == ("wal",)
     plain.close()
 
 
-async def test_looking_does_not_make_a_sqlite_file(tmp_path: Path) -> None:
-    """No file means no letters: neither it nor its directory appears by reading."""
-    url = f"sqlite:///{tmp_path}/state/nonet.db"
-    letters = DeadLetters(url, "test")
-    assert (await letters.list(), await letters.count()) == ([], dict.fromkeys(Status, 0))
-    for missing in (letters.get(1), letters.discard(1)):
-        with pytest.raises(NotFoundError):
-            await missing
-    assert [n async for n in letters.purge(LetterFilter())] == []
-    assert await sql.check(url) is sql.Schema.ABSENT
-    assert os.listdir(tmp_path) == []
-    await letters.add(letter())
-    assert len(await letters.list()) == 1
-    await letters.close()
-
-
-async def test_a_directory_that_cannot_be_made_is_a_wrong_setting() -> None:
-    """The first letter says so, in one line."""
+async def test_an_impossible_directory_is_a_wrong_setting() -> None:
+    """The first letter says so."""
     letters = DeadLetters("sqlite:////proc/nonet/nonet.db", "test")
     with pytest.raises(ConfigurationError, match="cannot create its directory"):
         await letters.add(letter())
     await letters.close()
 
 
-async def test_a_file_that_cannot_be_opened_starts_no_thread(tmp_path: Path) -> None:
-    """The driver's thread would write a traceback when it outlives the event loop, as it may."""
+async def test_a_failed_open_starts_no_thread(tmp_path: Path) -> None:
+    """The thread of the driver would outlive the event loop and write a traceback."""
     started: list[str] = []
     threading.settrace(lambda *_: started.append(threading.current_thread().name))
     try:
@@ -604,22 +466,10 @@ async def test_a_file_that_cannot_be_opened_starts_no_thread(tmp_path: Path) -> 
     assert [name for name in started if "connection_worker" in name] == []
 
 
-async def test_first_connections_to_a_sqlite_file_do_not_collide(tmp_path: Path) -> None:
-    """Switching a new file to write-ahead waits for others who do the same."""
-    for n in range(20):
-        databases = [sql.Database(f"sqlite:///{tmp_path}/{n}.db") for _ in range(8)]
-        await asyncio.gather(*map(connect_once, databases))
-        for database in databases:
-            await database.close()
-
-
 async def connect_once(database: sql.Database) -> None:
     """One transaction, over a connection of its own."""
     async with database.transaction() as connection:
         await connection.execute(sa.select(1))
-
-
-# ---- URLs ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -689,10 +539,91 @@ print(seen)
 """
 
 
-def test_opening_a_database_does_not_hold_the_event_loop_up(tmp_path: Path) -> None:
-    """What must be imported first, which takes long, is imported in another thread."""
+def test_opening_a_database_does_not_block_the_loop(tmp_path: Path) -> None:
+    """Slow imports run in another thread."""
     command = [sys.executable, "-c", IMPORTS_OF_SQL, str(tmp_path)]
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=WAIT_SECONDS, check=True
     )
     assert ended.stdout == "{False}\n"
+
+
+def failed(
+    number: int, *, task: str = "a:A", error: str = "KeyError", line: int = 3
+) -> NewDeadLetter:
+    """A letter whose error is raised in ``shop.bill:pay``."""
+    message = f"invoice {number}"
+    frame = f'  File "/srv/shop/bill.py", line {line}, in pay'
+    trace = f"Traceback (most recent call last):\n{frame}\n{error}: {message}"
+    about = {"error_type": error, "error_message": message, "traceback": trace}
+    return letter(f"task-{number}", task_class=task, **about)
+
+
+async def change(database: Database, row: int, **values: object) -> None:
+    """Change a row behind the store."""
+    async with database.transaction() as connection:
+        await connection.execute(sa.update(dlq_tasks).where(dlq_tasks.c.id == row).values(values))
+
+
+async def test_one_cause_is_one_cluster(letters: DeadLetters, database: Database) -> None:
+    """With counts, ages, statuses and its newest letter, of this namespace."""
+    now = datetime.now(UTC)
+    rows = [await letters.add(failed(n, line=n)) for n in range(4)]
+    for row, hours in zip(rows, (24 * 8, 30, 2, 0), strict=True):
+        await change(database, row, created_at=now - timedelta(hours=hours))
+    await change(database, rows[0], status="FAILED")
+    other = await letters.add(failed(9, task="a:B"))
+    await DeadLetters(database, "other").add(failed(10))
+    newest, cluster = await letters.clusters(LetterFilter())
+    assert (newest.task_class, newest.newest, newest.count) == ("a:B", other, 1)
+    assert (cluster.task_class, cluster.error_type) == ("a:A", "KeyError")
+    assert (cluster.place, cluster.newest) == ("shop.bill:pay", rows[-1])
+    assert cluster.last_error == "KeyError: invoice 3"
+    assert (cluster.count, cluster.last_hour, cluster.last_day, cluster.last_week) == (4, 1, 2, 3)
+    assert cluster.statuses == {Status.PENDING: 3, Status.DISPATCHED: 0, Status.FAILED: 1}
+    assert cluster.last - cluster.first == timedelta(days=8)
+
+
+async def test_filters_select_the_same_letters(letters: DeadLetters, database: Database) -> None:
+    """Clusters, counts and pages have the same number of letters."""
+    for number in range(6):
+        task, error = f"a:{'ABC'[number % 3]}", ("KeyError", "TimeoutError")[number % 2]
+        row = await letters.add(failed(number, task=task, error=error))
+        if number == 1:
+            await change(database, row, status="DISPATCHED")
+    found = {
+        LetterFilter(): 6,
+        LetterFilter(task_class="a:A"): 2,
+        LetterFilter(task_class="a:Z"): 0,
+        LetterFilter(error="timeout"): 3,
+        LetterFilter(task_class="a:B", error="key"): 1,
+        LetterFilter(error="%"): 0,
+        LetterFilter(status="DISPATCHED"): 1,
+        LetterFilter(task_id="task-5"): 1,
+        LetterFilter(died_after=datetime.now(UTC)): 0,
+        LetterFilter(up_to=2): 2,
+    }
+    for selection, number in found.items():
+        clusters = await letters.clusters(selection)
+        assert sum(cluster.count for cluster in clusters) == number, selection
+        assert (await letters.measure(selection))[0] == number, selection
+        narrow = await letters.narrowed(selection)
+        pages = [page async for page in letters.pages(narrow)]
+        assert sum(map(len, pages)) == number, selection
+
+
+async def test_letters_are_read_page_by_page(letters: DeadLetters) -> None:
+    """A page begins below the last row of the page before it."""
+    rows = [await letters.add(failed(number)) for number in range(5)]
+    first = await letters.list(limit=3, error="KEY")
+    rest = await letters.list(limit=3, error="KEY", before=first[-1].id)
+    assert [item.id for item in [*first, *rest]] == rows[::-1]
+
+
+async def test_a_note_stays_with_its_letter(letters: DeadLetters) -> None:
+    """A long note is cut to what the column holds."""
+    row = await letters.add(failed(1))
+    await letters.annotate(row, "waits for the new printer")
+    assert (await letters.get(row)).note == "waits for the new printer"
+    await letters.annotate(row, "é" * 2000)
+    assert (await letters.get(row)).note == "é" * 1000

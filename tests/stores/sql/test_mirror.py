@@ -1,18 +1,16 @@
-"""What survives a loss of Redis: texts by kind and name, on SQLite and MariaDB."""
+"""What survives a loss of Redis, and the audit, on SQLite and MariaDB."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-from pathlib import Path
+from datetime import UTC, datetime
 
 import pytest
-import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.stores.sql import database as sql
-from nonet.stores.sql.mirror import Mirror, _upsert
+from nonet.stores.sql.audit import Audit, AuditEntry
+from nonet.stores.sql.mirror import Mirror
 
 KIND = "periodic"
 
@@ -28,8 +26,8 @@ async def execute(database: sql.Database, *statements: str) -> None:
             await connection.exec_driver_sql(statement)
 
 
-async def test_what_was_saved_is_loaded(store: Mirror, database: sql.Database) -> None:
-    """Values are added, changed and deleted by name, and another process sees them."""
+async def test_saved_values_are_loaded(store: Mirror, database: sql.Database) -> None:
+    """Values are added, changed and deleted by name."""
     assert await store.load(KIND) == {}
     await store.save(KIND, {"a": "1", "b": "2", "c": ""})
     await store.save(KIND, {"a": "3", "b": None, "d": "4", "never": None})
@@ -49,7 +47,7 @@ async def test_kinds_and_namespaces_are_apart(store: Mirror, database: sql.Datab
 
 
 async def test_long_and_odd_names_stay_apart(store: Mirror) -> None:
-    """Names that differ in one letter, in its case, or in blanks at the end are several names."""
+    """Names that differ in one letter, in its case, or in blanks at the end."""
     names = ["n" * 5000 + end for end in ("", "x", "X", " ", "é", "e\u0301", "\U0001f600")]
     values = {name: str(n) for n, name in enumerate(names)}
     await store.save(KIND, values)
@@ -57,7 +55,7 @@ async def test_long_and_odd_names_stay_apart(store: Mirror) -> None:
 
 
 async def test_many_values_are_one_transaction(store: Mirror, database: sql.Database) -> None:
-    """More than a page of changes and deletions is written as a whole or not at all."""
+    """More than a page of changes is written as a whole or not at all."""
     many = 2 * sql.PAGE_ROWS + 1
     await store.save(KIND, {f"old-{n}": "x" for n in range(many)})
     before = await store.load(KIND)
@@ -80,8 +78,8 @@ async def test_many_values_are_one_transaction(store: Mirror, database: sql.Data
     assert await store.load(KIND) == values
 
 
-async def test_two_who_write_the_same_names_do_not_fail(store: Mirror) -> None:
-    """Concurrent saves of names in opposite orders all succeed; one of them was the last."""
+async def test_concurrent_saves_of_the_same_names_succeed(store: Mirror) -> None:
+    """In opposite orders; one of them is the last."""
     names = [f"n{n}" for n in range(50)]
     await asyncio.gather(
         *(
@@ -93,35 +91,13 @@ async def test_two_who_write_the_same_names_do_not_fail(store: Mirror) -> None:
     assert len(set((await store.load(KIND)).values())) == 1
 
 
-async def test_looking_does_not_make_a_sqlite_file(tmp_path: Path) -> None:
-    """Neither the file nor its directory appears by reading, or by saving nothing."""
-    database = sql.Database(f"sqlite:///{tmp_path}/state/nonet.db")
-    store = Mirror(database, "test")
-    assert await store.load(KIND) == {}
-    await store.save(KIND, {})
-    assert os.listdir(tmp_path) == []
-    await database.close()
-
-
-async def test_an_unreachable_database_is_no_empty_one() -> None:
-    """Nobody may take silence for 'nothing was ever kept'."""
-    database = sql.Database("mysql://nonet@127.0.0.1:1/nonet")
-    store = Mirror(database, "test")
-    with pytest.raises(ServerUnreachableError):
-        await store.load(KIND)
-    with pytest.raises(ServerUnreachableError):
-        await store.save(KIND, {"a": "1"})
-    await database.close()
-
-
-@pytest.mark.parametrize(
-    ("dialect", "words"),
-    [
-        (postgresql.dialect(), "ON CONFLICT (namespace, kind, name_hash) DO UPDATE SET value"),
-        (mysql.dialect(), "ON DUPLICATE KEY UPDATE value"),
-    ],
-)
-def test_other_databases_get_a_statement_of_theirs(dialect: sa.Dialect, words: str) -> None:
-    """No PostgreSQL or MySQL is at hand here: their upserts at least are written as theirs."""
-    statement = _upsert(dialect).compile(dialect=dialect)
-    assert words in str(statement)
+async def test_entries_are_added_once(database: sql.Database) -> None:
+    """A repeated write changes nothing, long texts are cut, and namespaces do not mix."""
+    audit = Audit(database, "test")
+    entry = AuditEntry(datetime.now(UTC), "a" * 300, "cancel", "x" * 9000, "::1", "ok")
+    await audit.add([entry])
+    await audit.add([entry])
+    (found,) = await audit.list()
+    assert (found.id, found.at, found.who) == (entry.id, entry.at, "a" * 255)
+    assert len(found.what) == 4000
+    assert await Audit(database, "other").list() == []
