@@ -1,4 +1,4 @@
-"""What Redis refuses, as errors of ours: a real server is made to refuse in every way."""
+"""Refusals of Redis become errors of Nonet: a real server refuses in every way."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ from nonet.stores.queue.submissions import Submission
 
 NAMESPACE = "refused"
 SECRET = "s3cret"
+Servers = tuple[RedisServer, RedisServer]
 
 
 @pytest.fixture(scope="module")
-def servers() -> Iterator[tuple[RedisServer, RedisServer]]:
+def servers() -> Iterator[Servers]:
     """One server that refuses, and one that it may follow."""
     with RedisServer() as server, RedisServer() as leader:
         yield server, leader
 
 
 @pytest.fixture
-def admin(servers: tuple[RedisServer, RedisServer]) -> Iterator[redis.Redis]:
-    """Logged in before the server refuses anybody; afterwards it refuses nobody."""
+def admin(servers: Servers) -> Iterator[redis.Redis]:
+    """Logged in before the server refuses logins, which it no longer does afterwards."""
     with servers[0].client() as client:
         client.ping()
         yield client
@@ -66,10 +67,8 @@ async def refusal(url: str, error: type[NonetError]) -> str:
     return message
 
 
-async def test_a_missing_or_wrong_login_is_a_wrong_setting(
-    servers: tuple[RedisServer, RedisServer], admin: redis.Redis
-) -> None:
-    """No password, a wrong one and a wrong user: a configuration error with the masked URL."""
+async def test_a_wrong_login_is_a_wrong_setting(servers: Servers, admin: redis.Redis) -> None:
+    """No password, a wrong one and a wrong user; the URL is masked."""
     where = f"127.0.0.1:{servers[0].port}/0"
     admin.config_set("requirepass", "right")
     for login, shown in ((f":{SECRET}@", ":***@"), (f"u:{SECRET}@", "u:***@"), ("", "")):
@@ -85,9 +84,7 @@ async def test_a_missing_or_wrong_login_is_a_wrong_setting(
     assert "without any password" in message
 
 
-async def test_a_database_that_is_not_there_is_a_wrong_setting(
-    servers: tuple[RedisServer, RedisServer],
-) -> None:
+async def test_a_missing_database_is_refused(servers: Servers) -> None:
     """The number at the end of the URL is named."""
     message = await refusal(f"redis://127.0.0.1:{servers[0].port}/99", ConfigurationError)
     assert "/99 does not have this database" in message
@@ -101,61 +98,45 @@ async def test_a_database_that_is_not_there_is_a_wrong_setting(
         ({"commands": ["+ping", "+evalsha", "+eval"], "keys": ["*"]}, "script 'leave'"),
     ],
 )
-async def test_what_a_user_may_not_do_is_named(
-    servers: tuple[RedisServer, RedisServer],
-    admin: redis.Redis,
-    rights: dict[str, list[str]],
-    named: str,
+async def test_a_missing_permission_is_named(
+    servers: Servers, admin: redis.Redis, rights: dict[str, list[str]], named: str
 ) -> None:
-    """A user who lacks a command or the keys gets what Redis says, and what to change."""
+    """The error has what Redis says, and what to change."""
     admin.acl_setuser("limited", enabled=True, passwords=[f"+{SECRET}"], reset=True, **rights)
     url = f"redis://limited:{SECRET}@127.0.0.1:{servers[0].port}/0"
     message = await refusal(url, ConfigurationError)
     assert named in message and "limited:***@" in message and "ACL SETUSER" in message
 
 
-async def test_a_replica_is_waited_for(
-    servers: tuple[RedisServer, RedisServer], admin: redis.Redis
-) -> None:
-    """A server that only reads passes by itself: after a failover it leads, or the URL does."""
+async def test_a_replica_is_unreachable_for_now(servers: Servers, admin: redis.Redis) -> None:
+    """After a failover it leads, or the URL names the leader."""
     server, leader = servers
     admin.replicaof("127.0.0.1", str(leader.port))
     message = await refusal(server.url, ServerUnreachableError)
     assert "cannot be used now: READONLY" in message and "127.0.0.1" in message
 
 
-async def test_the_thread_of_the_watchdog_gets_the_same_errors(
-    servers: tuple[RedisServer, RedisServer], admin: redis.Redis
-) -> None:
-    """Synchronous calls are translated as well, and name their script."""
-    admin.set(f"{{{NAMESPACE}}}:workers", "not a sorted set")
-    leases = Leases(
-        servers[0].url, NAMESPACE, "w", "{}", worker_ttl=1, lock_ttl=1, timeout_seconds=5
-    )
-    with pytest.raises(NonetError, match="failed in the script 'renew': WRONGTYPE"):
-        leases.renew([])
-    leases.close()
-    away = Leases(
-        "redis://127.0.0.1:1", NAMESPACE, "w", "{}", worker_ttl=1, lock_ttl=1, timeout_seconds=5
-    )
-    with pytest.raises(ServerUnreachableError, match="does not answer"):
-        away.renew([])
-    away.close()
-
-
-async def test_a_script_that_fails_is_named(
-    servers: tuple[RedisServer, RedisServer], admin: redis.Redis
-) -> None:
-    """A key of the wrong type is an error of ours with the script and Redis' first line."""
-    admin.set(f"{{{NAMESPACE}}}:tasks:delayed", "not a sorted set")
+async def test_a_failing_script_is_named(servers: Servers, admin: redis.Redis) -> None:
+    """With the first line of Redis, also in synchronous calls of the watchdog."""
+    for key in ("workers", "tasks:delayed"):
+        admin.set(f"{{{NAMESPACE}}}:{key}", "not a sorted set")
     async with open_broker(servers[0].url) as broker:
         with pytest.raises(NonetError, match="failed in the script 'promote': WRONGTYPE") as caught:
             await broker.promote()
     assert type(caught.value) is NonetError
+    times = {"worker_ttl": 1, "lock_ttl": 1, "timeout_seconds": 5}
+    for url, error, words in (
+        (servers[0].url, NonetError, "failed in the script 'renew': WRONGTYPE"),
+        ("redis://127.0.0.1:1", ServerUnreachableError, "does not answer"),
+    ):
+        leases = Leases(url, NAMESPACE, "w", "{}", **times)
+        with pytest.raises(error, match=words):
+            leases.renew([])
+        leases.close()
 
 
-async def test_what_is_no_redis_is_no_success() -> None:
-    """Another server on that port is one readable line."""
+async def test_another_kind_of_server_is_named() -> None:
+    """In one readable line."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
@@ -195,21 +176,11 @@ PASSING = (
         ("NOVEL words", NonetError, "failed in the script 's': NOVEL words"),
     ],
 )
-def test_every_reply_becomes_one_of_our_errors(
-    reply: str, error: type[NonetError], said: str
-) -> None:
-    """By its code, as redis-py parses it; what is not known is the script's failure."""
+def test_every_error_reply_is_translated(reply: str, error: type[NonetError], said: str) -> None:
+    """By its code; an unknown one is a failure of the script."""
     made = translated(BaseParser.parse_error(reply), "redis://db.example:6379/0", "s")
     assert type(made) is error
     assert said in str(made) and "redis://db.example:6379/0" in str(made)
-
-
-def test_no_answer_says_so() -> None:
-    """A lost connection is no refusal."""
-    lost = exceptions.ConnectionError("Connection closed by server.")
-    made = translated(lost, "redis://db.example", "s")
-    assert type(made) is ServerUnreachableError
-    assert str(made).endswith("does not answer: Connection closed by server.")
 
 
 @pytest.mark.parametrize(
@@ -220,10 +191,10 @@ def test_no_answer_says_so() -> None:
         ("redis://db.example:6379/0", "", False),
     ],
 )
-def test_who_has_named_no_server_is_told_so(
+def test_an_error_says_that_no_server_is_configured(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, url: str, setting: str, is_told: bool
 ) -> None:
-    """Else nobody knows where the address comes from."""
+    """Else the address would come as a surprise."""
     monkeypatch.chdir(tmp_path)  # no .env
     monkeypatch.setenv("NONET_REDIS_URL", setting)
     monkeypatch.delenv("NONET_REDIS_URL_FILE", raising=False)
