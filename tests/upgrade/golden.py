@@ -360,7 +360,7 @@ class Acts:
 
 
 async def _of_stream(client: Any, key: bytes) -> list[tuple[Any, Any]]:
-    """Entries in their order, then who has which of them."""
+    """Entries in their order, then which consumer has which of them."""
     found = [
         (f"{number} {field.decode()}", value)
         for number, (_, fields) in enumerate(await client.xrange(key))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import msgspec
-import pytest
 from upgrade.golden import DOCUMENTS, GOLDEN, written
 
 from nonet.stores.queue.broker import Broker
@@ -23,10 +22,10 @@ async def test_tasks_are_written_as_before(broker: Broker) -> None:
     assert now == golden, advice
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda document: type(document).__name__)
-def test_two_fields_that_are_swapped_would_show(document: msgspec.Struct) -> None:
+def test_two_fields_that_are_swapped_would_show() -> None:
     """No field of the golden documents is left at its default, and no two are the same."""
-    values = msgspec.structs.asdict(document)
-    fields = msgspec.structs.fields(type(document))
-    assert [field.name for field in fields if values[field.name] == field.default] == []
-    assert len({repr(value) for value in values.values()}) == len(values)
+    for document in DOCUMENTS:
+        values = msgspec.structs.asdict(document)
+        fields = msgspec.structs.fields(type(document))
+        assert [field.name for field in fields if values[field.name] == field.default] == []
+        assert len({repr(value) for value in values.values()}) == len(values), document

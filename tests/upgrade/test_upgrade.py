@@ -7,18 +7,16 @@ import json
 import sqlite3
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import redis
-from daemons import Daemon
+from acceptance.site import Site
 from servers import RedisServer
 from waits import WAIT_SECONDS
 
-from nonet import Nonet
 from nonet.base.errors import NotFoundError
 
 HERE = Path(__file__).parent
@@ -39,7 +37,7 @@ class Counts(NamedTuple):
     deaths: int
 
 
-class Upgraded:
+class Upgraded(Site):
     """A namespace as an older release has left it, and daemons of this one.
 
     Args:
@@ -47,29 +45,20 @@ class Upgraded:
     """
 
     def __init__(self, server: RedisServer, made: dict[str, Any], home: Path) -> None:
+        super().__init__(server, home)
         self.made = made
-        self.redis: redis.Redis = server.client()
-        self._home = home
-        self._daemons: list[Daemon] = []
-        self.journal = home / "journal"
-        self.journal.touch()
+        self.executed = home / "executed"
+        self.executed.touch()
         database = home / "nonet.db"
-        with sqlite3.connect(database) as connection:
+        with closing(sqlite3.connect(database)) as connection:
             connection.executescript("\n".join(made["sql"]))
-        connection.close()
-        self.settings = {
-            "NONET_REDIS_URL": server.url,
+        self.settings |= {
             "NONET_NAMESPACE": NAMESPACE,
-            "NONET_STATE_DIR": str(home / "state"),
             "NONET_DB_URL": f"sqlite+aiosqlite:///{database}",
             "NONET_TASKS": "upgrade_tasks",
-            "NONET_LEASE": "2",
-            "NONET_LOCK_TTL": "1",
-            "NONET_WORKER_TTL": "2",
-            "NONET_LEADER_TTL": "1",
             "PYTHONPATH": str(HERE),
             "UPGRADE_GO": "1",
-            "UPGRADE_JOURNAL": str(self.journal),
+            "UPGRADE_JOURNAL": str(self.executed),
         }
         self._load()
 
@@ -91,37 +80,10 @@ class Upgraded:
         """What an end is to say, if it takes one attempt more."""
         names = ("attempt", "crashes", "deaths", "state")
         attempt, crashes, deaths, state = self.redis.hmget(f"{P}t:{id}", names)
-        # Whoever ran a task is dead.
+        # The worker that ran a task is dead.
         return Counts(
             int(attempt or 0) + 1, int(crashes or 0), int(deaths or 0) + (state == b"running")
         )
-
-    def start(self, *command: str) -> Daemon:
-        """A daemon, or a command."""
-        log = self._home / f"log-{len(self._daemons)}"
-        daemon = Daemon(*command, environment=self.settings, log=log)
-        self._daemons.append(daemon)
-        return daemon
-
-    def app(self) -> Nonet:
-        """The application of this process, not yet open."""
-        return Nonet.from_settings(
-            redis_url=self.settings["NONET_REDIS_URL"],
-            namespace=NAMESPACE,
-            db_url=self.settings["NONET_DB_URL"],
-            tasks=("upgrade_tasks",),
-            state_dir=self._home / "state",
-            lease=2,
-            lock_ttl=1,
-            worker_ttl=2,
-        )
-
-    def close(self) -> None:
-        """Kill every daemon."""
-        for daemon in self._daemons:
-            daemon.kill()
-        self.redis.flushall()
-        self.redis.close()
 
 
 @pytest.fixture(params=FIXTURES, ids=lambda path: path.stem)
@@ -135,6 +97,7 @@ def upgraded(
     monkeypatch.syspath_prepend(str(HERE))
     made = Upgraded(redis_server, json.loads(request.param.read_text()), tmp_path)
     yield made
+    made.redis.flushall()
     made.close()
 
 
@@ -145,13 +108,15 @@ async def test_all_that_was_left_comes_to_its_end(upgraded: Upgraded) -> None:
         **upgraded.made["expected"],
         str(upgraded.redis.hget(callback, "id")): [[1, 0, "1.10", 2026], 2],
     }
-    assert upgraded.start("task-run", "db", "upgrade").wait() == 0
-    upgraded.start("task-scheduler", "--config", str(HERE / "config.yaml"))
+    assert upgraded.program("task-run", "db", "upgrade").wait() == 0
+    upgraded.program("task-scheduler", "--config", str(HERE / "config.yaml"))
     for size in ("small", "large"):
-        upgraded.start("task-worker", "--size", size)
-    assert upgraded.start("task-run", "resume", "--task", "Paused").wait() == 0
-    assert upgraded.start("task-run", "dlq", "resubmit", "1").wait() == 0
-    async with upgraded.app() as app:
+        upgraded.program("task-worker", "--size", size)
+    assert upgraded.program("task-run", "resume", "--task", "Paused").wait() == 0
+    assert upgraded.program("task-run", "dlq", "resubmit", "1").wait() == 0
+    short = {"lease": 2, "lock_ttl": 1, "worker_ttl": 2}
+    database = upgraded.settings["NONET_DB_URL"]
+    async with upgraded.app(namespace=NAMESPACE, db_url=database, **short) as app:
         letter = await (await app.dead_letters()).get(1)
         wanted[str(letter.resubmitted_as)] = "resubmitted"
         states, counted = {}, {}
@@ -167,7 +132,7 @@ async def test_all_that_was_left_comes_to_its_end(upgraded: Upgraded) -> None:
                 await asyncio.sleep(0.05)
         assert states == dict.fromkeys(wanted, "done")
         assert {id: await app.result(id) for id in wanted} == wanted
-        times = Counter(upgraded.journal.read_text().split())
+        times = Counter(upgraded.executed.read_text().split())
         assert times.keys() >= wanted.keys() - {"finished"}
         assert set(times.values()) == {1}
         assert {id: counted[id][:2] for id in upgraded.left} == {

@@ -124,7 +124,7 @@ class Limited(BaseTask):
 
 @dataclass
 class Saver(BaseTask):
-    """Goes on where it was killed."""
+    """Continues where it was killed."""
 
     size = Size.SMALL
 
