@@ -91,7 +91,7 @@ class Late(Confiding):
 
 
 class Saves(Confiding):
-    """Saves it, tells of it, is handed back once and fails once; then returns what it saved."""
+    """Saves it, reports it, is handed back once and fails once; then returns what it saved."""
 
     retry_policy = AGAIN
 

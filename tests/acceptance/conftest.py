@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from acceptance.site import Site, no_variables
-from servers import RedisServer
+from acceptance.site import LONG, PROBES, Site, no_variables
+from servers import MariaServer, RedisServer
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -16,20 +16,24 @@ def _own_environment() -> Iterator[None]:
         yield
 
 
+def _made(request: pytest.FixtureRequest, server: RedisServer, home: Path) -> Iterator[Site]:
+    """A site with long leases, whose daemons load the modules that `TASKS` of the test names."""
+    site = Site(server, home)
+    site.settings |= {"NONET_TASKS": getattr(request.module, "TASKS", PROBES), **LONG}
+    yield site
+    site.close()
+
+
 @pytest.fixture
-def site(redis_server: RedisServer, no_leaked_keys: list[str], tmp_path: Path) -> Iterator[Site]:
+def site(
+    request: pytest.FixtureRequest,
+    redis_server: RedisServer,
+    no_leaked_keys: list[str],
+    tmp_path: Path,
+) -> Iterator[Site]:
     """A namespace of its own; at the end its daemons are killed and leaked keys fail the test."""
     no_leaked_keys.append("groups")  # the index of groups forgets the old when one is opened
-    made = Site(redis_server, tmp_path)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def contended(site: Site) -> Site:
-    """A site whose daemons know the tasks that hold locks, instead of the probes."""
-    site.settings["NONET_TASKS"] = "acceptance.lock_tasks"
-    return site
+    yield from _made(request, redis_server, tmp_path)
 
 
 @pytest.fixture
@@ -40,8 +44,15 @@ def own_server() -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def own_site(own_server: RedisServer, tmp_path: Path) -> Iterator[Site]:
+def own_site(
+    request: pytest.FixtureRequest, own_server: RedisServer, tmp_path: Path
+) -> Iterator[Site]:
     """A site on a Redis that this test may kill."""
-    made = Site(own_server, tmp_path)
-    yield made
-    made.close()
+    yield from _made(request, own_server, tmp_path)
+
+
+@pytest.fixture
+def own_maria() -> Iterator[MariaServer]:
+    """A MariaDB that this test may stop or freeze."""
+    with MariaServer() as server:
+        yield server

@@ -1,4 +1,4 @@
-"""What the tests of contention share: who waits, how often Redis was asked, who overlapped whom."""
+"""What the tests of contention share: queues of locks, counted commands, overlapping executions."""
 
 from __future__ import annotations
 
@@ -13,16 +13,12 @@ from acceptance.site import Site
 from daemons import Daemon
 from waits import until
 
-# Bounds are promises for a machine that is ours; a noisy one needs patience, not other bounds.
-PATIENCE = 60.0
-# Where leases and looks are counted or must not disturb, those of the default settings.
-PRODUCTION = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "30"}
 # A script runs inside one of these, a worker sleeps in the third; a test itself sends others.
 _CALLS = ("evalsha", "eval", "blpop")
 
 
 def scales(scaled: Any, full: Any) -> Any:
-    """A scenario in two scales: small for each test run, and as the issue asks for it."""
+    """A scenario in two scales: small for each test run, and full for `make soak`."""
     return pytest.mark.parametrize(
         "scale",
         [pytest.param(scaled, id="scaled"), pytest.param(full, id="full", marks=pytest.mark.soak)],
@@ -30,27 +26,21 @@ def scales(scaled: Any, full: Any) -> Any:
 
 
 def workers(site: Site, count: int, *, slots: int, **environment: str) -> list[Daemon]:
-    """So many workers, ready; they start side by side."""
+    """Start workers side by side, and wait until all are ready."""
     started = [
         site.worker("--concurrency", str(slots), wait=False, **environment) for _ in range(count)
     ]
     return [worker.wait_ready() for worker in started]
 
 
-def queue_length(site: Site, lock: str) -> int:
-    """How many stand in the queue of a lock, by its text."""
-    return int(site.redis.zcard(site.key(f"queue:{lock_of(lock).redis_key}")))
-
-
-async def parked(site: Site, lock: str, count: int, seconds: float = PATIENCE) -> None:
-    """Wait until so many stand in the queue of a lock."""
-    await until(
-        lambda: queue_length(site, lock) == count, f"{count} wait for {lock!r}", seconds=seconds
-    )
+async def parked(site: Site, lock: str, count: int) -> None:
+    """Wait until so many tasks stand in the queue of a lock."""
+    queue = site.key(f"queue:{lock_of(lock).redis_key}")
+    await until(lambda: site.redis.zcard(queue) == count, f"{count} wait for {lock!r}")
 
 
 async def waits(site: Site, id: str) -> None:
-    """Wait until a task was refused."""
+    """Wait until a task was refused its locks."""
     key = site.key(f"t:{id}")
     await until(lambda: site.redis.hget(key, "state") == "waiting", f"{id} waits")
 

@@ -5,69 +5,42 @@ from __future__ import annotations
 from acceptance import confiding_tasks as plain
 
 
-class Echo(plain.Echo):
-    """Encrypted."""
+class Encrypted:
+    """What makes a task encrypted."""
 
     encrypted = True
 
 
-class EchoInChild(plain.EchoInChild):
-    """Encrypted."""
-
-    encrypted = True
+class Echo(Encrypted, plain.Echo): ...
 
 
-class Kept(plain.Kept):
-    """Encrypted."""
-
-    encrypted = True
+class EchoInChild(Encrypted, plain.EchoInChild): ...
 
 
-class Fails(plain.Fails):
-    """Encrypted."""
-
-    encrypted = True
+class Kept(Encrypted, plain.Kept): ...
 
 
-class FailsInChild(plain.FailsInChild):
-    """Encrypted."""
-
-    encrypted = True
+class Fails(Encrypted, plain.Fails): ...
 
 
-class FailsQuietly(plain.FailsQuietly):
-    """Encrypted."""
-
-    encrypted = True
+class FailsInChild(Encrypted, plain.FailsInChild): ...
 
 
-class Dies(plain.Dies):
-    """Encrypted."""
-
-    encrypted = True
+class FailsQuietly(Encrypted, plain.FailsQuietly): ...
 
 
-class Late(plain.Late):
-    """Encrypted."""
-
-    encrypted = True
+class Dies(Encrypted, plain.Dies): ...
 
 
-class Saves(plain.Saves):
-    """Encrypted."""
-
-    encrypted = True
+class Late(Encrypted, plain.Late): ...
 
 
-class Report(plain.Report):
-    """Encrypted."""
-
-    encrypted = True
+class Saves(Encrypted, plain.Saves): ...
 
 
-class Parent(plain.Parent):
-    """Encrypted."""
+class Report(Encrypted, plain.Report): ...
 
-    encrypted = True
+
+class Parent(Encrypted, plain.Parent):
     child = Echo
     callback = Report

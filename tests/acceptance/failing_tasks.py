@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from nonet import BaseTask, ExponentialBackoff, Isolation, Size, UnableToAcquireLockError, context
+from nonet import BaseTask, ExponentialBackoff, Isolation, Size
 
 PASSWORD = "hunter2-of-the-test"
 
@@ -52,15 +52,3 @@ class WaitsForRetry(FailsInLoop):
     """Is not retried before the test has ended."""
 
     retry_policy = ExponentialBackoff(base_delay_seconds=3600, max_retries=1)
-
-
-@dataclass
-class HandsItselfBack(BaseTask):
-    """Asks to be handed back once."""
-
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        if context().saved is None:
-            await context().checkpoint(1)
-            raise UnableToAcquireLockError("busy")

@@ -4,16 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from acceptance.probe_tasks import BlockingThread, GatedMutex
+from acceptance.probe_tasks import BlockingThread
 
 from nonet import Isolation
-
-
-@dataclass
-class FreshMutex(GatedMutex):
-    """A gated task under a mutex, in a child process of its own."""
-
-    isolation = Isolation.FRESH
 
 
 @dataclass

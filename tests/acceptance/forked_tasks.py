@@ -1,4 +1,4 @@
-"""A task that tells what its child process has done before it, and a durable class beside it."""
+"""A task that returns what its child process has done before it, and a durable class beside it."""
 
 from __future__ import annotations
 

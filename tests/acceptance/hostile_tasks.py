@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import os
 import resource
 import signal
@@ -15,35 +14,18 @@ from acceptance.probe_tasks import note, passed
 
 from nonet import BaseTask, Isolation, Size
 
-_LONG_SECONDS = 600.0
-
-
-def _fork() -> int:
-    if (child := os.fork()) == 0:
-        time.sleep(_LONG_SECONDS)
-        os._exit(0)
-    return child
-
-
-def _start_process() -> int:
-    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(_LONG_SECONDS,))
-    child.start()
-    assert child.pid
-    return child.pid
-
-
-COPIES: dict[str, Callable[[], int]] = {"os.fork": _fork, "multiprocessing": _start_process}
-
 
 @dataclass
 class Forking(BaseTask):
     """Leaves a copy of its process behind, which sleeps."""
 
-    kind: str
     size = Size.SMALL
 
     async def execute(self) -> None:
-        note("forked", child=COPIES[self.kind]())
+        if (child := os.fork()) == 0:
+            time.sleep(600)  # noqa: ASYNC251  # a process of its own
+            os._exit(0)
+        note("forked", child=child)
 
 
 class Elsewhere(BaseTask):

@@ -16,21 +16,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from acceptance.probe_tasks import is_open, note, passed, passed_blocking
+from acceptance.probe_tasks import UnderMutex, is_open, note, passed
 
 from nonet import (
     BaseTask,
     Depends,
     ExponentialBackoff,
     Isolation,
-    LeaseLostError,
     MutexLock,
     RetryPolicyBase,
     Size,
     TaskCrashed,
     context,
 )
-from nonet.tasks.locks import TASK
 
 # More than the crash limit, and at once.
 OFTEN = ExponentialBackoff(base_delay_seconds=0, max_retries=20)
@@ -122,35 +120,23 @@ CULPRITS = (Exits, Segfaults, Hogs, HoldsGil, Swallows, Burns)
 
 
 @dataclass
-class GatedChild(BaseTask):
+class GatedChild(UnderMutex, BaseTask):
     """Holds a mutex in a child process until the test opens its gate."""
 
     gate: str
-    blocks: bool = False
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock(TASK, "gated")]
 
     async def execute(self) -> int:
         note("start")
-        if self.blocks:
-            passed_blocking(self.gate)
-        else:
-            await passed(self.gate)
+        await passed(self.gate)
         note("end")
         return os.getpid()
 
 
 @dataclass
-class Beats(BaseTask):
-    """Holds a mutex and says 50 times a second that it lives; nobody can stop it from inside."""
+class Beats(UnderMutex, BaseTask):
+    """Holds a mutex and says 50 times a second that it lives; it blocks its loop."""
 
     gate: str
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock(TASK, "beats")]
 
     async def execute(self) -> None:
         note("start")
@@ -241,35 +227,6 @@ class Roomy(BaseTask):
 
 
 @dataclass
-class Allocates(BaseTask):
-    """Takes memory in small objects, of which some stay referenced by a global."""
-
-    bytes_: int
-    size = Size.LARGE
-
-    def execute(self) -> int:
-        hoard = [bytes(200) + n.to_bytes(8, "big") for n in range(self.bytes_ // 256)]
-        _kept.extend(hoard[::1000])
-        return len(hoard)
-
-
-@dataclass
-class Spawns(BaseTask):
-    """Starts a process in a session of its own that goes on, then ends or waits."""
-
-    gate: str
-    size = Size.LARGE
-
-    async def execute(self) -> int:
-        process = subprocess.Popen(  # noqa: ASYNC220
-            [sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True
-        )
-        note("start", started=process.pid)
-        await passed(self.gate)
-        return process.pid
-
-
-@dataclass
 class Poison(BaseTask):
     """A small task that kills the process in which it runs, once the test lets it."""
 
@@ -282,22 +239,6 @@ class Poison(BaseTask):
         note("start")
         await passed(self.gate)
         os._exit(3)
-
-
-@dataclass
-class Small(BaseTask):
-    """A small task that waits with the others."""
-
-    gate: str
-    number: int
-    size = Size.SMALL
-
-    async def execute(self) -> int:
-        note("start")
-        await passed(self.gate)
-        await asyncio.sleep(0.01)
-        note("end")
-        return self.number
 
 
 @dataclass
@@ -368,22 +309,6 @@ def hang_in_worker() -> None:
 
 
 @dataclass
-class InThread(BaseTask):
-    """Goes on in its thread when it is cancelled."""
-
-    gate: str
-
-    def execute(self) -> None:
-        note("start")
-        try:
-            while not is_open(self.gate):
-                note("beat")
-                time.sleep(0.02)
-        except LeaseLostError:
-            note("lost")
-
-
-@dataclass
 class Inside(BaseTask):
     """A small task that asks for a fresh process."""
 
@@ -395,25 +320,8 @@ class Inside(BaseTask):
 
 
 @dataclass
-class StubbornSmall(BaseTask):
-    """Swallows what cancels it, in the loop."""
-
-    gate: str
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        note("start")
-        while not is_open(self.gate):
-            try:
-                await asyncio.sleep(0.02)
-            except asyncio.CancelledError:
-                note("cancelled")
-        note("end")
-
-
-@dataclass
 class Leaves(BaseTask):
-    """Leaves a process behind that nobody waits for, and says which."""
+    """Leaves a process behind, and says which."""
 
     how: str
     gate: str
@@ -459,20 +367,6 @@ class Litters(BaseTask):
 
 
 @dataclass
-class SmallThread(BaseTask):
-    """The same as a plain function."""
-
-    gate: str
-    number: int
-    size = Size.SMALL
-
-    def execute(self) -> int:
-        note("start")
-        passed_blocking(self.gate)
-        return self.number
-
-
-@dataclass
 class KillsItsServer(BaseTask):
     """Kills the fork server that has forked its process."""
 
@@ -498,14 +392,10 @@ class Slow(BaseTask):
 
 
 @dataclass
-class GoesOnInThread(BaseTask):
-    """Holds a mutex; its thread, which its soft timeout does not reach, says that it goes on."""
+class GoesOnInThread(UnderMutex, BaseTask):
+    """Holds a mutex; its thread, which its soft timeout does not reach, says that it runs on."""
 
     soft_timeout = 0.3
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock(TASK, "beats")]
 
     async def execute(self) -> None:
         note("start")
@@ -519,7 +409,7 @@ class GoesOnInThread(BaseTask):
 
 @dataclass
 class Copies(BaseTask):
-    """Forks, and both go on."""
+    """Forks, and both copies run on."""
 
     async def execute(self) -> str:
         os.fork()
@@ -556,14 +446,10 @@ async def lingering() -> AsyncIterator[None]:
 
 
 @dataclass
-class Lingers(BaseTask):
+class Lingers(UnderMutex, BaseTask):
     """Holds a mutex, and has a process that does not end with it."""
 
     size = Size.LARGE
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock(TASK, "beats")]
 
     async def execute(self, opened: Annotated[None, Depends(lingering, scope="process")]) -> None:
         note("start")

@@ -28,15 +28,6 @@ class Limited(BaseTask):
 
 
 @dataclass
-class Unnamed(Limited):
-    """The same, without a limiter."""
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return []
-
-
-@dataclass
 class Bulk(BaseTask):
     """Counts for five items at once."""
 

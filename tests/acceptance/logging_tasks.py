@@ -67,6 +67,6 @@ class LogsIn(BaseTask):
 
 @dataclass
 class LogsInFromChild(LogsIn):
-    """The same in a process of its own, whose end its worker tells of."""
+    """The same in a process of its own, whose end its worker reports."""
 
     isolation = Isolation.FRESH

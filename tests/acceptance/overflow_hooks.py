@@ -1,4 +1,4 @@
-"""Overflow hooks for the tests: what they are told goes to a file beside the journal."""
+"""Overflow hooks for the tests: what they receive goes to a file beside the journal."""
 
 from __future__ import annotations
 

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated
 
+from acceptance.cancel_tasks import rolled_back
 from acceptance.probe_tasks import is_open, note, passed, passed_blocking
 
-from nonet import (
-    BaseTask,
-    Depends,
-    ExponentialBackoff,
-    IntervalSecondsSchedule,
-    MutexLock,
-    NonetError,
-    PeriodicBaseTask,
-    Size,
-    context,
-)
+from nonet import BaseTask, Depends, ExponentialBackoff, NonetError, Size, context
 
 AGAIN = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
 
@@ -36,38 +26,14 @@ class Failing(BaseTask):
         raise ValueError("as always")
 
 
-class Tick(PeriodicBaseTask):
-    """Comes every second, where it is configured: it leaves a task behind when all is killed."""
-
-    _enabled = False
-    _schedule = IntervalSecondsSchedule(1)
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        note("start")
-
-
-def transaction() -> Iterator[None]:
-    try:
-        yield
-    except BaseException:
-        note("rolled back")
-        raise
-    note("committed")
-
-
-Opened = Annotated[None, Depends(transaction)]
+Opened = Annotated[None, Depends(rolled_back)]
 
 
 class Limited(BaseTask):
-    """Takes too long, and is tried twice, under one mutex with all the others."""
+    """Takes too long, and is tried twice."""
 
     size = Size.SMALL
     retry_policy = AGAIN
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "limited")]
 
 
 @dataclass
@@ -101,26 +67,7 @@ class Saving(Limited):
 
 
 @dataclass
-class Patient(Limited):
-    """The same without a limit of its own."""
-
-    gate: str
-
-    async def execute(self, opened: Opened) -> None:
-        note("start")
-        await passed(self.gate)
-
-
-class LimitedWithoutLocks(Limited):
-    """Its second attempt does not wait for what is left of the first one."""
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return []
-
-
-@dataclass
-class Stubborn(LimitedWithoutLocks):
+class Stubborn(Limited):
     """Does not end when it is cancelled, only when its gate is open."""
 
     gate: str
@@ -138,7 +85,7 @@ class Stubborn(LimitedWithoutLocks):
 
 
 @dataclass
-class Hanging(LimitedWithoutLocks):
+class Hanging(Limited):
     """The same in a thread."""
 
     gate: str
@@ -148,17 +95,6 @@ class Hanging(LimitedWithoutLocks):
         note("start")
         passed_blocking(self.gate)
         note_whether_it_may()
-
-
-@dataclass
-class Next(Limited):
-    """Needs the mutex of the others."""
-
-    soft_timeout = 30
-
-    async def execute(self) -> str:
-        note("start")
-        return "done"
 
 
 def note_whether_it_may() -> None:

@@ -10,9 +10,8 @@ import asyncio
 import json
 import os
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -71,6 +70,14 @@ def passed_blocking(gate: str) -> None:
         time.sleep(_POLL)
 
 
+class UnderMutex:
+    """Needs the one mutex that the tests share."""
+
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", "shared")]
+
+
 @dataclass
 class Quick(BaseTask):
     """Does nothing and says so."""
@@ -118,23 +125,15 @@ class Gated(BaseTask):
 
 
 @dataclass
-class GatedMutex(Gated):
+class GatedMutex(UnderMutex, Gated):
     """A gated task under a mutex."""
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "shared")]
 
 
 @dataclass
-class Alone(BaseTask):
+class Alone(UnderMutex, BaseTask):
     """Needs the mutex of the gated tasks."""
 
     size = Size.SMALL
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "shared")]
 
     async def execute(self) -> int:
         note("start")
@@ -160,15 +159,11 @@ class TwoAtATime(BaseTask):
 
 
 @dataclass
-class Blocking(BaseTask):
+class Blocking(UnderMutex, BaseTask):
     """Blocks the whole event loop for `seconds`, under a mutex."""
 
     seconds: float
     size = Size.SMALL
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "shared")]
 
     async def execute(self) -> int:
         note("start")
@@ -204,7 +199,7 @@ class BlockingToThread(BaseTask):
 
 @dataclass
 class VoidedThread(BaseTask):
-    """A ``def`` task that goes on after it was handed back, and asks whether it may."""
+    """A ``def`` task that runs on after it was handed back, and checks its lease."""
 
     gate: str
     size = Size.SMALL
@@ -244,14 +239,10 @@ async def blocks_loop_at_close() -> AsyncIterator[None]:
 
 
 @dataclass
-class SettlesLate(BaseTask):
+class SettlesLate(UnderMutex, BaseTask):
     """Its lease is checked, then nothing can stop its settle."""
 
     size = Size.SMALL
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "shared")]
 
     async def execute(self, late: Annotated[None, Depends(blocks_loop_at_close)]) -> int:
         note("start")
@@ -304,18 +295,6 @@ class FailsInspected(BaseTask):
 
 
 @dataclass
-class Gives(BaseTask):
-    """Has retries, but fails for good."""
-
-    size = Size.SMALL
-    retry_policy = SOON
-
-    async def execute(self) -> None:
-        note("start")
-        raise StopRetrying("hopeless")
-
-
-@dataclass
 class LacksLock(BaseTask):
     """Cannot get a lock of its own until the gate is open."""
 
@@ -337,29 +316,11 @@ class Unprintable(Exception):
 
 
 @dataclass
-class CancelsItself(BaseTask):
-    """Is cancelled by its own code, not by the framework."""
-
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        note("start")
-        own = asyncio.current_task()
-        assert own
-        own.cancel()
-        await asyncio.sleep(60)
-
-
-@dataclass
-class Buried(BaseTask):
+class Buried(UnderMutex, BaseTask):
     """Fails once, for good, and is kept in SQL."""
 
     size = Size.SMALL
     dlq_eligible = True
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "shared")]
 
     async def execute(self) -> None:
         note("start")
@@ -382,7 +343,7 @@ class Report(BaseTask):
 
 @dataclass
 class MayFail(BaseTask):
-    """A child that ends dead if told so."""
+    """A child that ends dead on request."""
 
     value: int
     fails: bool = False
@@ -407,7 +368,6 @@ class Parent(BaseTask):
 
     children: int
     failing: int = -1
-    policy: str = "all_success"
     with_failure: bool = False
     fail_first: bool = False
     size = Size.SMALL
@@ -419,7 +379,6 @@ class Parent(BaseTask):
             [MayFail(n, n == self.failing) for n in range(self.children)],
             Report("callback"),
             on_failure=Report("failure") if self.with_failure else None,
-            policy=self.policy,  # type: ignore[arg-type]  # the test passes a valid one
         )
         if self.fail_first and context().attempt == 1:
             raise ValueError("after spawning")
@@ -459,17 +418,13 @@ async def session() -> AsyncIterator[Session]:
 
 
 @dataclass
-class Transactional(BaseTask):
+class Transactional(UnderMutex, BaseTask):
     """Uses a session; ``mode``: ``good``, ``fails``, ``commit fails``, ``waits for GATE``,
     ``blocks until GATE``."""
 
     mode: str
     size = Size.SMALL
     retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "shared")]
 
     async def execute(self, db: Annotated[Session, Depends(session)]) -> str:
         note("executed", held=holder_of_the_lock())
@@ -497,21 +452,8 @@ class RetriedLater(BaseTask):
 
 
 @dataclass
-class Relocked(Gated):
-    """A gated task whose lock is short in a process that says so: code that was deployed."""
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "relocked", ttl_ms=int(os.environ.get("PROBE_TTL", "30000")))]
-
-
-@dataclass
-class BlockingMutexThread(BlockingThread):
+class BlockingMutexThread(UnderMutex, BlockingThread):
     """A ``def`` task under a mutex."""
-
-    @property
-    def execution_locks(self) -> list[Any]:
-        return [MutexLock("job", "shared")]
 
 
 @dataclass
@@ -525,41 +467,3 @@ class BuriedFreely(BaseTask):
     async def execute(self) -> None:
         note("start")
         raise StopRetrying("hopeless")
-
-
-_PLACES = threading.BoundedSemaphore(3)
-
-
-def place() -> Iterator[None]:
-    """One of three places, waited for in a thread and given back at the end."""
-    _PLACES.acquire()
-    yield
-    _PLACES.release()
-
-
-class Mute(str):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-    __repr__ = __str__
-
-
-@dataclass
-class Hollow:
-    x: int
-
-
-@dataclass
-class ReturnsOdd(BaseTask):
-    """Returns an object that nobody can look at: ``hollow`` or ``mute``."""
-
-    kind: str
-    size = Size.SMALL
-
-    async def execute(self) -> Any:
-        note("start")
-        if self.kind == "mute":
-            return Mute("text")
-        result = Hollow(1)
-        del result.x
-        return result

@@ -1,20 +1,18 @@
-"""What runs in a scheduler and raises: start-up hooks, or hangs, as a file says; a schedule."""
+"""What runs in a scheduler and raises: start-up hooks, or hangs, as a file says."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
 from acceptance.probe_tasks import passed, passed_blocking
 
-from nonet import IntervalSecondsSchedule, PeriodicBaseTask, Size, startup_hook
+from nonet import BaseTask, startup_hook
 
 
 class Own(BaseException):
-    """A kind that nobody else knows."""
+    """An unknown kind of error."""
 
 
 KINDS: dict[str, type[BaseException]] = {
@@ -61,26 +59,7 @@ def in_thread() -> None:
         raise KINDS[said]
 
 
-class Exits(IntervalSecondsSchedule):
-    """A schedule that ends, or seems to cancel, whoever asks it."""
+class Idle(BaseTask):
+    """A module of tasks has at least one."""
 
-    def next_occurrence(self, after: datetime | None = None) -> datetime | None:
-        raise SystemExit if self.seconds == 1 else asyncio.CancelledError
-
-
-@dataclass
-class Exiting(PeriodicBaseTask):
-    """Its schedule raises SystemExit."""
-
-    _schedule = Exits(1)
-    size = Size.SMALL
-
-    async def execute(self) -> None:
-        raise AssertionError("never planned")
-
-
-@dataclass
-class Cancelling(Exiting):
-    """Its schedule raises CancelledError."""
-
-    _schedule = Exits(2)
+    async def execute(self) -> None: ...

@@ -79,49 +79,38 @@ class Homeless(Exception, metaclass=_Homeless):
     pass
 
 
-Endless = type("E" * MIB, (Exception,), {})
-
-
 def _recurse() -> None:
     _recurse()
 
 
+KINDS: dict[str, Any] = {
+    "SystemExit": lambda: SystemExit(7),
+    "KeyboardInterrupt": KeyboardInterrupt,
+    "GeneratorExit": GeneratorExit,
+    "CancelledError": asyncio.CancelledError,
+    "StopIteration": lambda: StopIteration(1),
+    "StopAsyncIteration": StopAsyncIteration,
+    "RecursionError": _recurse,
+    "MemoryError": MemoryError,
+    "ExceptionGroup": lambda: ExceptionGroup("g", [ExceptionGroup("g", [ValueError()])]),
+    "BaseExceptionGroup": lambda: BaseExceptionGroup("g", [KeyboardInterrupt()]),
+    "Surrogates": lambda: ValueError("\udcff\x00\x1b[2J"),
+    "Endless": type("E" * MIB, (Exception,), {}),
+    **{
+        kind.__name__: kind
+        for kind in (Unprintable, Huge, OddText, NoText, ExitsAsText, Liar, Reticent)
+    },
+    "Nameless": Nameless,
+    "Homeless": Homeless,
+}
+
+
 def raise_odd(name: str) -> None:
     """Raise one of them; an empty name raises nothing."""
-    if name == "RecursionError":
-        _recurse()
-    kinds: dict[str, Any] = {
-        "SystemExit": lambda: SystemExit(7),
-        "KeyboardInterrupt": KeyboardInterrupt,
-        "GeneratorExit": GeneratorExit,
-        "CancelledError": asyncio.CancelledError,
-        "StopIteration": lambda: StopIteration(1),
-        "StopAsyncIteration": StopAsyncIteration,
-        "MemoryError": MemoryError,
-        "ExceptionGroup": lambda: ExceptionGroup("g", [ExceptionGroup("g", [ValueError()])]),
-        "BaseExceptionGroup": lambda: BaseExceptionGroup("g", [KeyboardInterrupt()]),
-        "Unprintable": Unprintable,
-        "Surrogates": lambda: ValueError("\udcff\x00\x1b[2J"),
-        "Huge": Huge,
-        "OddText": OddText,
-        "NoText": NoText,
-        "ExitsAsText": ExitsAsText,
-        "Liar": Liar,
-        "Reticent": Reticent,
-        "Nameless": Nameless,
-        "Homeless": Homeless,
-        "Endless": Endless,
-    }
     if name:
-        raise kinds[name]()
+        raise KINDS[name]()
 
 
-ALL = [
-    *("SystemExit", "KeyboardInterrupt", "GeneratorExit", "CancelledError", "StopIteration"),
-    *("StopAsyncIteration", "RecursionError", "MemoryError", "ExceptionGroup"),
-    *("BaseExceptionGroup", "Unprintable", "Surrogates", "Huge", "OddText", "NoText"),
-    *("ExitsAsText", "Liar", "Reticent", "Nameless", "Homeless", "Endless"),
-]
 _IN_WORKER = "PROBE_JOURNAL" in os.environ
 
 

@@ -38,13 +38,6 @@ class ReportsInThread(Reports):
 
 
 @dataclass
-class ReportsInChild(Reports):
-    """In the event loop of a child process."""
-
-    isolation = Isolation.FRESH
-
-
-@dataclass
 class ReportsInChildThread(ReportsInThread):
     """In a thread of a child process."""
 

@@ -56,39 +56,6 @@ class CountingInThread(BaseTask):
         return saved
 
 
-@dataclass
-class Mistaken(BaseTask):
-    """Uses each call in a way that cannot work, and says what it was told."""
-
-    size = Size.SMALL
-
-    async def execute(self) -> list[str]:
-        told = []
-        for wrong in (
-            lambda: context().checkpoint_from_thread(1),
-            lambda: context().after_commit(5),  # type: ignore[arg-type]  # the mistake
-        ):
-            try:
-                wrong()
-            except (RuntimeError, TypeError) as error:
-                told.append(str(error))
-        return told
-
-
-@dataclass
-class TooMuch(BaseTask):
-    """Saves more than a message may have."""
-
-    size = Size.SMALL
-
-    async def execute(self) -> str:
-        try:
-            await context().checkpoint(bytes(300_000))
-        except ValueError as error:
-            return str(error)
-        return "saved"
-
-
 async def failing_commit() -> Any:
     yield
     if not Path(os.environ["PROBE_JOURNAL"]).with_name("commit").exists():
@@ -100,15 +67,12 @@ class Parent(BaseTask):
     """Asks for children, in each attempt; commits fail until there is a file ``commit``."""
 
     children: int
-    gate: str = ""
     size = Size.SMALL
     retry_policy = ExponentialBackoff(base_delay_seconds=0.1, max_retries=1000)
 
     async def execute(self, session: Annotated[None, Depends(failing_commit)]) -> list[str]:
         ids = [context().after_commit(Quick(i)) for i in range(self.children)]
         note("asked", ids=ids)
-        if self.gate:
-            await passed(self.gate)
         return ids
 
 

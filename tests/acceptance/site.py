@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
+import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import preloaded
+import pytest
 import redis
 from daemons import Daemon
 from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
-from nonet import BaseTask, Nonet
+from nonet import BaseTask, Handle, Nonet, Size, TaskFailed
+from nonet.daemon.service import Stop
+from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters
 
 NAMESPACE = "acceptance"
 PREFIX = f"{{{NAMESPACE}}}:"
@@ -30,6 +36,20 @@ local entry = redis.call('XADD', KEYS[3], '*', 'id', ARGV[1], 'gen', '1')
 redis.call('HSET', KEYS[1], 'pointer', ARGV[3] .. ' ' .. entry, unpack(ARGV, 4))
 """
 LOCK_TTL = 1.0
+# For a test that waits until something ends with its worker, its lock or its leader.
+SHORT = {
+    "NONET_LEASE": str(LEASE),
+    "NONET_LOCK_TTL": str(LOCK_TTL),
+    "NONET_WORKER_TTL": str(LEASE),
+    "NONET_LEADER_TTL": "1",
+}
+# Nothing ends by itself while a test lasts, however slow the machine is.
+LONG = {
+    "NONET_LEASE": "600",
+    "NONET_LOCK_TTL": "500",
+    "NONET_WORKER_TTL": "60",
+    "NONET_LEADER_TTL": "500",
+}
 
 
 @dataclass(frozen=True)
@@ -64,10 +84,7 @@ class Site:
             "NONET_NAMESPACE": NAMESPACE,
             "NONET_STATE_DIR": str(home / "state"),
             "NONET_TASKS": PROBES,
-            "NONET_LEASE": str(LEASE),
-            "NONET_LOCK_TTL": str(LOCK_TTL),
-            "NONET_WORKER_TTL": str(LEASE),
-            "NONET_LEADER_TTL": "1",
+            **SHORT,
             "PROBE_JOURNAL": str(self._journal),
             "PROBE_REDIS": server.url,
         }
@@ -92,6 +109,15 @@ class Site:
     def program(self, *command: str, **environment: str) -> Daemon:
         """Another command of this environment, e.g. ``python -c CODE``."""
         return self._start(*command, wait=False, **environment)
+
+    async def type(self, command: str, columns: int = 80) -> str:
+        """Return what a command prints on stdout; it must succeed."""
+        variables = {**self.settings, "COLUMNS": str(columns)}
+        done = await asyncio.to_thread(
+            preloaded.run, *shlex.split(command), variables=variables, cwd=self._home
+        )
+        assert done.returncode == 0, f"{command}: {done.stderr}"
+        return done.stdout
 
     def app(self, **options: Any) -> Nonet:
         """The application of this test's process, not yet open."""
@@ -138,6 +164,12 @@ class Site:
         text = Path(f"{self._journal}.policy").read_text()
         return [json.loads(line) for line in text.splitlines()]
 
+    async def begin(self, app: Nonet, task: BaseTask, **options: Any) -> Handle[Any]:
+        """Submit a task, and wait until it was executed."""
+        handle = await app.submit(task, **options)
+        await self.started(handle)
+        return handle
+
     async def started(self, id: str, times: int = 1) -> list[Event]:
         """Wait until a task was executed so often."""
         return await self.until_event("start", times, id=id)
@@ -147,6 +179,14 @@ class Site:
         return await until(
             lambda: found if len(found := self.journal(event, **wanted)) >= times else [],
             f"{event!r} was written {times} times",
+        )
+
+    async def until_beats(self, worker: Daemon, times: int) -> None:
+        """Wait until a worker has renewed its leases so often."""
+        record, seen = self.key(f"w:{worker.incarnation}"), set[str]()
+        await until(
+            lambda: seen.add(self.redis.hget(record, "beat")) or len(seen) > times,
+            f"the worker has beaten {times} times",
         )
 
     def key(self, name: str) -> str:
@@ -251,6 +291,56 @@ class Settles:
         self._pubsub.close()
         self._client.config_set("notify-keyspace-events", "")
         return found
+
+
+async def run(app: Nonet, task: BaseTask, **options: Any) -> Any:
+    """Submit a task, and return its result."""
+    return await (await app.submit(task, **options)).result(timeout=WAIT_SECONDS)
+
+
+async def failure(app: Nonet, task: BaseTask | str, **options: Any) -> TaskFailed:
+    """Return the error with which a task ends; submit it first unless an id is given."""
+    id = task if isinstance(task, str) else await app.submit(task, **options)
+    with pytest.raises(TaskFailed) as failed:
+        await app.result(id, timeout=WAIT_SECONDS)
+    return failed.value
+
+
+async def eventually(condition: Callable[[], Awaitable[Any]]) -> Any:
+    """Wait until an asynchronous condition is true; its value."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not (found := await condition()):  # noqa: ASYNC110  # other processes change it
+            await asyncio.sleep(0.05)
+    return found
+
+
+async def letters(url: str) -> list[DeadLetter]:
+    """The dead letters of the namespace."""
+    store = DeadLetters(url, NAMESPACE)
+    try:
+        return list(await store.list(limit=10_000))
+    finally:
+        await store.close()
+
+
+@contextlib.asynccontextmanager
+async def working(app: Nonet) -> AsyncIterator[Nonet]:
+    """Open an application, with a small worker in this process."""
+    async with app, app.injector() as injector:
+        stop = Stop()
+        work = asyncio.create_task(app.worker(Size.SMALL, injector).run(stop))
+        try:
+            yield app
+        finally:
+            stop.drain()
+            await work
+
+
+def stop(*daemons: Daemon) -> list[int]:
+    """Ask daemons to stop, and return their exit codes."""
+    for daemon in daemons:
+        daemon.terminate()
+    return [daemon.wait() for daemon in daemons]
 
 
 async def submit_all(app: Nonet, tasks: Iterable[BaseTask], **options: Any) -> list[str]:

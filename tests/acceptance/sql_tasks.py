@@ -32,7 +32,7 @@ async def transaction() -> AsyncIterator[AsyncConnection]:
 
 @dataclass
 class Increment(BaseTask):
-    """Reads a counter, sleeps, and writes it: exact only if nobody else does so meanwhile.
+    """Reads a counter, sleeps, and writes it: exact only if no other task does so meanwhile.
 
     Tasks are executed at least once, so it remembers in the same transaction what it has done.
     """

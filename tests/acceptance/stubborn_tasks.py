@@ -48,12 +48,6 @@ class StubbornThread(_Stubborn):
         note("end")
 
 
-class LimitedLoop(StubbornLoop):
-    """A coroutine beyond its hard timeout."""
-
-    hard_timeout = 0.3
-
-
 class LimitedThread(StubbornThread):
     """A thread beyond its hard timeout."""
 
@@ -63,6 +57,5 @@ class LimitedThread(StubbornThread):
 KINDS: dict[str, Callable[[str, list[str]], BaseTask]] = {
     "loop": StubbornLoop,
     "thread": StubbornThread,
-    "limited loop": LimitedLoop,
     "limited thread": LimitedThread,
 }

@@ -3,34 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, closing
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 import sqlalchemy as sa
 from acceptance.durable_tasks import Kept, KeptBrief, KeptBuried, KeptGated, KeptMutex
 from acceptance.probe_tasks import Quick
-from acceptance.site import Site
+from acceptance.site import SHORT, Site, eventually, failure, run
 from daemons import frozen
 from servers import MariaServer
 from sqlalchemy.ext.asyncio import AsyncConnection, async_sessionmaker, create_async_engine
 from waits import WAIT_SECONDS, until
 
-from nonet import InvalidArgumentsError, Nonet, TaskFailed
+from nonet import InvalidArgumentsError, Nonet
 from nonet.base.errors import NotFoundError, ServerUnreachableError
 from nonet.stores.sql.database import upgrade
 from nonet.stores.sql.outbox import Outbox
 
 TASKS = "acceptance.durable_tasks,acceptance.probe_tasks"
-
-
-@pytest.fixture
-def own_maria() -> Iterator[MariaServer]:
-    """A MariaDB that this test may stop."""
-    with MariaServer() as server:
-        yield server
 
 
 @asynccontextmanager
@@ -56,36 +48,19 @@ async def transaction(url: str) -> AsyncIterator[AsyncConnection]:
 
 async def emptied(outbox: Outbox) -> None:
     """Wait until no row is left: they are deleted beside the work."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while await outbox.count():  # noqa: ASYNC110  # other processes delete them
-            await asyncio.sleep(0.02)
+
+    async def is_empty() -> bool:
+        return await outbox.count() == 0
+
+    await eventually(is_empty)
 
 
-def rows(site: Site) -> int:
-    """Rows in the default database, read without Nonet."""
-    file = site.settings["NONET_STATE_DIR"] + "/nonet.db"
-    with closing(sqlite3.connect(file)) as connection:
-        return int(connection.execute("SELECT COUNT(*) FROM outbox_tasks").fetchone()[0])
-
-
-def rows_in(server: MariaServer, database: str) -> int:
-    """Rows in a MariaDB, read without Nonet."""
-    with closing(server._connect(server.port)) as connection, connection.cursor() as cursor:
-        cursor.execute(f"SELECT COUNT(*) FROM {database}.outbox_tasks")
-        return int(cursor.fetchone()[0])
-
-
-# ---- in the caller's transaction ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("backend", ["sqlite", "mariadb"])
-async def test_runs_after_the_commit_and_never_without(
-    site: Site, backend: str, request: pytest.FixtureRequest
+async def test_a_task_runs_after_the_commit_of_its_transaction_and_never_without(
+    site: Site, mariadb_url: str
 ) -> None:
-    """A task submitted in a transaction runs once if that is committed, never if rolled back."""
-    url = request.getfixturevalue("mariadb_url") if backend == "mariadb" else ""
-    async with opened(site, url) as (app, outbox):
-        site.worker(), site.scheduler()
+    """The scheduler needs no code of the class; what is rolled back never runs."""
+    async with opened(site, mariadb_url) as (app, outbox):
+        site.worker(), site.scheduler(NONET_TASKS="acceptance.extra_tasks")
         engine = create_async_engine(app.settings.sql_url())
         async with engine.begin() as connection:
             await connection.execute(sa.text("CREATE TABLE jobs (id INTEGER PRIMARY KEY)"))
@@ -106,7 +81,7 @@ async def test_runs_after_the_commit_and_never_without(
         await emptied(outbox)
 
 
-async def test_handle_is_good_right_after_the_commit(site: Site) -> None:
+async def test_a_handle_can_be_awaited_right_after_the_commit(site: Site) -> None:
     """Committed, and not in Redis yet: it is delayed, says why, and its result can be awaited."""
     async with opened(site) as (app, outbox):
         await outbox.prepare()
@@ -129,8 +104,10 @@ async def test_handle_is_good_right_after_the_commit(site: Site) -> None:
         assert (await handle.status()).state == "done"
 
 
-async def test_unknown_and_sql_away_is_told_apart(site: Site, own_maria: MariaServer) -> None:
-    """While SQL is away nobody can say that a task does not exist; without tables it does not."""
+async def test_an_unknown_task_and_an_unreachable_database_are_different_errors(
+    site: Site, own_maria: MariaServer
+) -> None:
+    """While SQL is unavailable a task may exist; without tables it does not."""
     own_maria.execute("CREATE DATABASE bare")
     async with site.app(db_url=own_maria.url("bare")) as app:
         with pytest.raises(NotFoundError):
@@ -140,10 +117,11 @@ async def test_unknown_and_sql_away_is_told_apart(site: Site, own_maria: MariaSe
             await app.status("some-id")
 
 
-async def test_relay_killed_before_it_marks(
+async def test_a_task_runs_once_though_its_relay_is_killed_before_it_marks_it(
     site: Site, maria_server: MariaServer, mariadb_url: str
 ) -> None:
     """A scheduler killed after it handed a task over, before it wrote so down: it runs once."""
+    site.settings["NONET_LEADER_TTL"] = "1"
     async with opened(site, mariadb_url) as (_, outbox):
         database = mariadb_url.rpartition("/")[2]
         maria_server.execute(
@@ -157,7 +135,7 @@ async def test_relay_killed_before_it_marks(
         victim.kill()
         site.worker()
         await handle.result(timeout=WAIT_SECONDS)
-        await until(lambda: rows_in(maria_server, database) == 0, "its row is deleted")
+        await emptied(outbox)
         maria_server.execute(f"DROP TRIGGER {database}.slow")
         site.scheduler()
         await site.all_ended()
@@ -165,7 +143,7 @@ async def test_relay_killed_before_it_marks(
     assert len(site.journal("start")) == 1
 
 
-async def test_transaction_for_another_class_is_refused(site: Site) -> None:
+async def test_a_transaction_for_a_class_that_is_not_durable_is_refused(site: Site) -> None:
     """Nothing is submitted of a class that is not durable; the error says what to write."""
     async with opened(site) as (app, outbox):
         for refused in (
@@ -179,13 +157,11 @@ async def test_transaction_for_another_class_is_refused(site: Site) -> None:
         assert (await outbox.count(), site.live()) == (0, [])
 
 
-# ---- servers that go away -----------------------------------------------------------------------
-
-
-async def test_all_run_after_redis_was_emptied(site: Site) -> None:
+async def test_all_durable_tasks_run_after_redis_was_emptied(site: Site) -> None:
     """200 durable tasks queued, delayed, waiting and running when Redis is emptied: all end."""
     gate = site.gate()
-    async with opened(site) as (app, _):
+    site.settings |= SHORT
+    async with opened(site) as (app, outbox):
         worker = site.worker("--concurrency", "20")
         site.scheduler()
         later = datetime.now(UTC) + timedelta(seconds=3)
@@ -200,119 +176,42 @@ async def test_all_run_after_redis_was_emptied(site: Site) -> None:
         with frozen(worker):
             handles += await app.submit_many([KeptBrief(n) for n in range(100)])
             assert (await handles[-1].status()).state == "queued"
-            assert rows(site) == 200
+            assert await outbox.count() == 200
             site.redis.flushall()
         site.open(gate)
-        await until(lambda: rows(site) == 0, "every row is deleted", seconds=60)
+        await emptied(outbox)
         await site.all_ended()
         assert {(await handle.status()).state for handle in handles} == {"done"}
     ended = {item.id for item in site.journal("end")}
     assert ended == set(handles)
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["worker lives", "worker killed"])
-async def test_sql_is_away_when_it_ends(site: Site, own_maria: MariaServer, killed: bool) -> None:
-    """The task ends all the same, holds no slot, runs once, and its row goes when SQL is back."""
+async def test_a_task_ends_while_sql_is_away(site: Site, own_maria: MariaServer) -> None:
+    """It holds no slot, runs once, and its row goes when SQL is back."""
     gate = site.gate()
     own_maria.execute("CREATE DATABASE app")
-    async with opened(site, own_maria.url("app")) as (app, _):
+    async with opened(site, own_maria.url("app")) as (app, outbox):
         worker = site.worker("--concurrency", "1")
-        handle = await app.submit(KeptGated(gate))
-        await site.started(handle)
+        handle = await site.begin(app, KeptGated(gate))
         own_maria.stop()
         site.open(gate)
         assert await handle.result(timeout=WAIT_SECONDS) == worker.pid
-        assert await (await app.submit(Quick(1))).result(timeout=WAIT_SECONDS) == 1
+        assert await run(app, Quick(1)) == 1
         await until(lambda: "delete the rows of 1 durable tasks" in worker.log, "it was tried")
-        if killed:
-            worker.kill()
-            site.scheduler()
         own_maria.start()
-        await until(lambda: rows_in(own_maria, "app") == 0, "its row is deleted")
+        await emptied(outbox)
     assert len(site.journal("start", id=handle)) == 1
 
 
-async def test_emptied_between_settle_and_close(site: Site, own_maria: MariaServer) -> None:
-    """Redis emptied after a task has ended, before its row is gone: it runs again, and is gone."""
-    own_maria.execute("CREATE DATABASE app")
-    gate = site.gate()
-    async with opened(site, own_maria.url("app")) as (app, _):
-        worker = site.worker()
-        site.scheduler()
-        handle = await app.submit(KeptGated(gate))
-        await site.started(handle)
-        own_maria.stop()
-        site.open(gate)
-        await handle.result(timeout=WAIT_SECONDS)
-        worker.kill()
-        site.redis.flushall()
-        own_maria.start()
-        site.worker()
-        await site.started(handle, 2)
-        await until(lambda: rows_in(own_maria, "app") == 0, "its row is deleted")
-        await site.all_ended()
-    assert len(site.journal("end", id=handle)) == 2
-
-
-async def test_two_relays_hand_over_once(site: Site) -> None:
-    """A leader that was frozen relays on beside its successor: each task runs once."""
-    async with opened(site) as (app, _):
-        old = site.scheduler()
-        leader = site.key("leader")
-        await until(lambda: site.redis.hget(leader, "owner"), "it leads")
-        before = site.redis.hget(leader, "term")
-        with frozen(old):
-            site.scheduler()
-            await until(lambda: site.redis.hget(leader, "term") != before, "another one leads")
-            async with transaction(app.settings.sql_url()) as connection:
-                handles = await app.submit_many(
-                    [Kept(n) for n in range(50)], transaction=connection
-                )
-        site.worker()
-        await until(lambda: len(site.journal("end")) >= 50, "all have run")
-        await until(lambda: rows(site) == 0, "every row is deleted")
-        await site.all_ended()
-    assert len(site.journal("start")) == len(handles) == 50
-
-
-# ---- how it ends --------------------------------------------------------------------------------
-
-
-async def test_dead_ones_are_closed_too(site: Site) -> None:
-    """A durable task that becomes a dead letter has a row there, and none among the open ones."""
-    async with opened(site) as (app, outbox):
-        site.worker()
-        handle = await app.submit(KeptBuried())
-        with pytest.raises(TaskFailed, match="refused with 42"):
-            await handle.result(timeout=WAIT_SECONDS)
-        await until(lambda: rows(site) == 0, "its row is deleted")
-        letters = await app.dead_letters()
-        assert [letter.task_id for letter in await letters.list()] == [handle]
-        assert await outbox.count() == 0
-
-
-async def test_resubmitted_dead_letter_is_durable_again(site: Site) -> None:
+async def test_a_resubmitted_dead_letter_is_durable_again(site: Site) -> None:
     """It has a row like any submission, so that a loss of Redis does not lose it."""
     async with opened(site) as (app, outbox):
         worker = site.worker()
         handle = await app.submit(KeptBuried())
-        with pytest.raises(TaskFailed):
-            await handle.result(timeout=WAIT_SECONDS)
-        await until(lambda: rows(site) == 0, "its row is deleted")
+        await failure(app, handle)
+        await emptied(outbox)
         with frozen(worker):
             (letter,) = await (await app.dead_letters()).list()
             again = await app.resubmit(letter.id)
             assert await outbox.count() == 1
-        with pytest.raises(TaskFailed):
-            await again.result(timeout=WAIT_SECONDS)
-
-
-async def test_class_unknown_to_the_scheduler_is_relayed(site: Site) -> None:
-    """A scheduler that does not have the code hands over what it cannot read."""
-    async with opened(site) as (app, _):
-        site.worker()
-        site.scheduler(NONET_TASKS="acceptance.sql_tasks", PROBE_DB="unused")
-        async with transaction(app.settings.sql_url()) as connection:
-            handle = await Kept(3).schedule(transaction=connection)
-        await site.until_event("end", id=handle)
-        assert await handle.result(timeout=WAIT_SECONDS) == 3
+        await failure(app, again)

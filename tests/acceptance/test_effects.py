@@ -4,47 +4,35 @@ from __future__ import annotations
 
 import pytest
 from acceptance.probe_tasks import Transactional
-from acceptance.site import Site
+from acceptance.site import SHORT, Site, failure, run
 from waits import WAIT_SECONDS, until
 
-from nonet import TaskFailed
 
+@pytest.mark.parametrize(
+    ("mode", "effect", "error"),
+    [
+        ("good", "committed", ""),
+        ("fails", "rolled back", "ValueError"),
+        ("commit fails", "commit failed", "OSError"),
+    ],
+)
+async def test_effects_happen_under_the_lock(
+    site: Site, mode: str, effect: str, error: str
+) -> None:
+    """Dependencies open after the locks are taken and close before they are free.
 
-def _story(site: Site) -> list[tuple[str, bool]]:
-    return [(event.event, event.details["held"]) for event in site.journal()]
-
-
-async def test_commit_happens_under_the_lock(site: Site) -> None:
-    """Dependencies open after the locks are taken and commit before they are free."""
+    A failed execution rolls back, and a failed commit is a failed attempt: both are retried.
+    """
     site.worker()
     async with site.app() as app:
-        handle = await app.submit(Transactional("good"))
-        assert await handle.result(timeout=WAIT_SECONDS) == "ok"
-    assert _story(site) == [("opened", True), ("executed", True), ("committed", True)]
+        if error:
+            assert (await failure(app, Transactional(mode))).error_type == error
+        else:
+            assert await run(app, Transactional(mode)) == "ok"
+    story = [(event.event, event.details["held"]) for event in site.journal()]
+    attempts = 2 if error else 1
+    assert story == [("opened", True), ("executed", True), (effect, True)] * attempts
     assert not site.redis.exists(site.key("lock:mutex:job:shared"))
-
-
-async def test_failure_rolls_back_under_the_lock(site: Site) -> None:
-    """A failed execution rolls back, sees its exception, and never commits."""
-    site.worker()
-    async with site.app() as app:
-        handle = await app.submit(Transactional("fails"))
-        with pytest.raises(TaskFailed):
-            await handle.result(timeout=WAIT_SECONDS)
-    assert _story(site) == [("opened", True), ("executed", True), ("rolled back", True)] * 2
-    assert {event.details["error"] for event in site.journal("rolled back")} == {"ValueError"}
-
-
-async def test_failing_commit_is_a_failed_attempt(site: Site) -> None:
-    """A commit that fails fails the attempt: it is retried, and never reported as done."""
-    site.worker()
-    async with site.app() as app:
-        handle = await app.submit(Transactional("commit fails"))
-        with pytest.raises(TaskFailed, match="disk full") as raised:
-            await handle.result(timeout=WAIT_SECONDS)
-    assert raised.value.error_type == "OSError"
-    assert _story(site) == [("opened", True), ("executed", True), ("commit failed", True)] * 2
-    assert [event.attempt for event in site.journal("commit failed")] == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +44,7 @@ async def test_frozen_worker_does_not_commit(site: Site, mode: str, error: str) 
     A task that waits is cancelled; one that blocks the loop is stopped by the check after it.
     """
     gate = site.gate()
+    site.settings |= SHORT
     frozen = site.worker()
     async with site.app() as app:
         handle = await app.submit(Transactional(f"{mode} {gate}"))

@@ -10,33 +10,27 @@ import re
 import signal
 import socket
 import time
-from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from acceptance.fleet_tasks import FreshMutex, FreshThread
+from acceptance.fleet_tasks import FreshThread
 from acceptance.probe_tasks import Gated, GatedMutex, Quick
-from acceptance.site import Site, submit_all
+from acceptance.site import PROBES, Site, run, stop, submit_all
 from daemons import Daemon, lives
 from ports import HOST, free_ports
 from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
-from nonet import Nonet, Priority
+from nonet import Nonet
+
+TASKS = f"{PROBES},acceptance.fleet_tasks"
 
 
 def fleet(site: Site, least: int, most: int, *options: str, **environment: str) -> Daemon:
     """A fleet of workers with one slot."""
     bounds = ("--min", str(least), "--max", str(most), "--concurrency", "1")
     return site.worker(*bounds, *options, **environment)
-
-
-def patient_fleet(site: Site) -> Daemon:
-    """A fleet of one, whose leases outlast the test."""
-    site.settings["NONET_TASKS"] += ",acceptance.fleet_tasks"
-    patience = {"NONET_LEASE": "600", "NONET_LOCK_TTL": "500", "NONET_WORKER_TTL": "600"}
-    return fleet(site, 1, 1, **patience)
 
 
 def started(daemon: Daemon) -> list[int]:
@@ -58,8 +52,8 @@ def living(daemon: Daemon) -> list[int]:
     return [pid for pid in started(daemon) if lives(pid)]
 
 
-async def until_registered(site: Site, count: int, *, seconds: float = 30.0) -> set[str]:
-    await until(lambda: len(registered(site)) == count, f"{count} workers", seconds=seconds)
+async def until_registered(site: Site, count: int) -> set[str]:
+    await until(lambda: len(registered(site)) == count, f"{count} workers")
     return registered(site)
 
 
@@ -67,9 +61,6 @@ async def hold_all(app: Nonet, site: Site, count: int) -> tuple[str, list[str]]:
     """Tasks that run until their gate is opened: the gate and their ids."""
     gate = site.gate()
     return gate, await submit_all(app, [Gated(gate) for _ in range(count)])
-
-
-# ---- as work overflows --------------------------------------------------------------------------
 
 
 async def test_workers_come_with_the_work_and_go_with_it(site: Site) -> None:
@@ -90,65 +81,16 @@ async def test_workers_come_with_the_work_and_go_with_it(site: Site) -> None:
     assert {item.id for item in site.journal("end")} == set(ids)
 
 
-async def test_blocked_work_starts_nobody(site: Site) -> None:
-    """Tasks behind a mutex want no worker; the one that could run gets a single one."""
-    daemon = fleet(site, 1, 5, "--idle-exit", "60")
-    async with site.app() as app:
-        gate = site.gate()
-        held = await submit_all(app, [GatedMutex(gate) for _ in range(6)])
-        await site.until_event("start", 1)
-        other = await app.submit(Gated(gate), labels={"priority": Priority.BACKGROUND})
-        await site.started(other)
-        await until(lambda: sum(site.parked(id) for id in held) == 5, "all others are parked")
-        site.open(gate)
-        await site.all_ended()
-    assert len(started(daemon)) == 2
-
-
-@pytest.mark.parametrize(
-    ("idle_exit", "trickle"),
-    [
-        pytest.param("1", 0.05, id="scaled"),
-        pytest.param("5", 0.2, id="full", marks=pytest.mark.soak),
-    ],
-)
-async def test_a_trickle_leaves_one_of_five(site: Site, idle_exit: str, trickle: float) -> None:
-    """The load concentrates: four of five end by themselves; a burst brings them back."""
-    daemon = fleet(site, 1, 5, "--idle-exit", idle_exit)
-    async with site.app() as app:
-        gate, _ = await hold_all(app, site, 10)
-        await until_registered(site, 5)
-        site.open(gate)
-        await site.all_ended()
-        n, deadline = 0, time.monotonic() + 60
-        while len(registered(site)) > 1:
-            assert time.monotonic() < deadline, daemon.log
-            n += 1
-            assert await (await app.submit(Quick(n))).result(timeout=WAIT_SECONDS) == n
-            await asyncio.sleep(trickle)
-        assert len({item.pid for item in site.journal("start", task="Quick")[1:]}) == 1
-        await until(lambda: daemon.log.count("ended: exit_code=0") == 4, "four have ended with 0")
-        gate, _ = await hold_all(app, site, 10)
-        await until_registered(site, 5)
-        site.open(gate)
-        await site.all_ended()
-    assert "crashed: " not in daemon.log
-
-
-@pytest.mark.parametrize(
-    "races", [pytest.param(5, id="scaled"), pytest.param(200, id="full", marks=pytest.mark.soak)]
-)
-async def test_no_task_is_lost_in_a_race_with_the_exit(site: Site, races: int) -> None:
+@pytest.mark.soak
+async def test_no_task_is_lost_in_a_race_with_the_exit(site: Site) -> None:
     """Whatever is submitted while a worker ends by itself runs, there or in the next one."""
     daemon = fleet(site, 0, 1, "--idle-exit", "0.3")
     async with site.app() as app:
-        for n in range(races):
-            first = await app.submit(Quick(n))
-            assert await first.result(timeout=WAIT_SECONDS) == n
+        for n in range(200):
+            assert await run(app, Quick(n)) == n
             # From before the decision to after the end, which takes some 0.2 s.
-            await asyncio.sleep(0.2 + 0.4 * n / races)
-            second = await app.submit(Quick(-n))
-            assert await second.result(timeout=WAIT_SECONDS) == -n
+            await asyncio.sleep(0.2 + 0.4 * n / 200)
+            assert await run(app, Quick(-n)) == -n
         await site.all_ended()
     assert "crashed: " not in daemon.log
     assert len(started(daemon)) > 1
@@ -161,8 +103,6 @@ async def test_a_worker_alone_ends_when_it_is_idle(site: Site) -> None:
         handle = await app.submit(Gated(gate))  # first: it would end before a task that is late
         worker = site.worker("--idle-exit", "0.5")
         await site.started(handle)
-        await asyncio.sleep(0.7)  # a task that runs is no idleness, however long it takes
-        assert worker.alive
         site.open(gate)
         assert worker.wait() == 0
     assert "draining: idle_seconds=" in worker.log
@@ -170,11 +110,14 @@ async def test_a_worker_alone_ends_when_it_is_idle(site: Site) -> None:
 
 
 def until_looked(site: Site, times: int) -> None:
-    """Wait until a fleet or a leader has looked so often what there is to do."""
+    """Wait until a fleet or a leader has polled the demand so often."""
+    deadline = time.monotonic() + WAIT_SECONDS
     with site.redis.monitor() as seen:
-        looks = (item["command"].endswith(" small 1000 64") for item in seen.listen())
-        while times > 0:
-            times -= next(looks)
+        for item in seen.listen():
+            assert time.monotonic() < deadline, "the demand was not polled"
+            times -= bool(re.search(r" small \d+ 64$", item["command"]))
+            if times == 0:
+                return
 
 
 async def test_a_machine_that_has_no_more_gets_no_more_workers(site: Site) -> None:
@@ -187,30 +130,13 @@ async def test_a_machine_that_has_no_more_gets_no_more_workers(site: Site) -> No
         handle = await app.submit(Quick(1))
         await asyncio.to_thread(until_looked, site, 2)
         assert len(started(daemon)) == 1
-        daemon.terminate()
-        assert daemon.wait() == 0
+        assert stop(daemon) == [0]
         site.worker()
         assert await handle.result(timeout=WAIT_SECONDS) == 1
 
 
-async def test_a_worker_that_somebody_drains_is_replaced(site: Site) -> None:
-    """It takes nothing, however long it drains, but not for lack of anything: others may come."""
-    daemon = fleet(site, 1, 3, "--grace", "60")
-    async with site.app() as app:
-        gate, (first,) = await hold_all(app, site, 1)
-        await site.started(first)
-        (old,) = started(daemon)
-        os.kill(old, signal.SIGTERM)
-        other, _ = await hold_all(app, site, 2)
-        await site.until_event("start", 3)
-        assert lives(old) and len(living(daemon)) == 3
-        for name in (gate, other):
-            site.open(name)
-        await site.all_ended()
-
-
 async def test_the_place_of_a_worker_that_an_operator_drains_stays_empty(site: Site) -> None:
-    """Whoever drains a worker through Redis wants one less, until SIGHUP."""
+    """An operator who drains a worker through Redis wants one less, until SIGHUP."""
     daemon = fleet(site, 2, 2)
     first, _ = sorted(await until_registered(site, 2))
     async with site.app() as app:
@@ -223,9 +149,8 @@ async def test_the_place_of_a_worker_that_an_operator_drains_stays_empty(site: S
 
 
 async def test_a_fleet_outlives_redis(own_server: RedisServer, own_site: Site) -> None:
-    """Nobody is killed for the silence of Redis, nor for what Redis has forgotten."""
+    """No worker is killed for the silence of Redis, nor for what Redis has forgotten."""
     site = own_site
-    site.settings["NONET_WORKER_TTL"] = "10"  # a busy machine takes its time to come back
     daemon = fleet(site, 2, 2)
     before = await until_registered(site, 2)
     # A worker that loses Redis while it starts ends, and is started again.
@@ -238,33 +163,16 @@ async def test_a_fleet_outlives_redis(own_server: RedisServer, own_site: Site) -
     assert len(living(daemon)) == len(started(daemon)) == 2
 
 
-# ---- replaced -----------------------------------------------------------------------------------
-
-
-async def test_a_crashed_worker_is_replaced(site: Site) -> None:
-    """After a pause that is told; the others are not touched."""
-    daemon = fleet(site, 2, 2)
-    await until_registered(site, 2)
-    first, second = started(daemon)
-    os.kill(first, signal.SIGKILL)
-    await until(lambda: len(started(daemon)) == 3, "there is another one")
-    assert re.search(rf"worker {first}@\S+ crashed: signal=9 restart_in=1.0s", daemon.log)
-    assert lives(second)
-
-
-@pytest.mark.parametrize("task", [GatedMutex, FreshMutex])
-async def test_what_a_dead_worker_held_is_handed_on_at_once(
-    site: Site, task: type[GatedMutex]
-) -> None:
-    """Its locks, too, long before a lease or a lock ends; an event names the tasks."""
-    daemon = patient_fleet(site)
+async def test_what_a_dead_worker_held_is_handed_on_at_once(site: Site) -> None:
+    """Its locks, too, long before a lease or a lock ends; another worker follows after a pause."""
+    daemon = fleet(site, 1, 1)
     (worker,) = await until_registered(site, 1)
     async with site.app() as app:
-        gate = site.gate()
-        (id,) = await submit_all(app, [task(gate)])
+        (id,) = await submit_all(app, [GatedMutex(gate := site.gate())])
         await site.started(id)
         os.kill(pid := started(daemon)[0], signal.SIGKILL)
         await site.started(id, 2)
+        assert re.search(rf"worker {pid}@\S+ crashed: signal=9 restart_in=1.0s", daemon.log)
         (event,) = await app.stores.events.last(1, kind="worker-lost")
         assert event.text == f"{pid}@{socket.getfqdn()} died with 1 task: {id}"
         await until(lambda: worker not in registered(site), "the dead worker is forgotten")
@@ -273,8 +181,8 @@ async def test_what_a_dead_worker_held_is_handed_on_at_once(
 
 
 async def test_nothing_is_handed_on_while_a_child_process_lives(site: Site) -> None:
-    """Its fork server is frozen, so that the child goes on for a while after its worker."""
-    daemon = patient_fleet(site)
+    """Its fork server is frozen, so that the child outlives its worker for a while."""
+    daemon = fleet(site, 1, 1)
     await until_registered(site, 1)
     async with site.app() as app:
         gate = site.gate()
@@ -307,8 +215,8 @@ class Own(BaseTask):
 """
 
 
-async def test_later_refusals_do_not_end_it(site: Site) -> None:
-    """What ran goes on if its replacement cannot start: the roll is given up."""
+async def test_a_refused_replacement_does_not_end_a_fleet(site: Site) -> None:
+    """A worker stays if its replacement cannot start: the roll is given up."""
     module = site.write("rolled.py", ROLLED)
     daemon = fleet(site, 1, 1, NONET_TASKS="rolled", PYTHONPATH=os.path.dirname(module))
     (worker,) = await until_registered(site, 1)
@@ -318,7 +226,7 @@ async def test_later_refusals_do_not_end_it(site: Site) -> None:
     assert registered(site) == {worker} and daemon.alive
 
 
-async def test_hangup_does_not_end_a_fleet_that_starts(site: Site) -> None:
+async def test_sighup_does_not_end_a_fleet_that_starts(site: Site) -> None:
     """From the first line of the entry point on; there is nothing to replace yet."""
     start = ("python", "-c", "from nonet_worker import main; main()")
     daemon = site.program(*start, "--size=small", "--min=1", "--max=1", "--concurrency=1")
@@ -338,8 +246,8 @@ async def test_hangup_does_not_end_a_fleet_that_starts(site: Site) -> None:
     assert len(await until_registered(site, 1)) == 1
 
 
-async def test_hangup_rolls_one_by_one(site: Site) -> None:
-    """New ones are registered before old ones drain, what runs is finished, nobody is lost."""
+async def test_sighup_replaces_workers_one_by_one(site: Site) -> None:
+    """New ones are registered before old ones drain, and what runs is finished."""
     daemon = fleet(site, 2, 2, "--grace", "30")
     before = await until_registered(site, 2)
     old = started(daemon)
@@ -365,7 +273,7 @@ async def test_hangup_rolls_one_by_one(site: Site) -> None:
     assert told == [told[0]] * 2 + [told[0], "a new worker replaces it"] * 2
 
 
-async def test_old_workers_are_replaced(site: Site) -> None:
+async def test_workers_beyond_their_lifetime_are_replaced(site: Site) -> None:
     """--max-lifetime: in a fleet another one comes first."""
     daemon = fleet(site, 1, 1, "--max-lifetime", "2")
     (worker,) = await until_registered(site, 1)
@@ -374,7 +282,7 @@ async def test_old_workers_are_replaced(site: Site) -> None:
     assert "replaces worker" in daemon.log
 
 
-def test_an_old_worker_alone_drains(site: Site) -> None:
+def test_a_worker_alone_drains_after_its_lifetime(site: Site) -> None:
     """--max-lifetime without a fleet: exit code 0, and the platform starts another one."""
     worker = site.worker("--max-lifetime", "1")
     assert worker.wait() == 0
@@ -382,7 +290,8 @@ def test_an_old_worker_alone_drains(site: Site) -> None:
 
 
 async def test_a_frozen_worker_is_replaced(site: Site) -> None:
-    """One that Redis has not heard of for twice the worker TTL is killed; its task runs again."""
+    """A worker without a beat for twice the worker TTL is killed; its task runs again."""
+    site.settings["NONET_WORKER_TTL"] = "3"
     daemon = fleet(site, 1, 1)
     await until_registered(site, 1)
     (frozen,) = started(daemon)
@@ -398,11 +307,8 @@ async def test_a_frozen_worker_is_replaced(site: Site) -> None:
     assert len(started(daemon)) == 2
 
 
-# ---- the end ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
-    ("grace", "signals", "code"), [("30", 1, 0), ("0.3", 1, 1), ("30", 2, 143)]
+    ("grace", "signals", "code"), [("30", 1, 0), ("0.3", 1, 1), ("600", 2, 143)]
 )
 async def test_a_signal_drains_all(site: Site, grace: str, signals: int, code: int) -> None:
     """SIGTERM: what runs may end within the grace; the exit code is the largest."""
@@ -442,9 +348,6 @@ async def test_a_killed_supervisor_leaves_no_orphans(site: Site) -> None:
     assert not registered(site)
 
 
-# ---- seen from outside --------------------------------------------------------------------------
-
-
 def ask(port: int) -> tuple[int, dict[str, Any]]:
     connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
     try:
@@ -457,30 +360,13 @@ def ask(port: int) -> tuple[int, dict[str, Any]]:
         connection.close()
 
 
-def observed() -> tuple[int, dict[str, str]]:
-    """A free port, and the variables that make it the port of a fleet."""
+async def test_the_probe_of_a_fleet_lists_each_worker(site: Site) -> None:
+    """The supervisor answers for all; its workers take the next ports that are free."""
     port = free_ports(4)
-    return port, {"NONET_METRICS_HOST": HOST, "NONET_METRICS_PORT": str(port)}
-
-
-async def test_a_port_of_somebody_else_is_passed_over(site: Site) -> None:
-    """A worker takes the next port that is free, and answers there."""
-    port, variables = observed()
-    with ExitStack() as stack:
-        with suppress(OSError):  # somebody else has it already
-            stack.enter_context(socket.create_server((HOST, port + 1)))
-        fleet(site, 1, 1, **variables)
+    with socket.create_server((HOST, port + 1)):
+        daemon = fleet(site, 2, 4, NONET_METRICS_HOST=HOST, NONET_METRICS_PORT=str(port))
         await until(lambda: ask(port)[0] == 200, "the fleet is ready")
-        (worker,) = ask(port)[1]["workers"]
-        assert worker["port"] > port + 1
-        await until(lambda: ask(worker["port"])[0] == 200, "the worker answers")
-
-
-async def test_probes_are_told_of_each_worker(site: Site) -> None:
-    """The supervisor answers for all; no worker listens on its port."""
-    port, variables = observed()
-    daemon = fleet(site, 2, 4, **variables)
-    await until(lambda: ask(port)[0] == 200, "the fleet is ready")
+    assert all(item["port"] > port + 1 for item in ask(port)[1]["workers"])
     async with site.app() as app:
         gate, (id,) = await hold_all(app, site, 1)
         await site.started(id)
@@ -506,23 +392,21 @@ async def test_probes_are_told_of_each_worker(site: Site) -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--min", "3", "--max", "2"], "is less than --min 3"),
-        (["--max", "0"], "--max"),
-        (["--idle-exit", "0"], "--idle-exit"),
+        ("--size small --min 3 --max 2", "is less than --min 3"),
+        ("--size small --max 0", "--max"),
+        ("--size small --idle-exit 0", "--idle-exit"),
+        ("", "name a size, or --pipelines"),
     ],
 )
-def test_odd_bounds_are_refused(site: Site, options: list[str], reason: str) -> None:
+def test_options_that_make_no_sense_are_refused(site: Site, options: str, reason: str) -> None:
     """Exit code 2, with the reason."""
-    daemon = site.worker(*options, wait=False)
+    daemon = site.program("task-worker", *options.split())
     assert daemon.wait() == 2
     assert reason in daemon.log
 
 
-# ---- desired workers and hooks ------------------------------------------------------------------
-
-
 def calls(site: Site) -> list[dict[str, Any]]:
-    """What overflow hooks were told."""
+    """What overflow hooks received."""
     path = Path(site.settings["PROBE_JOURNAL"] + ".overflow")
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -535,50 +419,30 @@ def published(site: Site) -> dict[str, str]:
 async def test_the_leader_says_how_many_workers_are_wanted(site: Site) -> None:
     """Queued and running tasks by the slots of a worker; what a mutex holds back does not count."""
     site.scheduler()
-    await until(lambda: set(published(site).values()) == {"0"}, "nobody is wanted")
+    await until(lambda: set(published(site).values()) == {"0"}, "no worker is wanted")
     gate = site.gate()
     async with site.app() as app:
         await submit_all(app, [Gated(gate) for _ in range(250)])
         await submit_all(app, [GatedMutex(gate) for _ in range(50)])
-        # Nobody is there to ask: a worker of this size has 100 slots.
+        # A size that had no worker yet has 100 slots.
         await until(lambda: published(site)["small"] == "3", "251 tasks want three workers")
-        queues = site.program("task-run", "queues", "--json")
-        assert queues.wait() == 0
-        rows = json.loads(queues.log.splitlines()[-1])
-        assert {row["size"]: row["desired"] for row in rows if row["size"]} == {
-            "small": 3,
-            "medium": 0,
-            "large": 0,
-        }
         worker = site.worker("--concurrency", "10")
         await until(lambda: int(published(site)["small"]) >= 26, "of ten slots it takes more")
         site.open(gate)
         await site.all_ended()
         await until(lambda: published(site)["small"] == "0", "nobody is wanted")
-        worker.terminate()
-        assert worker.wait() == 0
+        assert stop(worker) == [0]
         # Scaled to none, a size is counted as its last workers were.
         left = await submit_all(app, [Gated(gate) for _ in range(30)])
         await until(lambda: published(site)["small"] == "3", "30 tasks want three workers of ten")
         await app.cancel(left)
 
 
-async def test_workers_that_nobody_has_seen_yet(site: Site) -> None:
-    """What the settings of the scheduler say of a size counts where no worker ever was."""
-    site.settings["NONET_SLOTS"] = "small:5, large:2"
-    site.scheduler()
+async def test_a_hook_is_called_once_for_each_need(site: Site) -> None:
+    """It receives size, missing and desired; again only for another need."""
+    site.scheduler(NONET_ON_OVERFLOW="acceptance.overflow_hooks:note_later")
     async with site.app() as app:
-        left = await submit_all(app, [Gated(site.gate()) for _ in range(20)])
-        await until(lambda: published(site).get("small") == "4", "20 tasks want four of five")
-        await app.cancel(left)
-
-
-@pytest.mark.parametrize("hook", ["note", "note_later"])
-async def test_a_hook_is_called_once_for_each_need(site: Site, hook: str) -> None:
-    """It learns size, missing and desired; again only for another need, or after the cooldown."""
-    site.scheduler(NONET_ON_OVERFLOW=f"acceptance.overflow_hooks:{hook}")
-    async with site.app() as app:
-        gate, ids = await hold_all(app, site, 250)
+        gate, _ = await hold_all(app, site, 250)
         await until(lambda: calls(site), "the hook is called")
         await asyncio.to_thread(until_looked, site, 2)
         assert calls(site) == [{"size": "small", "missing": 3, "desired": 3}]
@@ -586,29 +450,17 @@ async def test_a_hook_is_called_once_for_each_need(site: Site, hook: str) -> Non
         await until(lambda: published(site)["small"] == "1", "one worker takes all")
         site.open(gate)
         await site.all_ended()
-        worker.terminate()
-        assert worker.wait() == 0
+        assert stop(worker) == [0]
         assert len(calls(site)) == 1
         await app.submit(Quick(1))
-        await until(lambda: len(calls(site)) == 2, "another need is told")
+        await until(lambda: len(calls(site)) == 2, "another need is reported")
         assert calls(site)[1] == {"size": "small", "missing": 1, "desired": 1}
-        site.worker()
-        await site.all_ended()
-    assert len(ids) == 250
-
-
-async def test_a_hook_is_called_again_after_the_cooldown(site: Site) -> None:
-    """If nobody came."""
-    site.scheduler(NONET_ON_OVERFLOW="acceptance.overflow_hooks:note", NONET_OVERFLOW_COOLDOWN="1")
-    async with site.app() as app:
-        await app.submit(Quick(1))
-        await until(lambda: len(calls(site)) >= 3, "it is called again")
         site.worker()
         await site.all_ended()
 
 
 async def test_a_failing_hook_costs_no_task(site: Site) -> None:
-    """Whatever it raises is told and counted; the task stays queued, the scheduler goes on."""
+    """Whatever it raises is logged and counted; the task stays queued."""
     scheduler = site.scheduler(NONET_ON_OVERFLOW="acceptance.overflow_hooks:fails")
     async with site.app() as app:
         handle = await app.submit(Quick(1))
@@ -622,8 +474,8 @@ async def test_a_failing_hook_costs_no_task(site: Site) -> None:
         assert await handle.result(timeout=WAIT_SECONDS) == 1
 
 
-async def test_a_hook_that_hangs_holds_up_nobody(site: Site) -> None:
-    """Delays are promoted meanwhile, and the scheduler ends when it is told to."""
+async def test_a_hook_that_hangs_holds_up_no_scheduler(site: Site) -> None:
+    """Delays are promoted meanwhile, and the scheduler ends at SIGTERM."""
     scheduler = site.scheduler(NONET_ON_OVERFLOW="acceptance.overflow_hooks:hangs")
     async with site.app() as app:
         await app.submit(Quick(1))
@@ -631,7 +483,6 @@ async def test_a_hook_that_hangs_holds_up_nobody(site: Site) -> None:
         at = published(site)
         await app.submit(Gated(site.gate()), labels={"size": "large"})
         await until(lambda: published(site) != at, "the numbers go on")
-        scheduler.terminate()
-        assert scheduler.wait() == 0
+        assert stop(scheduler) == [0]
         for key in site.redis.scan_iter(site.key("*")):
             site.redis.delete(key)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from acceptance.probe_tasks import Alone, GatedMutex, Quick, SettlesLate
-from acceptance.site import LOCK_TTL, Site
+from acceptance.probe_tasks import GatedMutex, Quick
+from acceptance.site import SHORT, Site
 from waits import WAIT_SECONDS, until
 
 NAME = "lock:mutex:job:shared"
-BEAT = LOCK_TTL / 3
 WHO = "operator@here 1"
 
 
@@ -18,6 +17,7 @@ async def test_a_forced_release_moves_the_lock_and_runs_both(site: Site) -> None
     """
     settles = site.settles()
     stuck, free = site.gate(), site.gate()
+    site.settings |= SHORT
     worker = site.worker()
     async with site.app() as app:
         board = app.stores.locks
@@ -30,10 +30,9 @@ async def test_a_forced_release_moves_the_lock_and_runs_both(site: Site) -> None
         assert f" by task {holder} (probe_tasks:GatedMutex on {worker.pid}@" in text
         assert f"running on {worker.pid}@" in (await app.explain(holder)).text
 
-        released = (await app.broker.now()).timestamp()
         done = await board.release(NAME, WHO)
         assert [item.id for item in done.voided] == [holder] and done.woken == (waiter,)
-        (cancelled,) = await site.until_event("cancelled", id=holder)
+        await site.until_event("cancelled", id=holder)
         (second,) = await site.started(waiter)
         stale = await until(
             lambda: site.redis.hget(site.key("counters"), "settle:stale"), "a settle was refused"
@@ -44,36 +43,9 @@ async def test_a_forced_release_moves_the_lock_and_runs_both(site: Site) -> None
         _, again = await site.started(holder, 2)
         site.open(stuck)
         await holder.result(timeout=WAIT_SECONDS)
-    print(
-        f"cancelled {cancelled.at - released:.3f} s after the release (a beat is {BEAT:.3f} s), "
-        f"the waiter started after {second.at - released:.3f} s; {stale} settle refused"
-    )
-    assert cancelled.at - released < BEAT + 0.5
     assert (first.attempt, again.attempt) == (1, 1)
     assert first.fence < second.fence < again.fence
     assert (stale, settles()) == ("1", {str(holder): 1, str(waiter): 1})
-    await site.all_ended()
-
-
-async def test_a_holder_that_cannot_be_cancelled_is_refused_when_it_settles(site: Site) -> None:
-    """Its loop is blocked when the lock goes; its result is not taken, the second run's is."""
-    gate, open_gate = site.gate(), site.gate()
-    site.open(open_gate)
-    settles = site.settles()
-    blocked = site.worker(PROBE_GATE=gate)
-    async with site.app() as app:
-        holder = await app.submit(SettlesLate())
-        await until(lambda: site.journal("closing"), "the attempt is past its last check")
-        other = site.worker(PROBE_GATE=open_gate)
-        waiter = await app.submit(Alone())
-        await until(lambda: site.parked(waiter), "the second one waits")
-        await app.stores.locks.release(NAME, WHO)
-        assert await waiter.result(timeout=WAIT_SECONDS) == other.pid
-        assert await holder.result(timeout=WAIT_SECONDS) == other.pid
-        site.open(gate)
-        await until(lambda: "settle as done refused: STALE" in blocked.log, "it was refused")
-        assert await holder.result(timeout=1) == other.pid
-    assert settles() == {str(holder): 1, str(waiter): 1}
     await site.all_ended()
 
 

@@ -1,4 +1,4 @@
-"""A fork server on a machine that does not keep up, and one that is stuck."""
+"""Fork servers that are late or stuck."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def test_late_children_are_waited_for(
 async def test_a_fork_server_that_does_not_answer_is_replaced(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It guards nobody: it is killed, and another one is started when it is needed."""
+    """It guards no child: it is killed, and another one is started when it is needed."""
     server = server_of(children)
     assert server._process is not None
     os.kill(server._process.pid, signal.SIGSTOP)
@@ -88,7 +88,7 @@ async def test_the_next_fresh_child_is_forked_meanwhile(children: Children) -> N
 
 
 async def test_a_spare_that_has_ended_is_not_lent(children: Children) -> None:
-    """Neither one that was killed, nor one whose fork server was replaced."""
+    """Neither a killed spare, nor the spare of a fork server that was replaced."""
     spare = await spare_of(children)
     os.kill(spare, signal.SIGKILL)
     await until(lambda: spare not in children.pids, "its end is known")

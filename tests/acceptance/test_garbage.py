@@ -3,55 +3,39 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from acceptance.extra_tasks import Newer
 from acceptance.probe_tasks import Gated, Quick
-from acceptance.site import PROBES, STREAM, Site
+from acceptance.site import PROBES, Site, failure, run
 from waits import WAIT_SECONDS, until
 
-from nonet import TaskFailed
 from nonet.messages.formats import FORMAT
 
-BOTH = f"{PROBES},acceptance.extra_tasks"
+TASKS = f"{PROBES},acceptance.extra_tasks"
 
 
-async def test_one_that_cannot_be_started_holds_up_none(site: Site) -> None:
-    """Lines of locks that nobody can read end one task; those fetched behind it run, once."""
+async def test_a_task_that_cannot_be_started_holds_up_no_other(site: Site) -> None:
+    """Unreadable locks end one task; those fetched behind it run once."""
     async with site.app() as app:
         handles = await app.submit_many([Quick(n) for n in range(5)])
         site.redis.set(site.key(f"l:{handles[1]}"), "M|z")
         worker = site.worker("--concurrency", "10")
-        with pytest.raises(TaskFailed) as raised:
-            await handles[1].result(timeout=WAIT_SECONDS)
-        assert raised.value.reason == "quarantined"
+        assert (await failure(app, handles[1])).reason == "quarantined"
         assert [await handles[n].result(timeout=WAIT_SECONDS) for n in (0, 2, 3, 4)] == [0, 2, 3, 4]
         await site.all_ended()
     assert worker.alive
     assert [event.attempt for event in site.journal("start")] == [1] * 4
 
 
-async def test_entry_that_was_only_read_is_not_lost(site: Site) -> None:
-    """A task whose entry was read but not handed over (a script cut short) runs, as its first."""
-    async with site.app() as app:
-        handle = await app.submit(Quick(3))
-        site.redis.xgroup_create(site.key(STREAM), "workers", "0")
-        site.redis.xreadgroup("workers", "ghost", {site.key(STREAM): ">"})
-        site.worker()
-        assert await handle.result(timeout=WAIT_SECONDS) == 3
-        await site.all_ended()
-    assert [event.attempt for event in site.journal("start")] == [1]
-
-
-async def test_unknown_task_is_handed_on(site: Site) -> None:
+async def test_an_unknown_task_is_handed_on(site: Site) -> None:
     """A worker of the old release gives a newer task back; one of the new release runs it."""
-    old = site.worker("--concurrency", "1")
-    async with site.app(tasks=tuple(BOTH.split(","))) as app:
+    old = site.worker(NONET_TASKS=PROBES)
+    async with site.app() as app:
         handle = await app.submit(Newer(1))
         await until(lambda: site.parked(handle), "the task is handed on")
         status = await handle.status()
         assert (status.state, status.attempt) == ("waiting", 0)
         assert "extra_tasks:Newer" in status.blocker
-        new = site.worker(NONET_TASKS=BOTH)
+        new = site.worker()
         assert await handle.result(timeout=WAIT_SECONDS) == new.pid
         await site.all_ended()
     assert [event.attempt for event in site.journal("start", id=handle)] == [1]
@@ -60,7 +44,7 @@ async def test_unknown_task_is_handed_on(site: Site) -> None:
 
 
 async def test_a_newer_envelope_is_handed_on(site: Site) -> None:
-    """Also one that this release cannot read: it waits for a newer worker, and holds up nobody."""
+    """This release cannot read it: it waits for a newer worker, and holds up no other task."""
     worker = site.worker()
     newer = [FORMAT + 1, "newer", "probe_tasks:Quick", msgspec.msgpack.Ext(99, b"x"), None]
     async with site.app() as app:
@@ -69,20 +53,19 @@ async def test_a_newer_envelope_is_handed_on(site: Site) -> None:
         status = await app.status("newer")
         assert (status.state, status.attempt) == ("waiting", 0)
         assert f"task format {FORMAT + 1}, read here up to {FORMAT}" in status.blocker
-        assert await (await app.submit(Quick(7))).result(timeout=WAIT_SECONDS) == 7
+        assert await run(app, Quick(7)) == 7
         await app.cancel(["newer"])
         await site.all_ended()
     assert not site.redis.exists(site.key("quarantine"))
     assert worker.alive
 
 
-async def test_arguments_do_not_show(site: Site) -> None:
-    """Neither logs nor status show what a task's arguments are."""
+async def test_neither_logs_nor_status_show_arguments(site: Site) -> None:
+    """Not even at the level of debugging."""
     worker = site.worker("--debug")
     async with site.app() as app:
         secret = site.gate()
-        handle = await app.submit(Gated(secret))
-        await site.started(handle)
+        handle = await site.begin(app, Gated(secret))
         status = await handle.status()
         site.open(secret)
         await handle.result(timeout=WAIT_SECONDS)

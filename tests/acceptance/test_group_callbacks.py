@@ -2,46 +2,30 @@
 
 from __future__ import annotations
 
-import pytest
 from acceptance.probe_tasks import Parent
-from acceptance.site import Event, Site
-from waits import WAIT_SECONDS, until
+from acceptance.site import SHORT, Site, run
+from waits import until
 
 
-def _fired(site: Site) -> list[Event]:
-    return site.journal("start", task="Report")
-
-
-@pytest.mark.parametrize(
-    ("policy", "with_failure", "expected", "outcome"),
-    [
-        ("all_success", True, ["failure"], "failed"),
-        ("all_success", False, [], "failed"),
-        ("all_done", True, ["callback"], "partial"),
-        ("all_done", False, ["callback"], "partial"),
-    ],
-)
-async def test_failing_child(
-    site: Site, policy: str, with_failure: bool, expected: list[str], outcome: str
-) -> None:
-    """One failing child: one of callback and on_failure by policy, or else the group shows it."""
+async def test_a_failed_child_fires_the_failure_callback_once(site: Site) -> None:
+    """The policies of a group are a table in `stores/queue/test_groups.py`."""
     site.worker()
     async with site.app() as app:
-        parent = Parent(5, failing=2, policy=policy, with_failure=with_failure)
-        group = await (await app.submit(parent)).result(timeout=WAIT_SECONDS)
-        key = site.key(f"g:{group}")
-        await until(lambda: site.redis.hget(key, "state") == "fired", "the group has fired")
+        group = await run(app, Parent(5, failing=2, with_failure=True))
+        await site.until_event("start", task="Report")
         await site.all_ended()
         status = await app.client.groups.status(group)
         children = await app.client.group_results(group)
-    assert [event.details["name"] for event in _fired(site)] == expected
-    assert (status.outcome, status.failed, status.pending) == (outcome, 1, 0)
+    (fired,) = site.journal("start", task="Report")
+    assert fired.details["name"] == "failure"
+    assert (status.outcome, status.failed, status.pending) == ("failed", 1, 0)
     assert [child.state for child in children] == ["done", "done", "dead", "done", "done"]
     assert "the one that fails" in children[2].error
 
 
-async def test_worker_killed_amid_a_group(site: Site) -> None:
+async def test_a_group_fires_once_though_a_worker_is_killed(site: Site) -> None:
     """A worker killed while the children run: the callback fires once, with every result."""
+    site.settings |= SHORT
     settles = site.settles()
     victim = site.worker("--concurrency", "4")
     async with site.app() as app:
@@ -49,8 +33,8 @@ async def test_worker_killed_amid_a_group(site: Site) -> None:
         await until(lambda: len(site.journal("start", task="MayFail")) >= 10, "10 children ran")
         victim.kill()
         site.worker("--concurrency", "4")
-        await until(lambda: _fired(site), "the callback has run")
+        await until(lambda: site.journal("start", task="Report"), "the callback has run")
         await site.all_ended()
-    (fired,) = _fired(site)
+    (fired,) = site.journal("start", task="Report")
     assert fired.details["children"] == [["done", n] for n in range(50)]
     assert set(settles().values()) == {1}

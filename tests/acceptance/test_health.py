@@ -7,7 +7,6 @@ import json
 import re
 from typing import Any
 
-import pytest
 from acceptance.blocking_tasks import Blocks
 from acceptance.probe_tasks import Gated
 from acceptance.site import Site
@@ -21,7 +20,7 @@ from nonet.stores.sql.database import upgrade
 
 
 def ask(port: int, path: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON; 0 if nobody listens."""
+    """Status and JSON; 0 if the port is closed."""
     connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
     try:
         connection.request("GET", path)
@@ -43,53 +42,66 @@ class Probed:
         self.daemon: Daemon = start(*options, wait=wait, NONET_METRICS_HOST=HOST)
 
     def ask(self, path: str) -> tuple[int, dict[str, Any]]:
-        """Status and JSON; 0 if nobody listens."""
+        """Status and JSON; 0 if the port is closed."""
         return ask(self.port, path)
 
     def status(self, path: str) -> int:
         return self.ask(path)[0]
 
+    def reasons(self) -> list[str]:
+        """Why the daemon is not ready."""
+        return list(self.ask("/readyz")[1].get("reasons", ()))
 
-@pytest.mark.parametrize("kind", ["worker", "scheduler"])
-def test_ready_while_redis_answers(own_server: RedisServer, own_site: Site, kind: str) -> None:
-    """200, 503 while Redis is away, 200 again; the daemon is live all the time."""
-    probed = Probed(own_site, kind)
-    wait_until(lambda: probed.status("/readyz") == 200, "it is ready")
+    def wait_for(self, ready: int) -> None:
+        """Wait for a status of the readiness probe."""
+        wait_until(lambda: self.status("/readyz") == ready, f"/readyz answers {ready}")
+
+    def wait_for_reason(self, text: str) -> None:
+        """Wait until a reason why it is not ready has this text."""
+        wait_until(lambda: any(text in why for why in self.reasons()), f"it says {text!r}")
+
+
+def test_daemons_are_ready_while_redis_answers(own_server: RedisServer, own_site: Site) -> None:
+    """200, 503 while Redis is away, 200 again; the daemons are live all the time."""
+    probed = [Probed(own_site, kind) for kind in ("worker", "scheduler")]
+    for each in probed:
+        each.wait_for(200)
     own_server.kill()
-    wait_until(lambda: probed.status("/readyz") == 503, "it is not ready")
-    status, body = probed.ask("/readyz")
-    assert (status, body["ready"]) == (503, False)
-    assert body["reasons"]
-    assert probed.status("/livez") == 200
+    for each in probed:
+        each.wait_for(503)
+        status, body = each.ask("/readyz")
+        assert (status, body["ready"], bool(body["reasons"])) == (503, False, True)
+        assert each.status("/livez") == 200
     own_server.start()
-    wait_until(lambda: probed.status("/readyz") == 200, "it is ready again")
-    assert (probed.status("/livez"), probed.daemon.alive) == (200, True)
+    for each in probed:
+        each.wait_for(200)
+        assert (each.status("/livez"), each.daemon.alive) == (200, True)
 
 
-@pytest.mark.parametrize("kind", ["worker", "scheduler", "fleet"])
-def test_a_redis_that_refuses_is_not_silent(
-    own_server: RedisServer, own_site: Site, kind: str
-) -> None:
-    """A password that was changed under a daemon: it says so, waits, and goes on."""
-    options = ("--max", "1") if kind == "fleet" else ()
-    probed = Probed(own_site, "scheduler" if kind == "scheduler" else "worker", *options)
-    wait_until(lambda: probed.status("/readyz") == 200, "it is ready")
+def test_a_redis_that_refuses_is_not_called_silent(own_server: RedisServer, own_site: Site) -> None:
+    """A password that was changed under a daemon: it says so, waits, and recovers."""
+    probed = [
+        Probed(own_site, *how) for how in (("worker",), ("scheduler",), ("worker", "--max=1"))
+    ]
+    for each in probed:
+        each.wait_for(200)
     admin = own_site.redis
     admin.config_set("requirepass", "other")
     admin.client_kill_filter(_type="normal", skipme=True)
-    wait_until(lambda: any("refuses the login" in why for why in reasons(probed)), "it says so")
-    assert not any("has not answered" in why for why in reasons(probed))
+    for each in probed:
+        each.wait_for_reason("refuses the login")
+        assert not any("has not answered" in why for why in each.reasons())
     admin.config_set("requirepass", "")
-    wait_until(lambda: probed.status("/readyz") == 200, "it is ready again")
+    for each in probed:
+        each.wait_for(200)
 
 
-async def test_a_worker_tells_what_it_does(site: Site) -> None:
+async def test_a_worker_reports_its_slots_and_that_it_drains(site: Site) -> None:
     """Slots and running tasks are in the answer; a worker that drains takes no more."""
     probed = Probed(site, "worker", "--concurrency", "2")
     gate = site.gate()
     async with site.app() as app:
-        running = await app.submit(Gated(gate))
-        await site.started(running)
+        await site.begin(app, Gated(gate))
         _, body = probed.ask("/readyz")
         assert (body["worker"], body["size"]) == (probed.daemon.name, "small")
         assert (body["slots"], body["running"]) == (2, 1)
@@ -104,7 +116,7 @@ async def test_a_worker_tells_what_it_does(site: Site) -> None:
     assert probed.status("/livez") == 0
 
 
-def test_a_scheduler_tells_who_leads(site: Site) -> None:
+def test_a_scheduler_reports_whether_it_leads(site: Site) -> None:
     """A standby is ready too, and says that it is one."""
     first = Probed(site, "scheduler")
     wait_until(lambda: first.ask("/readyz")[1].get("role") == "leader", "the first one leads")
@@ -113,47 +125,36 @@ def test_a_scheduler_tells_who_leads(site: Site) -> None:
     assert second.ask("/readyz")[1]["role"] == "standby"
 
 
-@pytest.mark.parametrize("kind", ["worker", "scheduler"])
-def test_not_ready_without_sql_where_it_is_needed(site: Site, kind: str) -> None:
-    """A daemon that could write no dead letter says so; no restart would help it."""
-    site.settings["NONET_DB_URL"] = f"mysql+aiomysql://nonet@{HOST}:{free_port()}/nonet"
-    probed = Probed(site, kind)
-    wait_until(lambda: any(why.startswith("SQL: ") for why in reasons(probed)), "SQL is missed")
-    assert (probed.status("/readyz"), probed.status("/livez")) == (503, 200)
-
-
-@pytest.mark.parametrize("kind", ["worker", "scheduler"])
-async def test_not_ready_without_the_tables_of_this_version(
-    site: Site, mariadb_url: str, kind: str
+async def test_daemons_are_not_ready_without_the_tables_of_this_version(
+    site: Site, mariadb_url: str
 ) -> None:
     """A database that answers but was not migrated says what to run, and is asked again."""
     site.settings["NONET_DB_URL"] = mariadb_url
-    probed = Probed(site, kind)
-    await until(lambda: any("task-run db upgrade" in why for why in reasons(probed)), "it is told")
-    assert (probed.status("/readyz"), probed.status("/livez")) == (503, 200)
+    probed = [Probed(site, kind) for kind in ("worker", "scheduler")]
+    for each in probed:
+        each.wait_for_reason("task-run db upgrade")
+        assert (each.status("/readyz"), each.status("/livez")) == (503, 200)
     await upgrade(mariadb_url)
-    await until(lambda: probed.status("/readyz") == 200, "it is ready")
+    for each in probed:
+        each.wait_for(200)
 
 
-async def test_a_blocked_loop_blames_nobody_else(own_site: Site) -> None:
-    """Redis answers, and only the loop does not hear it: that is all that is told."""
+def test_a_daemon_is_not_ready_while_sql_is_away(site: Site) -> None:
+    """A daemon that could write no dead letter says so; it stays live, as no restart would help."""
+    site.settings["NONET_DB_URL"] = f"mysql+aiomysql://nonet@{HOST}:{free_port()}/nonet"
+    probed = Probed(site, "worker")
+    probed.wait_for_reason("SQL: ")
+    assert (probed.status("/readyz"), probed.status("/livez")) == (503, 200)
+
+
+async def test_a_blocked_loop_blames_no_other(own_site: Site) -> None:
+    """Redis answers, and only the loop does not hear it: that is the only reason."""
     own_site.settings["NONET_TASKS"] = "acceptance.blocking_tasks"
     probed = Probed(own_site, "worker")
     async with own_site.app() as app:
-        await app.submit(Blocks(20.0))
-        told: list[str] = []
-
-        def is_long() -> bool:
-            told[:] = reasons(probed)
-            blocked = [re.search(r"loop has been blocked for (\d+) s", why) for why in told]
-            return any(found is not None and int(found[1]) > 7 for found in blocked)
-
-        await until(is_long, "the loop is blocked for longer than Redis may be silent")
-        assert len(told) == 1
+        await app.submit(Blocks(60.0))
+        # Longer than Redis may be silent.
+        blocked = re.compile(r"loop has been blocked for (?:[89]|\d\d)")
+        await until(lambda: blocked.search(str(probed.reasons())), "the loop is blocked for long")
+        assert len(probed.reasons()) == 1
         probed.daemon.kill()
-
-
-def reasons(probed: Probed) -> list[str]:
-    """Why a daemon is not ready."""
-    found: list[str] = probed.ask("/readyz")[1]["reasons"]
-    return found

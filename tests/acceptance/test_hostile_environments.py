@@ -6,37 +6,30 @@ import os
 import signal
 from pathlib import Path
 
-import pytest
-from acceptance.hostile_tasks import CHANGES, COPIES, Deaf, Elsewhere, Forking, LowersFiles
+from acceptance.hostile_tasks import CHANGES, Deaf, Elsewhere, Forking, LowersFiles
 from acceptance.probe_tasks import Quick
-from acceptance.site import Site
+from acceptance.site import SHORT, Site, run, stop
 from waits import WAIT_SECONDS, until, wait_until
 
 TASKS = "acceptance.probe_tasks,acceptance.hostile_tasks"
-# Far less than what a worker waits for an event loop that is blocked.
-PROMPT = 4.0
-
-
 NOBODY = str(Path(__file__).parent / "nobody")
 _HOMELESS = {"PYTHONPATH": f"{NOBODY}:{Path(__file__).parents[1]}", "XDG_STATE_HOME": ""}
-COMMANDS = ["task-worker --size small", "task-scheduler", "task-run list"]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_user_without_a_home_must_name_a_directory(site: Site, command: str) -> None:
+def test_a_user_without_a_home_must_name_a_directory(site: Site) -> None:
     """No HOME and no passwd entry: one line that names the setting, and exit code 2."""
-    program = site.program(*command.split(), **_HOMELESS, NONET_STATE_DIR="")
-    assert program.wait() == 2
-    (line,) = program.log.splitlines()
-    assert line.startswith("error: ") and "set NONET_STATE_DIR" in line
+    for command in ("task-worker --size small", "task-scheduler", "task-run list"):
+        program = site.program(*command.split(), **_HOMELESS, NONET_STATE_DIR="")
+        assert program.wait() == 2, command
+        (line,) = program.log.splitlines()
+        assert line.startswith("error: ") and "set NONET_STATE_DIR" in line
 
 
 async def test_a_user_without_a_home_runs_tasks(site: Site) -> None:
     """With that setting a worker and its child processes need no home."""
-    site.settings["NONET_TASKS"] = TASKS
     site.worker(**_HOMELESS)
     async with site.app() as app:
-        await (await app.submit(Elsewhere())).result(timeout=WAIT_SECONDS)
+        await run(app, Elsewhere())
 
 
 async def test_the_locale_does_not_matter(site: Site) -> None:
@@ -44,76 +37,66 @@ async def test_the_locale_does_not_matter(site: Site) -> None:
     ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     site.worker(**ascii)
     async with site.app() as app:
-        assert await (await app.submit(Quick(3))).result(timeout=WAIT_SECONDS) == 3
+        assert await run(app, Quick(3)) == 3
 
 
-async def test_one_option_names_several_modules(site: Site) -> None:
-    """`--tasks a,b` is the same as NONET_TASKS=a,b, for the workers of a fleet, too."""
+async def test_one_option_names_several_modules_for_the_workers_of_a_fleet(site: Site) -> None:
+    """`--tasks a,b` is the same as NONET_TASKS=a,b."""
     site.worker("--max", "1", "--tasks", TASKS, wait=False, NONET_TASKS="")
-    classes = site.program("task-run", "classes", "--tasks", TASKS, NONET_TASKS="")
     async with site.app() as app:
-        await (await app.submit(Quick())).result(timeout=WAIT_SECONDS)
-    site.settings["NONET_TASKS"] = TASKS
-    async with site.app() as app:
-        await (await app.submit(Elsewhere())).result(timeout=WAIT_SECONDS)
-    assert classes.wait() == 0
-    assert "probe_tasks:Quick" in classes.log and "hostile_tasks:Elsewhere" in classes.log
+        assert await run(app, Quick(3)) == 3
+        await run(app, Elsewhere())
 
 
-@pytest.mark.parametrize("script", ["task-worker --size small", "task-scheduler"])
-def test_sigterm_ends_a_daemon_that_starts(site: Site, script: str) -> None:
+def test_sigterm_ends_a_daemon_that_starts(site: Site) -> None:
     """A signal while the modules of tasks are imported gives an exit code, no death by signal."""
-    begun = site.gate()
-    settings = {"NONET_TASKS": "acceptance.slow_module", "PROBE_IMPORT": begun}
-    daemon = site.program(*script.split(), **settings)
-    wait_until(lambda: Path(begun).exists(), "the import has begun")
-    daemon.terminate()
-    assert daemon.wait() == 143
+    for script in (["task-worker", "--size", "small"], ["task-scheduler"]):
+        begun = site.gate()
+        settings = {"NONET_TASKS": "acceptance.slow_module", "PROBE_IMPORT": begun}
+        daemon = site.program(*script, **settings)
+        wait_until(lambda path=begun: Path(path).exists(), "the import has begun")  # type: ignore[misc]
+        daemon.terminate()
+        assert daemon.wait() == 143, script
 
 
-@pytest.mark.parametrize("kind", COPIES)
-async def test_a_copy_of_the_worker_does_not_delay_its_end(site: Site, kind: str) -> None:
-    """A task that forks a child, which sleeps, leaves a worker that ends at once with 0.
+async def test_a_copy_of_the_worker_does_not_delay_its_end(site: Site) -> None:
+    """A task that forks a child, which sleeps, leaves a worker that ends with 0.
 
     The copy has all connections and locks of the worker.
     """
-    site.settings["NONET_TASKS"] = TASKS
     worker = site.worker()
     async with site.app() as app:
-        await (await app.submit(Elsewhere())).result(
-            timeout=WAIT_SECONDS
-        )  # there is a fork server, too
-        handle = await app.submit(Forking(kind))
+        await run(app, Elsewhere())  # there is a fork server, too
+        handle = await app.submit(Forking())
         (event,) = await site.until_event("forked", id=handle)
         try:
             await handle.result(timeout=WAIT_SECONDS)
-            worker.terminate()
-            assert worker.wait(PROMPT) == 0
+            assert stop(worker) == [0]
         finally:
             os.kill(event.details["child"], signal.SIGKILL)
 
 
-@pytest.mark.parametrize("change", CHANGES)
-async def test_a_task_cannot_make_its_worker_deaf(site: Site, change: str) -> None:
+async def test_a_task_cannot_make_its_worker_deaf(site: Site) -> None:
     """A worker takes its signals back from a task, says so, and ends at the next SIGTERM."""
-    site.settings["NONET_TASKS"] = TASKS
-    worker = site.worker()
-    async with site.app() as app:
-        handle = await app.submit(Deaf(change))
-        await handle.result(timeout=WAIT_SECONDS)
-        await until(lambda: "signals" in worker.log, "the worker has taken them back")
-    worker.terminate()
-    assert worker.wait(PROMPT) == 0
+    for change in CHANGES:
+        worker = site.worker()
+        async with site.app() as app:
+            await run(app, Deaf(change))
+            await until(
+                lambda worker=worker: "signals" in worker.log, "the worker has taken them back"
+            )
+        worker.terminate()
+        assert worker.wait() == 0, change
 
 
 async def test_a_worker_that_can_open_no_file_ends(site: Site) -> None:
     """It says why and what to do, ends with 1, and what it ran runs elsewhere after the lease."""
-    site.settings["NONET_TASKS"] = TASKS
+    site.settings |= SHORT
     worker = site.worker()
     gate = site.gate()
     async with site.app() as app:
         handle = await app.submit(LowersFiles(gate))
-        assert worker.wait(PROMPT) == 1
+        assert worker.wait() == 1
         (line,) = [line for line in worker.log.splitlines() if "RLIMIT_NOFILE" in line]
         assert line.endswith("isolate that class")
         site.open(gate)

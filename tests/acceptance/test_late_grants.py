@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from acceptance.contention import PATIENCE, overlaps, spans
+from acceptance.contention import overlaps, spans
 from acceptance.lock_tasks import HoggingAtGrant, Holding
-from acceptance.site import Site
+from acceptance.site import SHORT, Site
 from waits import until
 
+TASKS = "acceptance.lock_tasks"
 
-async def test_a_task_does_not_start_after_its_locks_have_ended(contended: Site) -> None:
+
+async def test_a_task_does_not_start_after_its_locks_have_ended(site: Site) -> None:
     """A loop is blocked for longer than the TTL of the locks that it is granted meanwhile.
 
     Another worker takes them; the task that is late does not start beside that holder.
     """
-    site = contended
+    site.settings |= SHORT
     late_gate, held_gate = site.gate(), site.gate()
     late_worker = site.worker("--concurrency", "4")
     async with site.app() as app:
-        await site.started(await app.submit(HoggingAtGrant(late_gate)))
+        await site.begin(app, HoggingAtGrant(late_gate))
         late = await app.submit(Holding(["M a"]))
         await until(lambda: site.redis.exists(site.key("lock:mutex:job:a")), "it is granted")
         other = site.worker()
@@ -33,24 +35,7 @@ async def test_a_task_does_not_start_after_its_locks_have_ended(contended: Site)
         )
         assert site.journal("start", id=late) == [], "it runs beside the holder"
         site.open(held_gate)
-        await site.all_ended(seconds=PATIENCE)
+        await site.all_ended()
         assert (await app.status(late)).state == "done"
     assert [span.id for span in spans(site)] == [holder, late]
     assert overlaps(spans(site)) == []
-
-
-async def test_a_late_task_gives_its_rate_token_back(contended: Site) -> None:
-    """It has not started, so its only token in ten minutes is there for the next attempt."""
-    site = contended
-    site.settings["NONET_LEASE"] = "45"  # the delivery stays ours: only the lock has ended
-    gate = site.gate()
-    site.worker("--concurrency", "4")
-    async with site.app() as app:
-        await site.started(await app.submit(HoggingAtGrant(gate)))
-        late = await app.submit(Holding(["M a", "L a 1 600"]))
-        key, record = site.key("lock:mutex:job:a"), site.key(f"t:{late}")
-        await until(lambda: site.redis.hget(record, "state") == "running", "it is granted")
-        await until(lambda: not site.redis.exists(key), "its lock has ended")
-        site.open(gate)
-        await site.all_ended(seconds=PATIENCE)
-    assert len(site.journal("start", id=late)) == 1

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,14 +15,12 @@ from acceptance.logging_tasks import (
     SaysInChild,
     SaysInThread,
 )
-from acceptance.site import Site
+from acceptance.site import Site, failure, run
 from daemons import Daemon
 from pydantic import SecretStr
 from waits import WAIT_SECONDS, until
 
-from nonet import TaskFailed
-
-MODULE = "acceptance.logging_tasks"
+TASKS = "acceptance.logging_tasks"
 
 
 def lines(daemon: Daemon) -> list[dict[str, Any]]:
@@ -37,7 +33,6 @@ async def test_a_json_line_of_a_task_names_it(site: Site) -> None:
 
     In a pod it is JSON unless it is said otherwise.
     """
-    site.settings["NONET_TASKS"] = MODULE
     worker = site.worker(KUBERNETES_SERVICE_HOST="10.0.0.1")
     async with site.app() as app:
         ids = {}
@@ -64,13 +59,10 @@ async def test_a_json_line_of_a_task_names_it(site: Site) -> None:
 @pytest.mark.parametrize("form", ["json", "console"])
 async def test_no_line_shows_a_secret(site: Site, form: str) -> None:
     """Secret arguments and passwords in URLs are masked in texts, tracebacks and failures."""
-    site.settings["NONET_TASKS"] = MODULE
     worker = site.worker(NONET_LOG_FORMAT=form)
     async with site.app() as app:
         for kind in (LogsIn, LogsInFromChild):
-            handle = await app.submit(kind(SecretStr(PASSWORD)))
-            with pytest.raises(TaskFailed):
-                await handle.result(timeout=WAIT_SECONDS)
+            await failure(app, kind(SecretStr(PASSWORD)))
     await until(lambda: worker.log.count("failed in attempt 1") == 2, "the failures are told")
     log = worker.log
     for masked in (
@@ -93,7 +85,6 @@ async def test_no_line_shows_a_secret(site: Site, form: str) -> None:
 
 async def test_lines_for_people_name_the_task_once(site: Site) -> None:
     """Text has the task where the line does not name it, and is the default outside of pods."""
-    site.settings["NONET_TASKS"] = MODULE
     worker = site.worker()
     async with site.app() as app:
         handle = await app.submit(Says())
@@ -104,23 +95,7 @@ async def test_lines_for_people_name_the_task_once(site: Site) -> None:
 
 async def test_a_level_keeps_the_rest_out(site: Site) -> None:
     """Of what is below the level nothing is written, whoever says it."""
-    site.settings["NONET_TASKS"] = MODULE
     worker = site.worker(NONET_LOG_LEVEL="Warning", wait=False)
     async with site.app() as app:
-        await (await app.submit(Says())).result(timeout=WAIT_SECONDS)
+        await run(app, Says())
     assert worker.log == ""
-
-
-@pytest.mark.parametrize("closed", [False, True])
-async def test_a_log_that_takes_nothing_stops_nobody(site: Site, closed: bool) -> None:
-    """A worker whose disk is full, or that has no stderr, works and ends as others do."""
-    site.settings["NONET_TASKS"] = MODULE
-    script = Path(sys.executable).parent / "task-worker"
-    redirected = "2>&-" if closed else "2>/dev/full >/dev/full"
-    command = f'exec "{script}" --size small {redirected}'
-    worker = site.program("/bin/sh", "-c", command)
-    async with site.app() as app:
-        for task in (Says(), SaysInChild())[: 1 if closed else 2]:
-            await (await app.submit(task)).result(timeout=WAIT_SECONDS)
-    worker.terminate()
-    assert worker.wait() == 0

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from acceptance.blocking_tasks import Blocks
-from acceptance.site import Site
+from acceptance.site import SHORT, Site
 from acceptance.test_health import Probed
 from metrics_names import Watched, get, series_names, watched
 from servers import RedisServer
@@ -98,7 +98,7 @@ def test_durations_are_counted_by_class_and_stream(system: Watched) -> None:
 
 
 @pytest.mark.parametrize("daemon", ["leader", "standby"])
-def test_each_scheduler_tells_of_the_namespace(system: Watched, daemon: str) -> None:
+def test_each_scheduler_reports_the_namespace(system: Watched, daemon: str) -> None:
     """Depth, what runs, what waits and why, dead letters, workers, configuration and Redis."""
 
     def value(name: str, **labels: str) -> float:
@@ -107,14 +107,9 @@ def test_each_scheduler_tells_of_the_namespace(system: Watched, daemon: str) -> 
     small, medium = ({"priority": "normal", "size": size} for size in ("small", "medium"))
     assert value("nonet_tasks_submitted_total", **small) == 14
     assert value("nonet_tasks_submitted_total", **medium) == 1
-    assert (value("nonet_stream_depth", **small), value("nonet_stream_in_flight", **small)) == (
-        1,
-        1,
-    )
-    assert (value("nonet_stream_depth", **medium), value("nonet_stream_in_flight", **medium)) == (
-        1,
-        0,
-    )
+    for size, in_flight in ((small, 1), (medium, 0)):
+        assert value("nonet_stream_depth", **size) == 1
+        assert value("nonet_stream_in_flight", **size) == in_flight
     assert value("nonet_stream_oldest_age_seconds", **small) == 0
     assert 0 < value("nonet_stream_oldest_age_seconds", **medium) < 600
     assert value("nonet_active_tasks", task="metrics_tasks:Holds", **small) == 3
@@ -145,8 +140,8 @@ def test_schedulers_differ_in_what_is_their_own(system: Watched) -> None:
     assert all(first == second for first, second in shared.values())
 
 
-def test_autoscalers_are_told_each_size(system: Watched) -> None:
-    """The leader and the standby answer alike; what nobody wants is 0, not absent."""
+def test_autoscalers_get_each_size(system: Watched) -> None:
+    """The leader and the standby answer alike; a size that is not wanted is 0, not absent."""
     first, second = system.desired
     assert first == second
     assert list(first) == ["small", "medium", "large"]
@@ -170,7 +165,8 @@ def metric(probed: Probed, name: str) -> float | None:
 
 
 def test_metrics_without_redis(own_server: RedisServer, own_site: Site) -> None:
-    """They are served on: who is not ready says so, and nobody claims to lead."""
+    """They are still served: daemons report that they are not ready, and none claims to lead."""
+    own_site.settings |= SHORT
     worker, scheduler = Probed(own_site, "worker"), Probed(own_site, "scheduler")
     for probed in (worker, scheduler):
         wait_until(lambda probed=probed: metric(probed, "nonet_ready") == 1, "it is ready")  # type: ignore[misc]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +22,17 @@ from acceptance.around_tasks import (
     request_id,
     tenant,
 )
-from acceptance.site import NAMESPACE, Site
+from acceptance.site import NAMESPACE, Site, failure, run, working
 from metrics_names import get
 from ports import free_ports
 from pydantic import SecretStr
 from waits import WAIT_SECONDS, until
 
-from nonet import InvalidArgumentsError, Middleware, Nonet, Size, TaskCancelled, TaskFailed
-from nonet.daemon.service import Stop
+from nonet import InvalidArgumentsError, Middleware, Nonet, TaskCancelled
 from nonet.messages.message import decode_envelope
 from nonet.telemetry import middleware as failures_of
 
-MODULE = "acceptance.around_tasks"
+TASKS = "acceptance.around_tasks"
 Lines = list[Mapping[str, Any]]
 
 
@@ -59,7 +56,7 @@ class Around:
         ]
 
     def events(self, **wanted: Any) -> list[str]:
-        """What happened, in order, with who wrote it."""
+        """What happened, in order, with the name of its writer."""
         return [f"{line['event']} {line.get('by', '')}".strip() for line in self.lines(**wanted)]
 
 
@@ -67,7 +64,6 @@ class Around:
 def around(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Around:
     """The same environment for daemons and for this process."""
     path = tmp_path / "around"
-    site.settings["NONET_TASKS"] = MODULE
     site.settings["AROUND_JOURNAL"] = str(path)
     monkeypatch.setenv("AROUND_JOURNAL", str(path))
     around_tasks.register()
@@ -79,22 +75,6 @@ async def labels_of(app: Nonet, id: str) -> dict[str, Any]:
     """The labels that travel with a task."""
     data = await app.broker.client.get(f"{{{NAMESPACE}}}:b:{id}")
     return decode_envelope(data).labels
-
-
-@asynccontextmanager
-async def working(around: Around, app: Nonet | None = None) -> AsyncIterator[Nonet]:
-    """An application with a worker in this process."""
-    async with app or around.site.app() as opened, opened.injector() as injector:
-        stop = Stop()
-        run = asyncio.create_task(opened.worker(Size.SMALL, injector).run(stop))
-        try:
-            yield opened
-        finally:
-            stop.drain()
-            await run
-
-
-# ---- around submissions --------------------------------------------------------------------------
 
 
 async def test_middleware_encloses_a_submission_in_its_order(around: Around) -> None:
@@ -127,21 +107,17 @@ async def test_each_task_of_a_batch_is_seen(around: Around) -> None:
     assert [line["id"] for line in around.lines("submitted", by="outer")] == [*reversed(handles)]
 
 
-@pytest.mark.parametrize("where", ["before submit", "after submit", "before submit:exit"])
 async def test_a_failing_middleware_refuses_no_submission(
-    around: Around, where: str, monkeypatch: pytest.MonkeyPatch
+    around: Around, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its error is counted; those around it end as ever."""
-    monkeypatch.setenv("AROUND_BROKEN", where)
+    """Its error is counted, and the middleware around it ends as ever."""
     async with around.site.app() as app:
-        handle = await app.submit(Sees())
-        assert handle.created
-        await app.cancel([handle])
-    assert len(around.events(id=handle)) == 4
-    assert failures_of.take_failures() == {"Broken": 1}
-
-
-# ---- around attempts -----------------------------------------------------------------------------
+        for where in ("before submit", "after submit", "before submit:exit"):
+            monkeypatch.setenv("AROUND_BROKEN", where)
+            handle = await app.submit(Sees())
+            assert len(around.events(id=handle)) == 4, where
+            assert failures_of.take_failures() == {"Broken": 1}, where
+            await app.cancel([handle])
 
 
 @pytest.mark.parametrize("task", [Sees(), SeesInChild()], ids=["loop", "child"])
@@ -165,26 +141,23 @@ async def test_middleware_encloses_an_attempt_where_it_runs(around: Around, task
 
 
 async def test_middleware_encloses_a_plain_function_in_its_thread(around: Around) -> None:
-    """Where what belongs to a thread can be released; of a coroutine there is none."""
+    """It can release what belongs to the thread; a coroutine has no such middleware."""
     around.site.worker()
     async with around.site.app() as app:
-        await (await app.submit(Sees())).result(timeout=WAIT_SECONDS)
+        await run(app, Sees())
         assert not around.lines("in thread")
-        await (await app.submit(SeesInThread())).result(timeout=WAIT_SECONDS)
+        await run(app, SeesInThread())
     begun = around.lines("in thread", by="outer")
     assert [line["name"].startswith("nonet-task") for line in begun] == [True]
     wanted = ["in thread outer", "in thread inner", "out of thread inner", "out of thread outer"]
     assert [event for event in around.events() if "thread" in event] == wanted
 
 
-@pytest.mark.parametrize("task", [Fails, FailsInChild], ids=["loop", "child"])
-async def test_the_exception_itself_is_seen(around: Around, task: type[Fails]) -> None:
+async def test_middleware_sees_the_exception_itself(around: Around) -> None:
     """Of each failed attempt, with what becomes of it; secret arguments are masked."""
     around.site.worker()
     async with around.site.app() as app:
-        handle = await app.submit(task(SecretStr("hunter-2")))
-        with pytest.raises(TaskFailed):
-            await handle.result(timeout=WAIT_SECONDS)
+        await failure(app, FailsInChild(SecretStr("hunter-2")))
     ends = around.lines("ends", by="outer")
     assert [(line["attempt"], line["outcome"], line["caught"]) for line in ends] == [
         (1, "retry", "ValueError('no')"),
@@ -199,9 +172,7 @@ async def test_the_worker_reports_a_process_that_died(around: Around) -> None:
     """Its own middleware ended with it, so that of the worker sees the crash."""
     worker = around.site.worker()
     async with around.site.app() as app:
-        handle = await app.submit(Dies())
-        with pytest.raises(TaskFailed):
-            await handle.result(timeout=WAIT_SECONDS)
+        await failure(app, Dies())
     ends = around.lines("ends", by="outer")
     assert [(line["pid"], line["outcome"]) for line in ends] == [
         (worker.pid, "crash"),
@@ -212,7 +183,7 @@ async def test_the_worker_reports_a_process_that_died(around: Around) -> None:
 
 async def test_a_cancelled_attempt_ends_as_cancelled(around: Around) -> None:
     """Without an exception, since it has not failed."""
-    async with working(around) as app:
+    async with working(around.site.app()) as app:
         handle = await app.submit(Waits())
         await until(lambda: around.lines("waits"), "it runs")
         await app.cancel([handle])
@@ -226,7 +197,7 @@ async def test_a_cancelled_attempt_ends_as_cancelled(around: Around) -> None:
 
 async def test_an_attempt_that_is_cut_off_is_handed_back(around: Around) -> None:
     """A stop of the worker is no failure."""
-    async with working(around, around.site.app(grace=0)) as app:
+    async with working(around.site.app(grace=0)) as app:
         handle = await app.submit(Waits())
         await until(lambda: around.lines("waits"), "it runs")
     async with around.site.app() as app:
@@ -234,14 +205,13 @@ async def test_an_attempt_that_is_cut_off_is_handed_back(around: Around) -> None
     assert {(line["outcome"], line["caught"]) for line in around.lines("ends")} == {("back", "")}
 
 
-@pytest.mark.parametrize("where", ["before attempt", "after attempt"])
-@pytest.mark.parametrize("how", ["", ":exit", ":cancel"])
-async def test_a_failing_middleware_changes_no_outcome(
-    around: Around, where: str, how: str
-) -> None:
+@pytest.mark.parametrize(
+    "broken", ["before attempt:exit", "before attempt", "after attempt:cancel"]
+)
+async def test_a_failing_middleware_changes_no_outcome(around: Around, broken: str) -> None:
     """Whatever it raises or hides: logged and counted, also from a child process."""
     port = free_ports(1)
-    worker = around.site.worker("--metrics-port", str(port), AROUND_BROKEN=where + how)
+    worker = around.site.worker("--metrics-port", str(port), AROUND_BROKEN=broken)
     expected = [(Sees(), 1), (SeesInChild(), 1)]
     expected += [(kind(SecretStr("hunter-2"), 1), 2) for kind in (Fails, FailsInChild)]
     async with around.site.app() as app:
@@ -261,7 +231,7 @@ async def test_middleware_is_closed_in_each_process(around: Around) -> None:
     """The child closes its own, and the worker, too."""
     worker = around.site.worker()
     async with around.site.app() as app:
-        await (await app.submit(SeesInChild())).result(timeout=WAIT_SECONDS)
+        await run(app, SeesInChild())
     worker.terminate()
     worker.wait()
     child = around.lines("begins")[0]["pid"]
@@ -273,9 +243,9 @@ async def test_what_an_application_uses_is_made_in_children_too(around: Around) 
     """From its class and arguments; a class that they cannot import is left out with a warning."""
     app = around.site.app()
     app.use(Used, "used", order=5)
-    async with working(around, app):
-        await (await app.submit(Sees())).result(timeout=WAIT_SECONDS)
-        await (await app.submit(SeesInChild())).result(timeout=WAIT_SECONDS)
+    async with working(app):
+        await run(app, Sees())
+        await run(app, SeesInChild())
     begins = around.lines("begins", by="used")
     assert len({line["pid"] for line in begins}) == len(begins) == 2
 
@@ -283,7 +253,7 @@ async def test_what_an_application_uses_is_made_in_children_too(around: Around) 
 async def test_middleware_that_children_cannot_make_is_named(
     around: Around, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is defined in a function, so that nobody can import it."""
+    """It is defined in a function, so that no child can import it."""
 
     class Local(Middleware):
         async def around_attempt(self, task: Any) -> AsyncIterator[None]:
@@ -292,13 +262,10 @@ async def test_middleware_that_children_cannot_make_is_named(
 
     app = around.site.app()
     app.use(Local)
-    async with working(around, app):
-        await (await app.submit(SeesInChild())).result(timeout=WAIT_SECONDS)
+    async with working(app):
+        await run(app, SeesInChild())
     assert not around.lines("local")
     assert "child processes run without middleware" in caplog.text and "Local" in caplog.text
-
-
-# ---- context that travels ------------------------------------------------------------------------
 
 
 async def test_context_is_set_in_attempts_of_each_kind(around: Around) -> None:
@@ -332,10 +299,10 @@ async def test_context_reaches_what_a_task_submits(around: Around) -> None:
 
 
 async def test_an_explicit_label_wins_and_none_does_not_travel(around: Around) -> None:
-    """Whoever sets no context sends none."""
+    """Context that is not set is not sent."""
     request_id.set("4f1c")
     tenant.set(None)
-    async with working(around) as app:
+    async with working(around.site.app()) as app:
         handle = await app.submit(Sees(), labels={"request_id": "mine"})
         assert (await handle.result(timeout=WAIT_SECONDS))[2:] == ["mine", None]
     (line,) = around.lines("begins", by="outer")
@@ -354,14 +321,14 @@ async def test_context_that_cannot_be_decoded_is_left_out(
     around: Around, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The task runs without it."""
-    async with working(around) as app:
+    async with working(around.site.app()) as app:
         handle = await app.submit(Sees(), labels={"tenant": "none"})
         assert (await handle.result(timeout=WAIT_SECONDS))[3] is None
     assert "context not set: name=tenant error=ValueError" in caplog.text
 
 
 async def test_the_scheduler_submits_through_middleware(around: Around) -> None:
-    """It is told the schedule of the entry."""
+    """It sees the schedule of the entry."""
     around.site.scheduler()
     around.site.worker()
     await until(lambda: around.lines("ticked"), "an occurrence has run")

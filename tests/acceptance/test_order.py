@@ -12,8 +12,7 @@ async def test_priority_is_strict(site: Site) -> None:
     gate = site.gate()
     site.worker("--concurrency", "1")
     async with site.app() as app:
-        busy = await app.submit(Gated(gate))
-        await site.started(busy)
+        await site.begin(app, Gated(gate))
         queued = {
             priority: await submit_all(app, [Quick(), Quick()], labels={"priority": priority})
             for priority in ("background", "normal", "realtime")

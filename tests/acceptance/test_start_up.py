@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
-from acceptance.site import PROBES, Site
+from acceptance.site import PROBES, Site, stop
 from daemons import Daemon
 from waits import until
 
@@ -28,13 +29,8 @@ def told_of_hooks(site: Site) -> list[str]:
     return [fields["text"] for fields in events if fields["kind"] == "startup-hook"]
 
 
-def remove(path: str) -> None:
-    Path(path).unlink()
-
-
 async def test_hooks_run_once_for_each_epoch(site: Site) -> None:
     """A fresh Redis runs them once, whoever leads; an emptied one runs them again."""
-    site.settings["NONET_TASKS"] = TASKS
     first = site.scheduler()
     site.worker()
     await until(lambda: lines(site) == ["reset", "second"], "both hooks have run")
@@ -54,32 +50,38 @@ async def test_hooks_run_once_for_each_epoch(site: Site) -> None:
     await site.all_ended()
 
 
-async def test_a_failing_hook_is_tried_again_before_the_next(site: Site) -> None:
-    """Order is kept, the failure is an event, and the hook ends by succeeding."""
-    site.settings["NONET_TASKS"] = TASKS
+async def test_a_failing_hook_is_tried_again_before_anything_else(site: Site) -> None:
+    """Neither the next hook runs nor a periodic task, and the leader says why; then all do."""
+    site.settings["NONET_TASKS"] += ",acceptance.periodic_tasks"
     fail = site.write("fail", "")
     site.worker()
-    site.scheduler()
+    scheduler = site.scheduler()
     await until(lambda: lines(site).count("reset") >= 3, "it is tried again and again")
-    assert "second" not in lines(site)
-    remove(fail)
+    await until(
+        lambda: "the database is away" in str(site.redis.hget(site.key("leader"), "info")),
+        "the leader says why nothing fires",
+    )
+    assert "second" not in lines(site) and site.journal() == []
+    os.unlink(fail)
     await until(lambda: lines(site)[-1:] == ["second"], "the next one runs then")
+    await site.until_event("start", task="Tick")
     assert [text.partition("reset: ")[2] for text in told_of_hooks(site)[:2]] == [
         "failed: RuntimeError: the database is away",
         "done",
     ]
+    assert stop(scheduler) == [0]
     await site.all_ended()
 
 
-async def test_a_killed_scheduler_leaves_the_rest_to_the_next(site: Site) -> None:
-    """What was done is not done again; what was not is."""
-    site.settings["NONET_TASKS"] = TASKS
+async def test_a_killed_scheduler_leaves_the_rest_of_the_hooks_to_the_next(site: Site) -> None:
+    """Its successor runs what had not succeeded."""
+    site.settings["NONET_LEADER_TTL"] = "1"
     fail = site.write("fail", "")
     site.worker()
     first = site.scheduler()
     await until(lambda: lines(site), "the first hook was tried")
     first.kill()
-    remove(fail)
+    os.unlink(fail)
     before = len(lines(site))
     site.scheduler()
     await until(lambda: lines(site)[before:] == ["reset", "second"], "the next leader goes on")
@@ -93,31 +95,27 @@ def is_done(name: str, scheduler: Daemon) -> bool:
 RAISING = f"{PROBES},acceptance.raising_hooks"
 
 
-@pytest.mark.parametrize("name", ["awaited", "in_thread"])
-async def test_a_hook_may_raise_anything(site: Site, name: str) -> None:
+async def test_a_hook_may_raise_anything(site: Site) -> None:
     """SystemExit, CancelledError and others are failures: the same scheduler tries again."""
     site.settings["NONET_TASKS"] = RAISING
-    kinds = ["SystemExit", "CancelledError", "Own", "KeyboardInterrupt", "GeneratorExit"]
-    site.write(name, "\n".join(kinds))
+    raised = {
+        "awaited": ["SystemExit", "CancelledError", "of a future"],
+        "in_thread": ["KeyboardInterrupt", "Own", "GeneratorExit"],
+    }
+    for name, kinds in raised.items():
+        site.write(name, "\n".join(kinds))
     scheduler = site.scheduler()
-    await until(lambda: is_done("in_thread", scheduler), "both succeed in the end", seconds=60)
+    await until(lambda: is_done("in_thread", scheduler), "both succeed in the end")
     assert scheduler.alive
-    mine = [text.split()[1:] for text in told_of_hooks(site) if f".{name}:" in text]
-    assert mine == [*(["failed:", kind] for kind in kinds), ["done"]]
-
-
-async def test_a_hook_may_await_what_raises_anything(site: Site) -> None:
-    """GeneratorExit of a future, which closes what awaits it, is a failure, too."""
-    site.settings["NONET_TASKS"] = RAISING
-    site.write("awaited", "of a future")
-    scheduler = site.scheduler()
-    await until(lambda: is_done("awaited", scheduler), "it succeeds in the end")
-    assert "awaited: GeneratorExit" in scheduler.log
+    for name, kinds in raised.items():
+        mine = [text.split()[1:] for text in told_of_hooks(site) if f".{name}:" in text]
+        shown = [kind.replace("of a future", "GeneratorExit") for kind in kinds]
+        assert mine == [*(["failed:", kind] for kind in shown), ["done"]]
 
 
 @pytest.mark.parametrize("name", ["awaited", "in_thread"])
 async def test_a_hook_that_hangs_begins_anew_in_the_next_epoch(site: Site, name: str) -> None:
-    """It is cancelled, or left to its thread, and called again; the scheduler goes on to stop."""
+    """It is cancelled, or left to its thread, and called again; the scheduler can stop."""
     site.settings["NONET_TASKS"] = RAISING
     site.write(name, "hang\n")
     scheduler = site.scheduler()
@@ -127,18 +125,4 @@ async def test_a_hook_that_hangs_begins_anew_in_the_next_epoch(site: Site, name:
     assert f"{name} cancelled: another scheduler leads, or Redis was emptied" in scheduler.log
     assert ("continues in its thread" in scheduler.log) == (name == "in_thread")
     site.write("gate", "")
-    scheduler.terminate()
-    assert scheduler.wait() == 0
-
-
-async def test_a_schedule_may_raise_anything(site: Site) -> None:
-    """SystemExit and CancelledError of a schedule are told; the other entries are fired."""
-    site.settings["NONET_TASKS"] = f"{RAISING},acceptance.periodic_tasks"
-    site.worker()
-    scheduler = site.scheduler()
-    await site.until_event("start", 3, task="Tick")
-    assert "Exiting||default error=SystemExit" in scheduler.log
-    assert "Cancelling||default error=CancelledError" in scheduler.log
-    scheduler.terminate()
-    assert scheduler.wait() == 0
-    await site.all_ended()
+    assert stop(scheduler) == [0]

@@ -15,22 +15,15 @@ from acceptance.probe_tasks import (
     Stubborn,
     VoidedThread,
 )
-from acceptance.site import Site
+from acceptance.site import SHORT, Site
 from servers import RedisServer
 from waits import WAIT_SECONDS, until, wait_until
-
-from nonet import BaseTask
-
-# The grace of a test that must not wait for it, and of one that must.
-LONG, SHORT = "600", "0.3"
-# Far from the long grace, also on a busy machine.
-PROMPT = 60.0
 
 
 async def test_drain_lets_running_tasks_finish(site: Site) -> None:
     """SIGTERM: what runs ends and is settled, what is queued is left alone, exit code 0."""
     gate = site.gate()
-    worker = site.worker("--concurrency", "2", "--grace", LONG)
+    worker = site.worker("--concurrency", "2", "--grace", "600")
     async with site.app() as app:
         running = await app.submit_many([Gated(gate), Gated(gate)])
         for handle in running:
@@ -55,10 +48,9 @@ async def test_drain_lets_running_tasks_finish(site: Site) -> None:
 async def test_grace_hands_back(site: Site) -> None:
     """A task longer than the grace goes back without using an attempt: exit code 1."""
     gate = site.gate()
-    worker = site.worker("--grace", SHORT)
+    worker = site.worker("--grace", "0.3")
     async with site.app() as app:
-        handle = await app.submit(Gated(gate))
-        await site.started(handle)
+        handle = await site.begin(app, Gated(gate))
         worker.terminate()
         assert worker.wait() == 1
         status = await handle.status()
@@ -75,14 +67,13 @@ async def test_grace_hands_back(site: Site) -> None:
 async def test_second_signal_ends_at_once(site: Site) -> None:
     """A second SIGTERM does not wait for the grace: exit code 143, the task goes back."""
     gate = site.gate()
-    worker = site.worker("--grace", LONG)
+    worker = site.worker("--grace", "600")
     async with site.app() as app:
-        handle = await app.submit(Gated(gate))
-        await site.started(handle)
+        handle = await site.begin(app, Gated(gate))
         worker.terminate()
         await until(lambda: "draining" in worker.log, "the worker drains")
         worker.terminate()
-        assert worker.wait(PROMPT) == 143
+        assert worker.wait() == 143
         status = await handle.status()
         assert (status.state, status.attempt) == ("queued", 0)
         site.open(gate)
@@ -101,21 +92,15 @@ main()
 """
 
 
-@pytest.mark.parametrize(
-    ("signals", "code"), [([signal.SIGTERM], 1), ([signal.SIGTERM, signal.SIGINT], 143)]
-)
-async def test_a_blocked_loop_cannot_hold_the_exit(
-    own_site: Site, signals: list[signal.Signals], code: int
-) -> None:
+async def test_a_blocked_loop_cannot_hold_the_exit(own_site: Site) -> None:
     """A task that blocks the event loop in Python code ends with its worker, and runs elsewhere."""
     site = own_site
+    site.settings |= SHORT
     worker = site.program("python", "-c", IMPATIENT).wait_ready()
     async with site.app() as app:
-        handle = await app.submit(Blocking(3600))
-        await site.started(handle)
-        for number in signals:
-            os.kill(worker.pid, number)
-        assert worker.wait(PROMPT) == code
+        handle = await site.begin(app, Blocking(3600))
+        worker.terminate()
+        assert worker.wait() == 1
         assert "event loop blocked" in worker.log
         site.worker()
         await site.started(handle, 2)
@@ -126,14 +111,13 @@ async def test_nothing_can_hold_the_exit(
     site: Site, kind: type[BlockingThread | BlockingToThread | Stubborn]
 ) -> None:
     """A thread that blocks, or a coroutine that swallows cancellations, cannot hold the exit."""
+    site.settings |= SHORT
     gate = site.gate()
-    worker = site.worker("--grace", SHORT)
+    worker = site.worker("--grace", "0.3")
     async with site.app() as app:
-        task: BaseTask = kind(gate)
-        handle = await app.submit(task)
-        await site.started(handle)
+        handle = await site.begin(app, kind(gate))
         worker.terminate()
-        assert worker.wait(PROMPT) == 1
+        assert worker.wait() == 1
         assert (await handle.status()).attempt in (0, 1)
         site.open(gate)
         site.worker()
@@ -142,15 +126,14 @@ async def test_nothing_can_hold_the_exit(
     assert [event.attempt for event in site.journal("start", id=handle)] == [1, 1]
 
 
-async def test_thread_that_was_handed_back_is_told(site: Site) -> None:
-    """A ``def`` task that goes on after the grace learns from ensure_lease() that it lost all."""
+async def test_a_thread_that_was_handed_back_loses_its_lease(site: Site) -> None:
+    """ensure_lease() of a ``def`` task that runs on after the grace raises."""
     gate = site.gate()
-    worker = site.worker("--grace", SHORT)
+    worker = site.worker("--grace", "0.3")
     async with site.app() as app:
-        handle = await app.submit(VoidedThread(gate))
-        await site.started(handle)
+        handle = await site.begin(app, VoidedThread(gate))
         worker.terminate()
-        assert worker.wait(PROMPT) == 1
+        assert worker.wait() == 1
         (voided,) = site.journal("voided")
         assert "the worker stopped" in voided.details["error"]
         site.open(gate)
@@ -160,12 +143,12 @@ async def test_thread_that_was_handed_back_is_told(site: Site) -> None:
 
 async def test_idle_daemons_stop_at_once(site: Site) -> None:
     """An idle worker and a scheduler end within a moment: exit code 0, no name left behind."""
-    worker = site.worker("--grace", LONG)
+    worker = site.worker("--grace", "600")
     scheduler = site.scheduler()
     await until(lambda: site.redis.exists(site.key("leader")), "the scheduler leads")
     worker.terminate()
     scheduler.terminate()
-    assert (worker.wait(PROMPT), scheduler.wait(PROMPT)) == (0, 0)
+    assert (worker.wait(), scheduler.wait()) == (0, 0)
     assert not site.redis.exists(site.key("leader"))
     assert site.redis.zcard(site.key("workers")) == 0
 
@@ -173,10 +156,9 @@ async def test_idle_daemons_stop_at_once(site: Site) -> None:
 async def test_what_a_worker_was_given_unseen_is_given_back(site: Site) -> None:
     """A stop that cuts a fetch off leaves its task queued at once, not after a lease."""
     gate = site.gate()
-    worker = site.worker("--concurrency", "1", NONET_LEASE="45", NONET_LOCK_TTL="30")
+    worker = site.worker("--concurrency", "1")
     async with site.app() as app:
-        running = await app.submit(Gated(gate))
-        await site.started(running)
+        await site.begin(app, Gated(gate))
         unseen = await app.submit(Quick())
         deliveries, _ = await app.broker.fetch(worker.incarnation, "small", 1)
         assert [delivery.id for delivery in deliveries] == [unseen]
@@ -203,26 +185,26 @@ def test_nothing_is_fired_after_the_signal(site: Site) -> None:
     wait_until(lambda: not site.live(), "what was fired has run")
 
 
-@pytest.mark.parametrize(("signals", "code"), [(1, 0), (2, 143)])
-def test_frozen_redis_cannot_hold_a_scheduler(
-    own_site: Site, own_server: RedisServer, signals: int, code: int
+@pytest.mark.parametrize(
+    ("signals", "codes"), [(1, {"busy": 1, "idle": 0, "scheduler": 0}), (2, {"busy": 143})]
+)
+async def test_a_frozen_redis_cannot_hold_the_exit(
+    own_server: RedisServer, own_site: Site, signals: int, codes: dict[str, int]
 ) -> None:
-    """Its last steps have a moment, which a second signal ends: the exit code says which."""
-    scheduler = own_site.scheduler()
-    wait_until(lambda: own_site.redis.exists(own_site.key("leader")), "the scheduler leads")
+    """The last steps have a moment, which a second signal ends: the exit code says which."""
+    site = own_site
+    busy = site.worker("--grace", "1" if signals == 1 else "600")
+    async with site.app() as app:
+        await app.submit(Gated(site.gate()))
+        await site.until_event("start")
+    daemons = {"busy": busy, "idle": site.worker(), "scheduler": site.scheduler()}
     os.kill(own_server.pid, signal.SIGSTOP)
     try:
-        for n in range(signals):
-            scheduler.terminate()
-            if n == 0:
-                wait_until(lambda: "stop requested" in scheduler.log, "it has heard of it")
-        assert scheduler.wait(PROMPT) == code
+        for name in codes:
+            daemons[name].terminate()
+        if signals == 2:
+            await until(lambda: "draining" in busy.log, "the worker drains")
+            busy.terminate()
+        assert {name: daemons[name].wait() for name in codes} == codes
     finally:
         os.kill(own_server.pid, signal.SIGCONT)
-
-
-def test_a_worker_without_a_size_is_refused(site: Site) -> None:
-    """Exit code 2, with the reason."""
-    daemon = site.program("task-worker")
-    assert daemon.wait() == 2
-    assert "name a size, or --pipelines" in daemon.log

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from acceptance.site import LOCK_TTL, Site
-from acceptance.stubborn_tasks import KINDS, StubbornLoop, StubbornThread
+from acceptance.site import SHORT, Site, run
+from acceptance.stubborn_tasks import KINDS, StubbornLoop
 from daemons import Daemon
 from metrics_names import get
 from ports import free_port
@@ -20,7 +20,7 @@ NAME = "lock:mutex:job:a"
 @pytest.fixture
 def worker(site: Site) -> Daemon:
     """A worker that gives up on cancelled code after 0.3 s."""
-    site.settings["NONET_TASKS"] = TASKS
+    site.settings |= SHORT
     return site.worker("--concurrency", "4", NONET_CANCEL_GRACE="0.3")
 
 
@@ -36,20 +36,17 @@ async def ignored(site: Site, app: Nonet, kind: str, locks: list[str]) -> tuple[
     return handle, gate
 
 
-@pytest.mark.parametrize("kind", KINDS)
-async def test_nobody_runs_beside_it(site: Site, worker: Daemon, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["loop", "limited thread"])
+async def test_no_other_holder_runs_beside_it(site: Site, worker: Daemon, kind: str) -> None:
     """The next holder of its mutex, or a retry of its own, starts only after its code has ended."""
     async with site.app() as app:
         handle, gate = await ignored(site, app, kind, ["M a", "C slot 1"])
-        free = site.gate()
-        site.open(free)
+        site.open(free := site.gate())
         # A limiter is no safety: its slot is free at once.
-        await (await app.submit(StubbornLoop(free, ["C slot 1"]))).result(timeout=WAIT_SECONDS)
+        await run(app, StubbornLoop(free, ["C slot 1"]))
         second = await app.submit(StubbornLoop(free, ["M a"]))
         await until(lambda: site.parked(second), "the second one waits")
-        # Longer than the lock would live without its watchdog.
-        ends = site.redis.time()[0] + 3 * LOCK_TTL
-        await until(lambda: site.redis.time()[0] > ends, "the lock was renewed several times")
+        await site.until_beats(worker, 9)
         assert not site.journal("start", id=str(second))
         text = (await app.explain(second)).text
         assert f"waiting for {NAME}, held for " in text
@@ -74,8 +71,7 @@ async def test_its_lock_ends_with_its_process(site: Site, worker: Daemon) -> Non
     """A killed worker renews nothing more: the lock goes to the next within its TTL."""
     async with site.app() as app:
         await ignored(site, app, "thread", ["M a"])
-        free = site.gate()
-        site.open(free)
+        site.open(free := site.gate())
         second = await app.submit(StubbornLoop(free, ["M a"]))
         await until(lambda: site.parked(second), "the second one waits")
         worker.kill()
@@ -84,38 +80,8 @@ async def test_its_lock_ends_with_its_process(site: Site, worker: Daemon) -> Non
         await site.all_ended()
 
 
-async def test_a_forced_release_voids_its_lock(site: Site, worker: Daemon) -> None:
-    """An operator who knows better lets the next one start beside it."""
-    async with site.app() as app:
-        _, gate = await ignored(site, app, "loop", ["M a"])
-        free = site.gate()
-        site.open(free)
-        second = await app.submit(StubbornLoop(free, ["M a"]))
-        await until(lambda: site.parked(second), "the second one waits")
-        await app.stores.locks.release(NAME, "operator@here 1")
-        await second.result(timeout=WAIT_SECONDS)
-        site.open(gate)
-        await site.all_ended()
-
-
-async def test_a_stopped_worker_leaves_no_lock_to_a_thread(site: Site) -> None:
-    """A thread that outlasts the grace keeps its lock until the process has ended."""
-    site.settings["NONET_TASKS"] = TASKS
-    worker, gate = site.worker(NONET_GRACE="0.5"), site.gate()
-    async with site.app() as app:
-        handle = await app.submit(StubbornThread(gate, ["M a"]))
-        await site.started(handle)
-        worker.terminate()
-        assert worker.wait() in (0, 1)
-        site.open(gate)
-        site.worker()
-        await handle.result(timeout=WAIT_SECONDS)
-        await site.all_ended()
-
-
 async def test_an_operator_sees_code_that_ignores_its_cancellation(site: Site) -> None:
     """doctor names task and worker once that lasts longer than a lease; a metric counts it."""
-    site.settings["NONET_TASKS"] = TASKS
     port = free_port()
     worker = site.worker(NONET_CANCEL_GRACE="0.3", NONET_METRICS_PORT=str(port))
     async with site.app() as app:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import subprocess
-import sys
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
-from acceptance.site import Site, submit_all
+from acceptance.site import Site, eventually, submit_all
 from acceptance.tenant_tasks import Works
 from acceptance.test_health import Probed
 from metrics_names import get
 from prometheus_client.parser import text_string_to_metric_families as parse
-from waits import WAIT_SECONDS, until
+from waits import until
 from web.conftest import Fixed, principal
 
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
 from nonet.web.app import create_app
 
+TASKS = "acceptance.tenant_tasks"
 CONFIG = "vos: [cms, idle]\nfairness: {by: vo, weights: {lhcb: 3}}\n"
-TASK_RUN = Path(sys.executable).with_name("task-run")
 # What both tenants have done and have when four slots are busy and the first gate was opened.
 LHCB = {"weight": 3, "live": 20, "waiting": 17, "running": 3, "started": 33, "ended": 30}
 LHCB |= {"failed": 0, "share_used": 0.75, "share_due": 0.75}
@@ -43,34 +38,9 @@ METRICS = {
 }
 
 
-async def fair(site: Site) -> Probed:
-    """A scheduler that has published fair shares."""
-    site.settings["NONET_TASKS"] = "acceptance.tenant_tasks"
-    scheduler = Probed(site, "scheduler", "--config", site.write("tenants.yaml", CONFIG))
-    await until(lambda: site.redis.exists(site.key("fairness")), "shares are published")
-    return scheduler
-
-
 async def submit(app: Nonet, vo: str, gate: str, number: int, fails: int = 0) -> None:
     tasks = [Works(vo, gate, fails=n < fails) for n in range(number)]
     await submit_all(app, tasks)
-
-
-async def shown(site: Site, *options: str) -> str:
-    """What ``task-run tenants`` prints."""
-    command = [TASK_RUN, "tenants", *options]
-    environment = {**site.settings, "COLUMNS": "200"}
-
-    run = partial(subprocess.run, command, env=environment, capture_output=True, check=True)
-    return (await asyncio.to_thread(run)).stdout.decode()
-
-
-async def eventually(condition: Callable[[], Awaitable[Any]]) -> Any:
-    """Wait for an asynchronous condition, and return what it found."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while not (found := await condition()):  # noqa: ASYNC110
-            await asyncio.sleep(0.2)
-    return found
 
 
 def part(found: Mapping[str, Any], like: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,7 +65,9 @@ def measured(port: int) -> dict[str, dict[str, float]]:
 
 async def test_all_views_of_tenants_agree(site: Site) -> None:
     """Two tenants with weights 3:1, one of which fails: what each has, has used and was due."""
-    scheduler = await fair(site)
+    site.settings["NONET_WORKER_TTL"] = "6"  # workers report often
+    scheduler = Probed(site, "scheduler", "--config", site.write("tenants.yaml", CONFIG))
+    await until(lambda: site.redis.exists(site.key("fairness")), "shares are published")
     first, second = site.gate(), site.gate()
     async with site.app() as app:
         await app.client.live_config.refresh()
@@ -125,7 +97,7 @@ async def test_all_views_of_tenants_agree(site: Site) -> None:
             assert found["idle"]["share_due"] == 0
             assert found["cms"]["wait"]["p50"] > 0 and found["cms"]["oldest_seconds"] > 0
             page = (await client.get("/tenants")).text
-        by_command = json.loads(await shown(site, "--json"))
+        by_command = json.loads(await site.type("task-run tenants --json"))
     assert [item["name"] for item in by_command["items"]] == list(found)
     for item in by_command["items"]:
         like = part(item, CMS)
@@ -133,7 +105,10 @@ async def test_all_views_of_tenants_agree(site: Site) -> None:
     rows = {name: row for name in found for row in page.split("<tr") if f">{name}</th>" in row}
     assert ">17<" in rows["lhcb"] and ">33<" in rows["lhcb"] and "75 %" in rows["lhcb"]
     assert ">19<" in rows["cms"] and ">2<" in rows["cms"] and "25 %" in rows["cms"]
-    table = {line.split()[0]: line.split() for line in (await shown(site)).splitlines()}
+    table = {
+        line.split()[0]: line.split()
+        for line in (await site.type("task-run tenants", columns=200)).splitlines()
+    }
     heading = table.pop("tenant")
     assert heading[:5] == ["tenant", "weight", "live", "waiting", "oldest"]
     assert (table["lhcb"][1:4], table["cms"][1:4]) == (["3", "20", "17"], ["1", "20", "19"])

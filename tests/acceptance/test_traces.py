@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from acceptance.site import Site
+from acceptance.site import Site, failure, run, stop, working
 from acceptance.traced_tasks import Fails, Inside, Starts, Step
 from opentelemetry import context, trace
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
@@ -30,13 +29,12 @@ from opentelemetry.trace import (
 from pydantic import SecretStr
 from waits import WAIT_SECONDS, until
 
-from nonet import InvalidArgumentsError, Nonet, Size, TaskFailed
+from nonet import InvalidArgumentsError
 from nonet.base.errors import ServerUnreachableError
-from nonet.daemon.service import Stop
 from nonet.messages.message import decode_envelope
 from nonet.telemetry import tracing
 
-MODULE = "acceptance.traced_tasks"
+TASKS = "acceptance.traced_tasks"
 Spans = Callable[[], list[ReadableSpan]]
 
 
@@ -56,23 +54,9 @@ def spans(provider: TracerProvider) -> Spans:
     return lambda: sorted(exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
 
 
-@asynccontextmanager
-async def working(site: Site) -> AsyncIterator[Nonet]:
-    """An application with a worker in this process."""
-    site.settings["NONET_TASKS"] = MODULE
-    async with site.app() as app, app.injector() as injector:
-        stop = Stop()
-        run = asyncio.create_task(app.worker(Size.SMALL, injector).run(stop))
-        try:
-            yield app
-        finally:
-            stop.drain()
-            await run
-
-
 async def test_an_attempt_is_linked_to_its_submission(site: Site, spans: Spans) -> None:
     """Producer and consumer are spans by the conventions, in traces of their own."""
-    async with working(site) as app:
+    async with working(site.app()) as app:
         handle = await app.submit(Step(7))
         await handle.result(timeout=WAIT_SECONDS)
         await until(lambda: len(spans()) == 2, "both have ended")
@@ -100,8 +84,8 @@ async def test_an_attempt_is_linked_to_its_submission(site: Site, spans: Spans) 
 
 async def test_what_a_task_submits_belongs_to_its_attempt(site: Site, spans: Spans) -> None:
     """The producer span of a child is a child of the attempt; a later one is linked to it."""
-    async with working(site) as app:
-        await (await app.submit(Starts())).result(timeout=WAIT_SECONDS)
+    async with working(site.app()) as app:
+        await run(app, Starts())
         await until(lambda: len(spans()) == 5, "all have ended")
     found = spans()
     (parent,) = (span for span in found if span.name == "process traced_tasks:Starts")
@@ -117,10 +101,9 @@ async def test_what_a_task_submits_belongs_to_its_attempt(site: Site, spans: Spa
 
 async def test_failures_show_their_error_and_no_secret(site: Site, spans: Spans) -> None:
     """A retry and a dead task are errors, with type and masked text; arguments are nowhere."""
-    async with working(site) as app:
+    async with working(site.app()) as app:
         handle = await app.submit(Fails(SecretStr("hunter-2"), 9))
-        with pytest.raises(TaskFailed):
-            await handle.result(timeout=WAIT_SECONDS)
+        await failure(app, handle)
         await until(lambda: len(spans()) == 3, "both attempts have ended")
     _, first, second = spans()
     for span, outcome in ((first, "retry"), (second, "dead")):
@@ -140,32 +123,23 @@ async def test_failures_show_their_error_and_no_secret(site: Site, spans: Spans)
 
 
 @pytest.mark.parametrize("entries", [1, 9])
-async def test_a_long_tracestate_is_left_out(site: Site, spans: Spans, entries: int) -> None:
+def test_a_long_tracestate_is_left_out(provider: TracerProvider, entries: int) -> None:
     """Messages stay small, and the link is kept."""
     here = TraceState([(f"vendor{number}", "v" * 200) for number in range(entries)])
     above = SpanContext(0x1234, 0x56, True, TraceFlags(TraceFlags.SAMPLED), here)
-    async with working(site) as app:
-        token = context.attach(trace.set_span_in_context(NonRecordingSpan(above)))
-        try:
-            carried = tracing.current_trace()
-            handle = await app.submit(Step(7))
-        finally:
-            context.detach(token)
-        await handle.result(timeout=WAIT_SECONDS)
-        await until(lambda: len(spans()) == 2, "both have ended")
-    parent, _, state = carried.partition("\n")
+    token = context.attach(trace.set_span_in_context(NonRecordingSpan(above)))
+    try:
+        parent, _, state = tracing.current_trace().partition("\n")
+    finally:
+        context.detach(token)
     assert parent.split("-")[1] == f"{0x1234:032x}"
     assert state == (here.to_header() if entries == 1 else "")
-    sent, processed = spans()
-    assert [link.context.span_id for link in processed.links] == [sent.context.span_id]
 
 
 def test_a_long_tracestate_in_a_message_costs_no_link(spans: Spans) -> None:
     """What other versions have sent is read as far as it is of use."""
-    trace_id, span_id = f"{0x1234:032x}", f"{0x56:016x}"
-    span = tracing.start_attempt(
-        *("a:B", "id", "normal:small", 1), f"00-{trace_id}-{span_id}-01\nvendor={'v' * 6000}"
-    )
+    carried = f"00-{0x1234:032x}-{0x56:016x}-01\nvendor={'v' * 6000}"
+    span = tracing.start_attempt("a:B", "id", "normal:small", 1, carried)
     assert span is not None
     span.end("done")
     (processed,) = spans()
@@ -174,7 +148,7 @@ def test_a_long_tracestate_in_a_message_costs_no_link(spans: Spans) -> None:
 
 async def test_a_batch_is_one_span(site: Site, spans: Spans) -> None:
     """Tasks that are submitted together share a producer; what was refused is an error."""
-    async with site.app(tasks=(MODULE,)) as app:
+    async with site.app() as app:
         handles = await app.submit_many([Step(1), Step(2)])
         with pytest.raises(InvalidArgumentsError, match="start_by"):
             await app.submit_many([Step(1)], start_by=-1)
@@ -188,7 +162,7 @@ async def test_a_batch_is_one_span(site: Site, spans: Spans) -> None:
 
 async def test_a_refused_submission_shows_no_argument(site: Site, spans: Spans) -> None:
     """Its span has the type of the error, and not the text, which quotes what was refused."""
-    async with site.app(tasks=(MODULE,)) as app:
+    async with site.app() as app:
         with pytest.raises(InvalidArgumentsError, match="hunter-2"):
             await app.submit(Step(1), labels={"size": "hunter-2"})
     (refused,) = spans()
@@ -207,16 +181,16 @@ def test_an_absent_server_is_named_without_its_password(spans: Spans) -> None:
     assert refused.status.description == "redis://:***@db:6379 does not answer"
 
 
-async def test_without_a_tracer_nothing_travels(site: Site) -> None:
-    """Nobody collects spans here, so that an envelope carries none."""
-    async with site.app(tasks=(MODULE,)) as app:
+async def test_without_a_provider_nothing_is_traced_and_nothing_travels(site: Site) -> None:
+    """That OpenTelemetry can be imported does not make spans, and an envelope carries none."""
+    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+    assert not tracing.are_spans_collected()
+    assert tracing.current_trace() == ""
+    async with site.app() as app:
         handle = await app.submit(Step(1))
         data = await app.broker.client.get(site.key(f"b:{handle}"))
         assert decode_envelope(data).trace == ""
         await handle.cancel()
-
-
-# ---- daemons -------------------------------------------------------------------------------------
 
 
 class Collector:
@@ -272,7 +246,6 @@ class Collector:
 
 async def test_a_worker_exports_as_the_standard_variables_say(site: Site) -> None:
     """Spans of a worker and of a child process reach a collector, and belong together."""
-    site.settings["NONET_TASKS"] = MODULE
     collector = Collector()
     with collector.serving():
         worker = site.worker(
@@ -287,8 +260,7 @@ async def test_a_worker_exports_as_the_standard_variables_say(site: Site) -> Non
         attempt = await until(lambda: collector.span("process traced_tasks:Inside"), "it is there")
         inside = await until(lambda: collector.span("inside"), "the author's is there")
         sent = await until(lambda: collector.span("send traced_tasks:Step"), "it is there")
-        worker.terminate()
-        assert worker.wait() == 0
+        assert stop(worker) == [0]
         step = collector.span("process traced_tasks:Step")
     assert step is not None, "what was left is exported at the end"
     assert inside.parent_span_id == attempt.span_id
@@ -302,7 +274,6 @@ async def test_a_worker_exports_as_the_standard_variables_say(site: Site) -> Non
 
 async def test_a_scheduler_exports_what_it_fires(site: Site) -> None:
     """The occurrence of a periodic entry is a submission like others."""
-    site.settings["NONET_TASKS"] = MODULE
     collector = Collector()
     with collector.serving():
         scheduler = site.scheduler(
@@ -312,16 +283,14 @@ async def test_a_scheduler_exports_what_it_fires(site: Site) -> None:
             OTEL_SERVICE_NAME="clockwork",
         )
         fired = await until(lambda: collector.span("send traced_tasks:Ticks"), "it is there")
-        scheduler.terminate()
-        assert scheduler.wait() == 0
+        assert stop(scheduler) == [0]
     site.redis.flushall()  # of what was fired and has no worker
     assert fired.kind == SentSpan.SPAN_KIND_PRODUCER
     assert collector.services == {"clockwork"}
 
 
-async def test_a_silent_collector_holds_up_nobody(site: Site) -> None:
+async def test_a_silent_collector_holds_up_no_worker(site: Site) -> None:
     """A worker whose collector takes connections and never answers drains as others do."""
-    site.settings["NONET_TASKS"] = MODULE
     with socket.create_server(("127.0.0.1", 0)) as silent:
         worker = site.worker(
             OTEL_EXPORTER_OTLP_ENDPOINT=f"http://127.0.0.1:{silent.getsockname()[1]}",
@@ -330,9 +299,8 @@ async def test_a_silent_collector_holds_up_nobody(site: Site) -> None:
         )
         async with site.app() as app:
             for number in range(3):
-                await (await app.submit(Step(number))).result(timeout=WAIT_SECONDS)
-        worker.terminate()
-        assert worker.wait() == 0
+                await run(app, Step(number))
+        assert stop(worker) == [0]
 
 
 @pytest.mark.parametrize(
@@ -345,23 +313,14 @@ async def test_a_silent_collector_holds_up_nobody(site: Site) -> None:
 async def test_an_exporter_that_fails_says_so_once(
     site: Site, variables: dict[str, str], said: str
 ) -> None:
-    """One line tells why there are no traces, and the worker works."""
-    site.settings["NONET_TASKS"] = MODULE
+    """One line says why there are no traces, and the worker works."""
     worker = site.worker(
         **variables, OTEL_EXPORTER_OTLP_TIMEOUT="0.1", OTEL_BSP_SCHEDULE_DELAY="50"
     )
     async with site.app() as app:
         for number in range(3):
-            await (await app.submit(Step(number))).result(timeout=WAIT_SECONDS)
+            await run(app, Step(number))
         await until(lambda: said in worker.log, "it is said")
-        await (await app.submit(Step(4))).result(timeout=WAIT_SECONDS)
-    worker.terminate()
-    assert worker.wait() == 0
+        await run(app, Step(4))
+    assert stop(worker) == [0]
     assert worker.log.count(said) == 1
-
-
-def test_an_application_without_a_provider_is_not_traced() -> None:
-    """That OpenTelemetry can be imported does not make spans."""
-    assert isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-    assert not tracing.are_spans_collected()
-    assert tracing.current_trace() == ""

@@ -1,11 +1,11 @@
-"""Uniqueness with real submitters and workers: who is the same task, and what runs."""
+"""Uniqueness with real submitters and workers."""
 
 from __future__ import annotations
 
 import pytest
 from acceptance.site import Site
 from acceptance.unique_tasks import Brief, Refresh
-from waits import WAIT_SECONDS, until
+from waits import until
 
 from nonet import InvalidArgumentsError, Unique, spawn_with_callback
 
@@ -27,24 +27,16 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-def unique_site(site: Site) -> Site:
-    site.settings["NONET_TASKS"] = TASKS
-    return site
-
-
-@pytest.mark.parametrize("number", [6, pytest.param(50, marks=pytest.mark.soak)])
-async def test_many_processes_submit_one_task(unique_site: Site, number: int) -> None:
-    """At the same time: one is told that it made the task, all get its id, and it runs once."""
-    site, gate = unique_site, unique_site.gate()
-    start = site.gate()
+async def test_many_processes_submit_one_task(site: Site) -> None:
+    """At the same time: one of them made the task, all get its id, and it runs once."""
+    gate, start, number = site.gate(), site.gate(), 6
     processes = [site.program("python", "-c", SUBMIT, gate, start) for _ in range(number)]
     for process in processes:
-        await until(lambda p=process: "ready" in p.log, "it is ready", seconds=120)
+        await until(lambda p=process: "ready" in p.log, "it is ready")
     site.open(start)
     said: list[list[str]] = []
     for process in processes:
-        await until(lambda p=process: "id " in p.log, "it has submitted", seconds=120)
+        await until(lambda p=process: "id " in p.log, "it has submitted")
         (line,) = [line for line in process.log.splitlines() if line.startswith("id ")]
         said.append(line.split()[1:])
     ids = {id for id, _ in said}
@@ -59,41 +51,16 @@ async def test_many_processes_submit_one_task(unique_site: Site, number: int) ->
     assert not list(site.redis.scan_iter(site.key("u:*")))
 
 
-async def test_a_repeat_awaits_the_same_result(unique_site: Site) -> None:
-    """The handle of a repeat is that of the first; after its end the next is a new one."""
-    site, gate = unique_site, unique_site.gate()
-    site.worker()
+async def test_a_group_or_a_wrong_value_refuses_uniqueness(site: Site) -> None:
+    """The error says what to do instead, and nothing is submitted."""
     async with site.app() as app:
-        first = await Refresh(gate, "CERN").schedule()
-        await site.started(first)
-        again = await Refresh("elsewhere", "CERN").schedule()
-        other = await Refresh(gate, "CNAF").schedule()
-        assert (again, again.created, other.created) == (first, False, True)
-        assert [h.created for h in await app.submit_many([Refresh(gate, "CERN")])] == [False]
-        site.open(gate)
-        assert (
-            await again.result(timeout=WAIT_SECONDS)
-            == await first.result(timeout=WAIT_SECONDS)
-            == first
-        )
-        assert (await Refresh(gate, "CERN").schedule()).created
-    await site.all_ended()
-
-
-async def test_what_is_no_unique_is_told(unique_site: Site) -> None:
-    """As for the attribute of a class; the method without its call is the usual slip."""
-    async with unique_site.app() as app:
         for wrong in ("until_done", Unique.until_done, True):
             with pytest.raises(InvalidArgumentsError, match=r"unique: is .* must be a nonet\.Uniq"):
                 await app.submit(Brief(1), unique=wrong)  # type: ignore[arg-type]
-    assert unique_site.live() == []
-
-
-async def test_a_group_refuses_a_unique_task(unique_site: Site) -> None:
-    """It waits for tasks of its own; the error tells what to do instead, and nothing was begun."""
-    async with unique_site.app():
-        with pytest.raises(InvalidArgumentsError, match="unique: a group or workflow waits for"):
-            await spawn_with_callback([Refresh("", "CERN")], Brief(1))
-        with pytest.raises(InvalidArgumentsError, match="unique: a group or workflow"):
-            await spawn_with_callback([Brief(1)], Refresh("", "CERN"))
-    assert unique_site.live() == []
+        for children, callback in (
+            ([Refresh("", "CERN")], Brief(1)),
+            ([Brief(1)], Refresh("", "CERN")),
+        ):
+            with pytest.raises(InvalidArgumentsError, match="unique: a group or workflow waits"):
+                await spawn_with_callback(children, callback)
+    assert site.live() == []

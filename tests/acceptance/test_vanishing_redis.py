@@ -6,7 +6,7 @@ import re
 import shutil
 
 from acceptance.probe_tasks import Alone, Gated, GatedMutex, Quick
-from acceptance.site import PROBES, Site
+from acceptance.site import PROBES, SHORT, Site, run, stop
 from daemons import Daemon
 from metrics_names import get
 from ports import free_port
@@ -17,33 +17,32 @@ from waits import WAIT_SECONDS, until
 async def test_flush_while_running(site: Site) -> None:
     """A FLUSHALL takes the lock away: the attempt is cancelled before another one may start."""
     gate = site.gate()
+    site.settings |= SHORT
     worker = site.worker()
     async with site.app() as app:
-        lost = await app.submit(GatedMutex(gate))
-        await site.started(lost)
+        lost = await site.begin(app, GatedMutex(gate))
         site.redis.flushall()
         await until(lambda: site.journal("cancelled"), "the holder of the lost lock is cancelled")
-        assert await (await app.submit(Alone())).result(timeout=WAIT_SECONDS) == worker.pid
+        assert await run(app, Alone()) == worker.pid
     assert site.journal("end", id=lost) == []
     assert worker.alive
 
 
-async def test_flush_under_a_full_worker(site: Site) -> None:
-    """A worker whose slots are all in use is told of a loss long before its next beat."""
-    times = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "30"}
-    site.worker("--concurrency", "1", **times)
+async def test_a_full_worker_notices_a_loss_long_before_its_next_beat(site: Site) -> None:
+    """Its slots are all in use, and it beats every 160 s."""
+    site.settings["NONET_WORKER_TTL"] = "500"
+    site.worker("--concurrency", "1")
     async with site.app() as app:
-        running = await app.submit(GatedMutex(site.gate()))
-        await site.started(running)
+        await site.begin(app, GatedMutex(site.gate()))
         site.redis.flushall()
-        await until(lambda: site.journal("cancelled"), "its attempt is cancelled", seconds=5)
+        await site.until_event("cancelled")
 
 
 WAITS = "Redis is away: "
 
 
 async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> None:
-    """Daemons that start before their Redis live, are not ready, and go on when it is there."""
+    """Daemons that start before their Redis live, are not ready, and work when it is there."""
     site = own_site
     own_server.kill()
     ports = {name: free_port() for name in ("worker", "fleet", "scheduler")}
@@ -58,7 +57,7 @@ async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> 
         assert get(ports[name], "/readyz")[0] == 503 or name == "fleet"
     own_server.start()
     async with site.app() as app:
-        assert await (await app.submit(Quick(1))).result(timeout=WAIT_SECONDS) == 1
+        assert await run(app, Quick(1)) == 1
     for daemon in daemons.values():
         daemon.wait_ready()
         assert "Traceback" not in daemon.log
@@ -66,7 +65,7 @@ async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> 
 
 
 async def test_a_stop_before_redis(own_server: RedisServer, own_site: Site) -> None:
-    """Who waits for a Redis that never comes ends at once when asked to, having done nothing."""
+    """A daemon that waits for a Redis that never comes ends when asked to, having done nothing."""
     site = own_site
     own_server.kill()
     daemons = [
@@ -76,25 +75,24 @@ async def test_a_stop_before_redis(own_server: RedisServer, own_site: Site) -> N
     ]
     for daemon in daemons:
         await until(lambda daemon=daemon: WAITS in daemon.log, "it waits")
-        daemon.terminate()
-        assert daemon.wait() == 0
+        assert stop(daemon) == [0]
 
 
 async def test_restart_without_data(own_server: RedisServer, own_site: Site) -> None:
     """Redis killed and started empty: the same worker and scheduler work on."""
     site = own_site
     tasks = f"{PROBES},acceptance.periodic_tasks"
+    site.settings |= SHORT
     gate = site.gate()
     worker, scheduler = site.worker(NONET_TASKS=tasks), site.scheduler(NONET_TASKS=tasks)
     async with site.app() as app:
-        running = await app.submit(Gated(gate))
-        await site.started(running)
+        await site.begin(app, Gated(gate))
         own_server.kill()
         await until(lambda: site.journal("cancelled"), "what runs is cancelled")
         shutil.rmtree(own_server.data)
         own_server.start()
         ticks = len(site.journal("start", task="Tick"))
-        assert await (await app.submit(Quick(1))).result(timeout=WAIT_SECONDS) == 1
+        assert await run(app, Quick(1)) == 1
         await until(
             lambda: len(site.journal("start", task="Tick")) >= ticks + 2, "the schedule goes on"
         )
@@ -106,14 +104,14 @@ async def test_an_outage_is_two_lines_of_each_process(
 ) -> None:
     """All parts of a worker, a scheduler and a fleet speak with one voice; nothing else warns."""
     site = own_site
+    site.settings |= SHORT
     gate = site.gate()
     daemons = [site.worker("--concurrency", "5"), site.scheduler(), site.worker("--max", "1")]
     async with site.app() as app:
         handles = await app.submit_many([Quick(n) for n in range(50)])
         for handle in handles:
             await handle.result(timeout=WAIT_SECONDS)
-        running = await app.submit(Gated(gate))
-        await site.started(running)
+        await site.begin(app, Gated(gate))
         before = [len(daemon.log) for daemon in daemons]
         own_server.kill()
         for daemon in daemons:
@@ -122,7 +120,7 @@ async def test_an_outage_is_two_lines_of_each_process(
         own_server.start()
         for daemon in daemons:
             await until(lambda daemon=daemon: _is_back(daemon), "all that were away are back")
-        assert await (await app.submit(Quick(1))).result(timeout=WAIT_SECONDS) == 1
+        assert await run(app, Quick(1)) == 1
     # The supervisor and the worker of a fleet share a log.
     for daemon, start, processes in zip(daemons, before, (1, 1, 2), strict=True):
         log = daemon.log[start:]
@@ -136,17 +134,3 @@ async def test_an_outage_is_two_lines_of_each_process(
 
 def _is_back(daemon: Daemon) -> bool:
     return daemon.log.count("Redis is away: ") == daemon.log.count("Redis is back after ")
-
-
-async def test_restart_with_data(own_server: RedisServer, own_site: Site) -> None:
-    """A restart that keeps the data loses no queued task, and doubles no settled one."""
-    site = own_site
-    worker = site.worker("--concurrency", "5")
-    async with site.app() as app:
-        handles = await app.submit_many([Quick(n) for n in range(300)])
-        await until(lambda: len(site.journal("end")) >= 20, "some have run")
-        own_server.restart()
-        results = [await handle.result(timeout=WAIT_SECONDS) for handle in handles]
-        await site.all_ended()
-    assert results == list(range(300))
-    assert worker.alive

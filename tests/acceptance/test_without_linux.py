@@ -12,59 +12,48 @@ import psutil
 import pytest
 from acceptance import isolated_tasks as tasks, test_isolation as forked
 from acceptance.site import Site
-from daemons import lives
 from waits import WAIT_SECONDS, until
 
 TESTS = Path(__file__).parent.parent
 
 
+TASKS = "acceptance.isolated_tasks"
+
+
 @pytest.fixture
-def isolated(site: Site) -> Site:
+def site(site: Site) -> Site:
     """A site whose daemons run as on macOS, see `without_linux/sitecustomize.py`."""
-    site.settings["NONET_TASKS"] = "acceptance.isolated_tasks"
     site.settings["PYTHONPATH"] = f"{TESTS / 'without_linux'}:{TESTS}"
     return site
 
 
-test_a_task_in_a_child_has_all_that_a_task_has = (
-    forked.test_a_task_in_a_child_has_all_that_a_task_has
-)
-test_children_are_used_again = forked.test_children_of_medium_tasks_are_used_again_until_worn_out
-test_large_tasks_have_a_process_of_their_own = (
-    forked.test_large_tasks_have_a_process_and_temporary_files_of_their_own
-)
-test_a_worker_that_is_killed_takes_its_children_along = (
-    forked.test_a_worker_that_is_killed_takes_its_children_along
-)
-test_a_worker_that_is_frozen_takes_its_children_along = (
-    forked.test_a_worker_that_is_frozen_takes_its_children_along
+test_a_child_has_all = forked.test_a_task_in_a_child_has_all_that_a_task_has
+test_a_child_is_used_again = forked.test_a_child_of_medium_tasks_is_used_again_until_it_is_worn_out
+test_large_tasks = forked.test_large_tasks_have_a_process_and_temporary_files_of_their_own
+test_a_worker_takes_its_children_along = (
+    forked.test_a_worker_that_is_killed_or_frozen_takes_its_children_along
 )
 test_a_killed_fork_server_costs_no_attempt = forked.test_a_killed_fork_server_costs_no_attempt
-test_a_stop_ends_children_and_hands_their_tasks_back = (
-    forked.test_a_stop_ends_children_and_hands_their_tasks_back
-)
-test_what_a_task_started_ends_with_it = forked.test_what_a_task_started_ends_with_it
-test_a_cancelled_task_in_a_child_that_goes_on_is_killed = (
-    forked.test_a_cancelled_task_in_a_child_that_goes_on_is_killed
-)
+test_a_stop_ends_children = forked.test_a_stop_ends_children_and_hands_their_tasks_back
+test_a_cancelled_child_is_killed = forked.test_a_child_that_ignores_its_cancellation_is_killed
 
 
-async def test_each_child_is_an_interpreter_of_its_own(isolated: Site) -> None:
+async def test_each_child_is_an_interpreter_of_its_own(site: Site) -> None:
     """Not a fork: its command line is the one for children, without the fork server's argument."""
-    isolated.worker(size="medium")
-    async with isolated.app() as app:
-        gate = isolated.gate()
+    site.worker(size="medium")
+    async with site.app() as app:
+        gate = site.gate()
         handle = await app.submit(tasks.GatedChild(gate))
-        (start,) = await isolated.started(handle)
+        (start,) = await site.started(handle)
         assert psutil.Process(start.pid).cmdline()[1:] == ["-P", "-m", "nonet.child_process"]
-        isolated.open(gate)
+        site.open(gate)
         await handle.result(timeout=WAIT_SECONDS)
 
 
-async def test_limits_of_time_memory_and_cpu_are_enforced(isolated: Site) -> None:
+async def test_limits_of_time_memory_and_cpu_are_enforced(site: Site) -> None:
     """The fork server kills what exceeds them, and a crash is reported as one."""
-    isolated.worker("--concurrency", "4", size="medium", NONET_CRASH_LIMIT="1")
-    async with isolated.app() as app:
+    site.worker("--concurrency", "4", size="medium", NONET_CRASH_LIMIT="1")
+    async with site.app() as app:
         culprits = [await app.submit(made()) for made in tasks.CULPRITS]
         told = [await forked.why_dead(app, id) for id in culprits]
         neighbour = await app.submit(tasks.Neighbour(1))
@@ -72,28 +61,21 @@ async def test_limits_of_time_memory_and_cpu_are_enforced(isolated: Site) -> Non
     assert told == list(forked.REASONS.values())
 
 
-async def test_a_child_that_cannot_load_the_tasks_says_why(isolated: Site) -> None:
+async def test_a_child_that_cannot_load_the_tasks_says_why(site: Site) -> None:
     """The log has the reason, and the task runs when the modules are whole again."""
     code = inspect.getsource(tasks)
-    place = Path(isolated.write("isolated_tasks.py", code)).parent
-    isolated.settings["NONET_TASKS"] = "isolated_tasks"
-    isolated.settings["PYTHONPATH"] += f":{place}"
-    worker = isolated.worker(size="medium")
-    isolated.write("isolated_tasks.py", "raise ValueError('broken now')\n")
-    async with isolated.app(tasks=("acceptance.isolated_tasks",)) as app:
+    place = Path(site.write("isolated_tasks.py", code)).parent
+    site.settings["NONET_TASKS"] = "isolated_tasks"
+    site.settings["PYTHONPATH"] += f":{place}"
+    worker = site.worker(size="medium")
+    site.write("isolated_tasks.py", "raise ValueError('broken now')\n")
+    async with site.app(tasks=("acceptance.isolated_tasks",)) as app:
         handle = await app.submit(tasks.Neighbour(1))
         await until(lambda: "broken now" in worker.log, "the child has said why")
-        isolated.write("isolated_tasks.py", code)
+        site.write("isolated_tasks.py", code)
         assert await handle.result(timeout=WAIT_SECONDS) == 1
 
 
-async def test_what_a_task_leaves_ends_with_its_child(isolated: Site) -> None:
-    """In a session of its own, too; only what has another parent by then goes on."""
-    gate = isolated.gate()
-    isolated.worker(size="large")
-    async with isolated.app() as app:
-        handle = await app.submit(tasks.Leaves("other environment", gate))
-        (start,) = await isolated.started(handle)
-        isolated.open(gate)
-        await until(lambda: not lives(start.details["left"]), "it is dead")
-        await handle.result(timeout=WAIT_SECONDS)
+async def test_what_a_task_leaves_ends_with_it_or_its_worker(site: Site) -> None:
+    """In a session of its own, too; only a process with another parent by then lives on."""
+    await forked.test_no_process_that_a_task_leaves_lives_on(site, "other environment")

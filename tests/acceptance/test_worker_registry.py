@@ -1,4 +1,4 @@
-"""What workers say of themselves, who blocks them, and when they take nothing: real daemons."""
+"""What real workers report of themselves, and when they take nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from nonet.worker.veto import Fitness, Veto
 from nonet.worker.worker import Worker
 
 TESTS = Path(__file__).parent.parent
-BLOCKING = f"{PROBES},acceptance.blocking_tasks"
+TASKS = f"{PROBES},acceptance.blocking_tasks"
 NEVER = "1000000GiB"  # more memory than there is
 DEPLOYED = """
 from dataclasses import dataclass
@@ -52,12 +52,9 @@ def idle(site: Site) -> set[str]:
     return set(site.redis.zrange(site.key("idle:small"), 0, -1))
 
 
-# --- who blocks the loop --------------------------------------------------------------------------
-
-
 async def test_a_task_that_blocks_the_loop_is_named(site: Site) -> None:
     """Once, with its class, id and line; counted for the worker and for the class."""
-    site.settings["NONET_TASKS"] = BLOCKING
+    site.settings["NONET_WORKER_TTL"] = "6"
     worker = site.worker()
     async with site.app() as app:
         # So long that a machine which lets the whole process wait meanwhile cannot hide it.
@@ -78,19 +75,14 @@ async def test_a_task_that_blocks_the_loop_is_named(site: Site) -> None:
     assert int(counted["loop:blocked"]) >= 1
 
 
-# --- its own beat ---------------------------------------------------------------------------------
-
-
-async def test_who_cannot_renew_its_registration_stops(site: Site) -> None:
-    """It fetches nothing and cancels what runs, as others take it for dead; then it goes on."""
-    # Its leases would last much longer.
-    site.settings |= {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30"}
+async def test_a_worker_that_cannot_renew_its_registration_stops(site: Site) -> None:
+    """It fetches nothing and cancels what runs, as others take it for dead; then it recovers."""
+    site.settings["NONET_WORKER_TTL"] = "3"  # its leases would last much longer
     worker = site.worker()
     key = site.key(f"w:{worker.incarnation}")
     gate = site.gate()
     async with site.app() as app:
-        running = await app.submit(Gated(gate))
-        await site.started(running)
+        running = await site.begin(app, Gated(gate))
         site.redis.set(key, "of another type: only its beats fail")
         await site.until_event("cancelled", id=running)
         await until(lambda: "takes nothing: its registration" in worker.log, "it says so")
@@ -113,6 +105,7 @@ async def test_who_cannot_renew_its_registration_stops(site: Site) -> None:
 
 async def test_a_worker_drains_on_an_order_through_redis(site: Site) -> None:
     """It lets its tasks end, ends with 0, and takes nothing meanwhile; repeating it is safe."""
+    site.settings["NONET_WORKER_TTL"] = "6"
     worker, other = site.worker(), site.worker("--concurrency", "7")
     gate = site.gate()
     async with site.app() as app:
@@ -120,8 +113,7 @@ async def test_a_worker_drains_on_an_order_through_redis(site: Site) -> None:
         (kept,) = [item for item in await app.client.results.workers() if item.concurrency == 7]
         drain = site.program("task-run", "workers", "drain", kept.name)
         assert drain.wait() == other.wait() == 0
-        running = await app.submit(Gated(gate))
-        await site.started(running)
+        await site.begin(app, Gated(gate))
         orders = [
             site.program("task-run", "workers", "drain", "--size", "small", "--yes")
             for _ in range(2)
@@ -139,11 +131,9 @@ async def test_a_worker_drains_on_an_order_through_redis(site: Site) -> None:
     assert said(site, worker.incarnation) == {}
 
 
-# --- veto -----------------------------------------------------------------------------------------
-
-
 async def test_a_worker_without_room_leaves_the_work_to_others(site: Site) -> None:
-    """It says why, nobody wakes it, and explain tells how many of them there are."""
+    """It says why, is not woken, and explain counts such workers."""
+    site.settings["NONET_WORKER_TTL"] = "6"
     full = site.worker(NONET_MEMORY_FLOOR=NEVER)
     await until(lambda: off(site, full.incarnation).startswith("memory: "), "it says so")
     async with site.app() as app:
@@ -172,13 +162,12 @@ async def running(app: Nonet, veto: Veto) -> AsyncIterator[Worker]:
 
 
 async def test_a_veto_ends_by_itself(site: Site) -> None:
-    """What runs goes on meanwhile; probes and registry tell of it; nobody wakes the worker."""
+    """What runs continues meanwhile; probes and registry report it; the worker is not woken."""
     free, gate = [10], site.gate()
     veto = Veto(Fitness(memory_floor=10), free=lambda: free[0])
     os.environ["PROBE_JOURNAL"] = site.settings["PROBE_JOURNAL"]
     async with site.app() as app, running(app, veto) as worker:
-        before = await app.submit(Gated(gate))
-        await site.started(before)
+        before = await site.begin(app, Gated(gate))
         free[0] = 9
         await until(lambda: off(site, worker.id) != "", "it takes nothing")
         assert worker.report().reasons == [
@@ -194,9 +183,6 @@ async def test_a_veto_ends_by_itself(site: Site) -> None:
         await until(lambda: off(site, worker.id) == "", "it says so")
         assert worker.report().ready
     del os.environ["PROBE_JOURNAL"]
-
-
-# --- versions -------------------------------------------------------------------------------------
 
 
 def release(site: Site, version: str, least: str = "") -> dict[str, str]:

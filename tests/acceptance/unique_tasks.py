@@ -1,4 +1,4 @@
-"""Tasks that are the same as others, and one that submits; see `probe_tasks`."""
+"""Tasks that are unique, and a task that submits."""
 
 from __future__ import annotations
 
