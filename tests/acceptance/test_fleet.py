@@ -128,7 +128,7 @@ async def test_a_machine_that_has_no_more_gets_no_more_workers(site: Site) -> No
         (worker,) = registered(site)
         await until(lambda: site.redis.hget(site.key(f"w:{worker}"), "off"), "it takes nothing")
         handle = await app.submit(Quick(1))
-        await asyncio.to_thread(until_looked, site, 2)
+        await asyncio.to_thread(until_looked, site, 4)
         assert len(started(daemon)) == 1
         assert stop(daemon) == [0]
         site.worker()
@@ -444,7 +444,7 @@ async def test_a_hook_is_called_once_for_each_need(site: Site) -> None:
     async with site.app() as app:
         gate, _ = await hold_all(app, site, 250)
         await until(lambda: calls(site), "the hook is called")
-        await asyncio.to_thread(until_looked, site, 2)
+        await asyncio.to_thread(until_looked, site, 4)
         assert calls(site) == [{"size": "small", "missing": 3, "desired": 3}]
         worker = site.worker("--concurrency", "300")
         await until(lambda: published(site)["small"] == "1", "one worker takes all")
