@@ -77,7 +77,7 @@ async def test_frozen_sql_takes_no_slot(site: Site, own_maria: MariaServer) -> N
     assert len(site.journal("start", task="BuriedFreely")) == 60
 
 
-async def test_killed_between_sql_and_settle(
+async def test_a_worker_killed_between_sql_and_settle_leaves_one_letter(
     site: Site, maria_server: MariaServer, mariadb_url: str
 ) -> None:
     """A worker killed after it wrote the row, before it settled: still one row, one execution."""

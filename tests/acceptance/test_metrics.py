@@ -164,7 +164,7 @@ def metric(probed: Probed, name: str) -> float | None:
     return float(found[1]) if found else None
 
 
-def test_metrics_without_redis(own_server: RedisServer, own_site: Site) -> None:
+def test_metrics_are_served_without_redis(own_server: RedisServer, own_site: Site) -> None:
     """They are still served: daemons report that they are not ready, and none claims to lead."""
     own_site.settings |= SHORT
     worker, scheduler = Probed(own_site, "worker"), Probed(own_site, "scheduler")

@@ -15,7 +15,7 @@ from acceptance.probe_tasks import (
     Stubborn,
     VoidedThread,
 )
-from acceptance.site import SHORT, Site
+from acceptance.site import SHORT, Site, stop
 from servers import RedisServer
 from waits import WAIT_SECONDS, until, wait_until
 
@@ -45,7 +45,7 @@ async def test_drain_lets_running_tasks_finish(site: Site) -> None:
     assert {event.pid for event in site.journal("start", task="Quick")} == {other.pid}
 
 
-async def test_grace_hands_back(site: Site) -> None:
+async def test_a_task_longer_than_the_grace_is_handed_back(site: Site) -> None:
     """A task longer than the grace goes back without using an attempt: exit code 1."""
     gate = site.gate()
     worker = site.worker("--grace", "0.3")
@@ -64,7 +64,7 @@ async def test_grace_hands_back(site: Site) -> None:
         assert await handle.result(timeout=WAIT_SECONDS) == other.pid
 
 
-async def test_second_signal_ends_at_once(site: Site) -> None:
+async def test_a_second_signal_ends_a_worker_at_once(site: Site) -> None:
     """A second SIGTERM does not wait for the grace: exit code 143, the task goes back."""
     gate = site.gate()
     worker = site.worker("--grace", "600")
@@ -146,14 +146,12 @@ async def test_idle_daemons_stop_at_once(site: Site) -> None:
     worker = site.worker("--grace", "600")
     scheduler = site.scheduler()
     await until(lambda: site.redis.exists(site.key("leader")), "the scheduler leads")
-    worker.terminate()
-    scheduler.terminate()
-    assert (worker.wait(), scheduler.wait()) == (0, 0)
+    assert stop(worker, scheduler) == [0, 0]
     assert not site.redis.exists(site.key("leader"))
     assert site.redis.zcard(site.key("workers")) == 0
 
 
-async def test_what_a_worker_was_given_unseen_is_given_back(site: Site) -> None:
+async def test_a_task_that_a_stopping_worker_did_not_see_is_queued_again(site: Site) -> None:
     """A stop that cuts a fetch off leaves its task queued at once, not after a lease."""
     gate = site.gate()
     worker = site.worker("--concurrency", "1")

@@ -37,7 +37,9 @@ async def ignored(site: Site, app: Nonet, kind: str, locks: list[str]) -> tuple[
 
 
 @pytest.mark.parametrize("kind", ["loop", "limited thread"])
-async def test_no_other_holder_runs_beside_it(site: Site, worker: Daemon, kind: str) -> None:
+async def test_no_other_holder_runs_beside_stubborn_code(
+    site: Site, worker: Daemon, kind: str
+) -> None:
     """The next holder of its mutex, or a retry of its own, starts only after its code has ended."""
     async with site.app() as app:
         handle, gate = await ignored(site, app, kind, ["M a", "C slot 1"])
@@ -67,7 +69,7 @@ async def test_no_other_holder_runs_beside_it(site: Site, worker: Daemon, kind: 
         await site.all_ended()
 
 
-async def test_its_lock_ends_with_its_process(site: Site, worker: Daemon) -> None:
+async def test_the_lock_of_stubborn_code_ends_with_its_process(site: Site, worker: Daemon) -> None:
     """A killed worker renews nothing more: the lock goes to the next within its TTL."""
     async with site.app() as app:
         await ignored(site, app, "thread", ["M a"])

@@ -14,7 +14,7 @@ from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
 
-async def test_flush_while_running(site: Site) -> None:
+async def test_a_flush_cancels_the_holder_of_a_lost_lock(site: Site) -> None:
     """A FLUSHALL takes the lock away: the attempt is cancelled before another one may start."""
     gate = site.gate()
     site.settings |= SHORT
@@ -41,7 +41,9 @@ async def test_a_full_worker_notices_a_loss_long_before_its_next_beat(site: Site
 WAITS = "Redis is away: "
 
 
-async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> None:
+async def test_daemons_that_start_before_redis_wait_for_it(
+    own_server: RedisServer, own_site: Site
+) -> None:
     """Daemons that start before their Redis live, are not ready, and work when it is there."""
     site = own_site
     own_server.kill()
@@ -64,7 +66,9 @@ async def test_a_start_before_redis(own_server: RedisServer, own_site: Site) -> 
     await until(lambda: get(ports["scheduler"], "/readyz")[0] == 200, "the scheduler is ready")
 
 
-async def test_a_stop_before_redis(own_server: RedisServer, own_site: Site) -> None:
+async def test_a_daemon_that_waits_for_redis_can_be_stopped(
+    own_server: RedisServer, own_site: Site
+) -> None:
     """A daemon that waits for a Redis that never comes ends when asked to, having done nothing."""
     site = own_site
     own_server.kill()
@@ -78,7 +82,9 @@ async def test_a_stop_before_redis(own_server: RedisServer, own_site: Site) -> N
         assert stop(daemon) == [0]
 
 
-async def test_restart_without_data(own_server: RedisServer, own_site: Site) -> None:
+async def test_daemons_work_on_after_redis_restarts_empty(
+    own_server: RedisServer, own_site: Site
+) -> None:
     """Redis killed and started empty: the same worker and scheduler work on."""
     site = own_site
     tasks = f"{PROBES},acceptance.periodic_tasks"
