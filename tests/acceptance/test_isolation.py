@@ -93,7 +93,7 @@ async def test_the_slot_is_free_two_seconds_after_the_hard_limit(site: Site, siz
         culprit = await app.submit(tasks.HoldsGil(), labels={"size": size})
         (start,) = await site.started(culprit)
         labels = {"priority": "realtime", "size": size}
-        (other,) = await site.begin(app, tasks.Neighbour(1), labels=labels)
+        (other,) = await site.started(await app.submit(tasks.Neighbour(1), labels=labels))
         await why_dead(app, culprit)
     freed = other.at - start.at - tasks.HARD_SECONDS
     print(f"\n{size}: slot free {freed:.2f} s after the hard limit")
