@@ -201,14 +201,6 @@ class Nightly(PeriodicBaseTask):
 
 
 @dataclass
-class NotANumber(BaseTask):
-    """Returns floats that JSON does not have."""
-
-    async def execute(self) -> list[float]:
-        return [float("nan"), float("inf")]
-
-
-@dataclass
 class Sleeper(BaseTask):
     """Runs until somebody cancels it."""
 

@@ -17,7 +17,7 @@ from typing import Any
 import redis
 from preloaded import Preloaded, may_be_preloaded
 from servers import RedisServer
-from waits import until
+from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, Size
 from nonet.daemon.service import Stop
@@ -25,7 +25,6 @@ from nonet.daemon.service import Stop
 NAMESPACE = "cli"
 _TESTS = Path(__file__).parent.parent
 _SCRIPTS = Path(sys.executable).parent
-_SECONDS = 30
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ class TaskRun:
             "NONET_NAMESPACE": NAMESPACE,
             "NONET_STATE_DIR": str(home / "state"),
             "NONET_TASKS": "cli.errands",
-            "NONET_LOCK_TTL": "0.5",
+            "NONET_LOCK_TTL": "6",  # a lost lock is noticed after a third of it
         }
 
     async def __call__(
@@ -70,14 +69,14 @@ class TaskRun:
         if may_be_preloaded(script, environment):
             return await self._run(script, *arguments, input=input, **environment)
         process = await self.start(*arguments, script=script, **environment)
-        async with asyncio.timeout(_SECONDS):
+        async with asyncio.timeout(WAIT_SECONDS):
             out, err = await process.communicate(input.encode())
         return Ended(process.returncode or 0, out.decode(), err.decode())
 
     async def start(
         self, *arguments: object, script: str = "task-run", **environment: str
     ) -> asyncio.subprocess.Process:
-        """A command that goes on while the test does."""
+        """Start a command beside the test."""
         process = await asyncio.create_subprocess_exec(
             self.script(script),
             *map(str, arguments),
@@ -109,7 +108,7 @@ class TaskRun:
                 stderr=err,
             )
             self._started.append(process)
-            code = await asyncio.to_thread(process.wait, _SECONDS)
+            code = await asyncio.to_thread(process.wait, WAIT_SECONDS)
             out.seek(0)
             err.seek(0)
             return Ended(code, out.read().decode(), err.read().decode())

@@ -16,8 +16,8 @@ def in_an_hour() -> datetime:
     return datetime.now(UTC) + timedelta(hours=1)
 
 
-async def test_named_ones_in_any_state(task_run: TaskRun) -> None:
-    """Queued, delayed and running ones end; the command waits for the latter."""
+async def test_cancel_ends_named_tasks_in_any_state(task_run: TaskRun) -> None:
+    """The command waits for running tasks."""
     report = task_run.home / "report"
     async with task_run.worker() as app:
         running = await app.submit(Sleeper(report), id="r")
@@ -28,15 +28,15 @@ async def test_named_ones_in_any_state(task_run: TaskRun) -> None:
         assert (ended.code, ended.err) == (0, "")
         assert ended.out.splitlines() == ["r cancelled", "d cancelled", "q cancelled"]
         with pytest.raises(TaskCancelled, match=r"task r \(.*\) was cancelled by \S+@.*: enough"):
-            await running.result(timeout=5)
+            await running.result(timeout=WAIT_SECONDS)
         events = (await task_run("events", "--kind", "tasks-cancelled", "--json")).json
         assert [item["text"] for item in events] == ["3 tasks (r, d, q): enough"]
         again = await task_run("cancel", "r", "--json")
         assert (again.code, again.json) == (0, [{"id": "r", "state": "cancelled"}])
 
 
-async def test_conflicts(task_run: TaskRun) -> None:
-    """What has ended otherwise, or does not end in time, is told; 4 if nothing is known."""
+async def test_cancel_reports_tasks_that_did_not_end_as_cancelled(task_run: TaskRun) -> None:
+    """The exit code is 1, or 4 if no id is known."""
     report, gate = task_run.home / "report", task_run.home / "gate"
     async with task_run.worker() as app:
         done = await app.submit(Add(1), id="done")
@@ -56,12 +56,12 @@ async def test_conflicts(task_run: TaskRun) -> None:
         assert explained.json["cause"] == "cancelling"
         assert "cancelled by" in explained.json["text"]
         gate.touch()
-        finished = await task_run("cancel", "o", "--wait", "20")
+        finished = await task_run("cancel", "o", "--wait", WAIT_SECONDS)
         assert finished.code == 1 and "task o is done" in finished.err
 
 
-async def test_a_class_and_labels(task_run: TaskRun) -> None:
-    """All of a class, or with a label, running ones too; a misspelt class is not found."""
+async def test_cancel_by_class_and_labels(task_run: TaskRun) -> None:
+    """Running tasks end, too; a mistyped class is not found."""
     report = task_run.home / "report"
     async with task_run.worker() as app:
         await app.submit(Sleeper(report), labels={"run": 1})
@@ -81,21 +81,21 @@ async def test_a_class_and_labels(task_run: TaskRun) -> None:
         assert (await task_run("cancel", "--label", "run=2", "--yes")).out == "1 task cancelled\n"
 
 
-@pytest.mark.parametrize("options", [["--task", "Add"], ["--label", "run=1"]])
-async def test_without_a_terminal_a_filter_needs_yes(task_run: TaskRun, options: list[str]) -> None:
-    """A script that chooses by class or label says so twice: nothing can ask it."""
+async def test_without_a_terminal_a_filter_needs_yes(task_run: TaskRun) -> None:
+    """A script that chooses by class or label confirms with `--yes`."""
     async with task_run.app() as app:
-        await app.submit(Add(1), id="a", labels={"run": 1})
-        ended = await task_run("cancel", *options)
-        assert (ended.code, ended.out) == (2, "")
-        assert "nothing was cancelled. Add --yes" in ended.err
-        assert (await app.status("a")).state == "queued"
-        confirmed = await task_run("cancel", *options, "--yes")
-        assert (confirmed.code, confirmed.out) == (0, "1 task cancelled\n")
+        for id, options in (("a", ["--task", "Add"]), ("b", ["--label", "run=1"])):
+            await app.submit(Add(1), id=id, labels={"run": 1})
+            ended = await task_run("cancel", *options)
+            assert (ended.code, ended.out) == (2, "")
+            assert "nothing was cancelled. Add --yes" in ended.err
+            assert (await app.status(id)).state == "queued"
+            confirmed = await task_run("cancel", *options, "--yes")
+            assert (confirmed.code, confirmed.out) == (0, "1 task cancelled\n")
 
 
-async def test_a_group(task_run: TaskRun) -> None:
-    """All its children that have not ended; what it submits then is no child of it."""
+async def test_cancel_ends_the_children_of_a_group(task_run: TaskRun) -> None:
+    """The task that the group submits then is no child and runs."""
     async with task_run.worker() as app:
         children = [Add(1), *[Describe()] * 2]
         await app.stores.controls.pause(["task:Describe"], "ann@host 7")
@@ -110,22 +110,17 @@ async def test_a_group(task_run: TaskRun) -> None:
         assert (await task_run("cancel", "--group", "nobody")).code == 4
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        ([], "which tasks? Name them"),
-        (["a", "--group", "g"], "give either ids, or --group"),
-        (["a", "--task", "Add"], "give either ids, or --group"),
-        (["--group", "g", "--label", "vo=lhcb"], "give either ids, or --group"),
-        (["--label", "vo"], "must be NAME=VALUE"),
-    ],
-)
-async def test_a_slip_cancels_nothing(task_run: TaskRun, options: list[str], problem: str) -> None:
-    """What could mean more than was meant is refused."""
+async def test_an_unclear_selection_is_refused(task_run: TaskRun) -> None:
+    """The command cancels nothing that may not be meant."""
     async with task_run.app() as app:
         await app.submit(Add(1), id="a")
-        ended = await task_run("cancel", *options)
-        assert (ended.code, ended.out) == (2, "")
-        assert problem in ended.err
+        for options, problem in [
+            ([], "which tasks? Name them"),
+            (["a", "--group", "g"], "give either ids, or --group"),
+            (["a", "--task", "Add"], "give either ids, or --group"),
+            (["--group", "g", "--label", "vo=lhcb"], "give either ids, or --group"),
+            (["--label", "vo"], "must be NAME=VALUE"),
+        ]:
+            ended = await task_run("cancel", *options)
+            assert (ended.code, ended.out) == (2, "") and problem in ended.err
         assert (await app.status("a")).state == "queued"
-        await app.cancel(["a"])

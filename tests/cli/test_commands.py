@@ -14,8 +14,8 @@ _COLUMNS = 62
 
 
 @pytest.mark.parametrize("name", run.PLACES)
-def test_the_list_says_of_a_command_what_it_says_itself(name: str) -> None:
-    """The line in the list is the first sentence of the command's own help, and is not cut."""
+def test_the_list_has_the_first_sentence_of_the_help_of_a_command(name: str) -> None:
+    """The line is not cut at 80 columns."""
     group: Any = get_command(run.app)
     assert group.commands[name].get_short_help_str(_COLUMNS) == run.PLACES[name].help
     assert len(run.PLACES[name].help) <= _COLUMNS

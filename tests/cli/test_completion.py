@@ -55,31 +55,25 @@ async def completed(task_run: TaskRun, *words: str, **environment: str) -> list[
     ],
 )
 async def test_bash_completes(task_run: TaskRun, words: list[str], found: list[str]) -> None:
-    """Commands, options, their choices and task classes; bash splits words at colons."""
+    """Commands, options, choices and task classes are offered; bash splits words at colons."""
     assert await completed(task_run, *words, NONET_REDIS_URL="redis://127.0.0.1:1") == found
 
 
-async def test_full_names_come_first(task_run: TaskRun) -> None:
-    """An empty word offers each class once, by its full name."""
-    found = await completed(task_run, "submit", "")
-    assert "errands:Add" in found and "Add" not in found
-
-
 async def test_schedule_entries_come_from_redis(task_run: TaskRun) -> None:
-    """Classes that have entries, and the names of the entries of a class."""
+    """Classes that have entries are offered, and the names of the entries of a class."""
     async with scheduler(task_run), asyncio.timeout(WAIT_SECONDS):
-        while await completed(task_run, "schedules", "show", "Night") != ["Nightly"]:
-            pass  # Redis did not answer within the time limit, as the machine is busy
-        while await completed(task_run, "schedules", "show", "") != ["errands:Nightly"]:
-            pass
-        line = ("schedules", "pause", "errands", ":", "Nightly", "--name", "")
-        while await completed(task_run, *line) != ["early", "late"]:
-            pass
+        for line, found in [
+            ("schedules show Night", ["Nightly"]),
+            ("schedules show ", ["errands:Nightly"]),
+            ("schedules pause errands : Nightly --name ", ["early", "late"]),
+        ]:
+            while await completed(task_run, *line.split(" ")) != found:
+                pass  # Redis did not answer within the time limit, as the machine is busy
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 async def test_other_shells_complete(task_run: TaskRun, shell: str) -> None:
-    """They pass the line, and take the help of a command too."""
+    """They pass the whole line and show the help of a command."""
     asked = {"_TASK_RUN_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
     ended = await task_run(**asked, _TYPER_COMPLETE_ARGS="task-run submit errands:Desc")
     assert (ended.code, ended.err) == (0, "") and "Describe" in ended.out
@@ -90,7 +84,7 @@ async def test_other_shells_complete(task_run: TaskRun, shell: str) -> None:
 
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "silent", "embedded://", "nonsense://"])
 async def test_without_redis_nothing_is_offered(task_run: TaskRun, url: str) -> None:
-    """A Redis that refuses or never answers leaves the line as it is: no error, no server."""
+    """A Redis that refuses or never answers is no error, and no server is started."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         if url == "silent":
             url = f"redis://127.0.0.1:{silent.getsockname()[1]}"
@@ -99,7 +93,7 @@ async def test_without_redis_nothing_is_offered(task_run: TaskRun, url: str) -> 
 
 
 async def test_a_broken_task_module_offers_nothing(task_run: TaskRun, tmp_path: Path) -> None:
-    """What it prints or raises does not get into the line."""
+    """What it prints or raises does not appear in the line."""
     (tmp_path / "loud.py").write_text("print('loud'); raise SystemExit('loud')")
     broken = {"NONET_TASKS": "loud", "PYTHONPATH": str(tmp_path)}
     assert await completed(task_run, "submit", "l", **broken) == []

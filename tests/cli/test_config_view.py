@@ -40,14 +40,14 @@ def worker(config: str, *, alive: bool = True, problem: str = "") -> WorkerStatu
         (None, LEADER, [worker("")], True),
     ],
 )
-def test_all_is_well_if_the_source_holds_everywhere(
+def test_status_is_good_if_every_worker_applies_the_source(
     held: Published | None, leader: Leader | None, workers: list[WorkerStatus], good: bool
 ) -> None:
     """A problem, no leader, or a live worker that still applies another version after 10 s."""
     assert status(held, leader, workers, NOW)["good"] is good
 
 
-def test_a_worker_that_cannot_apply_the_newest_says_why() -> None:
+def test_a_worker_that_is_behind_has_its_problem() -> None:
     """The row of a worker has its version, whether that is the published one, and its problem."""
     found = status(published(), LEADER, [worker("old", problem="too old")], NOW)
     assert found["leader"] == "1@host"

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import pytest
 from cli.errands import Add
 from cli.terminal import TaskRun
 from waits import WAIT_SECONDS
 
 
-async def test_pause_list_resume(task_run: TaskRun) -> None:
-    """What is paused is listed with since, who and why, until it is resumed."""
+async def test_pauses_are_listed_until_they_are_resumed(task_run: TaskRun) -> None:
+    """The list says since when, by whom and why."""
     ended = await task_run(
         "pause", "--stream", "background:*", "--task", "Add", "--reason", "disk full"
     )
     words = "stream background:small, stream background:medium, stream background:large, task Add"
     assert (ended.code, ended.out) == (0, f"paused: {words}\n")
     listed = await task_run("paused", "--json")
-    assert [item["what"] for item in listed.json] == [
-        "stream:background:large",
-        "stream:background:medium",
-        "stream:background:small",
-        "task:Add",
-    ]
+    streams = [f"stream:background:{size}" for size in ("large", "medium", "small")]
+    assert [item["what"] for item in listed.json] == [*streams, "task:Add"]
     assert {item["reason"] for item in listed.json} == {"disk full"}
     assert all("@" in item["who"] and item["since"].endswith("Z") for item in listed.json)
     people = await task_run("paused")
@@ -39,8 +34,8 @@ async def test_pause_list_resume(task_run: TaskRun) -> None:
     assert [item["kind"] for item in events] == ["pause", "resume", "resume"]
 
 
-async def test_everything(task_run: TaskRun) -> None:
-    """--all is a pause of its own, which only --all takes back."""
+async def test_only_resume_all_ends_a_pause_of_everything(task_run: TaskRun) -> None:
+    """`--all` is a pause of its own."""
     assert (await task_run("pause", "--all", "--json")).json[0]["what"] == "all"
     missed = await task_run("resume", "--stream", "normal:small")
     assert missed.code == 4
@@ -49,35 +44,31 @@ async def test_everything(task_run: TaskRun) -> None:
     assert (await task_run("resume", "--all")).code == 4
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
+async def test_an_unclear_selection_is_refused(task_run: TaskRun) -> None:
+    """Neither command changes anything then."""
+    for options, problem in [
         ([], "which tasks? Give --stream"),
         (["--all", "--task", "Add"], "--all excludes --stream"),
         (["--stream", "backgroud:small"], "Did you mean background?"),
         (["--stream", "small"], "expected PRIORITY:SIZE"),
         (["--task", "no name"], "must be CATEGORY:CLASS"),
-    ],
-)
-async def test_a_slip_pauses_nothing(task_run: TaskRun, options: list[str], problem: str) -> None:
-    """What is meant must be said, and spelt right."""
-    for command in ("pause", "resume"):
-        ended = await task_run(command, *options)
-        assert (ended.code, ended.out) == (2, "")
-        assert problem in ended.err
+    ]:
+        for command in ("pause", "resume"):
+            ended = await task_run(command, *options)
+            assert (ended.code, ended.out) == (2, "") and problem in ended.err
     assert task_run.keys("paused") == set()
 
 
-async def test_a_class_that_nobody_knows_here_is_a_warning(task_run: TaskRun) -> None:
-    """Its code may be elsewhere, but it may be misspelt, too."""
+async def test_a_class_that_is_not_registered_here_is_a_warning(task_run: TaskRun) -> None:
+    """Its code may be elsewhere, or its name may be mistyped."""
     ended = await task_run("pause", "--task", "errands:Ad")
     assert ended.code == 0
     assert "'errands:Ad' is not registered here. Did you mean errands:Add" in ended.err
     assert "warning" not in (await task_run("pause", "--task", "Add")).err
 
 
-async def test_explain_queues_and_doctor(task_run: TaskRun) -> None:
-    """The pause is the first cause that is told, queues mark it, and the doctor is content."""
+async def test_other_commands_name_the_pause(task_run: TaskRun) -> None:
+    """`explain` names it first, `queues` marks it, and the doctor finds no problem."""
     async with task_run.worker() as app:
         await task_run("pause", "--task", "Add", "--reason", "by test")
         handle = await app.submit(Add(1))

@@ -17,10 +17,10 @@ from cli.errands import Add, Fail
 from cli.terminal import Ended, TaskRun
 from waits import WAIT_SECONDS
 
-from nonet import ConflictError, TaskFailed
+from nonet import TaskFailed
 from nonet.messages.encryption import NO_KEY
 from nonet.messages.message import encode, pack
-from nonet.stores.sql.dead_letters import DeadLetter, NewDeadLetter
+from nonet.stores.sql.dead_letters import NewDeadLetter
 
 SECRETS = ("s3cret-key", "s3cret-pw")
 
@@ -28,17 +28,20 @@ SECRETS = ("s3cret-key", "s3cret-pw")
 @pytest.fixture
 async def row(task_run: TaskRun, tmp_path: Path) -> int:
     """The row of a dead letter: a task that lacks the file ``later``."""
+    return await _dead(task_run, tmp_path)
+
+
+async def _dead(task_run: TaskRun, tmp_path: Path) -> int:
     labels = {"run": 7, "api_token": "s3cret-pw"}
     async with task_run.worker() as app:
         handle = await app.submit(Fail(tmp_path / "later"), id="first", labels=labels)
         with pytest.raises(TaskFailed):
             await handle.result(timeout=WAIT_SECONDS)
-        letters = await app.dead_letters()
-        (letter,) = await letters.list()
+        (letter,) = await (await app.dead_letters()).list()
     return letter.id
 
 
-async def test_list_shows_letters_without_arguments(task_run: TaskRun, row: int) -> None:
+async def test_list_shows_no_arguments(task_run: TaskRun, row: int) -> None:
     """`dlq list` has one array; neither arguments, labels nor tracebacks are in it."""
     ended = await task_run("dlq", "list", "--json")
     (letter,) = ended.json
@@ -87,38 +90,28 @@ async def test_status_shows_the_last_attempt(task_run: TaskRun, row: int) -> Non
     assert not any(secret in shown.out for secret in SECRETS)
 
 
-async def test_shown_arguments_have_their_secrets_masked(task_run: TaskRun, row: int) -> None:
-    """`--show-args` masks what is annotated as secret, and what has a telling name at any depth."""
-    ended = await task_run("dlq", "show", row, "--show-args", "--json")
+async def test_secrets_in_arguments_are_masked(task_run: TaskRun, row: int) -> None:
+    """`--show-args` masks secrets at any depth, and everything if the class is unknown."""
+    show = ("dlq", "show", row, "--show-args")
+    ended, text = await task_run(*show, "--json"), await task_run(*show)
     arguments = ended.json["arguments"]
     assert arguments.pop("path").endswith("/later")
     assert arguments == {"key": "**********", "login": {"user": "me", "password": "**********"}}
-    text = await task_run("dlq", "show", row, "--show-args")
     assert not any(secret in ended.out + text.out for secret in SECRETS)
+    unknown = await task_run(*show, "--json", "--tasks", "nonet.demo.tasks")
+    assert set(unknown.json["arguments"].values()) == {"**********"}
+    assert "errands:Fail is not registered here" in unknown.err
 
 
-async def test_arguments_of_an_unknown_class_are_all_masked(task_run: TaskRun, row: int) -> None:
-    """Where the class is not registered nobody can tell what is secret: all of it is."""
-    options = ("dlq", "show", row, "--show-args", "--json", "--tasks", "nonet.demo.tasks")
-    ended = await task_run(*options)
-    assert set(ended.json["arguments"].values()) == {"**********"}
-    assert "errands:Fail is not registered here" in ended.err
-    assert "as in --tasks package.errands" in ended.err
-
-
-async def test_encrypted_arguments_are_shown_with_the_key_only(
+async def test_encrypted_letters_are_shown_and_resubmitted_only_with_the_key(
     task_run: TaskRun, tmp_path: Path
 ) -> None:
-    """So is the error, in each command; and a letter is resubmitted only with the key."""
+    """Without the key no command shows the arguments or the error."""
     plain = dict(task_run.environment)
     keys = f"2026:{base64.b64encode(b'k' * 32).decode()}"
     task_run.environment |= {"NONET_ENCRYPTION_KEYS": keys, "NONET_ENCRYPT_ALL": "1"}
-    async with task_run.worker() as app:
-        handle = await app.submit(Fail(tmp_path / "later"), id="first")
-        with pytest.raises(TaskFailed):
-            await handle.result(timeout=WAIT_SECONDS)
-        (letter,) = await (await app.dead_letters()).list()
-    show = ("dlq", "show", letter.id, "--show-args", "--json")
+    row = await _dead(task_run, tmp_path)
+    show = ("dlq", "show", row, "--show-args", "--json")
     shown = (await task_run(*show)).json
     assert shown["arguments"]["path"].endswith("/later")
     assert "/later" in shown["error_message"] and "in execute" in shown["traceback"]
@@ -129,12 +122,11 @@ async def test_encrypted_arguments_are_shown_with_the_key_only(
     assert f"the arguments are not shown: they are {NO_KEY}" in ended.err
     assert (ended.json["error_message"], ended.json["traceback"]) == (NO_KEY, NO_KEY)
     assert ended.json["error_type"] == "FileNotFoundError"
-    refused = await task_run("dlq", "resubmit", letter.id)
+    refused = await task_run("dlq", "resubmit", row)
     assert (refused.code, NO_KEY in refused.err) == (1, True)
     for command in ("status first", "result first", "explain first", "list --ended"):
         said = await task_run(*command.split())
         assert "/later" not in said.out + said.err
-    assert NO_KEY in (await task_run("status", "first")).out
 
 
 async def test_resubmit_runs_the_task_again(task_run: TaskRun, row: int, tmp_path: Path) -> None:
@@ -150,141 +142,58 @@ async def test_resubmit_runs_the_task_again(task_run: TaskRun, row: int, tmp_pat
     assert (letter["status"], letter["resubmitted_as"]) == ("DISPATCHED", entry["id"])
 
 
-def _created(ended: Ended) -> bool:
-    return bool(ended.json[0].get("created"))
-
-
-async def test_a_resubmission_that_redis_never_saw_can_be_repeated(
-    task_run: TaskRun, row: int
+@pytest.mark.parametrize(
+    ("before", "problem"),
+    [
+        ("claimed", "if it never ran, 'task-run dlq resubmit --again"),
+        ("foreign", "belongs to another task, which is delayed"),
+        ("cancelled", "is cancelled; 'task-run dlq"),
+    ],
+)
+async def test_a_doubtful_resubmission_is_repeated_only_with_again(
+    task_run: TaskRun, row: int, before: str, problem: str
 ) -> None:
-    """Who died between marking the letter and submitting it loses nothing: `--again` submits."""
+    """The operator may have died, another task may have the id, or the repeat was cancelled."""
     async with task_run.app() as app:
         letters = await app.dead_letters()
         letter = await letters.get(row)
-        await letters.claim(letter, letter.identity.repeat(0).id, 0)
+        first = letter.identity.repeat(0).id
+        if before == "claimed":
+            await letters.claim(letter, first, 0)
+        elif before == "foreign":
+            await app.submit(Add(1), id=first, at_time=datetime(2100, 1, 1, tzinfo=UTC))
+        else:
+            await task_run("dlq", "resubmit", row)
+            await app.cancel([first])
     refused = await task_run("dlq", "resubmit", row)
-    assert refused.code == 1 and "if it never ran, 'task-run dlq resubmit --again" in refused.err
-    both = await asyncio.gather(
-        *(task_run("dlq", "resubmit", row, "--again", "--json") for _ in range(2))
-    )
-    assert sum(_created(ended) for ended in both) == 1
-    repeat = letter.identity.repeat(0).id
-    assert task_run.keys("t:*") == {f"t:{repeat}"}
-    assert await _progress(task_run, row) == ("DISPATCHED", repeat)
+    assert refused.code == 1 and problem in refused.err
+    again = ("dlq", "resubmit", row, "--again", "--json")
+    both = await asyncio.gather(task_run(*again), task_run(*again))
+    (id,) = [ended.json[0]["id"] for ended in both if ended.json[0].get("created")]
+    assert (id == first) is (before == "claimed")
+    shown = (await task_run("dlq", "show", row, "--json")).json
+    assert (shown["status"], shown["resubmitted_as"]) == ("DISPATCHED", id)
 
 
-async def _progress(task_run: TaskRun, row: int) -> tuple[str, str | None]:
-    """Status of a letter, and as what it was submitted again."""
-    letter = (await task_run("dlq", "show", row, "--json")).json
-    return letter["status"], letter["resubmitted_as"]
-
-
-async def _new_letter(task_run: TaskRun, task_id: str, path: Path) -> DeadLetter:
-    """A letter whose task writes its id to a file when it runs."""
-    arguments = _arguments(path)
-    async with task_run.app() as app:
-        letters = await app.dead_letters()
-        row = await letters.add(
-            NewDeadLetter(
-                task_id=task_id,
-                generation=1,
-                task_class="errands:Fail",
-                task_args=arguments,
-                submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
-                reason="retries",
-            )
-        )
-        return await letters.get(row)
-
-
-def _arguments(path: Path) -> bytes:
-    path.touch()
-    return encode(pack({"path": path}))
-
-
-async def _run_again(task_run: TaskRun, row: int, *options: str) -> str:
-    """Resubmit a row and wait until its task is done; its id."""
-    async with task_run.worker() as app:
-        (entry,) = (await task_run("dlq", "resubmit", row, "--json", *options)).json
-        assert await app.result(entry["id"], timeout=WAIT_SECONDS) == "fine"
-    return str(entry["id"])
-
-
-@pytest.mark.parametrize("how", ["restored backup", "died before it was recorded"])
-async def test_a_repeat_that_redis_knows_is_recognised(
-    task_run: TaskRun, tmp_path: Path, how: str
-) -> None:
-    """A PENDING row whose own task was submitted is recorded as DISPATCHED; it runs no more."""
-    letter = await _new_letter(task_run, "first", tmp_path / "first")
-    id = await _run_again(task_run, letter.id)
-    with _database(task_run) as database:
-        database.execute("UPDATE dlq_tasks SET status = 'PENDING'")
-        if how == "restored backup":
-            database.execute("UPDATE dlq_tasks SET resubmitted_as = NULL")
-    ended = await task_run("dlq", "resubmit", letter.id, "--json")
-    assert (ended.code, ended.json) == (0, [{"row": letter.id, "id": id, "created": False}])
-    assert await _progress(task_run, letter.id) == ("DISPATCHED", id)
-    assert (tmp_path / "first").read_text().split() == [id]
-
-
-@pytest.mark.parametrize("is_live", [True, False], ids=["live", "ended"])
-async def test_an_id_of_another_task_is_refused(
-    task_run: TaskRun, tmp_path: Path, is_live: bool
-) -> None:
-    """Whoever took the id of a repeat before is no repeat: code 1, PENDING; `--again` goes by."""
-    letter = await _new_letter(task_run, "first", tmp_path / "first")
-    squatted = letter.identity.repeat(0).id
-    if is_live:
-        async with task_run.app() as app:
-            await app.submit(Add(1), id=squatted, at_time=datetime(2100, 1, 1, tzinfo=UTC))
-    else:
-        async with task_run.worker() as app:
-            assert await (await app.submit(Add(1), id=squatted)).result(timeout=WAIT_SECONDS) == 1
-    refused = await task_run("dlq", "resubmit", letter.id)
-    state = "delayed" if is_live else "done"
-    assert refused.code == 1
-    assert f"its id {squatted} belongs to another task, which is {state}" in refused.err
-    assert await _progress(task_run, letter.id) == ("PENDING", None)
-    again = await _run_again(task_run, letter.id, "--again")
-    assert again != squatted and (tmp_path / "first").read_text().split() == [again]
-    assert await _progress(task_run, letter.id) == ("DISPATCHED", again)
-
-
-async def test_what_was_cancelled_can_be_submitted_once_more(
-    task_run: TaskRun, tmp_path: Path
-) -> None:
-    """A repeat that was cancelled is named; `--again` submits the next one under a new id."""
-    letter = await _new_letter(task_run, "first", tmp_path / "first")
-    (entry,) = (await task_run("dlq", "resubmit", letter.id, "--json")).json
-    live = await task_run("dlq", "resubmit", letter.id, "--again")
-    assert live.code == 1 and f"task {entry['id']} is queued" in live.err
-    assert (await task_run("cancel", entry["id"])).code == 0
-    refused = await task_run("dlq", "resubmit", letter.id)
-    assert refused.code == 1 and f"task {entry['id']} is cancelled; 'task-run dlq" in refused.err
-    again = await _run_again(task_run, letter.id, "--again")
-    assert (tmp_path / "first").read_text().split() == [again] != [entry["id"]]
-    assert await _progress(task_run, letter.id) == ("DISPATCHED", again)
-
-
+@pytest.mark.parametrize(
+    ("variables", "code", "problem"),
+    [
+        ({"NONET_REDIS_URL": "redis://127.0.0.1:1"}, 3, "does not answer"),
+        ({"NONET_TASKS": "nonet.demo.tasks"}, 2, "unknown task 'errands:Fail'"),
+    ],
+    ids=["without Redis", "unknown class"],
+)
 async def test_a_resubmission_that_fails_leaves_the_letter_pending(
-    task_run: TaskRun, row: int
+    task_run: TaskRun, row: int, variables: dict[str, str], code: int, problem: str
 ) -> None:
-    """Without Redis the command ends with 3, and the letter can be submitted again later."""
-    ended = await task_run("dlq", "resubmit", row, NONET_REDIS_URL="redis://127.0.0.1:1")
-    assert ended.code == 3 and len(ended.err.splitlines()) == 1
+    """The letter can be submitted later."""
+    ended = await task_run("dlq", "resubmit", row, **variables)
+    assert ended.code == code and problem in ended.err and len(ended.err.splitlines()) == 1
     (letter,) = (await task_run("dlq", "list", "--json")).json
     assert (letter["status"], letter["resubmitted_as"]) == ("PENDING", None)
 
 
-async def test_a_letter_of_an_unknown_class_stays_pending(task_run: TaskRun, row: int) -> None:
-    """The class must be registered to be submitted; until then nothing changes."""
-    ended = await task_run("dlq", "resubmit", row, "--tasks", "nonet.demo.tasks")
-    assert ended.code == 2 and "unknown task 'errands:Fail'" in ended.err
-    (letter,) = (await task_run("dlq", "list", "--json")).json
-    assert letter["status"] == "PENDING"
-
-
-async def test_a_task_that_dies_again_has_a_letter_of_its_own(task_run: TaskRun, row: int) -> None:
+async def test_a_repeat_that_dies_gets_a_letter_of_its_own(task_run: TaskRun, row: int) -> None:
     """The first letter becomes FAILED, and the second one names it."""
     async with task_run.worker() as app:
         (entry,) = (await task_run("dlq", "resubmit", row, "--json")).json
@@ -295,13 +204,12 @@ async def test_a_task_that_dies_again_has_a_letter_of_its_own(task_run: TaskRun,
     assert (second["resubmitted_from"], second["status"]) == (row, "PENDING")
 
 
-async def test_quarantined_bytes_cannot_be_resubmitted(task_run: TaskRun, row: int) -> None:
-    """A letter without a class is no task: a conflict, and nothing changes."""
+async def test_a_letter_without_a_class_cannot_be_resubmitted(task_run: TaskRun, row: int) -> None:
+    """It holds quarantined bytes and is no task."""
     with _database(task_run) as database:
         database.execute("UPDATE dlq_tasks SET task_class = ''")
-    async with task_run.app() as app:
-        with pytest.raises(ConflictError, match="can only be discarded"):
-            await app.resubmit(row)
+    refused = await task_run("dlq", "resubmit", row)
+    assert refused.code == 1 and "can only be discarded" in refused.err
     ended = await task_run("dlq", "show", row, "--show-args", "--json")
     assert ended.json["arguments"] == {} and "cannot be decoded" in ended.err
 
@@ -361,36 +269,34 @@ def _rows_of(ended: Ended) -> list[int]:
     return [entry["row"] for entry in ended.json]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+async def test_filters_choose_the_same_letters_for_every_command(
+    task_run: TaskRun, old_rows: list[int]
+) -> None:
+    """A dry run only reports which; the command then acts on exactly these."""
+    cases: list[tuple[list[object], list[int]]] = [
         (["--all"], [0, 1, 2, 3, 4]),
         (["--all", "--limit", 2], [0, 1]),
         (["--task", "Fail"], [0, 1, 3, 4]),
-        (["--reason", "retries", "--older-than", "15d"], [1, 2]),
         (["--newer-than", "360h"], [3, 4]),
         (["--newer-than", "25d", "--older-than", "15d"], [2]),
         (["--status", "PENDING", "--task", "errands:Gone"], [2]),
-        (["--status", "DISPATCHED", "--again"], []),
-    ],
-)
-async def test_filters_choose_what_commands_act_on(
-    task_run: TaskRun, old_rows: list[int], options: list[object], expected: list[int]
-) -> None:
-    """Filters mean the same letters to `resubmit` and `discard`; a dry run only tells which."""
-    wanted = [old_rows[n] for n in expected]
-    ended = await task_run("dlq", "resubmit", *options, "--dry-run", "--json")
-    assert (ended.code, _rows_of(ended)) == (0, wanted)
-    assert f"{len(expected)} rows; nothing was changed" in ended.err
-    options = [option for option in options if option != "--again"]
-    assert _rows_of(await task_run("dlq", "discard", *options, "--dry-run", "--json")) == wanted
-    assert {letter["status"] for letter in (await task_run("dlq", "list", "--json")).json} == {
-        "PENDING"
-    }
-    ended = await task_run("dlq", "discard", *options, "--json")
-    assert (ended.code, _rows_of(ended)) == (0, wanted)
-    left = {letter["id"] for letter in (await task_run("dlq", "list", "--json")).json}
-    assert left == set(old_rows) - set(wanted)
+        (["--status", "DISPATCHED"], []),
+        (["--reason", "retries", "--older-than", "15d"], [1, 2]),
+    ]
+    for options, expected in cases:
+        wanted = [old_rows[n] for n in expected]
+        again = ["--again"] if "DISPATCHED" in options else []
+        ended = await task_run("dlq", "resubmit", *options, *again, "--dry-run", "--json")
+        assert (ended.code, _rows_of(ended)) == (0, wanted)
+        assert f"{len(expected)} rows; nothing was changed" in ended.err
+        assert _rows_of(await task_run("dlq", "discard", *options, "--dry-run", "--json")) == wanted
+    left = (await task_run("dlq", "list", "--json")).json
+    assert [(letter["id"], letter["status"]) for letter in left] == [
+        (row, "PENDING") for row in reversed(old_rows)
+    ]
+    assert _rows_of(await task_run("dlq", "discard", *options, "--json")) == wanted
+    left = (await task_run("dlq", "list", "--json")).json
+    assert {letter["id"] for letter in left} == set(old_rows) - set(wanted)
 
 
 async def test_a_cluster_is_resubmitted_at_a_rate(task_run: TaskRun, old_rows: list[int]) -> None:
@@ -420,7 +326,7 @@ async def test_notes_are_kept(task_run: TaskRun, old_rows: list[int]) -> None:
     assert event["text"] == f"row {row}: printed by hand"
 
 
-async def test_many_are_resubmitted_whatever_one_of_them_does(
+async def test_a_letter_that_cannot_be_resubmitted_stops_no_other(
     task_run: TaskRun, old_rows: list[int], tmp_path: Path
 ) -> None:
     """Two operators resubmit all at once: each letter runs once, what fails is reported."""
@@ -431,7 +337,8 @@ async def test_many_are_resubmitted_whatever_one_of_them_does(
     assert sorted(created) == good
     for ended in both:
         assert ended.code == 1
-        assert _errors(ended)[old_rows[2]].startswith("unknown task 'errands:Gone'")
+        errors = {entry["row"]: entry["error"] for entry in ended.json if "error" in entry}
+        assert errors[old_rows[2]].startswith("unknown task 'errands:Gone'")
     ids = [entry["id"] for ended in both for entry in ended.json if entry.get("created")]
     async with task_run.worker() as app:
         for id in ids:
@@ -444,10 +351,6 @@ async def test_many_are_resubmitted_whatever_one_of_them_does(
     assert (left.code, left.err.count("dead letter")) == (1, 1)
     late = await task_run("dlq", "resubmit", "--reason", "crash")
     assert (late.code, late.out, late.err) == (0, "", "no dead letter matches\n")
-
-
-def _errors(ended: Ended) -> dict[int, str]:
-    return {entry["row"]: entry["error"] for entry in ended.json if "error" in entry}
 
 
 @pytest.mark.parametrize(
@@ -469,16 +372,16 @@ def _errors(ended: Ended) -> dict[int, str]:
         (("purge", "--older-than", "999999999999d"), "more than 100 years"),
     ],
 )
-async def test_a_slip_acts_on_nothing(
+async def test_an_unclear_selection_is_refused(
     task_run: TaskRun, arguments: tuple[object, ...], reason: str
 ) -> None:
-    """Neither rows nor filters, both, or an age without unit: exit code 2, with the next step."""
+    """The exit code is 2, and the line names the next step."""
     ended = await task_run("dlq", *arguments)
     assert ended.code == 2 and reason in ended.err
 
 
-async def test_purge_deletes_the_old(task_run: TaskRun, old_rows: list[int]) -> None:
-    """`dlq purge` tells how many it would delete, deletes them, and finds none the next time."""
+async def test_purge_deletes_old_letters(task_run: TaskRun, old_rows: list[int]) -> None:
+    """A dry run reports how many; a second purge finds none."""
     options = ("dlq", "purge", "--older-than", "15d", "--task", "Fail")
     would = await task_run(*options, "--dry-run", "--json")
     assert (would.code, would.json["found"], would.json["purged"]) == (0, 2, 0)
@@ -490,10 +393,10 @@ async def test_purge_deletes_the_old(task_run: TaskRun, old_rows: list[int]) -> 
     assert left == [old_rows[4], old_rows[3], old_rows[2]]
 
 
-async def test_a_purge_that_fails_tells_what_was_deleted(
+async def test_a_purge_that_fails_reports_what_it_deleted(
     task_run: TaskRun, old_rows: list[int]
 ) -> None:
-    """What an earlier batch deleted is told and written down, beside the error."""
+    """Earlier batches are reported and recorded beside the error."""
     with _database(task_run) as database:
         database.execute(f"UPDATE dlq_tasks SET id = 100000 WHERE id = {old_rows[-1]}")
         database.execute(
@@ -510,10 +413,10 @@ async def _events(task_run: TaskRun) -> list[dict[str, str]]:
     return events
 
 
-async def test_what_people_do_with_letters_is_written_down(
+async def test_each_command_that_changes_letters_is_an_event(
     task_run: TaskRun, old_rows: list[int]
 ) -> None:
-    """One event for each command that changed something, with how much; none for the others."""
+    """The event says how many; a command that changed nothing makes none."""
     for arguments in [
         ("resubmit", old_rows[0]),
         ("resubmit", old_rows[0]),
@@ -540,11 +443,13 @@ async def test_what_people_do_with_letters_is_written_down(
     assert all("@" in event["who"] for event in events)
 
 
-async def test_without_redis_letters_are_deleted_with_a_warning(
+async def test_letters_are_shown_and_deleted_without_redis(
     task_run: TaskRun, old_rows: list[int]
 ) -> None:
-    """What was done in SQL stays done and is told; that no event shows it is told, too."""
+    """SQL alone is needed; a warning says that no event records the deletion."""
     away = {"NONET_REDIS_URL": "redis://127.0.0.1:1"}
+    assert len((await task_run("dlq", "list", "--json", **away)).json) == 5
+    assert (await task_run("dlq", "show", old_rows[0], "--show-args", **away)).code == 0
     discard = await task_run("dlq", "discard", old_rows[0], "--json", **away)
     assert (discard.code, discard.json) == (0, [{"row": old_rows[0], "discarded": True}])
     purge = await task_run("dlq", "purge", "--older-than", "0s", **away)
@@ -552,21 +457,12 @@ async def test_without_redis_letters_are_deleted_with_a_warning(
     for ended in (discard, purge):
         (line,) = ended.err.splitlines()
         assert line.startswith("warning: done, but 'task-run events' will not show it: ")
-        assert "127.0.0.1:1" in line
-
-
-async def test_letters_can_be_looked_at_without_redis(task_run: TaskRun, row: int) -> None:
-    """Listing, showing and discarding need SQL alone."""
-    away = {"NONET_REDIS_URL": "redis://127.0.0.1:1"}
-    assert len((await task_run("dlq", "list", "--json", **away)).json) == 1
-    assert (await task_run("dlq", "show", row, "--show-args", **away)).code == 0
-    assert (await task_run("dlq", "discard", row, **away)).code == 0
 
 
 async def test_migrations_do_not_fill_the_log_of_a_worker(task_run: TaskRun) -> None:
-    """A worker makes its tables when the first task dies, and says nothing about it."""
+    """A worker makes its tables silently when the first task dies."""
     worker = await task_run.start("--size=small", script="task-worker")
-    options = ("--args", '["/nowhere"]', "--id", "f", "--wait", 20)
+    options = ("--args", '["/nowhere"]', "--id", "f", "--wait", WAIT_SECONDS)
     assert (await task_run("submit", "Fail", *options)).code == 1
     worker.terminate()
     _, log = await worker.communicate()
@@ -574,8 +470,8 @@ async def test_migrations_do_not_fill_the_log_of_a_worker(task_run: TaskRun) -> 
     assert b" ready: " in log and b"alembic" not in log
 
 
-async def test_looking_makes_no_database(task_run: TaskRun) -> None:
-    """Where nothing has died yet there is no file, and looking does not make one."""
+async def test_reading_creates_no_database(task_run: TaskRun) -> None:
+    """Until a task dies there is no file, and no command makes one to read it."""
     assert (await task_run("dlq", "list", "--json")).json == []
     assert (await task_run("dlq", "show", 1)).code == 4
     assert (await task_run("dlq", "purge", "--older-than", "0s")).code == 0
@@ -606,22 +502,18 @@ async def test_unreachable_sql_is_exit_code_3(
     assert "mysql://nonet:***@127.0.0.1:1/nonet" in ended.err and "s3cret" not in ended.err
 
 
-async def test_db_check_says_what_to_do(task_run: TaskRun) -> None:
-    """`db check` is 1 with the next step until `db upgrade` has made the tables."""
+async def test_only_db_upgrade_makes_the_tables_of_a_server(
+    task_run: TaskRun, mariadb_url: str
+) -> None:
+    """`db check` exits with 1, and `dlq list` with 2, until the tables exist."""
+    task_run.environment["NONET_DB_URL"] = mariadb_url
     absent = await task_run("db", "check", "--json")
     assert (absent.code, absent.json["state"]) == (1, "absent")
-    assert "task-run db upgrade" in absent.err
+    refused = await task_run("dlq", "list")
+    assert refused.code == 2
+    assert "task-run db upgrade" in absent.err and "task-run db upgrade" in refused.err
     first, second = (await task_run("db", "upgrade", "--json")), (await task_run("db", "upgrade"))
     assert first.code == second.code == 0 and first.json["revision"]
     current = await task_run("db", "check", "--json")
     assert (current.code, current.json["state"]) == (0, "current")
-
-
-async def test_db_works_on_mariadb(task_run: TaskRun, mariadb_url: str) -> None:
-    """Tables of a server are made by `db upgrade` only; without them commands say so."""
-    database = {"NONET_DB_URL": mariadb_url}
-    ended = await task_run("dlq", "list", **database)
-    assert ended.code == 2 and "task-run db upgrade" in ended.err
-    assert (await task_run("db", "upgrade", **database)).code == 0
-    assert (await task_run("db", "check", **database)).code == 0
-    assert (await task_run("dlq", "list", "--json", **database)).json == []
+    assert (await task_run("dlq", "list", "--json")).json == []

@@ -9,7 +9,6 @@ import pytest
 import sqlalchemy as sa
 from cli.terminal import NAMESPACE, TaskRun
 
-from nonet import Nonet
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.submissions import Submission
@@ -25,11 +24,9 @@ def url(task_run: TaskRun, mariadb_url: str) -> str:
 
 
 async def commit(task_run: TaskRun, url: str, age_seconds: float) -> None:
-    """Leave one durable task in SQL, as a transaction does that was committed."""
+    """Leave one durable task in SQL, as a committed transaction does."""
     kept = Submission("kept", "errands:Kept", "normal:small", b"envelope")
-    options = {key.removeprefix("NONET_").lower(): v for key, v in task_run.environment.items()}
-    chosen = {key: options[key] for key in ("redis_url", "namespace", "db_url")}
-    async with Nonet.from_settings(**chosen) as app:
+    async with task_run.app() as app:
         outbox = await app.stores.outbox()
         async with outbox._database.transaction() as connection:
             await outbox.submit_within(connection, [kept])
@@ -37,23 +34,33 @@ async def commit(task_run: TaskRun, url: str, age_seconds: float) -> None:
             await connection.execute(sa.update(outbox_tasks).values(created_at=created))
 
 
-async def test_tables_that_were_never_made(task_run: TaskRun, url: str) -> None:
-    """A database server without our tables is a problem; the hint makes them, and it is gone."""
+async def execute(url: str, statement: str) -> None:
+    engine = sa.ext.asyncio.create_async_engine(url)
+    async with engine.begin() as connection:
+        await connection.execute(sa.text(statement))
+    await engine.dispose()
+
+
+async def test_missing_tables_are_a_problem(task_run: TaskRun, url: str) -> None:
+    """The hint makes them; one that was dropped later is a problem, too."""
     ended = await task_run("doctor", "--wait", "0", "--json")
     (problem,) = ended.json["problems"]
     assert (ended.code, problem["kind"], problem["what"]) == (1, "sql", "tables")
     assert problem["hint"] == "task-run db upgrade"
     assert (await task_run(*problem["hint"].split()[1:])).code == 0
     assert (await task_run("doctor", "--wait", "0")).code == 0
+    for table in ("dlq_tasks", "outbox_tasks"):
+        await execute(url, f"RENAME TABLE {table} TO kept")
+        ended = await task_run("doctor", "--wait", "0", "--json")
+        assert ended.code == 1
+        assert [problem["kind"] for problem in ended.json["problems"]] == ["sql"]
+        await execute(url, f"RENAME TABLE kept TO {table}")
 
 
-async def test_tables_of_a_newer_release(task_run: TaskRun, url: str) -> None:
-    """After a roll-back: a hint, no problem; `db check` is 1, and `db upgrade` refuses."""
+async def test_tables_of_a_newer_release_are_a_hint(task_run: TaskRun, url: str) -> None:
+    """After a roll-back `db check` is 1, and `db upgrade` refuses."""
     await upgrade(url)
-    engine = sa.ext.asyncio.create_async_engine(url)
-    async with engine.begin() as connection:
-        await connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = 'newer'"))
-    await engine.dispose()
+    await execute(url, f"UPDATE {VERSION_TABLE} SET version_num = 'newer'")
     ended = await task_run("doctor", "--wait", "0", "--json")
     (told,) = (hint for hint in ended.json["hints"] if hint["kind"] == "sql")
     assert (ended.code, ended.json["problems"]) == (0, []) and "roll-back" in told["hint"]
@@ -61,27 +68,14 @@ async def test_tables_of_a_newer_release(task_run: TaskRun, url: str) -> None:
     assert (checked.code, refused.code) == (1, 2) and "roll-back" in checked.err
 
 
-@pytest.mark.parametrize("table", ["dlq_tasks", "outbox_tasks"])
-async def test_a_table_that_was_dropped(task_run: TaskRun, url: str, table: str) -> None:
-    """The version of the tables is no evidence that they are there."""
-    await upgrade(url)
-    engine = sa.ext.asyncio.create_async_engine(url)
-    async with engine.begin() as connection:
-        await connection.execute(sa.text(f"DROP TABLE {table}"))
-    await engine.dispose()
-    ended = await task_run("doctor", "--wait", "0", "--json")
-    assert ended.code == 1
-    assert [problem["kind"] for problem in ended.json["problems"]] == ["sql"]
-
-
-async def test_an_unused_sqlite_is_in_order(task_run: TaskRun) -> None:
-    """Its tables are made when they are needed: their absence is no problem."""
+async def test_missing_tables_of_sqlite_are_no_problem(task_run: TaskRun) -> None:
+    """They are made when they are needed."""
     task_run.environment["NONET_DB_URL"] = f"sqlite:///{task_run.home}/unused.db"
     assert (await task_run("doctor", "--wait", "0")).code == 0
 
 
-async def test_durable_task_that_nobody_hands_over(task_run: TaskRun, url: str) -> None:
-    """Committed, and no scheduler leads: a problem once it is old; others see where the task is."""
+async def test_a_durable_task_that_stays_in_sql_is_a_problem(task_run: TaskRun, url: str) -> None:
+    """Without a scheduler it becomes a problem with its age; `status` and `explain` find it."""
     await upgrade(url)
     await commit(task_run, url, age_seconds=0)
     assert (await task_run("doctor", "--wait", "0")).code == 0
@@ -98,8 +92,8 @@ async def test_durable_task_that_nobody_hands_over(task_run: TaskRun, url: str) 
         assert (await task_run(command, "never-submitted")).code == 4
 
 
-async def test_a_scheduler_that_cannot_do_its_work(task_run: TaskRun) -> None:
-    """An entry that cannot be fired and a configuration that is refused are problems, by name."""
+async def test_failures_of_the_scheduler_are_problems(task_run: TaskRun) -> None:
+    """They name the entry that cannot be fired, or the configuration that is refused."""
     async with task_run.app() as app:
         info = {"broken": {"errands:Nightly||default": "ValueError: no"}, "remembers": "process"}
         term = await Leadership(app.broker, NAMESPACE).lead("a", 60, json.dumps(info)) or ""

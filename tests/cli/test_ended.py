@@ -8,7 +8,7 @@ from pathlib import Path
 import redis
 from cli.errands import Add, Fail, Refuse
 from cli.terminal import NAMESPACE, TaskRun
-from waits import until
+from waits import WAIT_SECONDS, until
 
 HOUR = timedelta(hours=1)
 COLUMNS = ("id", "task", "state", "ended", "attempts", "waited", "ran", "error")
@@ -27,8 +27,8 @@ async def ended(task_run: TaskRun, id: str) -> None:
         await until(is_listed, f"{id} has ended")
 
 
-async def test_what_ended_is_listed(task_run: TaskRun) -> None:
-    """The newest first, with times and the error; states, classes and ages select."""
+async def test_ended_tasks_are_listed(task_run: TaskRun) -> None:
+    """The newest comes first, with times and the error; states, classes and ages select."""
     async with task_run.worker() as app:
         await app.submit(Add(1, 2), id="sum")
         await ended(task_run, "sum")
@@ -56,11 +56,11 @@ async def test_what_ended_is_listed(task_run: TaskRun) -> None:
     assert wrong.code == 2 and "running" in wrong.err
 
 
-async def test_the_result_of_each_end(task_run: TaskRun) -> None:
-    """The value, or the error with its traceback, and the exit code that fits."""
+async def test_result_prints_the_value_or_the_error(task_run: TaskRun) -> None:
+    """The error has its traceback; the history has it when the result has expired."""
     async with task_run.worker() as app:
         await app.submit(Add(1, 2), id="sum")
-        shown = await task_run("result", "sum", "--timeout", 10)
+        shown = await task_run("result", "sum", "--timeout", WAIT_SECONDS)
         assert (shown.code, shown.out, shown.err) == (0, "3\n", "")
         as_json = await task_run("result", "sum", "--json")
         assert as_json.json == {"id": "sum", "state": "done", "result": 3}
@@ -72,7 +72,7 @@ async def test_the_result_of_each_end(task_run: TaskRun) -> None:
         assert "in execute" in failed.err and "ValueError: told to" in failed.err
         document = (await task_run("result", "broken", "--json")).json
         assert document["state"] == "dead" and "in execute" in document["traceback"]
-        # The history has it when the result has expired.
+
         task_run.redis.delete(f"{{{NAMESPACE}}}:r:broken", f"{{{NAMESPACE}}}:r:sum")
     forgotten = await task_run("result", "sum")
     assert forgotten.code == 4 and "is not kept any more" in forgotten.err
@@ -80,7 +80,7 @@ async def test_the_result_of_each_end(task_run: TaskRun) -> None:
 
 
 async def test_a_live_task_has_no_result(task_run: TaskRun) -> None:
-    """Without a wait the command says so at once, with the next command."""
+    """The command says so at once, and names the next one."""
     await task_run("submit", "errands:Add", "--args", "[1]", "--id", "waits")
     waits = await task_run("result", "waits")
     assert waits.code == 1 and "task-run explain waits" in waits.err
@@ -88,7 +88,7 @@ async def test_a_live_task_has_no_result(task_run: TaskRun) -> None:
 
 
 async def test_a_failure_is_submitted_again_once(task_run: TaskRun) -> None:
-    """A second call, and one after the results have expired, name the new task."""
+    """A second call names the new task, even after the results have expired."""
     async with task_run.worker() as app:
         await app.submit(Refuse("s3cret"), id="broken")
         await ended(task_run, "broken")
@@ -108,7 +108,9 @@ async def test_a_failure_is_submitted_again_once(task_run: TaskRun) -> None:
     assert next.json["id"] == id and next.json["resubmitted_as"] != id
 
 
-async def test_what_cannot_be_submitted_again(task_run: TaskRun, tmp_path: Path) -> None:
+async def test_resubmit_refuses_what_it_cannot_submit_again(
+    task_run: TaskRun, tmp_path: Path
+) -> None:
     """The error names the command for it."""
     async with task_run.worker() as app:
         await app.submit(Add(1), id="sum")
@@ -116,16 +118,17 @@ async def test_what_cannot_be_submitted_again(task_run: TaskRun, tmp_path: Path)
         await app.submit(Refuse("x" * 6000), id="big")
         for id in ("sum", "letter", "big"):
             await ended(task_run, id)
-    done = await task_run("resubmit", "sum")
-    assert done.code == 1 and "task sum is done" in done.err
-    letter = await task_run("resubmit", "letter")
-    assert letter.code == 1 and "task-run dlq resubmit 1" in letter.err
-    large = await task_run("resubmit", "big")
-    assert large.code == 1 and "task-run submit errands:Refuse --args" in large.err
-    assert (await task_run("resubmit", "never")).code == 4
+    for id, code, problem in [
+        ("sum", 1, "task sum is done"),
+        ("letter", 1, "task-run dlq resubmit 1"),
+        ("big", 1, "task-run submit errands:Refuse --args"),
+        ("never", 4, "never"),
+    ]:
+        refused = await task_run("resubmit", id)
+        assert refused.code == code and problem in refused.err
 
 
-async def test_figures_of_classes(task_run: TaskRun) -> None:
+async def test_figures_count_the_runs_of_each_class(task_run: TaskRun) -> None:
     """A worker reports what it has counted, at the latest when it stops."""
     nothing = await task_run("figures")
     assert (nothing.code, nothing.err) == (0, "no worker has run a task since then\n")

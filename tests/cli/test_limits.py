@@ -13,7 +13,7 @@ from nonet.stores.namespace.leadership import Leadership
 
 
 async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:
-    """`set` holds at once, `list` tells by whom, `unset` goes back to what is configured."""
+    """`list` says who set it; `unset` restores the configured limit."""
     async with task_run.app() as app:
         term = await Leadership(app.broker, "cli").lead("a", 30, "{}") or ""
         configured = {
@@ -27,18 +27,9 @@ async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:
     first, second = (await task_run("limits", "list", "--json")).json
     assert first.pop("since").endswith("Z")
     assert re.fullmatch(r"\S+@\S+ \d+", first.pop("by"))
-    assert first == {
-        "object_type": "job",
-        "key": "7",
-        "action": "Remove",
-        "vo": None,
-        "limiter": "concurrency",
-        "limit": 8,
-        "window_seconds": None,
-        "used": 0,
-        "source": "override",
-        "configured": "5",
-    }
+    address = {"object_type": "job", "key": "7", "action": "Remove", "vo": None}
+    value = {"limiter": "concurrency", "limit": 8, "window_seconds": None, "used": 0}
+    assert first == address | value | {"source": "override", "configured": "5"}
     assert (second["key"], second["limit"], second["window_seconds"]) == ("default", 10, 60)
     assert (second["source"], second["by"], second["used"]) == ("configuration", None, None)
     table = await task_run("limits", "list")
@@ -52,8 +43,8 @@ async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:
     assert "no override of concurrency job 7 Remove or rate job 7 Remove" in ended.err
 
 
-async def test_every_change_can_be_read(task_run: TaskRun) -> None:
-    """`events` has one line for each change, the newest last."""
+async def test_every_change_is_an_event(task_run: TaskRun) -> None:
+    """The newest comes last."""
     assert (await task_run("events", "--json")).json == []
     assert (await task_run("events")).err == "no event\n"
     await task_run("limits", "set", "Job", "default", "--rate", 10, "--window", 0.5, "--vo", "lhcb")
@@ -99,7 +90,7 @@ async def test_every_change_can_be_read(task_run: TaskRun) -> None:
 async def test_a_mistake_is_refused(
     task_run: TaskRun, arguments: tuple[object, ...], reason: str
 ) -> None:
-    """What makes no sense is exit code 2 and one line, and changes nothing."""
+    """The exit code is 2, one line names the mistake, and nothing changes."""
     ended = await task_run("limits", "set", *arguments)
     assert (ended.code, ended.out) == (2, "")
     (line,) = ended.err.splitlines()
@@ -107,39 +98,34 @@ async def test_a_mistake_is_refused(
     assert task_run.keys() == set()
 
 
-@pytest.mark.parametrize("arguments", [("",), (7, ""), (7, "--vo", "")])
-async def test_unset_wants_no_empty_value(task_run: TaskRun, arguments: tuple[object, ...]) -> None:
-    """An empty `--vo` does not take the common override away."""
+async def test_unset_refuses_an_empty_value(task_run: TaskRun) -> None:
+    """An empty `--vo` does not remove the common override."""
     await task_run("limits", "set", "Job", 7, "--concurrency", 1)
-    ended = await task_run("limits", "unset", "Job", *arguments)
-    assert ended.code == 2 and "must not be empty" in ended.err
+    for arguments in (("",), (7, ""), (7, "--vo", "")):
+        ended = await task_run("limits", "unset", "Job", *arguments)
+        assert ended.code == 2 and "must not be empty" in ended.err
     assert len((await task_run("limits", "list", "--json")).json) == 1
 
 
-@pytest.mark.parametrize(
-    ("shown", "field"),
-    [
-        ("limiter:conc:job:7:Remove", "C||job|7|Remove"),
-        ("limiter:conc:@lhcb:job:a%3Ab%20c:Remove", "C|lhcb|job|a%3Ab%20c|Remove"),
-        ("@lhcb:Job:7:Remove", "C|lhcb|job|7|Remove"),
-        ("job:7", "C||job|7|"),
-        ("limiter:conc:job:7:copy:fast", "C||job|7|"),
-    ],
-)
-async def test_the_shown_name_of_a_limiter_is_its_address(
-    task_run: TaskRun, shown: str, field: str
-) -> None:
-    """What `locks` and `explain` print is accepted by `set` and `unset` as it is."""
-    ended = await task_run("limits", "set", shown, "--concurrency", 3)
-    assert ended.code == 0
-    assert ("one action at most" in ended.err) == ("copy:fast" in shown)
-    assert task_run.redis.hgetall("{cli}:limits") == {field: "3"}
-    assert (await task_run("limits", "unset", shown)).code == 0
-    assert task_run.redis.hgetall("{cli}:limits") == {}
+async def test_a_limiter_is_named_as_it_is_shown(task_run: TaskRun) -> None:
+    """`set` and `unset` accept what `locks` and `explain` print."""
+    for shown, field in {
+        "limiter:conc:job:7:Remove": "C||job|7|Remove",
+        "limiter:conc:@lhcb:job:a%3Ab%20c:Remove": "C|lhcb|job|a%3Ab%20c|Remove",
+        "@lhcb:Job:7:Remove": "C|lhcb|job|7|Remove",
+        "job:7": "C||job|7|",
+        "limiter:conc:job:7:copy:fast": "C||job|7|",
+    }.items():
+        ended = await task_run("limits", "set", shown, "--concurrency", 3)
+        assert ended.code == 0
+        assert ("one action at most" in ended.err) == ("copy:fast" in shown)
+        assert task_run.redis.hgetall("{cli}:limits") == {field: "3"}
+        assert (await task_run("limits", "unset", shown)).code == 0
+        assert task_run.redis.hgetall("{cli}:limits") == {}
 
 
-async def test_limits_of_classes_in_use_are_listed(task_run: TaskRun) -> None:
-    """A limit that only a class declares has the source `class`, until another one replaces it."""
+async def test_list_has_limits_that_only_a_class_declares(task_run: TaskRun) -> None:
+    """The source of a limit in use is `class` until an override replaces it."""
     slot = ConcurrencyLimiter("job", "a b", "copy", limit=1)
     async with task_run.app() as app, app.hold(slot, ConcurrencyLimiter("job", "off")):
         (row,) = (await task_run("limits", "list", "--json")).json
@@ -150,28 +136,28 @@ async def test_limits_of_classes_in_use_are_listed(task_run: TaskRun) -> None:
         assert (row["limit"], row["source"], row["action"]) == (2, "override", None)
 
 
-async def test_a_type_that_the_namespace_knows_needs_no_code(task_run: TaskRun) -> None:
-    """Types of limits and of locks in use are known; others are refused with the nearest name."""
-    refused = await task_run("limits", "set", "StorageElement", "CERN DST", "--concurrency", 3)
+async def test_a_type_that_is_in_use_needs_no_code(task_run: TaskRun) -> None:
+    """Types of limits and of locks are known; another is refused with the nearest name."""
+    command = ("limits", "set", "StorageElement", "CERN DST", "--concurrency", 3)
+    refused = await task_run(*command)
     assert refused.code == 2 and "Load the module that registers it with --tasks" in refused.err
     task_run.redis.set("{cli}:lock:mutex:storage_element:x", "")
     task_run.redis.hset("{cli}:limits", "C||site|default|", "9")
-    ended = await task_run("limits", "set", "StorageElement", "CERN DST", "--concurrency", 3)
+    ended = await task_run(*command)
     assert (ended.code, ended.err) == (0, "concurrency storage_element CERN DST: 3\n")
     assert (await task_run("limits", "set", "Site", "x", "--concurrency", 3)).code == 0
     refused = await task_run("limits", "set", "StorageElemnt", "x", "--concurrency", 3)
     assert refused.code == 2 and "Did you mean storage_element?" in refused.err
 
 
-async def test_what_is_not_registered_here_is_a_warning(task_run: TaskRun) -> None:
-    """Who operates need not have the code: an unknown class is told, and set."""
-    ended = await task_run("limits", "set", "Task", "Ad", "--concurrency", "off")
+async def test_a_class_that_is_not_registered_here_is_a_warning(task_run: TaskRun) -> None:
+    """The limit is set, because operators need not have the code."""
+    command = ("limits", "set", "Task")
+    ended = await task_run(*command, "Ad", "--concurrency", "off")
     assert ended.code == 0
     assert "warning: task class 'Ad' is not registered here. Did you mean Add?" in ended.err
-    ended = await task_run(
-        "limits", "set", "Task", "Add", "--concurrency", 1, NONET_TASKS="no.such"
-    )
+    ended = await task_run(*command, "Add", "--concurrency", 1, NONET_TASKS="no.such")
     assert ended.code == 0 and "warning: tasks module 'no.such' cannot be imported" in ended.err
-    ended = await task_run("limits", "set", "Task", "Add", "--concurrency", 2)
+    ended = await task_run(*command, "Add", "--concurrency", 2)
     assert (ended.code, ended.err) == (0, "concurrency task Add: 2\n")
     assert set(task_run.redis.hgetall("{cli}:limits")) == {"C||task|Ad|", "C||task|Add|"}

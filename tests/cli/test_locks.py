@@ -17,7 +17,7 @@ NAME = "lock:mutex:job:7"
 
 async def test_locks_show_who_holds_and_who_waits(task_run: TaskRun) -> None:
     """A row for each lock; as JSON a list; `--object-type` chooses, in any spelling."""
-    task_run.environment["NONET_LOCK_TTL"] = "10"  # a busy machine may hold up this process
+
     async with task_run.app() as app, app.hold(JOB, MutexLock("task", "x")):
         id = await app.submit(Guarded(Path("/nowhere")))
         assert (await app.broker.fetch("medium-a", "medium", 1))[0] == []
@@ -38,12 +38,12 @@ async def test_locks_show_who_holds_and_who_waits(task_run: TaskRun) -> None:
         "is_woken": False,
     }
     (holder,) = row["holders"]
-    assert 0 < holder["ttl_seconds"] <= 10 and holder["held_seconds"] >= 0
+    assert 0 < holder["ttl_seconds"] <= 6 and holder["held_seconds"] >= 0
     assert all(":job:" in row["lock"] for row in full.json)
 
 
-async def test_no_locks_are_an_empty_list(task_run: TaskRun) -> None:
-    """Nothing held is no error."""
+async def test_without_locks_the_list_is_empty(task_run: TaskRun) -> None:
+    """That is no error."""
     ended = await task_run("locks")
     assert (ended.code, ended.out, ended.err) == (0, "", "no lock is held or waited for\n")
     ended = await task_run("locks", "--object-type", "Bogus")
@@ -51,8 +51,8 @@ async def test_no_locks_are_an_empty_list(task_run: TaskRun) -> None:
     assert (await task_run("locks", "--json")).json == []
 
 
-async def test_explain_says_one_sentence(task_run: TaskRun) -> None:
-    """The first cause as a line; as JSON with its parts; 4 for what is unknown."""
+async def test_explain_names_the_first_cause(task_run: TaskRun) -> None:
+    """JSON has its parts; an unknown id is exit code 4."""
     async with task_run.app() as app, app.hold(JOB):
         queued, held = await app.submit(Add(1)), await app.submit(Guarded(Path("/nowhere")))
         await app.broker.fetch("medium-a", "medium", 1)
@@ -61,17 +61,15 @@ async def test_explain_says_one_sentence(task_run: TaskRun) -> None:
         assert (await app.explain(held)).cause == "lock"
     assert (brief.code, brief.err) == (0, "")
     assert brief.out == ("queued: no small worker is live\nnext: task-worker --size small\n")
-    assert (full["id"], full["state"], full["cause"], full["lock"]) == (
-        *(held, "waiting", "lock"),
-        NAME,
-    )
+    assert (full["id"], full["state"], full["cause"]) == (held, "waiting", "lock")
+    assert full["lock"] == NAME
     assert f"({os.getpid()}@" in full["text"] and len(full["holders"]) == 1
     unknown = await task_run("explain", "nobody")
     assert (unknown.code, unknown.out) == (4, "") and "nobody is unknown" in unknown.err
 
 
 async def test_answers_link_to_the_dashboard(task_run: TaskRun) -> None:
-    """If its address is set; a wrong one costs the link, and not the answer."""
+    """They do if its address is set; a wrong address costs only the link."""
     url = "https://jobs.example.org/nonet"
     async with task_run.app() as app:
         queued = await app.submit(Add(1))
@@ -86,7 +84,7 @@ async def test_answers_link_to_the_dashboard(task_run: TaskRun) -> None:
 
 
 async def test_explain_of_a_group_names_the_command_that_shows_it(task_run: TaskRun) -> None:
-    """A group is no task."""
+    """The id of a group is not found."""
     async with task_run.app() as app:
         group = await app.client.spawn_with_callback([Add(1)], Add(2))
         ended = await task_run("explain", group)
@@ -96,7 +94,7 @@ async def test_explain_of_a_group_names_the_command_that_shows_it(task_run: Task
 
 
 async def test_release_needs_force(task_run: TaskRun) -> None:
-    """Without `--force` it says what it would do, and does nothing."""
+    """Without `--force` it only says what it would do."""
     async with task_run.app() as app, app.hold(JOB):
         ended = await task_run("locks", "release", NAME)
         assert (await app.stores.locks.get(NAME)).holding == 1
@@ -106,10 +104,10 @@ async def test_release_needs_force(task_run: TaskRun) -> None:
 
 
 async def test_release_takes_the_lock_away(task_run: TaskRun) -> None:
-    """The holder learns that it lost its lock; who did it is in the events."""
+    """The holder gets an error, and the waiting task is woken; an event records it."""
     async with task_run.app() as app:
         id = ""
-        # A worker that lives: what nobody could fetch keeps no places, and so is not called woken.
+        # A live worker: only a task that a worker could fetch keeps its place and counts as woken.
         task_run.redis.zadd("{cli}:workers", {"medium-a": 4e15})
         with pytest.raises(LeaseLostError):
             async with app.hold(JOB):
@@ -124,7 +122,7 @@ async def test_release_takes_the_lock_away(task_run: TaskRun) -> None:
 
 
 async def test_release_empties_a_limiter(task_run: TaskRun) -> None:
-    """A limiter's slots are dropped; its holder goes on."""
+    """It drops the slots of a limiter, and their holders continue."""
     slot = ConcurrencyLimiter("job", 9, limit=1)
     async with task_run.app() as app, app.hold(slot):
         plan = await task_run("locks", "release", slot.redis_key)
@@ -136,27 +134,23 @@ async def test_release_empties_a_limiter(task_run: TaskRun) -> None:
 
 
 @pytest.mark.parametrize("force", [(), ("--force",)])
-async def test_release_of_what_nobody_holds(task_run: TaskRun, force: tuple[str, ...]) -> None:
-    """Exit code 4; 2 for what is no lock at all."""
-    ended = await task_run("locks", "release", NAME, *force)
-    assert (ended.code, ended.out) == (4, "") and f"nobody holds {NAME}" in ended.err
-    ended = await task_run("locks", "release", "leader", *force)
-    assert ended.code == 2 and "is no name of a lock" in ended.err
-
-
-@pytest.mark.parametrize("force", [(), ("--force",)])
-async def test_a_name_that_is_not_encoded_is_explained(
+async def test_release_refuses_a_name_that_no_held_lock_has(
     task_run: TaskRun, force: tuple[str, ...]
 ) -> None:
-    """Who writes a key as the code does learns that it is written otherwise here."""
+    """A lock that is not held is exit code 4, another key 2; an unencoded key is explained."""
     async with task_run.app() as app, app.hold(MutexLock("job", "a:b")):
-        ended = await task_run("locks", "release", "lock:mutex:job:a:b", *force)
-        assert ended.code == 4 and "percent-encoded as shown there (a:b is a%3Ab)" in ended.err
+        for name, code, problem in [
+            (NAME, 4, f"nobody holds {NAME}"),
+            ("leader", 2, "is no name of a lock"),
+            ("lock:mutex:job:a:b", 4, "percent-encoded as shown there (a:b is a%3Ab)"),
+        ]:
+            ended = await task_run("locks", "release", name, *force)
+            assert (ended.code, ended.out) == (code, "") and problem in ended.err
         assert (await app.stores.locks.get("lock:mutex:job:a%3Ab")).holding == 1
 
 
-async def test_refused_settles_are_told(task_run: TaskRun) -> None:
-    """What late owners tried is a sentence below the table."""
+async def test_locks_counts_refused_settles(task_run: TaskRun) -> None:
+    """A sentence below the table counts the attempts of late owners."""
     async with task_run.app() as app:
         await app.submit(Add(1))
         ((delivery,), _) = await app.broker.fetch("small-a", "small", 1)

@@ -8,8 +8,7 @@ import signal
 from typing import Any
 
 from cli.terminal import TaskRun
-
-_SECONDS = 30
+from waits import WAIT_SECONDS
 
 
 async def findings(task_run: TaskRun) -> list[dict[str, Any]]:
@@ -17,27 +16,26 @@ async def findings(task_run: TaskRun) -> list[dict[str, Any]]:
     return found
 
 
-async def test_an_empty_namespace_lacks_a_scheduler_only(task_run: TaskRun) -> None:
-    """There is a first step for who has just installed it, and no noise."""
+async def test_an_empty_namespace_lacks_only_a_scheduler(task_run: TaskRun) -> None:
+    """The overview names the first step after the installation and nothing else."""
     (finding,) = await findings(task_run)
     assert (finding["what"], finding["hint"]) == ("leader", "task-scheduler")
     ended = await task_run("overview")
     first, second, *_ = ended.out.splitlines()
-    assert (
-        ended.code == 0 and first.endswith(": 1 finding, worst first") and second == "tasks: none"
-    )
+    assert (ended.code, second) == (0, "tasks: none")
+    assert first.endswith(": 1 finding, worst first")
 
 
-async def test_a_damaged_key_hides_only_what_it_holds(task_run: TaskRun) -> None:
-    """A part that cannot be read is a finding; all others are shown."""
+async def test_a_damaged_key_is_a_finding(task_run: TaskRun) -> None:
+    """All other parts are shown."""
     task_run.redis.set("{cli}:watch", "garbage")
     found = {item["what"]: item for item in await findings(task_run)}
     assert found.keys() == {"leader", "locks"}
     assert found["locks"]["hint"] == "task-run doctor"
 
 
-async def test_watching_shows_what_changes_until_a_signal(task_run: TaskRun) -> None:
-    """It goes on by itself, tells of an outage on stderr, and Ctrl-C is no error."""
+async def test_watch_shows_changes_until_a_signal(task_run: TaskRun) -> None:
+    """Ctrl-C is no error."""
     process = await task_run.start("overview", "--watch", "--json")
     assert process.stdout is not None
 
@@ -46,7 +44,7 @@ async def test_watching_shows_what_changes_until_a_signal(task_run: TaskRun) -> 
         line = await process.stdout.readline()
         return {item["what"] for item in json.loads(line)["findings"]}
 
-    async with asyncio.timeout(_SECONDS):
+    async with asyncio.timeout(WAIT_SECONDS):
         assert await next_findings() == {"leader"}
         assert (await task_run("pause", "--task", "Add")).code == 0
         while "task:Add" not in await next_findings():

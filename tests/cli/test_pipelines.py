@@ -12,7 +12,6 @@ import sqlalchemy as sa
 from cli.row_errands import Base, Volume
 from cli.terminal import Ended, TaskRun
 
-from nonet import Nonet
 from nonet.rules.pipelines import Replica, RowFigures
 from nonet.stores.namespace.pipelines import PipelineReports
 
@@ -44,19 +43,14 @@ def pipelines(task_run: TaskRun, rows: sa.Engine) -> Run:
 
 
 @pytest.fixture
-async def app(task_run: TaskRun) -> AsyncIterator[Nonet]:
+async def reports(task_run: TaskRun) -> AsyncIterator[PipelineReports]:
+    """The reports of processes in the namespace of the commands."""
     async with task_run.app() as opened:
-        yield opened
+        yield opened.stores.pipelines
 
 
-@pytest.fixture
-def reports(app: Nonet) -> PipelineReports:
-    """What processes report in the namespace of the commands."""
-    return app.stores.pipelines
-
-
-async def test_nothing_is_reported(pipelines: Run) -> None:
-    """Without a process the list says how to start one, and a name is not found."""
+async def test_without_a_process_no_pipeline_is_known(pipelines: Run) -> None:
+    """The list says how to start one."""
     listed = await pipelines("list")
     assert (listed.code, listed.out) == (0, "")
     assert listed.err == "no process has reported a pipeline: task-worker --pipelines NAME\n"
@@ -66,8 +60,8 @@ async def test_nothing_is_reported(pipelines: Run) -> None:
     assert "no process has reported a pipeline 'volumes' (reported: none)" in shown.err
 
 
-async def test_list_and_show(pipelines: Run, reports: PipelineReports) -> None:
-    """Both show the rows, the speed and the first cause; show has the processes too."""
+async def test_list_and_show_name_the_first_cause(pipelines: Run, reports: PipelineReports) -> None:
+    """Both have the rows and the rate; `show` has the processes, too."""
     await reports.report("a", {"volumes": ONE})
     await reports.report_rows("volumes", ROWS)
     cause = "1 row of a dead process is not taken over yet"
@@ -86,8 +80,10 @@ async def test_list_and_show(pipelines: Run, reports: PipelineReports) -> None:
     ]
 
 
-async def test_why_a_row_waits(pipelines: Run, reports: PipelineReports, task_run: TaskRun) -> None:
-    """The first cause of one row is named, from the row itself and from the reports."""
+async def test_show_says_why_a_row_waits(
+    pipelines: Run, reports: PipelineReports, task_run: TaskRun
+) -> None:
+    """The cause comes from the row or from the reports of processes."""
     why = await pipelines("show", "volumes", "--row", "17")
     assert why.out == (
         "row 17 of volumes: finished: it is not due until it is touched "
@@ -102,38 +98,37 @@ async def test_why_a_row_waits(pipelines: Run, reports: PipelineReports, task_ru
     await reports.report_rows("volumes", ROWS)
     why = await pipelines("show", "volumes", "--row", "18")
     assert "all 4 workers are busy: raise `workers` of pipelines.volumes" in why.out
-    missing = await pipelines("show", "volumes", "--row", "99")
-    assert missing.code == 4 and "table volumes has no row 99" in missing.err
-    unknown = await pipelines("show", "disks", "--row", "1")
-    assert unknown.code == 4 and "no pipeline is named 'disks' (known: volumes)" in unknown.err
-    malformed = await pipelines("show", "volumes", "--row", "x17")
-    assert malformed.code == 4 and "its keys are of type int" in malformed.err
+    for name, row, problem in [
+        ("volumes", "99", "table volumes has no row 99"),
+        ("disks", "1", "no pipeline is named 'disks' (known: volumes)"),
+        ("volumes", "x17", "its keys are of type int"),
+    ]:
+        missing = await pipelines("show", name, "--row", row)
+        assert missing.code == 4 and problem in missing.err
 
 
-async def test_a_database_that_does_not_answer(pipelines: Run, tmp_path: Path) -> None:
-    """That is exit code 3, as for other servers."""
-    url = f"sqlite:///{tmp_path}/no/such/rows.db"
-    for arguments in (["show", "volumes", "--row", "17"], ["touch", "volumes", "17"]):
-        ended = await pipelines(*arguments, ROWS_URL=url)
-        assert ended.code == 3, ended.err
-        assert "Traceback" not in ended.err
-
-
-async def test_a_statement_that_the_database_refuses(pipelines: Run, rows: sa.Engine) -> None:
-    """The error has the reason, as for a key that no column can hold, or a missing migration."""
-    refused = await pipelines("show", "volumes", "--row", 10**30)
-    assert refused.code == 1 and "pipeline volumes: its database refuses" in refused.err
+async def test_an_error_of_the_database_is_one_line(
+    pipelines: Run, rows: sa.Engine, tmp_path: Path
+) -> None:
+    """The exit code is 3 if it does not answer, and 1 if it refuses a statement."""
+    away = {"ROWS_URL": f"sqlite:///{tmp_path}/no/such/rows.db"}
+    refused = [
+        (await pipelines("show", "volumes", "--row", "17", **away), 3, ""),
+        (await pipelines("touch", "volumes", "17", **away), 3, ""),
+        (await pipelines("show", "volumes", "--row", 10**30), 1, "volumes: its database refuses"),
+    ]
     with rows.begin() as connection:
         connection.execute(sa.text("DROP TABLE volumes"))
     missing = await pipelines("touch", "volumes", "17")
-    assert missing.code == 1 and "refuses the statement: no such table: volumes" in missing.err
-    assert "Traceback" not in refused.err + missing.err
+    for ended, code, problem in (*refused, (missing, 1, "statement: no such table: volumes")):
+        assert ended.code == code, ended.err
+        assert problem in ended.err and "Traceback" not in ended.err
 
 
-async def test_pause_and_resume(
+async def test_pause_and_resume_a_pipeline(
     pipelines: Run, reports: PipelineReports, task_run: TaskRun
 ) -> None:
-    """The pause is one of ``task-run paused``; either command ends it."""
+    """``task-run paused`` lists the pause, and ``task-run resume`` ends it, too."""
     ended = await pipelines("pause", "volumes", "--reason", "the cloud is down")
     assert (ended.code, ended.out) == (0, "paused: pipeline volumes\n")
     assert ended.err == "no process has reported a pipeline 'volumes' yet\n"
@@ -155,20 +150,15 @@ async def test_pause_and_resume(
     assert (await task_run("resume", "--pipeline", "volumes")).code == 0
     malformed = await pipelines("pause", "a b")
     assert malformed.code == 2 and "no name of a pipeline" in malformed.err
-
-
-async def test_a_pause_of_the_configuration_is_named(
-    pipelines: Run, reports: PipelineReports
-) -> None:
-    """A resume cannot end it, and says where it comes from."""
-    paused = Replica("7@host", workers=4, paused="by the configuration")
-    await reports.report("a", {"volumes": paused})
+    await reports.report("a", {"volumes": Replica("7@host", 4, paused="by the configuration")})
     ended = await pipelines("resume", "volumes")
     assert ended.code == 4 and "it is paused by the configuration" in ended.err
 
 
-async def test_touch_and_hint(pipelines: Run, rows: sa.Engine) -> None:
-    """A touched row is due, whatever it was."""
+async def test_touch_makes_a_row_due_and_hint_wakes_processes(
+    pipelines: Run, rows: sa.Engine
+) -> None:
+    """A finished row is due again; an unknown row or pipeline is not found."""
     ended = await pipelines("touch", "volumes", "17")
     assert (ended.code, ended.out) == (0, "due now: row 17 of volumes\n")
     with rows.begin() as connection:

@@ -19,8 +19,10 @@ OF_TYPER += ["--size small --max 3", "--size small --no-such x", "--size small -
 OF_TYPER += ["--size small --size large"]
 
 
-def test_both_read_a_line_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes, settings and options are equal, whichever of the two has read them."""
+def test_plain_worker_and_typer_read_a_line_in_the_same_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sizes, settings and options are equal."""
     given: list[Any] = []
     monkeypatch.setattr(working, "work", lambda *order: given.append(order))
     monkeypatch.setattr(worker, "run", lambda debug, command, **_: command())
@@ -41,5 +43,5 @@ def test_both_read_a_line_in_the_same_way(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize("line", OF_TYPER)
 def test_other_lines_are_left_to_typer(line: str) -> None:
-    """It has the words for help and mistakes."""
+    """Typer has the words for help and mistakes."""
     assert plain_worker.read(line.split()) is None

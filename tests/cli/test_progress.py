@@ -31,7 +31,7 @@ def test_progress_is_shown(
     total: int | None,
     shown: str,
 ) -> None:
-    """As a bar, or as a count if the total is unknown; it can be cleared for other output."""
+    """It is a bar, or a count if the total is unknown, and makes room for other output."""
     at_terminal(monkeypatch)
     with Progress("submitting", total) as steps:
         steps.advance(2)
@@ -43,10 +43,10 @@ def test_progress_is_shown(
 
 
 @pytest.mark.parametrize("hindrance", ["pipe", "dumb", "short"])
-def test_progress_is_not_shown(
+def test_progress_is_shown_only_for_long_work_on_a_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hindrance: str
 ) -> None:
-    """In a pipe, on a terminal that cannot move its cursor, and for short work."""
+    """A pipe, and a terminal that cannot move its cursor, show none."""
     at_terminal(monkeypatch)
     match hindrance:
         case "pipe":
@@ -84,7 +84,7 @@ async def test_a_batch_counts_its_items(
 
 
 async def test_the_doctor_counts_seconds(task_run: TaskRun) -> None:
-    """On a terminal one sees that it still works; its result does not depend on that."""
+    """Only a terminal shows that it still works; its result is the same."""
     task_run.redis.hset("{cli}:t:lost", mapping={"state": "queued", "stream": "normal:small"})
     ours, theirs = os.openpty()
     process = await asyncio.create_subprocess_exec(
@@ -100,4 +100,4 @@ async def test_the_doctor_counts_seconds(task_run: TaskRun) -> None:
     os.close(ours)
     assert process.returncode == 1 and out.startswith(b"{")
     assert "checking whether problems last" in shown and "1/3" in shown
-    assert (await task_run("doctor", "--wait", "2", "--json")).err == ""
+    assert (await task_run("doctor", "--wait", "1", "--json")).err == ""

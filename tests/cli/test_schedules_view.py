@@ -19,27 +19,22 @@ NOON = datetime(2026, 7, 1, 12, tzinfo=UTC)
 PAUSE = Pause("task:Sweep", NOON, "ann@host 7", "tape is down")
 
 
+NONE: dict[str, Any] = {
+    **dict.fromkeys(("vo", "overlap", "last_id", "last_state", "paused"), ""),
+    **dict.fromkeys(("fired", "skipped", "missed", "suppressed", "jitter"), 0),
+    "args": {},
+    "last": None,
+    "catch_up": "one",
+}
 PLAIN = EntryStatus(
     entry="p:Sweep||default",
     task="p:Sweep",
-    vo="",
     name="default",
     schedule="s",
     origin="class",
     enabled=True,
-    overlap="",
-    catch_up="one",
-    jitter=0,
-    args={},
     next=NOON,
-    last=None,
-    last_id="",
-    last_state="",
-    fired=0,
-    skipped=0,
-    missed=0,
-    suppressed=0,
-    paused="",
+    **NONE,
 )
 
 
@@ -87,18 +82,14 @@ FAILING = leader(loops={"periodic entries": {"error": "OSError: away"}})
 def test_state_and_reason_of_an_entry(
     item: EntryStatus, leads: Leader | None, state: str, said: str
 ) -> None:
-    """The first thing that keeps it from running; what its task waits for if that has not ended."""
+    """The reason is the first that holds, or what its live task waits for."""
     shown = document(item, leads, "for a worker")
     assert (shown["state"], shown["why"]) == (state, said)
 
 
-def test_a_task_of_which_nothing_more_is_known() -> None:
-    """It ended between two looks: its state is what there is to say."""
-    assert why(entry(last_id="p-1", last_state="queued"), leader(), "") == "task p-1: queued"
-
-
-def test_who_leads_is_told_with_what_holds_all_entries_up() -> None:
-    """Nobody, a start-up hook, or a loop that fails."""
+def test_the_leader_is_shown_with_what_keeps_all_entries_from_firing() -> None:
+    """There is no leader, or one of its loops fails."""
     assert "no scheduler leads" in in_words(None)
     assert in_words(leader()) == "leader 1@host, term 7"
     assert in_words(FAILING).endswith("; nothing fires yet: OSError: away")
+    assert why(entry(last_id="p-1", last_state="queued"), leader(), "") == "task p-1: queued"

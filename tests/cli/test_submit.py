@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 from cli.errands import Add, Fail, Sleeper, Unstorable
 from cli.terminal import NAMESPACE, TaskRun, until_written
+from preloaded import PLACES
 from waits import WAIT_SECONDS, until
 
 from nonet import ResultUnavailable
@@ -35,25 +33,22 @@ async def test_submitting_an_id_again_is_the_same_task(task_run: TaskRun) -> Non
     assert task_run.keys("t:*") == {"t:mine"}
 
 
-@pytest.mark.parametrize("at", ["2099-01-01T01:00:00+01:00", "2099-01-01", "2099-01-01T00:00:00Z"])
-async def test_submit_at_a_time(task_run: TaskRun, at: str) -> None:
-    """`--at` takes ISO 8601, in UTC without an offset."""
-    id = (await task_run("submit", "Add", "--args", "[1]", "--at", at)).out.strip()
-    status = (await task_run("status", id, "--json")).json
-    assert (status["state"], status["due"]) == ("delayed", "2099-01-01T00:00:00Z")
+async def test_submit_at_a_time_or_after_a_delay(task_run: TaskRun) -> None:
+    """`--at` takes ISO 8601, in UTC without an offset; `--delay` takes seconds or a unit."""
+    submit = ("submit", "Add", "--args", "[1]", "--id")
+    for at in ("2099-01-01T01:00:00+01:00", "2099-01-01", "2099-01-01T00:00:00Z"):
+        await task_run(*submit, at, "--at", at)
+        status = (await task_run("status", at, "--json")).json
+        assert (status["state"], status["due"]) == ("delayed", "2099-01-01T00:00:00Z")
+    for delay in ("1200", "20m"):
+        before, _ = task_run.redis.time()
+        await task_run(*submit, delay, "--delay", delay)
+        after, _ = task_run.redis.time()
+        score = task_run.redis.zscore("{cli}:tasks:delayed", delay)
+        assert before + 1200 <= score / 1e6 <= after + 1201
 
 
-@pytest.mark.parametrize("delay", ["1200", "20m"])
-async def test_submit_with_a_delay(task_run: TaskRun, delay: str) -> None:
-    """`--delay` counts from the submission, in seconds or with a unit."""
-    before, _ = task_run.redis.time()
-    id = (await task_run("submit", "Add", "--args", "[1]", "--delay", delay)).out.strip()
-    after, _ = task_run.redis.time()
-    score = task_run.redis.zscore("{cli}:tasks:delayed", id)
-    assert before + 1200 <= score / 1e6 <= after + 1201
-
-
-async def test_labels_travel_and_override_the_class(task_run: TaskRun) -> None:
+async def test_labels_override_the_stream_of_the_class(task_run: TaskRun) -> None:
     """`--label` may be repeated; ``priority`` and ``size`` choose the stream."""
     options = ("--label", "priority=realtime", "--label", "size=large", "--label", "vo=a=b")
     id = (await task_run("submit", "Add", "--args", "[1]", *options)).out.strip()
@@ -63,8 +58,8 @@ async def test_labels_travel_and_override_the_class(task_run: TaskRun) -> None:
 async def test_submit_waits_for_the_result(task_run: TaskRun) -> None:
     """`--wait` prints the result after the id; as JSON it is one object."""
     async with task_run.worker():
-        brief = await task_run("submit", "Add", "--args", "[1, 2]", "--wait", 20)
-        full = await task_run("submit", "Describe", "--wait", 20, "--json", "--id", "d")
+        brief = await task_run("submit", "Add", "--args", "[1, 2]", "--wait", WAIT_SECONDS)
+        full = await task_run("submit", "Describe", "--wait", WAIT_SECONDS, "--json", "--id", "d")
     assert (brief.code, brief.out.splitlines()[1]) == (0, "3")
     assert full.json == {
         "id": "d",
@@ -77,7 +72,17 @@ async def test_submit_waits_for_the_result(task_run: TaskRun) -> None:
 async def test_an_awaited_task_that_fails_is_exit_code_1(task_run: TaskRun) -> None:
     """A failing awaited task ends `submit` with 1 and its error, and `status` shows it dead."""
     async with task_run.worker():
-        options = ("submit", "Fail", "--args", '["/nowhere"]', "--id", "f", "--wait", 20, "--json")
+        options = (
+            "submit",
+            "Fail",
+            "--args",
+            '["/nowhere"]',
+            "--id",
+            "f",
+            "--wait",
+            WAIT_SECONDS,
+            "--json",
+        )
         ended = await task_run(*options)
     assert ended.code == 1
     assert ended.json["state"] == "dead" and "FileNotFoundError" in ended.json["error"]
@@ -88,23 +93,15 @@ async def test_an_awaited_task_that_fails_is_exit_code_1(task_run: TaskRun) -> N
 
 
 async def test_an_awaited_task_that_does_not_end_is_exit_code_1(task_run: TaskRun) -> None:
-    """When the wait is over, the id and the state are printed all the same."""
+    """When the wait is over, the id and the state are printed."""
     options = ("submit", "Add", "--args", "[1]", "--id", "late", "--wait", 0.1)
     ended = await task_run(*options, "--json")
     assert (ended.code, ended.json) == (1, {"id": "late", "created": True, "state": "queued"})
     assert "task late has not ended after 0.1 s" in ended.err
 
 
-async def test_an_unknown_task_is_exit_code_4(task_run: TaskRun) -> None:
-    """`status` and `groups` of an unknown id say so with code 4."""
-    for command in ("status", "groups"):
-        ended = await task_run(command, "nobody", "--json")
-        assert (ended.code, ended.json["error"]["type"]) == (4, "NotFoundError")
-        assert "nobody" in ended.err and len(ended.err.splitlines()) == 1
-
-
-async def test_a_missing_worker_is_hinted_at(task_run: TaskRun) -> None:
-    """Who waits for a queued task, or looks at it, learns that nobody will run it."""
+async def test_a_missing_worker_is_reported(task_run: TaskRun) -> None:
+    """`submit --wait` and `status` of a queued task say which worker to start."""
     hint = "no live worker has size small: start task-worker --size small\n"
     options = ("submit", "Add", "--args", "[1]", "--id")
     ended = await task_run(*options, "mine", "--wait", 0.1)
@@ -119,7 +116,7 @@ async def test_a_missing_worker_is_hinted_at(task_run: TaskRun) -> None:
 
 
 async def test_groups_show_how_they_ended(task_run: TaskRun, tmp_path: Path) -> None:
-    """A failed group reads as failed; the id of what it submits is there to be looked at."""
+    """The row of a group has its outcome and the id of the task that it submitted."""
     async with task_run.worker() as app:
         spawn = app.client.spawn_with_callback
         good = await spawn([Add(1)], Add(2))
@@ -152,10 +149,10 @@ async def test_groups_show_how_they_ended(task_run: TaskRun, tmp_path: Path) -> 
     ("kind", "reason"),
     [("large", "exceeds the limit of 262144 (NONET_MESSAGE_LIMIT)"), ("odd", "cannot be stored")],
 )
-async def test_a_result_that_is_not_stored_is_told(
+async def test_a_result_that_is_not_stored_is_reported(
     task_run: TaskRun, caplog: pytest.LogCaptureFixture, kind: str, reason: str
 ) -> None:
-    """In the log of the worker, in the status and by who awaits it; the task is done."""
+    """The log of the worker, the status and the error of the caller say why; the task is done."""
     async with task_run.worker() as app:
         with pytest.raises(ResultUnavailable, match=re.escape(reason)):
             await app.result(await app.submit(Unstorable(kind), id="u"), timeout=WAIT_SECONDS)
@@ -168,15 +165,15 @@ async def test_a_result_that_is_not_stored_is_told(
     assert f"task u (errands:Unstorable) is done, but {status.note}" in logged
 
 
-@pytest.mark.parametrize("script", ["task-run", "task-worker", "task-scheduler"])
-async def test_every_command_tells_its_version(task_run: TaskRun, script: str) -> None:
-    """`--version` needs neither other options nor settings that fit."""
-    ended = await task_run("--version", script=script, NONET_LEASE="-1")
-    assert (ended.code, ended.out, ended.err) == (0, f"nonet {version('nonet')}\n", "")
+async def test_every_command_prints_its_version(task_run: TaskRun) -> None:
+    """`--version` needs neither other options nor valid settings."""
+    for script in ("task-run", "task-worker", "task-scheduler"):
+        ended = await task_run("--version", script=script, NONET_LEASE="-1")
+        assert (ended.code, ended.out, ended.err) == (0, f"nonet {version('nonet')}\n", "")
 
 
 async def test_list_filters(task_run: TaskRun) -> None:
-    """`list` filters by state, class and label, and tells how many it does not show."""
+    """`list` filters by state, class and label, and says how many more there are."""
     await task_run("submit", "Add", "--args", "[1]", "--id", "now")
     await task_run("submit", "Add", "--args", "[1]", "--id", "later", "--delay", "1000")
     await task_run("submit", "Describe", "--id", "other", "--label", "run=7")
@@ -200,7 +197,7 @@ async def test_list_filters(task_run: TaskRun) -> None:
     assert nothing.err == "no live task of class 'Nope' labelled run=7 is waiting\n"
 
 
-async def test_list_tells_for_how_long(task_run: TaskRun) -> None:
+async def test_list_says_how_long_tasks_run_or_wait(task_run: TaskRun) -> None:
     """A running task has `started` and `running for`, a queued one `waiting for`; both no `due`."""
     report = task_run.home / "report"
     async with task_run.worker() as app:
@@ -273,17 +270,8 @@ async def test_a_ceiling_refuses(task_run: TaskRun) -> None:
     assert "task:errands:Add" in (await task_run("queues")).out
 
 
-async def test_classes_warn_of_slips(task_run: TaskRun) -> None:
-    """What nobody reads of a class is told beside the list, which is as without it."""
-    ended = await task_run("classes", "--json", "--tasks", "cli.slips")
-    assert ended.err == (
-        "warning: cli.slips.Careless: dlq_eligable has no effect: did you mean dlq_eligible?\n"
-    )
-    assert "slips:Careless" in {row["name"] for row in ended.json}
-
-
 async def test_classes(task_run: TaskRun) -> None:
-    """`classes` shows what is registered, and asks no server."""
+    """`classes` shows what is registered, without a server, and warns of mistyped attributes."""
     ended = await task_run("classes", "--json", NONET_REDIS_URL="redis://127.0.0.1:1")
     rows = {row["name"]: row for row in ended.json}
     assert rows["errands:Add"] == {
@@ -298,69 +286,59 @@ async def test_classes(task_run: TaskRun) -> None:
     }
     assert rows["errands:Nightly"]["periodic"] is True
     assert rows["errands:Fail"]["dlq_eligible"] is True
+    ended = await task_run("classes", "--json", "--tasks", "cli.slips")
+    assert ended.err == (
+        "warning: cli.slips.Careless: dlq_eligable has no effect: did you mean dlq_eligible?\n"
+    )
+    assert "slips:Careless" in {row["name"] for row in ended.json}
 
 
-async def test_people_get_tables(task_run: TaskRun) -> None:
-    """Without `--json` each command prints a table that a pipe neither wraps nor colours."""
-    id = "x" * 128
-    await task_run("submit", "Add", "--args", "[1]", "--id", id)
-    for command in (["list"], ["status", id], ["queues"], ["classes"]):
-        ended = await task_run(*command, NO_COLOR="", FORCE_COLOR="")
-        assert ended.code == 0 and "\x1b" not in ended.out
-    line = (await task_run("list")).out.splitlines()[1]
-    assert line.split()[:4] == [id, "errands:Add", "queued", "normal:small"]
-    assert "no worker is registered" in (await task_run("workers")).err
-
-
-async def test_looking_needs_no_task_module(task_run: TaskRun, tmp_path: Path) -> None:
-    """Commands that only look work while the module of the tasks is broken or missing."""
+async def test_commands_that_only_read_need_no_task_module(
+    task_run: TaskRun, tmp_path: Path
+) -> None:
+    """They work while the module of the tasks is broken or missing."""
     await task_run("submit", "Add", "--args", "[1]", "--id", "mine")
+    for command in (["queues"], ["workers"], ["groups"], ["status", "mine"]):
+        ended = await task_run(*command, "--json", NONET_TASKS="nowhere")
+        assert ended.code == 0 and "error" not in ended.err
     (tmp_path / "broken.py").write_text("1 / 0")
-    for module in ("broken", "nowhere"):
-        broken = {"NONET_TASKS": module, "PYTHONPATH": str(tmp_path)}
-        for command in (["queues"], ["workers"], ["list"], ["groups"], ["status", "mine"]):
-            ended = await task_run(*command, "--json", **broken)
-            assert ended.code == 0 and "error" not in ended.err
+    PLACES.add(str(tmp_path))
+    broken = {"NONET_TASKS": "broken", "PYTHONPATH": str(tmp_path)}
     (found,) = (await task_run("list", "--task", "Add", "--json", **broken)).json
     assert found["id"] == "mine"
 
 
-@pytest.mark.parametrize("script", ["task-run", "task-worker", "task-scheduler"])
+@pytest.mark.parametrize(
+    ("script", "options"),
+    [("task-run", ["classes"]), ("task-worker", ["--size=small"]), ("task-scheduler", [])],
+)
 async def test_a_broken_task_module_is_exit_code_2(
-    task_run: TaskRun, tmp_path: Path, script: str
+    task_run: TaskRun, tmp_path: Path, script: str, options: list[str]
 ) -> None:
     """One line names the module and its error; `--debug` adds the traceback."""
     (tmp_path / "broken.py").write_text("1 / 0")
-    command = {"task-run": ["classes"], "task-worker": ["--size=small"], "task-scheduler": []}
-    for option, problem in (
-        ("broken", "ZeroDivisionError"),
-        ("", "write the full name"),
-        (".x", "'.x'"),
-    ):
-        options = (*command[script], "--tasks", option)
-        ended = await task_run(*options, script=script, PYTHONPATH=str(tmp_path))
-        assert (ended.code, len(ended.err.splitlines())) == (2, 1)
-        assert f"tasks module '{option}'" in ended.err and problem in ended.err
-    options = (*command[script], "--tasks", "broken", "--debug")
-    ended = await task_run(*options, script=script, PYTHONPATH=str(tmp_path))
-    assert ended.code == 2 and "broken.py" in ended.err and "Traceback" in ended.err
+    PLACES.add(str(tmp_path))
+    command = (*options, "--tasks", "broken")
+    brief = await task_run(*command, script=script, PYTHONPATH=str(tmp_path))
+    assert (brief.code, len(brief.err.splitlines())) == (2, 1)
+    assert "tasks module 'broken'" in brief.err and "ZeroDivisionError" in brief.err
+    full = await task_run(*command, "--debug", script=script, PYTHONPATH=str(tmp_path))
+    assert full.code == 2 and "broken.py" in full.err and "Traceback" in full.err
+    for name, problem in {"": "write the full name", ".x": "'.x'"}.items():
+        ended = await task_run(*options, "--tasks", name, script=script)
+        assert ended.code == 2
+        assert f"tasks module '{name}'" in ended.err and problem in ended.err
 
 
-@pytest.mark.parametrize(
-    ("script", "option", "arguments"),
-    [
-        ("task-run", "state", ["list"]),
+async def test_a_choice_is_refused_in_plain_words(task_run: TaskRun) -> None:
+    """Each command names the value and the choices, without the words of a library."""
+    for script, option, arguments in (
         ("task-run", "status", ["dlq", "list"]),
         ("task-worker", "size", []),
-    ],
-)
-async def test_a_choice_is_refused_in_plain_words(
-    task_run: TaskRun, script: str, option: str, arguments: list[str]
-) -> None:
-    """What is written and what may be, without the words of a library."""
-    ended = await task_run(*arguments, f"--{option}", "tiny", script=script)
-    assert ended.code == 2
-    assert f"Error: Invalid value for '--{option}': 'tiny' is not one of '" in ended.err
+    ):
+        ended = await task_run(*arguments, f"--{option}", "tiny", script=script)
+        assert ended.code == 2
+        assert f"Error: Invalid value for '--{option}': 'tiny' is not one of '" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -383,19 +361,16 @@ async def test_a_choice_is_refused_in_plain_words(
 async def test_unreachable_redis_is_exit_code_3(
     task_run: TaskRun, arguments: tuple[str, ...]
 ) -> None:
-    """Without Redis every command says so in one line, without the password, with code 3."""
+    """Every command says so in one line without the password; `--debug` adds the traceback."""
     url = "redis://user:s3cret@127.0.0.1:1/0"
+    if arguments == ("queues",):
+        full = await task_run(*arguments, "--debug", NONET_REDIS_URL=url)
+        assert full.code == 3 and "Traceback" in full.err and "s3cret" not in full.err
     ended = await task_run(*arguments, "--json", NONET_REDIS_URL=url)
     assert (ended.code, ended.json["error"]["exit_code"]) == (3, 3)
     assert len(ended.err.splitlines()) == 1
     assert "redis://user:***@127.0.0.1:1/0 does not answer" in ended.err
     assert "s3cret" not in ended.err + ended.out
-
-
-async def test_debug_shows_the_traceback_of_an_unreachable_server(task_run: TaskRun) -> None:
-    """`--debug` adds the traceback and keeps the exit code."""
-    ended = await task_run("queues", "--debug", NONET_REDIS_URL="redis://127.0.0.1:1")
-    assert ended.code == 3 and "Traceback" in ended.err
 
 
 async def test_wrong_settings_are_exit_code_2(task_run: TaskRun, tmp_path: Path) -> None:
@@ -406,37 +381,16 @@ async def test_wrong_settings_are_exit_code_2(task_run: TaskRun, tmp_path: Path)
     assert ended.code == 2 and "Did you mean NONET_REDIS_URL" in ended.err
 
 
-async def test_help_names_every_command(task_run: TaskRun) -> None:
-    """`--help` lists the commands, and each of them has help of its own."""
-    ended = await task_run("--help")
+async def test_help_is_plain_text(task_run: TaskRun) -> None:
+    """Every command shows its help without frames, so that it can be searched and pasted."""
+    for script, arguments in (
+        ("task-run", ["dlq", "purge"]),
+        ("task-worker", []),
+        ("task-scheduler", []),
+        ("task-run", []),
+    ):
+        ended = await task_run(*arguments, "--help", script=script)
+        assert ended.code == 0 and "\nOptions:\n" in ended.out
+        assert not set(ended.out) & set("╭│╰─┌└")
     listed = {line.split()[0] for line in ended.out.partition("Look:")[2].splitlines() if line}
-    shown = {"call", "submit", "classes", "list", "status", "queues", "workers", "groups"}
-    assert {*shown, "dlq", "db"} <= listed
-    for name in ("call", "submit", "dlq"):
-        assert (await task_run(name, "--help")).code == 0
-
-
-@pytest.mark.parametrize(
-    ("script", "arguments"),
-    [("task-run", ()), ("task-run", ("dlq", "purge")), ("task-worker", ()), ("task-scheduler", ())],
-)
-async def test_help_is_plain_text(
-    task_run: TaskRun, script: str, arguments: tuple[str, ...]
-) -> None:
-    """All commands show their help alike, without frames: it can be searched and pasted."""
-    ended = await task_run(*arguments, "--help", script=script)
-    assert ended.code == 0 and "\nOptions:\n" in ended.out
-    assert not set(ended.out) & set("╭│╰─┌└")
-
-
-def test_help_waits_for_nothing_heavy() -> None:
-    """What only some commands need is not imported before they run: ``--help`` is quick."""
-    heavy = {"sqlalchemy", "alembic", "rich", "fastapi"}
-    code = f"import sys, nonet.cli.run; print(*({heavy} & sys.modules.keys()))"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout.split()) == (0, [])
-
-
-async def test_json_is_valid_for_every_float(task_run: TaskRun) -> None:
-    """What JSON has no number for becomes text, so that programs can read the line."""
-    assert json.loads((await task_run("call", "NotANumber", "--json")).out) == ["nan", "inf"]
+    assert {"call", "submit", "list", "workers", "dlq", "db"} <= listed

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
 from cli.terminal import NAMESPACE, TaskRun
 
 
@@ -15,7 +14,7 @@ def lines(*items: Any) -> str:
 
 
 async def test_each_line_is_a_task(task_run: TaskRun) -> None:
-    """Fields mean the same as options; the ids come in the order of the lines."""
+    """Fields mean the same as options; the ids are printed in the order of the lines."""
     given = lines(
         {"task": "Add", "args": [1]},
         {"task": "errands:Add", "kwargs": {"a": 1, "b": 2}, "id": "mine", "labels": {"vo": "x"}},
@@ -32,8 +31,8 @@ async def test_each_line_is_a_task(task_run: TaskRun) -> None:
     assert [found[id]["state"] for id in (first, *others)] == ["queued"] * 2 + ["delayed"] * 3
 
 
-async def test_known_ids_are_the_same_tasks(task_run: TaskRun) -> None:
-    """Lines with ids can be submitted again; what was known is told."""
+async def test_lines_with_known_ids_create_no_task(task_run: TaskRun) -> None:
+    """They can be submitted again; the command says how many were known."""
     given = [{"task": "Add", "args": [n], "id": f"add-{n}"} for n in range(3)]
     assert (await task_run("submit", input=lines(*given[:2]))).err == ""
     ended = await task_run("submit", input=lines(*given))
@@ -44,32 +43,31 @@ async def test_known_ids_are_the_same_tasks(task_run: TaskRun) -> None:
     assert len(task_run.keys("t:*")) == 3
 
 
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ('{"task"', "Input data was truncated"),
-        ("7", 'Write an object, as in {"task"'),
-        ('{"args": []}', "missing required field `task`"),
-        ('{"task": "Add", "label": {}}', "unknown field `label` Did you mean labels?"),
-        ('{"task": "Add", "id": 7}', "Expected `str | null`, got `int` - at `$.id`"),
-        ('{"task": "Ad"}', "Did you mean errands:Add?"),
-        ('{"task": "Add"}', "errands:Add: a"),
-        ('{"task": "Add", "args": [1], "id": "a b"}', "errands:Add: "),
-        ('{"task": "Add", "args": [1], "at": "soon"}', "at 'soon' is not ISO 8601"),
-        ('{"task": "Add", "args": [1], "at": "+1h"}', "for a time from now use delay"),
-        ('{"task": "Add", "args": [1], "delay": -1}', "delay: '-1.0' is not a duration"),
-        ('{"task": "Add", "args": [1], "labels": {"size": "tiny"}}', "tiny"),
-        ('{"task": "Add", "args": [1], "start_by": -1}', "start_by"),
-    ],
-)
-async def test_an_invalid_line_submits_nothing(task_run: TaskRun, line: str, problem: str) -> None:
-    """The line is named with its reason, whatever the lines before and behind are."""
+async def test_an_invalid_line_submits_nothing(task_run: TaskRun) -> None:
+    """Each is named with its reason, whatever the lines before and after are."""
+    cases = {
+        '{"task"': "Input data was truncated",
+        "7": 'Write an object, as in {"task"',
+        '{"args": []}': "missing required field `task`",
+        '{"task": "Add", "label": {}}': "unknown field `label` Did you mean labels?",
+        '{"task": "Add", "id": 7}': "Expected `str | null`, got `int` - at `$.id`",
+        '{"task": "Ad"}': "Did you mean errands:Add?",
+        '{"task": "Add"}': "errands:Add: a",
+        '{"task": "Add", "args": [1], "id": "a b"}': "errands:Add: ",
+        '{"task": "Add", "args": [1], "at": "soon"}': "at 'soon' is not ISO 8601",
+        '{"task": "Add", "args": [1], "at": "+1h"}': "for a time from now use delay",
+        '{"task": "Add", "args": [1], "delay": -1}': "delay: '-1.0' is not a duration",
+        '{"task": "Add", "args": [1], "labels": {"size": "tiny"}}': "tiny",
+        '{"task": "Add", "args": [1], "start_by": -1}': "start_by",
+    }
     good = lines({"task": "Add", "args": [1]})
-    ended = await task_run("submit", input=f"{good * 600}{line}\n{good}")
+    bad = "".join(f"{line}\n" for line in cases)
+    ended = await task_run("submit", input=f"{good * 600}{bad}{good}")
     assert (ended.code, ended.out) == (2, "")
-    shown, summary = ended.err.splitlines()
-    assert shown.startswith("error: line 601: ") and problem in shown
-    assert summary == "error: 1 line is invalid of 602; nothing was submitted"
+    *shown, summary = ended.err.splitlines()
+    for number, (line, problem) in enumerate(zip(shown, cases.values(), strict=True), start=601):
+        assert line.startswith(f"error: line {number}: ") and problem in line
+    assert summary == "error: 13 lines are invalid of 614; nothing was submitted"
     assert task_run.keys("t:*") == set()
 
 
@@ -94,23 +92,16 @@ async def test_a_ceiling_stops_the_submission(task_run: TaskRun) -> None:
     assert task_run.keys("t:*") == {f"t:{id}" for id in accepted}
 
 
-@pytest.mark.parametrize("options", [("--args", "[1]"), ("--id", "x"), ("--wait", "0")])
-async def test_options_of_one_task_are_refused(task_run: TaskRun, options: tuple[str, ...]) -> None:
-    """A forgotten class does not read stdin."""
-    ended = await task_run("submit", *options, input=lines({"task": "Add", "args": [1]}))
-    assert ended.code == 2 and f"{options[0]}: name the class of the one task" in ended.err
+async def test_options_of_one_task_are_refused_without_a_class(task_run: TaskRun) -> None:
+    """A command whose class was forgotten does not read stdin."""
+    for options in (("--args", "[1]"), ("--id", "x"), ("--wait", "0")):
+        ended = await task_run("submit", *options, input=lines({"task": "Add", "args": [1]}))
+        assert ended.code == 2 and f"{options[0]}: name the class of the one task" in ended.err
     assert task_run.keys("t:*") == set()
 
 
-async def test_no_line_is_no_task(task_run: TaskRun) -> None:
-    """Empty input is not an error: what makes the lines may have had nothing to do."""
+async def test_empty_input_is_no_error(task_run: TaskRun) -> None:
+    """The program that makes the lines may have had nothing to do."""
     ended = await task_run("submit", input="\n")
     assert (ended.code, ended.out) == (0, "")
     assert ended.err == "stdin has no line, so nothing was submitted\n"
-
-
-async def test_lines_without_redis(task_run: TaskRun) -> None:
-    """One line says so, with code 3."""
-    given = lines({"task": "Add", "args": [1]})
-    ended = await task_run("submit", input=given, NONET_REDIS_URL="redis://127.0.0.1:1")
-    assert (ended.code, ended.out, len(ended.err.splitlines())) == (3, "", 1)

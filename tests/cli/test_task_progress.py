@@ -6,8 +6,8 @@ from cli.errands import Prints
 from cli.terminal import TaskRun, until_written
 
 
-async def test_operators_see_the_progress(task_run: TaskRun) -> None:
-    """With the time of the report, and as fields in JSON; control characters are escaped."""
+async def test_status_list_and_overview_show_the_progress(task_run: TaskRun) -> None:
+    """`status` has the time of the report; control characters are escaped."""
     report = task_run.home / "report"
     async with task_run.worker() as app:
         handle = await app.submit(Prints(report), id="p")

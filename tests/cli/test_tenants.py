@@ -5,8 +5,8 @@ from __future__ import annotations
 from cli.terminal import TaskRun
 
 
-async def test_without_tenants_it_says_so(task_run: TaskRun) -> None:
-    """With what tells them apart."""
+async def test_without_tenants_the_list_is_empty(task_run: TaskRun) -> None:
+    """The line names the field that tells tenants apart."""
     found = await task_run("tenants")
     assert (found.code, found.out) == (0, "")
     assert "no tenant has tasks, by vo" in found.err
@@ -14,7 +14,7 @@ async def test_without_tenants_it_says_so(task_run: TaskRun) -> None:
 
 
 async def test_an_unknown_order_is_refused(task_run: TaskRun) -> None:
-    """With the orders that there are."""
+    """The line names the orders."""
     found = await task_run("tenants", "--sort", "size")
     assert found.code == 2
     assert "--sort size: must be one of tasks, name" in found.err

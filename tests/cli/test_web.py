@@ -9,17 +9,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
-from cli.terminal import NAMESPACE, TaskRun
+from cli.terminal import TaskRun
 from ports import free_port
 from waits import WAIT_SECONDS
 
-from nonet import Nonet
 from nonet.stores.sql.audit import AuditEntry
 from nonet.web.access.users import Users
 
 
-async def test_the_lines_make_a_file(task_run: TaskRun, tmp_path: Path) -> None:
-    """The printed lines are those of a user and of tokens; no secret is on stdout."""
+async def test_printed_lines_are_a_file_of_users(task_run: TaskRun, tmp_path: Path) -> None:
+    """They have users and tokens, and no secret is on stdout."""
     user = await task_run("web", "password", "alice", "--role", "admin", input="correct horse\n")
     scope = ("--role", "operator", "--namespace", "a", "--namespace", "b")
     token = await task_run("web", "token", "ci", *scope, "--expires", "90d")
@@ -41,7 +40,7 @@ async def test_the_lines_make_a_file(task_run: TaskRun, tmp_path: Path) -> None:
 
 
 async def test_wrong_users_are_refused(task_run: TaskRun) -> None:
-    """A short password, a strange name, and an unknown role, are errors (exit code 2)."""
+    """A short password, a malformed name and an unknown role are exit code 2."""
     for arguments, words in (
         (("password", "alice"), "too short"),
         (("password", "alice smith"), "is not a name"),
@@ -53,25 +52,19 @@ async def test_wrong_users_are_refused(task_run: TaskRun) -> None:
 
 async def test_the_audit_is_shown(task_run: TaskRun) -> None:
     """The newest entry comes last; filters are those of the page."""
-    options = {"redis_url": task_run.environment["NONET_REDIS_URL"], "namespace": NAMESPACE}
-    async with Nonet.from_settings(state_dir=task_run.home / "state", **options) as nonet:
+    async with task_run.app() as nonet:
         now = datetime.now(UTC)
         for name in ("alice", "bob"):
             entry = AuditEntry(now, name, "cancel", f"task of {name}", "127.0.0.1", "ok")
             await (await nonet.stores.audit()).add([entry])
-    assert [row["who"] for row in (await task_run("web", "audit", "--json")).json] == [
-        "alice",
-        "bob",
-    ]
+    rows = (await task_run("web", "audit", "--json")).json
+    assert [row["who"] for row in rows] == ["alice", "bob"]
     ended = await task_run("web", "audit", "--who", "bob", "--since", "1h", "--json")
     assert [row["what"] for row in ended.json] == ["task of bob"]
 
 
 async def test_task_web_starts_with_a_link(task_run: TaskRun) -> None:
-    """Without users it logs a link that works once; `task-run web link` makes another one.
-
-    Its audit entries are in SQL when it has ended.
-    """
+    """Without users it logs a link for one login; `task-run web link` makes another one."""
     port = free_port()
     address = {"NONET_WEB_PORT": str(port)}
     daemon = await task_run.start(script="task-web", **address)
@@ -96,6 +89,6 @@ async def test_task_web_starts_with_a_link(task_run: TaskRun) -> None:
 
 
 async def test_task_web_refuses_others_without_users(task_run: TaskRun) -> None:
-    """An address that others reach needs users (exit code 2)."""
+    """An address that other hosts reach needs users."""
     ended = await task_run("--host", "0.0.0.0", script="task-web")
     assert ended.code == 2 and "NONET_WEB_USERS" in ended.err

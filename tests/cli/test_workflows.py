@@ -7,50 +7,49 @@ from pathlib import Path
 
 import pytest
 from cli.errands import Add, Fail, Guarded
-from cli.terminal import TaskRun
+from cli.terminal import TaskRun, until_written
 from waits import WAIT_SECONDS
 
-from nonet import Nonet, Workflow, WorkflowRun, chain, ended, failed
+from nonet import Nonet, Workflow, chain, ended, failed
 
 ID = "nightly-2026-11-25"
 
 
 @pytest.fixture
 async def app(task_run: TaskRun) -> AsyncIterator[Nonet]:
-    """The namespace of the commands, without a worker."""
+    """The namespace of the commands with one workflow, without a worker."""
     async with task_run.app() as opened:
+        await submitted(task_run.home / "gate")
         yield opened
 
 
-async def submitted(gate: Path, id: str = ID) -> WorkflowRun:
+async def submitted(gate: Path) -> None:
     """A workflow of four steps whose second one fails until a file exists."""
     workflow = Workflow("nightly import")
     first = workflow.step(Add(1, 2))
     second = workflow.step(Fail(gate))
     third = workflow.step(Add.given(first, 3), after=second)
     workflow.step(Add(1), after=[third, ended(first)])
-    return await workflow.submit(id=id)
+    await workflow.submit(id=ID)
 
 
-async def run_to_the_end(task_run: TaskRun, id: str = ID) -> str:
+async def run_to_the_end(task_run: TaskRun) -> str:
     """Let a worker run the workflow; return its state."""
     async with task_run.worker() as nonet:
-        return (await nonet.workflow(id).wait(timeout=WAIT_SECONDS)).state
+        return (await nonet.workflow(ID).wait(timeout=WAIT_SECONDS)).state
 
 
-async def test_nothing_to_list(task_run: TaskRun) -> None:
-    """Without workflows the list is empty, and an id is not found."""
+async def test_without_workflows_the_list_is_empty(task_run: TaskRun) -> None:
+    """An id is not found."""
     listed = await task_run("workflows")
     assert (listed.code, listed.out, listed.err) == (0, "", "no workflow\n")
     assert (await task_run("workflows", "--json")).json == []
     shown = await task_run("workflows", "show", "w")
-    assert shown.code == 4
-    assert "workflow 'w' is unknown" in shown.err
+    assert shown.code == 4 and "workflow 'w' is unknown" in shown.err
 
 
 async def test_list(task_run: TaskRun, app: Nonet) -> None:
-    """A row has the state, the ended steps and the age; what changed last comes first."""
-    await submitted(task_run.home / "gate")
+    """A row has the state and the ended steps; the workflow that changed last comes first."""
     await chain(Add(1), Add(2), title="later").submit(id="later")
     listed = await task_run("workflows", COLUMNS="80")
     assert [line.split()[:5] for line in listed.out.splitlines()[1:]] == [
@@ -63,9 +62,8 @@ async def test_list(task_run: TaskRun, app: Nonet) -> None:
     assert (await task_run("workflows", "--state", "failed", "--json")).json == []
 
 
-async def test_show_a_waiting_one(task_run: TaskRun, app: Nonet) -> None:
-    """It names what the first step waits for, the next command, and what each step comes after."""
-    await submitted(task_run.home / "gate")
+async def test_show_a_waiting_workflow(task_run: TaskRun, app: Nonet) -> None:
+    """It names what the first step waits for, and what each step comes after."""
     shown = await task_run("workflows", "show", ID, COLUMNS="80")
     assert "steps      2 queued, 2 blocked" in shown.out
     assert f"waits for  step {ID}:0 is queued: no small worker is live" in shown.out
@@ -73,23 +71,24 @@ async def test_show_a_waiting_one(task_run: TaskRun, app: Nonet) -> None:
     steps = [line.split() for line in shown.out.splitlines()[-4:]]
     assert steps[2] == ["2", "errands:Add", "blocked", "0", "1,", "0"]
     assert steps[3] == ["3", "errands:Add", "blocked", "0", "2,", "ended(0)"]
-
-
-async def test_show_some_steps(task_run: TaskRun, app: Nonet) -> None:
-    """A long workflow is shown page by page, or only the steps in a state."""
-    await submitted(task_run.home / "gate")
-    shown = await task_run("workflows", "show", ID, "--limit", 1, "--offset", 1)
-    assert "errands:Fail" in shown.out.splitlines()[-1]
-    assert shown.err == "1 of 4 steps: --offset 2 shows more\n"
+    paged = await task_run("workflows", "show", ID, "--limit", 1, "--offset", 1)
+    assert "errands:Fail" in paged.out.splitlines()[-1]
+    assert paged.err == "1 of 4 steps: --offset 2 shows more\n"
     found = (await task_run("workflows", "show", ID, "--state", "blocked", "--json")).json
     assert [step["place"] for step in found["steps"]] == ["2", "3"]
     assert found["counts"] == {"queued": 2, "blocked": 2}
+    explained = await task_run("explain", f"{ID}:3")
+    assert explained.out == (
+        f"waiting: it comes after {ID}:2 (errands:Add, waiting) and 1 other. What they wait for "
+        f"first is {ID}:1 (errands:Fail, queued)\nnext: task-run explain {ID}:1\n"
+    )
+    assert (await task_run("explain", f"{ID}:2", "--json")).json["cause"] == "step"
 
 
-async def test_show_a_failed_one(task_run: TaskRun) -> None:
-    """It names the step that failed first, its error, and how to resume."""
-    async with task_run.app():
-        await submitted(task_run.home / "gate")
+async def test_a_failed_workflow_names_its_step_and_is_resumed(
+    task_run: TaskRun, app: Nonet
+) -> None:
+    """`show` and the overview name the step that failed first; a resume withdraws its letter."""
     assert await run_to_the_end(task_run) == "failed"
     shown = await task_run("workflows", "show", ID)
     assert "1 done, 1 dead, 2 cancelled" in shown.out
@@ -97,19 +96,15 @@ async def test_show_a_failed_one(task_run: TaskRun) -> None:
     assert f"next: task-run workflows resume {ID}" in shown.out
     assert f"cancelled: step {ID}:1 failed" in shown.out
     found = (await task_run("workflows", "show", ID, "--json")).json
-    assert found["failed"] == f"{ID}:1"
-    assert found["next"] == f"task-run workflows resume {ID}"
-
-
-async def test_resume(task_run: TaskRun) -> None:
-    """The failed step runs again, and the two that wait for it; its dead letter is withdrawn."""
-    async with task_run.app():
-        await submitted(task_run.home / "gate")
-    await run_to_the_end(task_run)
+    assert (found["failed"], found["next"]) == (f"{ID}:1", f"task-run workflows resume {ID}")
+    findings = (await task_run("overview", "--json")).json["findings"]
+    (finding,) = [item for item in findings if item["kind"] == "workflow"]
+    assert 'workflow "nightly import" failed' in finding["problem"]
+    assert f"at step {ID}:1 of errands:Fail: FileNotFoundError" in finding["problem"]
+    assert finding["hint"] == f"task-run workflows resume {ID}"
     (task_run.home / "gate").touch()
     refused = await task_run("workflows", "resume", ID)
-    assert refused.code == 2
-    assert "Add --yes to resume it" in refused.err
+    assert refused.code == 2 and "Add --yes to resume it" in refused.err
     resumed = await task_run("workflows", "resume", ID, "--yes")
     assert resumed.out == f"{ID} resumed: 3 steps run again\n"
     assert await run_to_the_end(task_run) == "done"
@@ -121,9 +116,21 @@ async def test_resume(task_run: TaskRun) -> None:
     assert "is done: only a failed workflow can be resumed" in again.err
 
 
+async def test_the_overview_names_a_workflow_that_is_not_submitted_to_its_end(
+    task_run: TaskRun,
+) -> None:
+    """The finding says how many steps have arrived, and how to cancel it."""
+    fields = {"state": "building", "since": 1, "opened": 1, "total": 9, "title": "", "parent": ""}
+    task_run.redis.hset("{cli}:f:stuck", mapping=fields)
+    task_run.redis.zadd("{cli}:workflows:building", {"stuck": 1})
+    findings = (await task_run("overview", "--json")).json["findings"]
+    (finding,) = [item for item in findings if item["kind"] == "workflow"]
+    assert "0 of 9 steps have arrived" in finding["problem"]
+    assert finding["hint"] == "task-run workflows cancel stuck"
+
+
 async def test_cancel(task_run: TaskRun, app: Nonet) -> None:
     """All of its steps end; the reason is shown, and one event records it."""
-    await submitted(task_run.home / "gate")
     done = await task_run("workflows", "cancel", ID, "--reason", "wrong input")
     assert (done.code, done.out) == (0, f"{ID} cancelled\n")
     shown = await task_run("workflows", "show", ID)
@@ -139,7 +146,7 @@ async def test_cancel(task_run: TaskRun, app: Nonet) -> None:
 
 
 async def test_cancel_waits_for_running_steps(task_run: TaskRun) -> None:
-    """The exit code says whether they have ended in time."""
+    """The command ends when they have ended."""
     async with task_run.worker():
         workflow = Workflow()
         step = workflow.step(
@@ -147,46 +154,26 @@ async def test_cancel_waits_for_running_steps(task_run: TaskRun) -> None:
         )
         workflow.step(Add(1), after=failed(step))
         run = await workflow.submit()
-        while not (task_run.home / "report").exists():
-            await run.status()
+        await until_written(task_run.home / "report")
         done = await task_run("workflows", "cancel", run, "--json")
     assert (done.code, done.json["state"]) == (0, "cancelled")
 
 
-async def test_explain_a_step(task_run: TaskRun, app: Nonet) -> None:
-    """A step names the one before it, and what that one waits for in the end."""
-    await submitted(task_run.home / "gate")
-    found = await task_run("explain", f"{ID}:3")
-    assert found.out == (
-        f"waiting: it comes after {ID}:2 (errands:Add, waiting) and 1 other. What they wait for "
-        f"first is {ID}:1 (errands:Fail, queued)\nnext: task-run explain {ID}:1\n"
-    )
-    assert (await task_run("explain", f"{ID}:2", "--json")).json["cause"] == "step"
-
-
-@pytest.mark.parametrize("command", ["explain", "status", "result"])
-async def test_other_commands_name_this_one(task_run: TaskRun, app: Nonet, command: str) -> None:
-    """The id of a workflow is no task's, before its end and after it."""
-    await submitted(task_run.home / "gate")
-    said = f"{ID} is a workflow, not a task: 'task-run workflows show {ID}' shows it"
-    found = await task_run(command, ID)
-    assert (found.code, said in found.err) == (4, True)
-    await app.workflow(ID).cancel()
-    found = await task_run(command, ID)
-    assert (found.code, said in found.err) == (4, True)
-
-
-async def test_cancel_names_this_command(task_run: TaskRun, app: Nonet) -> None:
-    """`task-run cancel` cancels tasks only, and says what cancels the steps of a workflow."""
-    await submitted(task_run.home / "gate")
-    found = await task_run("cancel", ID)
-    assert found.code == 4
-    assert f"is a workflow, not a task: 'task-run workflows cancel {ID}'" in found.err
+async def test_commands_of_tasks_name_those_of_workflows(task_run: TaskRun, app: Nonet) -> None:
+    """They do not find the id of a workflow, neither before nor after its end."""
+    said = f"{ID} is a workflow, not a task: 'task-run workflows"
+    cancelled = await task_run("cancel", ID)
+    assert (cancelled.code, f"{said} cancel {ID}'" in cancelled.err) == (4, True)
+    for is_ended in (False, True):
+        if is_ended:
+            await app.workflow(ID).cancel()
+        for command in ("explain", "status", "result"):
+            found = await task_run(command, ID)
+            assert (found.code, f"{said} show {ID}' shows it" in found.err) == (4, True)
 
 
 async def test_blocked_steps_are_waiting(task_run: TaskRun, app: Nonet) -> None:
-    """They are no delayed tasks, and no list shows the year in which Redis keeps them."""
-    await submitted(task_run.home / "gate")
+    """They are no delayed tasks and have no due time."""
     assert (await task_run("delayed", "list", "--json")).json == []
     queues = {row["queue"]: row["depth"] for row in (await task_run("queues", "--json")).json}
     assert (queues["waiting"], queues["delayed"]) == (2, 0)
@@ -200,21 +187,3 @@ async def test_blocked_steps_are_waiting(task_run: TaskRun, app: Nonet) -> None:
     assert status["waits_since"] == status["submitted"]
     hastened = await task_run("delayed", "now", f"{ID}:3")
     assert f"task {ID}:3 is waiting, not delayed" in hastened.err
-
-
-async def test_the_overview_names_failed_ones(task_run: TaskRun) -> None:
-    """A failed workflow is a finding with its step and error; so is one that nobody submits on."""
-    async with task_run.app():
-        await submitted(task_run.home / "gate")
-    await run_to_the_end(task_run)
-    key = "{cli}:f:stuck"
-    task_run.redis.hset(key, mapping={"state": "building", "since": 1, "opened": 1, "total": 9})
-    task_run.redis.hset(key, mapping={"title": "", "parent": ""})
-    task_run.redis.zadd("{cli}:workflows:building", {"stuck": 1})
-    findings = (await task_run("overview", "--json")).json["findings"]
-    mine = {item["what"]: item for item in findings if item["kind"] == "workflow"}
-    assert 'workflow "nightly import" failed' in mine["nightly import"]["problem"]
-    assert f"at step {ID}:1 of errands:Fail: FileNotFoundError" in mine["nightly import"]["problem"]
-    assert mine["nightly import"]["hint"] == f"task-run workflows resume {ID}"
-    assert "0 of 9 steps have arrived" in mine["building"]["problem"]
-    assert mine["building"]["hint"] == "task-run workflows cancel stuck"
