@@ -7,20 +7,21 @@ import pytest
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError
+from nonet.config.environment import Secret
 from nonet.config.settings import Settings, load_settings
 
 
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting of whoever runs the tests, and a directory without ``.env``."""
+    """Remove the settings of the user, and change to a directory without ``.env``."""
     for name in list(os.environ):
         if name.upper().startswith("NONET_"):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
 
-def test_defaults() -> None:
-    """Without any variable: the numbers of the documentation."""
+def test_defaults_are_those_of_the_documentation() -> None:
+    """They hold without any variable."""
     found = load_settings()
     assert found.redis_url.get_secret_value() == "redis://127.0.0.1:6379/0"
     assert (found.namespace, found.lease, found.lock_ttl, found.leader_ttl) == ("nonet", 45, 30, 30)
@@ -33,10 +34,10 @@ def test_defaults() -> None:
     assert found.sql_url() == f"sqlite+aiosqlite:///{found.state_dir}/nonet.db"
 
 
-def test_options_win_over_the_environment_and_that_over_a_file(
+def test_options_come_before_the_environment_and_that_before_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """An option of None leaves the setting to the environment, which wins over ``.env``."""
+    """An option of None leaves the setting to the environment."""
     (tmp_path / ".env").write_text("NONET_GRACE=1\nNONET_LEASE=61\nNONET_DEDUP_TTL=62\nOTHER=x\n")
     monkeypatch.setenv("NONET_GRACE", "2")
     monkeypatch.setenv("NONET_LEASE", "63")
@@ -44,16 +45,38 @@ def test_options_win_over_the_environment_and_that_over_a_file(
     assert (found.grace, found.lease, found.dedup_ttl) == (3, 63, 62)
 
 
-def test_slots_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As text of the environment, or as a mapping of sizes; none is none."""
-    assert load_settings().slots == {}
-    monkeypatch.setenv("NONET_SLOTS", " small:10, large:4,")
-    assert load_settings().slots == {"small": 10, "large": 4}
-    assert load_settings(slots={"medium": 2}).slots == {"medium": 2}
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("slots", " small:10, large:4,", {"small": 10, "large": 4}),
+        ("child_max_rss", "1.5GiB", 1536 * 2**20),
+        ("child_max_rss", "4096", 4096),
+        ("concurrency", "", None),
+        ("config", "", ""),
+        ("tasks", "a.tasks, b.tasks,", ("a.tasks", "b.tasks")),
+        ("extensions", "", ()),
+        ("redis_url", " redis://db.example/1\n", "redis://db.example/1"),
+        ("db_url", "sqlite:////tmp/x.db\n", "sqlite:////tmp/x.db"),
+    ],
+)
+def test_a_variable_is_read(
+    name: str, text: str, value: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Space, empty parts of a list and empty variables do not matter; memory may have a unit."""
+    monkeypatch.setenv(f"NONET_{name.upper()}", text)
+    found = getattr(load_settings(), name)
+    assert (found.get_secret_value() if isinstance(found, Secret) else found) == value
+
+
+def test_an_option_may_have_the_type_of_its_value() -> None:
+    """Code passes mappings, tuples and numbers."""
+    found = load_settings(slots={"medium": 2}, entry_points=("x", "y"), child_max_rss=4096)
+    assert (found.slots, found.entry_points) == ({"medium": 2}, ("x", "y"))
+    assert found.child_max_rss == 4096
 
 
 def test_signing_keys_come_from_a_file_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The first one signs; what is wrong with them is said without showing them."""
+    """The first one signs; an error about a key does not show it."""
     secret = "c2VjcmV0" * 6
     (tmp_path / "keys").write_text(f"new:{secret},\nold:{secret}\n")
     assert load_settings().signer().signed(b"x") == b"x"
@@ -70,7 +93,7 @@ def test_signing_keys_come_from_a_file_too(monkeypatch: pytest.MonkeyPatch, tmp_
 def test_encryption_keys_come_from_a_file_too(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """They have exactly 32 bytes; what is wrong with them is said without showing them."""
+    """They have exactly 32 bytes; an error about a key does not show it."""
     secret = "c2VjcmV0" * 5 + "c2U="
     (tmp_path / "keys").write_text(f"new:{secret},\nold:{secret}\n")
     assert load_settings().cipher().keys == ()
@@ -87,63 +110,38 @@ def test_encryption_keys_come_from_a_file_too(
         assert secret[:8] not in str(raised.value)
 
 
-def test_all_classes_are_encrypted_only_with_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or every submission of the process would fail."""
+def test_encrypting_every_class_needs_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one every submission of the process would fail."""
     monkeypatch.setenv("NONET_ENCRYPT_ALL", "1")
     with pytest.raises(ConfigurationError, match="set NONET_ENCRYPTION_KEYS, too"):
         load_settings()
     assert load_settings(encryption_keys=f"a:{'YWFh' * 10}YWE=").cipher().everything
 
 
-def test_memory_is_written_in_bytes_or_with_a_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the environment, where all is text, and in code."""
-    monkeypatch.setenv("NONET_CHILD_MAX_RSS", "1.5GiB")
-    assert load_settings().child_max_rss == 1536 * 2**20
-    assert load_settings(child_max_rss=4096).child_max_rss == 4096
-    assert load_settings(child_max_rss="4096").child_max_rss == 4096
-
-
-def test_an_empty_variable_is_none_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deployment files tend to set variables to nothing."""
-    monkeypatch.setenv("NONET_CONCURRENCY", "")
-    monkeypatch.setenv("NONET_CONFIG", "")
-    assert (load_settings().concurrency, load_settings().config) == (None, "")
-
-
-def test_lists_are_separated_by_commas(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blanks and empty parts do not count."""
-    monkeypatch.setenv("NONET_TASKS", "a.tasks, b.tasks,")
-    monkeypatch.setenv("NONET_EXTENSIONS", "")
-    assert load_settings().tasks == ("a.tasks", "b.tasks")
-    assert load_settings().extensions == ()
-    assert load_settings(entry_points=("x", "y")).entry_points == ("x", "y")
-
-
 @pytest.mark.parametrize("name", ["redis_url", "db_url"])
 def test_secrets_may_come_from_a_file(
     name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """``NONET_…_FILE`` names a file, in the environment or in ``.env``; a value itself wins."""
-    secret = tmp_path / "secret"
+    """``NONET_…_FILE`` names it, in the environment or in ``.env``; a value comes first."""
+    secret, variable = tmp_path / "secret", f"NONET_{name.upper()}"
     secret.write_text("redis://:pass@db.example/1\n")
-    monkeypatch.setenv(f"NONET_{name.upper()}_FILE", str(secret))
+    (tmp_path / ".env").write_text(f"{variable}_FILE={secret}\n")
     assert getattr(load_settings(), name).get_secret_value() == "redis://:pass@db.example/1"
-    monkeypatch.setenv(f"NONET_{name.upper()}", "redis://other.example")
+    (tmp_path / ".env").unlink()
+    monkeypatch.setenv(f"{variable}_FILE", str(secret))
+    assert getattr(load_settings(), name).get_secret_value() == "redis://:pass@db.example/1"
+    monkeypatch.setenv(variable, "redis://other.example")
     assert getattr(load_settings(), name).get_secret_value() == "redis://other.example"
-    monkeypatch.delenv(f"NONET_{name.upper()}_FILE")
-    monkeypatch.delenv(f"NONET_{name.upper()}")
-    (tmp_path / ".env").write_text(f"NONET_{name.upper()}_FILE={secret}\n")
-    assert getattr(load_settings(), name).get_secret_value() == "redis://:pass@db.example/1"
 
 
 @pytest.mark.parametrize(
     ("content", "said"),
     [(None, "cannot be read: No such file"), (b" \n", "is empty"), (b"\xff", "it is not text")],
 )
-def test_a_secret_file_that_says_nothing_is_named(
+def test_an_unusable_secret_file_is_named(
     content: bytes | None, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A mount that failed must not mean the default server: setting, file and reason are told."""
+    """A failed mount must not mean the default server."""
     secret = tmp_path / "redis-url"
     if content is not None:
         secret.write_bytes(content)
@@ -152,32 +150,17 @@ def test_a_secret_file_that_says_nothing_is_named(
         load_settings()
 
 
-def test_space_around_a_url_is_no_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Secret that was made by a heredoc ends with a newline."""
-    monkeypatch.setenv("NONET_REDIS_URL", " redis://db.example/1\n")
-    monkeypatch.setenv("NONET_DB_URL", "sqlite:////tmp/x.db\n")
-    found = load_settings()
-    assert found.redis_url.get_secret_value() == "redis://db.example/1"
-    assert found.db_url.get_secret_value() == "sqlite:////tmp/x.db"
-
-
-@pytest.mark.parametrize("place", ["environment", "file"])
-def test_a_misspelt_variable_is_refused(
-    place: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """An unknown NONET_ variable is an error with the nearest name, wherever it stands."""
-    if place == "environment":
-        monkeypatch.setenv("NONET_NAMESPCE", "x")
-    else:
-        (tmp_path / ".env").write_text("NONET_NAMESPCE=x\n")
-    with pytest.raises(ConfigurationError, match=r"NONET_NAMESPCE is not known.*NONET_NAMESPACE"):
-        load_settings()
-
-
-def test_a_misspelt_option_is_refused() -> None:
-    """In code too: a setting that has no effect would be worse than an error."""
+def test_a_misspelt_setting_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The error has the nearest name, for a variable, a line of ``.env`` and an option."""
     with pytest.raises(ConfigurationError, match=r"'namespce' is not known\..*namespace"):
         Nonet.from_settings(namespce="x")
+    (tmp_path / ".env").write_text("NONET_NAMESPCE=x\n")
+    with pytest.raises(ConfigurationError, match=r"NONET_NAMESPCE is not known.*NONET_NAMESPACE"):
+        load_settings()
+    (tmp_path / ".env").unlink()
+    monkeypatch.setenv("NONET_NAMESPCE", "x")
+    with pytest.raises(ConfigurationError, match=r"NONET_NAMESPCE is not known.*NONET_NAMESPACE"):
+        load_settings()
 
 
 @pytest.mark.parametrize(
@@ -213,13 +196,13 @@ def test_a_misspelt_option_is_refused() -> None:
         ({"grace": -1, "worker_ttl": 0}, "NONET_WORKER_TTL: .*; NONET_GRACE: "),
     ],
 )
-def test_values_that_do_not_fit_are_named(options: dict[str, object], reason: str) -> None:
-    """Every wrong value is named by its variable, with the reason."""
+def test_a_wrong_value_is_named_by_its_variable(options: dict[str, object], reason: str) -> None:
+    """The error has the reason of each."""
     with pytest.raises(ConfigurationError, match=reason):
         load_settings(**options)
 
 
-def test_a_wrong_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_password_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither an error nor the settings' text contains a password."""
     monkeypatch.setenv("NONET_REDIS_URL", "redis://:hunter2@db.example/0")
     monkeypatch.setenv("NONET_DB_URL", "mysql://u:hunter2@db.example/0")
@@ -232,7 +215,7 @@ def test_a_wrong_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", ["redis_url", "db_url"])
 @pytest.mark.parametrize("url", ["mysql://u:s3@hunter2@h/x", "redis://:hunter2/@h/0", "hunter2"])
 def test_a_url_that_can_be_read_in_two_ways_is_refused(name: str, url: str) -> None:
-    """An unescaped password never becomes a host; the error says what to do and shows nothing."""
+    """An unescaped password never becomes a host; the error does not show it."""
     with pytest.raises(ConfigurationError, match=f"NONET_{name.upper()}: it .*percent") as caught:
         load_settings(**{name: url})
     assert "hunter2" not in str(caught.value)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import Config
@@ -24,7 +27,7 @@ def source_of(path: Path, check: Callable[[Config], object] | None = None) -> So
 
 @pytest.fixture
 def between_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[], object]]]:
-    """Edits that happen one by one, each right after a look at the file."""
+    """Edits that happen one by one, each right after the source has read the file."""
     edits: list[Callable[[], object]] = []
     look = module.snapshot
 
@@ -36,14 +39,11 @@ def between_looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Callable[[],
 
     monkeypatch.setattr(module, "snapshot", look_then_edit)
     yield edits
-    assert not edits, "the source did not look often enough"
+    assert not edits, "the source did not read often enough"
 
 
-# ---- a file -------------------------------------------------------------------------------------
-
-
-async def test_a_file_is_read_anew_when_it_changes(tmp_path: Path) -> None:
-    """Each read finds what stands there now; a file has neither revision nor problem."""
+async def test_a_file_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    """A file has no revision."""
     file = tmp_path / "config.yaml"
     source = source_of(file)
     for vo in ("lhcb", "gridpp"):
@@ -54,10 +54,10 @@ async def test_a_file_is_read_anew_when_it_changes(tmp_path: Path) -> None:
     assert source.revision == ""
 
 
-async def test_what_is_being_written_is_not_read(
+async def test_a_half_written_file_is_not_read(
     tmp_path: Path, between_looks: list[Callable[[], object]]
 ) -> None:
-    """A beginning that would be a good configuration by itself never holds."""
+    """The first half never holds, even if it is a valid configuration by itself."""
     file = tmp_path / "config.yaml"
     file.write_text("vos: [before]")
     source = source_of(file)
@@ -72,10 +72,10 @@ async def test_what_is_being_written_is_not_read(
     assert (await source.read()).vos == ["half", "whole"]
 
 
-async def test_a_file_that_never_rests_is_not_read(
+async def test_a_file_that_keeps_changing_is_not_read(
     tmp_path: Path, between_looks: list[Callable[[], object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A read ends, also when the file changes with every look; the next one finds what is left."""
+    """The read fails; the next one finds the last content."""
     monkeypatch.setattr(module, "_SETTLE_SECONDS", 0.01)
     file = tmp_path / "config.yaml"
     file.write_text("vos: [a]")
@@ -87,8 +87,8 @@ async def test_a_file_that_never_rests_is_not_read(
     assert (await source.read()).vos == ["v10"]
 
 
-async def test_bad_and_good_again(tmp_path: Path) -> None:
-    """A bad file is reported by every read until it is good; unreadable ones name the reason."""
+async def test_a_bad_file_is_an_error_until_it_is_good(tmp_path: Path) -> None:
+    """Every read reports the reason."""
     file = tmp_path / "config.yaml"
     source = source_of(file)
     bad: list[tuple[Callable[[], object], str]] = [
@@ -106,8 +106,8 @@ async def test_bad_and_good_again(tmp_path: Path) -> None:
     assert (await source.read()).vos == ["lhcb"]
 
 
-async def test_what_has_not_changed_is_not_judged_again(tmp_path: Path) -> None:
-    """A check runs once for each content, whether it refuses it or not."""
+async def test_each_content_is_checked_once(tmp_path: Path) -> None:
+    """The check does not run again, whether it refused the content or not."""
     file = tmp_path / "config.yaml"
     judged: list[list[str]] = []
 
@@ -127,25 +127,25 @@ async def test_what_has_not_changed_is_not_judged_again(tmp_path: Path) -> None:
     assert judged == [["good"], ["bad"]]
 
 
-DEEP = f"{'[' * 280}{']' * 280}"
+ENTRY = "common: {periodic-tasks: {T: [{%s}]}}"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (
-            "common: {periodic-tasks: {T: [{args: {a: 0x%s}}]}}" % ("f" * 6000),
-            "cannot be published",
-        ),
-        (f"common: {{periodic-tasks: {{T: [{{args: {{a: {DEEP}}}}}]}}}}", "nested more than 100"),
-        ("vos: [%s]" % ("[" * 5000), "c.yaml"),
-        ("vos: [0x%s]" % ("f" * 6000), "c.yaml"),
-        ("common: {periodic-tasks: {T: [{catch-up: 0x%s}]}}" % ("f" * 6000), "c.yaml"),
+        (ENTRY % f"args: {{a: 0x{'f' * 6000}}}", "cannot be published"),
+        (ENTRY % f"args: {{a: {'[' * 280}{']' * 280}}}", "nested more than 100"),
+        (f"vos: [{'[' * 5000}", "c.yaml"),
+        (f"vos: [0x{'f' * 6000}", "c.yaml"),
+        (ENTRY % f"catch-up: 0x{'f' * 6000}", "c.yaml"),
         ('"\\ud800": 1', "c.yaml"),
     ],
+    ids=["huge", "deep", "unclosed", "huge name", "huge choice", "surrogate"],
 )
-async def test_what_nobody_foresaw_is_a_mistake_too(tmp_path: Path, text: str, reason: str) -> None:
-    """What YAML can say and nobody can use is told as any other mistake, fit for every output."""
+async def test_unusable_yaml_is_an_error_that_can_be_printed(
+    tmp_path: Path, text: str, reason: str
+) -> None:
+    """It is reported like any other mistake, with its file."""
     file = tmp_path / "c.yaml"
     file.write_text(text)
     with pytest.raises(ConfigurationError, match=reason) as raised:
@@ -164,37 +164,28 @@ async def test_what_nobody_foresaw_is_a_mistake_too(tmp_path: Path, text: str, r
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_a_check_may_raise_anything(tmp_path: Path, error: BaseException) -> None:
-    """It may run code of authors: whatever comes out of it is a mistake, with its kind."""
+@pytest.mark.parametrize("place", ["check", "thread"])
+async def test_code_of_authors_may_raise_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, place: str
+) -> None:
+    """The read ends, and reports the kind of the error as a mistake."""
     file = tmp_path / "c.yaml"
     file.write_text("vos: [lhcb]")
 
-    def check(config: Config) -> None:
+    def fail(*_: object) -> Config:
         raise error
 
-    with pytest.raises(
-        ConfigurationError, match=rf"c\.yaml: .*{type(error).__name__}: .*odd"
-    ) as raised:
-        await source_of(file, check).read()
+    if place == "thread":
+        monkeypatch.setattr(base, "_parse", fail)
+    source = source_of(file, fail if place == "check" else None)
+    async with asyncio.timeout(WAIT_SECONDS):
+        with pytest.raises(ConfigurationError, match=f"{type(error).__name__}: .*odd") as raised:
+            await source.read()
     assert str(raised.value).encode()
 
 
-async def test_code_of_authors_that_runs_in_a_thread_may_raise_anything(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also what a future cannot hold: the read ends."""
-
-    def parse(*_: object) -> Config:
-        raise StopIteration("odd")
-
-    monkeypatch.setattr(base, "_parse", parse)
-    (tmp_path / "c.yaml").touch()
-    with pytest.raises(ConfigurationError, match="StopIteration: odd"):
-        await asyncio.wait_for(source_of(tmp_path / "c.yaml").read(), 30)
-
-
-async def test_links_that_lead_nowhere_are_said(tmp_path: Path) -> None:
-    """A link to itself, of a mount or of the whole directory; and what is no path at all."""
+async def test_a_broken_path_is_an_error(tmp_path: Path) -> None:
+    """A link to itself and a path with NUL name the reason."""
     (tmp_path / "mount").mkdir()
     (tmp_path / "mount" / "..data").symlink_to("..data")
     (tmp_path / "link").symlink_to("link")
@@ -206,7 +197,7 @@ async def test_links_that_lead_nowhere_are_said(tmp_path: Path) -> None:
 
 
 async def test_a_pipe_does_not_block(tmp_path: Path) -> None:
-    """Nobody may ever write into it: it is refused at once, in a directory too."""
+    """It is refused without waiting for a writer, even in a directory."""
     os.mkfifo(tmp_path / "config.yaml")
     for path in (tmp_path / "config.yaml", tmp_path):
         with pytest.raises(ConfigurationError, match=r"config\.yaml: .*not a regular file"):
@@ -214,7 +205,7 @@ async def test_a_pipe_does_not_block(tmp_path: Path) -> None:
 
 
 async def test_no_more_than_four_mebibytes_are_read(tmp_path: Path) -> None:
-    """A wrong path must not fill the memory; what is counted is the sum of a directory."""
+    """A wrong path must not fill the memory; the files of a directory count together."""
     half = b"#" * (MAX_BYTES // 2)
     (tmp_path / "a.yaml").write_bytes(half + b"##")
     (tmp_path / "b.yaml").write_bytes(half)
@@ -226,25 +217,18 @@ async def test_no_more_than_four_mebibytes_are_read(tmp_path: Path) -> None:
 
 
 async def test_no_more_than_a_thousand_files_are_read(tmp_path: Path) -> None:
-    """The message says how many there are."""
+    """The error says how many there are."""
     for number in range(MAX_FILES + 1):
         (tmp_path / f"{number}.yaml").touch()
     with pytest.raises(ConfigurationError, match=r"has 1001 .* files, 1000 at most"):
         await source_of(tmp_path).read()
 
 
-# ---- a directory --------------------------------------------------------------------------------
-
-
 async def test_a_directory_is_merged(tmp_path: Path) -> None:
     """Its *.yaml and *.yml count, in the order of their names; hidden and other files do not."""
-    for name, vos in {
-        "b.yml": "vos: [b]",
-        "a.yaml": "common: {}",
-        ".c.yaml": "x",
-        "d.txt": "x",
-    }.items():
-        (tmp_path / name).write_text(vos)
+    texts = {"b.yml": "vos: [b]", "a.yaml": "common: {}", ".c.yaml": "x", "d.txt": "x"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
     (tmp_path / "directory.yaml").mkdir()
     source = source_of(tmp_path)
     assert (await source.read()).vos == ["b"]
@@ -286,7 +270,7 @@ class Mount:
 
 
 async def test_a_mounted_directory_is_followed(tmp_path: Path) -> None:
-    """Files change, come and go with a swap; messages name the file that people see."""
+    """Files change, come and go with a swap; errors name the file that people see."""
     mount = Mount(tmp_path / "mount")
     source, one = source_of(mount.path), source_of(mount.path / "a.yaml")
     mount.swap({"a.yaml": "vos: [v0]"})
@@ -301,7 +285,7 @@ async def test_a_mounted_directory_is_followed(tmp_path: Path) -> None:
 
 
 async def test_files_beside_a_mount_count_too(tmp_path: Path) -> None:
-    """A link to a file elsewhere, or a file, in such a directory is part of the configuration."""
+    """A file, or a link to a file elsewhere, in such a directory is part of the configuration."""
     mount = Mount(tmp_path / "mount")
     mount.swap({"a.yaml": "vos: [v0]"})
     (tmp_path / "elsewhere").write_text("common: {limits: {}}")
@@ -314,7 +298,7 @@ async def test_files_beside_a_mount_count_too(tmp_path: Path) -> None:
 def test_a_version_that_is_being_removed_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A list of files that a swap has made shorter is forgotten, though each could be read."""
+    """A list of files that a swap made shorter is dropped, even if each file could be read."""
     mount = Mount(tmp_path / "mount")
     mount.swap({"a.yaml": "0", "b.yaml": "0"})
     files = module._files
@@ -335,7 +319,7 @@ def test_a_version_that_is_being_removed_is_not_read(
 
 @pytest.mark.parametrize("kind", ["mount", "link"])
 def test_two_versions_are_never_mixed(tmp_path: Path, kind: str) -> None:
-    """However often it is swapped meanwhile: all files of one look are of one version."""
+    """All files of a snapshot are of one version, however often they are swapped meanwhile."""
     mount, link = Mount(tmp_path / "mount"), tmp_path / "link"
     names = [f"{n:02}.yaml" for n in range(20)]
 
@@ -356,26 +340,30 @@ def test_two_versions_are_never_mixed(tmp_path: Path, kind: str) -> None:
     ended = threading.Event()
 
     def swap_on() -> None:
-        version = 1
-        while not ended.is_set():
+        for version in itertools.takewhile(lambda _: not ended.is_set(), itertools.count(1)):
             swap(version)
-            version += 1
 
     swapping = threading.Thread(target=swap_on)
     swapping.start()
+    seen, versions = 0, set()
+
+    def look() -> bool:
+        nonlocal seen
+        found = module.snapshot(mount.path if kind == "mount" else link)
+        if not found.problem:
+            seen += 1
+            assert len(found.documents) == len(names)
+            (version,) = {content for _, content in found.documents}
+            versions.add(version)
+        return seen >= 100 and len(versions) > 3
+
     try:
-        seen = [module.snapshot(mount.path if kind == "mount" else link) for _ in range(500)]
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not look():
+            assert time.monotonic() < deadline, versions
     finally:
         ended.set()
         swapping.join()
-    found = [look for look in seen if not look.problem]
-    assert all(len(look.documents) == len(names) for look in found)
-    versions = [{content for _, content in look.documents} for look in found]
-    assert {len(version) for version in versions} == {1}
-    assert len({version for (version,) in versions}) > 3
-
-
-# ---- no source ----------------------------------------------------------------------------------
 
 
 async def test_no_source_is_an_empty_configuration() -> None:
@@ -387,7 +375,7 @@ async def test_no_source_is_an_empty_configuration() -> None:
 
 @pytest.mark.parametrize("text", ["https://t0ken@host/x.git#main", "file:///etc/x", "ext::sh://x"])
 def test_another_scheme_is_refused(text: str) -> None:
-    """The message says what to write, and shows nothing that may be a secret."""
+    """The error says what to write, and shows no secret."""
     with pytest.raises(ConfigurationError, match=r"NONET_CONFIG: .*git\+https://") as raised:
         open_source(text, Settings())
     assert "t0ken" not in str(raised.value)
