@@ -37,16 +37,17 @@ def config() -> Config:
     return parse_config(EXAMPLE.read_text(), "config.example.yaml")
 
 
-def planned(config: Config, registry: Registry) -> dict[tuple[str | None, str], Entry]:
+@pytest.fixture
+def plan(config: Config, registry: Registry) -> dict[tuple[str | None, str], Entry]:
+    """Its entries by VO and name."""
     classes: dict[str, Any] = {"example_tasks:SubmitPilots": registry.get("SubmitPilots").cls}
     return {(entry.vo, entry.name): entry for entry in entries(config, classes)}
 
 
-def test_lhcb_has_entries_of_its_own_and_others_the_common_one(
-    config: Config, registry: Registry
+def test_lhcb_has_entries_of_its_own_and_gridpp_the_common_one(
+    plan: dict[tuple[str | None, str], Entry],
 ) -> None:
-    """Two named entries with RRULE and cron, one for the rest; gridpp has the common one."""
-    plan = planned(config, registry)
+    """Two are named, with RRULE and cron, and one is for the other elements."""
     assert {at: entry.schedule for at, entry in plan.items()} == {
         ("lhcb", "SubmitPilotsCERN"): RRuleSchedule("FREQ=HOURLY;INTERVAL=2"),
         ("lhcb", "SubmitPilotsRAL"): CronSchedule("0 */6 * * *"),
@@ -56,9 +57,10 @@ def test_lhcb_has_entries_of_its_own_and_others_the_common_one(
     assert all(entry.task_name == "example_tasks:SubmitPilots" for entry in plan.values())
 
 
-def test_each_computing_element_belongs_to_one_entry(config: Config, registry: Registry) -> None:
-    """The expressions arrive compiled, and no element is left out or served twice."""
-    plan = planned(config, registry)
+def test_each_computing_element_belongs_to_one_entry(
+    plan: dict[tuple[str | None, str], Entry], registry: Registry
+) -> None:
+    """No element is left out or served twice."""
     patterns: dict[str, re.Pattern[str]] = {}
     for (vo, name), entry in plan.items():
         task: Any = registry.get(entry.task_name).arguments.build(entry.args)
@@ -76,7 +78,7 @@ def test_each_computing_element_belongs_to_one_entry(config: Config, registry: R
 
 
 def test_its_limits_are_those_of_the_decision_record(config: Config, registry: Registry) -> None:
-    """Per class, per storage element and action with a default, per transformation, per VO."""
+    """They are per class, storage element and action, transformation, and VO."""
     classes = {item.name.rpartition(":")[2] for item in registry}
     assert configured_limits(config, classes) == {
         LimitAddress("task", "SubmitPilots"): Limit(2),
@@ -92,7 +94,7 @@ def test_its_limits_are_those_of_the_decision_record(config: Config, registry: R
 
 
 def test_its_overrides_hold_for_every_vo(config: Config, registry: Registry) -> None:
-    """RemoveFile is as `tasks` says, and as its class says in the rest."""
+    """RemoveFile has the values of `tasks`, and all others of its class."""
     assert override_problems(config, registry) == []
     for vo in ("", "lhcb", "gridpp"):
         found = Overrides.of(config).effective(registry.get("RemoveFile"), vo)
@@ -103,8 +105,8 @@ def test_its_overrides_hold_for_every_vo(config: Config, registry: Registry) -> 
         assert found.origins["size"] == "class"
 
 
-def test_its_sizes_and_ceilings(config: Config, registry: Registry) -> None:
-    """A limit of memory for those with a process of their own; a class has a ceiling."""
+def test_its_sizes_and_ceilings_are_applied(config: Config, registry: Registry) -> None:
+    """Medium tasks have a memory limit, and a class has a ceiling."""
     overrides, pilots = Overrides.of(config), registry.get("SubmitPilots")
     found = overrides.effective(pilots, "lhcb", Size.MEDIUM)
     assert (found.isolation, found.memory_limit) == (Isolation.CHILD, 512 * 2**20)

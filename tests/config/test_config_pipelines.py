@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from config.mistakes import mistakes, refusal
 
-from nonet.base.errors import ConfigurationError
 from nonet.config.models import PipelineConfig
 from nonet.config.reading import parse_config
 
 
 def test_each_value_is_read() -> None:
-    """What a section does not name stays as the pipeline has it."""
+    """A missing value stays as the pipeline has it."""
     found = parse_config(
         """
         pipelines:
@@ -25,28 +25,22 @@ def test_each_value_is_read() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("values", "problem"),
-    [
-        ("workers: 0", "workers: "),
-        ("workers: 10001", "workers: "),
-        ("workers: many", "workers: "),
-        ("workers: null", "workers: "),
-        ("interval: 0", "interval: "),
-        ("interval: 5s", "interval: "),
-        ("queue: 0", "queue: "),
-        ("queue: 2.5", "queue: "),
-        ("pause: sometimes", "pause: "),
-        (
-            "wrokers: 4",
-            "wrokers: unknown key 'wrokers', known are workers, interval, queue, pause.",
-        ),
-    ],
-)
-def test_a_mistake_names_the_pipeline_and_the_value(values: str, problem: str) -> None:
+MISTAKES = """
+workers: 0        => workers:
+workers: 10001    => workers:
+workers: many     => workers:
+workers: null     => workers:
+interval: 0       => interval:
+interval: 5s      => interval:
+queue: 0          => queue:
+queue: 2.5        => queue:
+pause: sometimes  => pause:
+wrokers: 4        => wrokers: unknown key 'wrokers', known are workers, interval, queue, pause.
+"""
+
+
+@pytest.mark.parametrize(("text", "problem"), mistakes("pipelines: {a: {%s}}", "", MISTAKES))
+def test_a_mistake_names_the_pipeline_and_the_value(text: str, problem: str) -> None:
     """The line has the file, the path and the reason."""
-    with pytest.raises(ConfigurationError) as refused:
-        parse_config(f"pipelines: {{volumes: {{{values}}}}}", "c.yaml")
-    [line] = str(refused.value).splitlines()
-    assert line.startswith(f"c.yaml:1: pipelines.volumes.{problem}")
-    assert len(line) > len(f"c.yaml:1: pipelines.volumes.{problem}")
+    (line,) = refusal(text)
+    assert line.startswith(f"c.yaml:1: pipelines.a.{problem}")
