@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 
 import pytest
+from waits import until
 
 from nonet import Size
 from nonet.daemon.embedding import chosen_sizes, running_inside
@@ -16,7 +17,7 @@ from nonet.telemetry.metrics import Sample
 
 
 class Fake:
-    """A daemon that does as a test tells it.
+    """A daemon that does what a test says.
 
     Attributes:
         events: what has happened to it.
@@ -47,6 +48,9 @@ class Fake:
     def fail(self) -> None:
         self._fails.set()
 
+    async def comes_to(self, event: str) -> None:
+        await until(lambda: event in self.events, f"it is {event}")
+
     def report(self) -> Report:
         return Report(self._ready, [] if self._ready else ["Redis has not answered yet"])
 
@@ -60,41 +64,41 @@ class Fake:
         return {}
 
 
-async def test_they_drain_at_the_end_of_the_block() -> None:
+async def test_daemons_drain_at_the_end_of_the_block() -> None:
     """Each has begun before the block, and has ended after it."""
     small, scheduler = Fake(), Fake()
-    async with running_inside({"small worker": small, "scheduler": scheduler}, 5) as running:
+    async with running_inside({"small worker": small, "scheduler": scheduler}, 60) as running:
         assert running.ready
         await asyncio.sleep(0)
         assert small.events == scheduler.events == ["started"]
     assert small.events == scheduler.events == ["started", "draining", "drained"]
 
 
-async def test_an_error_of_the_block_drains_them_too() -> None:
-    """It is raised as it is."""
+async def test_an_error_of_the_block_drains_the_daemons() -> None:
+    """The error is raised as it is."""
     worker = Fake()
     with pytest.raises(KeyError, match="mine"):
-        async with running_inside({"small worker": worker}, 5):
+        async with running_inside({"small worker": worker}, 60):
             raise KeyError("mine")
     assert worker.events[-1] == "drained"
 
 
-async def test_what_is_not_ready_in_time_is_told_with_its_reasons() -> None:
-    """The error names the daemon, and nothing goes on."""
+async def test_a_daemon_that_is_not_ready_in_time_is_an_error() -> None:
+    """The error names the daemon and its reason, and all daemons drain."""
     worker = Fake(ready=False)
     with pytest.raises(TimeoutError) as raised:
         async with running_inside({"small worker": worker, "scheduler": Fake()}, 0.1):
             raise AssertionError("the block must not begin")
-    assert str(raised.value) == ("not ready after 0.1 s: small worker: Redis has not answered yet")
+    assert str(raised.value) == "not ready after 0.1 s: small worker: Redis has not answered yet"
     assert worker.events[-1] == "drained"
 
 
 async def test_a_failure_at_the_start_is_raised() -> None:
-    """Before the block, as it is."""
+    """The block does not begin, and the other daemons drain."""
     worker, other = Fake(ready=False), Fake()
     worker.fail()
     with pytest.raises(OSError, match="the disk is gone"):
-        async with running_inside({"small worker": worker, "scheduler": other}, 5):
+        async with running_inside({"small worker": worker, "scheduler": other}, 60):
             raise AssertionError("the block must not begin")
     assert other.events[-1] == "drained"
 
@@ -102,46 +106,44 @@ async def test_a_failure_at_the_start_is_raised() -> None:
 async def test_a_failure_cancels_the_block_and_becomes_its_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A program must not believe that its tasks are executed; the others drain."""
+    """Otherwise a program would believe that its tasks are executed."""
     worker, other = Fake(), Fake()
     with caplog.at_level(logging.CRITICAL), pytest.raises(OSError, match="the disk is gone"):
-        async with running_inside({"small worker": worker, "scheduler": other}, 5):
+        async with running_inside({"small worker": worker, "scheduler": other}, 60):
             worker.fail()
-            await asyncio.sleep(60)
-            raise AssertionError("the block must not go on")
+            await asyncio.Event().wait()
     assert other.events[-1] == "drained"
     assert "small worker failed: cancelling its program" in caplog.text
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0
 
 
-async def test_a_cancellation_from_outside_stays_one() -> None:
-    """Though a daemon fails at the same time."""
+async def test_a_cancellation_from_outside_is_raised() -> None:
+    """The failure of a daemon at the same time does not replace it."""
     worker = Fake()
 
     async def program() -> None:
-        async with running_inside({"small worker": worker}, 5):
-            await asyncio.sleep(60)
+        async with running_inside({"small worker": worker}, 60):
+            await asyncio.Event().wait()
 
     running = asyncio.create_task(program())
-    await asyncio.sleep(0.05)
+    await worker.comes_to("started")
     worker.fail()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
 
-async def test_who_cancels_the_drain_ends_it() -> None:
-    """As a second signal does with a daemon: tasks are handed back at once."""
+async def test_a_cancellation_ends_the_drain() -> None:
+    """Tasks are handed back at once, as after the second signal to a daemon."""
     worker = Fake(slow=True)
 
     async def program() -> None:
-        async with running_inside({"small worker": worker}, 5):
+        async with running_inside({"small worker": worker}, 60):
             pass
 
     running = asyncio.create_task(program())
-    await asyncio.sleep(0.05)
-    assert worker.events[-1] == "draining"
+    await worker.comes_to("draining")
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+import ports
 import pytest
-from waits import WAIT_SECONDS, until
+from waits import WAIT_SECONDS, until, wait_until
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.daemon import health as module, probe_server
@@ -24,27 +25,25 @@ from nonet.telemetry import failures
 from nonet.telemetry.metrics import Sample, Samples
 
 HOST = "127.0.0.1"
-READY = Report(True, details={"name": "worker-1"})
 
 
 class Daemon:
     """Something whose state a test can change.
 
     Attributes:
-        says: the report, or what raises one's exception.
-        is_stuck, counts: what it is asked for beside.
+        says: makes the report.
+        counts: its metrics.
     """
 
     def __init__(self) -> None:
-        self.says: Callable[[], Report] = lambda: READY
-        self.is_stuck: list[str] = []
+        self.says: Callable[[], Report] = lambda: Report(True, details={"name": "worker-1"})
         self.counts: list[Sample] = []
 
     def report(self) -> Report:
         return self.says()
 
     def stuck(self) -> Sequence[str]:
-        return self.is_stuck
+        return ()
 
     def samples(self) -> Samples:
         return self.counts
@@ -64,11 +63,14 @@ async def health(daemon: Daemon) -> AsyncIterator[Health]:
         yield opened
 
 
-def ask(health: Health, path: str, method: str = "GET") -> tuple[int, bytes, dict[str, str]]:
+def ask(
+    health: Health | int, path: str, method: str = "GET", **headers: str
+) -> tuple[int, bytes, dict[str, str]]:
     """Status, body and headers of an answer."""
-    connection = http.client.HTTPConnection(HOST, health.port, timeout=WAIT_SECONDS)
+    port = health if isinstance(health, int) else health.port
+    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
     try:
-        connection.request(method, path)
+        connection.request(method, path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.read(), dict(answer.getheaders())
     finally:
@@ -76,7 +78,7 @@ def ask(health: Health, path: str, method: str = "GET") -> tuple[int, bytes, dic
 
 
 def say(health: Health, *parts: bytes) -> bytes:
-    """What comes back for raw bytes, until the server hangs up."""
+    """The answer to raw bytes, until the server closes the connection."""
     answer = b""
     with socket.create_connection((HOST, health.port), timeout=WAIT_SECONDS) as connection:
         try:
@@ -90,34 +92,32 @@ def say(health: Health, *parts: bytes) -> bytes:
 
 
 async def asked(health: Health, path: str) -> tuple[int, dict[str, Any]]:
-    """Status and JSON of an answer, while this loop goes on."""
+    """Status and JSON of an answer, while this loop runs."""
     status, body, _ = await asyncio.to_thread(ask, health, path)
     return status, json.loads(body)
 
 
 async def test_a_ready_daemon_is_ready(health: Health) -> None:
-    """200 with details as one line of JSON; a query string does not matter."""
+    """The answer is 200 with details as JSON; a query string does not matter."""
+    details = {"ready": True, "reasons": [], "name": "worker-1"}
     for path in ("/readyz", "/readyz?verbose=1"):
-        assert await asked(health, path) == (
-            200,
-            {"ready": True, "reasons": [], "name": "worker-1"},
-        )
+        assert await asked(health, path) == (200, details)
     status, body = await asked(health, "/livez")
     assert (status, body["live"]) == (200, True)
 
 
-async def test_reasons_are_told(health: Health, daemon: Daemon) -> None:
-    """503 says why; being not ready makes nothing dead."""
+async def test_a_daemon_that_is_not_ready_gives_reasons(health: Health, daemon: Daemon) -> None:
+    """The answer is 503; the daemon stays live."""
     daemon.says = lambda: Report(False, ["Redis is away", "it drains"])
     status, body = await asked(health, "/readyz")
     assert (status, body) == (503, {"ready": False, "reasons": ["Redis is away", "it drains"]})
     assert (await asked(health, "/livez"))[0] == 200
 
 
-async def test_a_report_that_fails_is_an_answer(
+async def test_a_report_that_fails_is_not_ready(
     health: Health, daemon: Daemon, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """503 with the kind of the error, and a traceback in the log."""
+    """The answer has the kind of the error, and the log a traceback."""
 
     def fail() -> Report:
         raise KeyError("s3cret")
@@ -129,49 +129,33 @@ async def test_a_report_that_fails_is_an_answer(
     assert "Traceback" in caplog.text
 
 
-async def test_a_blocked_loop_is_not_ready_long_before_it_is_dead(daemon: Daemon) -> None:
-    """No work is to be expected of it for some seconds; only later it is to be restarted."""
+@pytest.mark.parametrize(("live_seconds", "live"), [(600, 200), (2, 503)])
+async def test_a_blocked_loop_is_not_ready_and_later_not_live(
+    daemon: Daemon, live_seconds: float, live: int
+) -> None:
+    """The probes answer while the loop is blocked, and it is ready again afterwards."""
     found = {}
 
     def look(health: Health) -> None:
-        deadline = time.monotonic() + 30
-        while ask(health, "/readyz")[0] == 200 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        path = "/readyz" if live == 200 else "/livez"
+        wait_until(lambda: ask(health, path)[0] == 503, "the block is noticed")
         found.update({path: ask(health, path) for path in ("/livez", "/readyz")})
 
-    assert module.READY_SECONDS == 5
-    async with Health(HOST, 0, daemon.report, ready_seconds=2) as health:
-        looking = threading.Thread(target=look, args=[health])
-        looking.start()
-        looking.join()  # blocks the loop
-    assert [found[path][0] for path in ("/livez", "/readyz")] == [200, 503]
-    (reason,) = json.loads(found["/readyz"][1])["reasons"]
-    assert reason.startswith("the event loop has been blocked for ")
-
-
-async def test_a_blocked_loop_is_neither_live_nor_ready(daemon: Daemon) -> None:
-    """It is told while it is blocked, and live again as soon as it goes on."""
-    found = {}
-
-    def look(health: Health) -> None:
-        deadline = time.monotonic() + 30
-        while ask(health, "/livez")[0] == 200 and time.monotonic() < deadline:
-            time.sleep(0.01)
-        found.update({path: ask(health, path) for path in ("/livez", "/readyz")})
-
-    async with Health(HOST, 0, daemon.report, live_seconds=2, ready_seconds=2) as health:
+    assert module.READY_SECONDS < module.LIVE_SECONDS
+    async with Health(HOST, 0, daemon.report, live_seconds=live_seconds, ready_seconds=2) as health:
         assert (await asked(health, "/livez"))[0] == 200
         looking = threading.Thread(target=look, args=[health])
         looking.start()
         looking.join()  # blocks the loop
-        assert [status for status, _, _ in found.values()] == [503, 503]
-        assert json.loads(found["/livez"][1])["live"] is False
-        assert "event loop has been blocked" in json.loads(found["/readyz"][1])["reasons"][0]
+        assert [found[path][0] for path in ("/livez", "/readyz")] == [live, 503]
+        assert json.loads(found["/livez"][1])["live"] is (live == 200)
+        (reason,) = json.loads(found["/readyz"][1])["reasons"]
+        assert reason.startswith("the event loop has been blocked for ")
         await until(lambda: ask(health, "/readyz")[0] == 200, "it is ready again")
 
 
 async def test_a_loop_between_two_beats_is_not_blocked(health: Health) -> None:
-    """The time since a beat looks like trouble, and is none: it is told from two beats on."""
+    """The time since a beat is reported only if two beats are missing."""
     told = set()
     ends = time.monotonic() + 1.2
     while time.monotonic() < ends:
@@ -181,7 +165,7 @@ async def test_a_loop_between_two_beats_is_not_blocked(health: Health) -> None:
 
 
 async def test_other_paths_and_methods(health: Health) -> None:
-    """404 says what there is; HEAD has the headers of GET; nothing else is understood."""
+    """404 names the paths; HEAD has the headers of GET; another method is 501."""
     status, body = await asked(health, "/")
     assert (status, body) == (404, {"error": "there are /livez and /readyz"})
     assert (await asked(health, "/readyz/"))[0] == 404
@@ -208,10 +192,10 @@ async def test_other_paths_and_methods(health: Health) -> None:
         ([b"GET /livez HTTP/9.9\r\n\r\n"], b"505"),
     ],
 )
-async def test_what_is_too_long_or_no_request_is_refused(
+async def test_a_malformed_or_too_long_request_is_refused(
     health: Health, parts: list[bytes], status: bytes
 ) -> None:
-    """With a status of HTTP, or an end of the connection; the next probe is answered."""
+    """It gets a status of HTTP or a closed connection; the next probe is answered."""
     answer = await asyncio.to_thread(say, health, *parts)
     assert status in answer or not answer
     assert (await asked(health, "/livez"))[0] == 200
@@ -222,18 +206,19 @@ def threads() -> int:
 
 
 async def test_silent_clients_are_cut_off(health: Health, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those who send nothing hold no thread for long."""
+    """A client that sends nothing does not keep a thread."""
     monkeypatch.setattr(probe_server._Handler, "timeout", 0.2)
     with socket.create_connection((HOST, health.port), timeout=WAIT_SECONDS) as connection:
         assert await asyncio.to_thread(connection.recv, 1) == b""
     await until(lambda: threads() == 0, "no thread is left")
 
 
-async def test_slow_clients_keep_nobody_out(
+async def test_slow_clients_do_not_keep_probes_out(
     health: Health, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However many connect and say nothing: each probe is answered, and the oldest are cut off."""
+    """Each probe is answered however many clients are silent; the oldest of these are cut off."""
     monkeypatch.setattr(probe_server._Handler, "timeout", 600)
+    monkeypatch.setattr(probe_server, "MOST_CONNECTIONS", 8)
     with ExitStack() as opened:
 
         def connect() -> socket.socket:
@@ -241,8 +226,8 @@ async def test_slow_clients_keep_nobody_out(
                 socket.create_connection((HOST, health.port), timeout=WAIT_SECONDS)
             )
 
-        held = [connect() for _ in range(100)]
-        for _ in range(70):
+        held = [connect() for _ in range(30)]
+        for _ in range(15):
             assert (await asked(health, "/livez"))[0] == 200
             held.append(connect())
         assert await asyncio.to_thread(held[0].recv, 1) == b""
@@ -250,14 +235,12 @@ async def test_slow_clients_keep_nobody_out(
         with pytest.raises(BlockingIOError):
             held[-1].recv(1)
         # The threads of those that were cut off need a moment to end.
-        await until(
-            lambda: threads() <= probe_server.MOST_CONNECTIONS, "170 clients hold few threads"
-        )
+        await until(lambda: threads() <= 8, "45 clients hold few threads")
     await until(lambda: threads() == 0, "their threads have ended")
 
 
-async def test_a_port_in_use_is_a_wrong_setting(health: Health, daemon: Daemon) -> None:
-    """The message names the port and what to do."""
+async def test_a_port_in_use_is_a_configuration_error(health: Health, daemon: Daemon) -> None:
+    """The error names the port and the setting."""
     with pytest.raises(ConfigurationError) as raised:
         async with Health(HOST, health.port, daemon.report):
             pass
@@ -267,8 +250,8 @@ async def test_a_port_in_use_is_a_wrong_setting(health: Health, daemon: Daemon) 
             pass
 
 
-async def test_at_the_end_nothing_is_left(daemon: Daemon) -> None:
-    """Neither the port nor a thread nor a task, also if a client still holds a connection."""
+async def test_nothing_is_left_at_the_end(daemon: Daemon) -> None:
+    """Port, thread and task are gone, even if a client still holds a connection."""
     async with Health(HOST, 0, daemon.report) as health:
         idle = socket.create_connection((HOST, health.port), timeout=WAIT_SECONDS)
         await until(lambda: threads() == 1, "the client is served")
@@ -280,18 +263,12 @@ async def test_at_the_end_nothing_is_left(daemon: Daemon) -> None:
         pass
     await until(lambda: threads() == 0, "the client's thread has ended")
     idle.close()
-
-
-async def test_port_0_in_the_settings_is_none(daemon: Daemon) -> None:
-    """Without a port nothing listens, and no thread runs."""
-    async with answering_probes(HOST, 0, daemon):
+    async with answering_probes(HOST, 0, daemon):  # port 0 of the settings: no server
         assert "nonet-health" not in [thread.name for thread in threading.enumerate()]
 
 
 async def test_ipv6(daemon: Daemon) -> None:
     """An address with colons is one of IPv6."""
-    if not socket.has_ipv6:
-        pytest.skip("no IPv6 here")
     try:
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
@@ -300,17 +277,16 @@ async def test_ipv6(daemon: Daemon) -> None:
         socket.create_connection(("::1", health.port), timeout=WAIT_SECONDS).close()
 
 
-async def test_a_process_without_progress_is_not_live(daemon: Daemon) -> None:
-    """A daemon may have other reasons to be restarted than its loop; they are told."""
-    async with Health(HOST, 0, daemon.report, stuck=daemon.stuck) as health:
-        daemon.is_stuck = ["its watchdog has ended"]
+async def test_a_stuck_daemon_is_not_live(daemon: Daemon) -> None:
+    """The answer has the reasons."""
+    stuck = ["its watchdog has ended"]
+    async with Health(HOST, 0, daemon.report, stuck=lambda: stuck) as health:
         status, body = await asked(health, "/livez")
-        assert (status, body["live"]) == (503, False)
-        assert body["reasons"] == ["its watchdog has ended"]
+    assert (status, body["live"], body["reasons"]) == (503, False, stuck)
 
 
-async def test_pages_beside_probes(daemon: Daemon) -> None:
-    """What a daemon answers beside probes gets the header Accept; one that fails is a 500."""
+async def test_a_daemon_may_have_other_pages(daemon: Daemon) -> None:
+    """They get the header Accept; a page that fails is a 500 without its error."""
 
     def broken(accept: str) -> Answer:
         raise KeyError("s3cret")
@@ -330,7 +306,7 @@ async def test_pages_beside_probes(daemon: Daemon) -> None:
 async def test_a_page_that_fails_does_not_flood_the_log(
     daemon: Daemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each page that fails is told of once a minute, however often it is asked for."""
+    """The failure of each page is logged once a minute."""
 
     def broken(_: str) -> Answer:
         raise KeyError("s3cret")
@@ -350,52 +326,31 @@ async def test_a_page_that_fails_does_not_flood_the_log(
 
 
 async def test_metrics_of_a_daemon_are_its_own(daemon: Daemon) -> None:
-    """Two in one process share nothing; what cannot be exported is an error, and no dead daemon."""
+    """Two daemons in one process share nothing; an unknown metric does not make a daemon dead."""
     daemon.counts = [("nonet_leases_lost_total", (), 3)]
-    ports = []
-    for _ in range(2):
-        with socket.create_server((HOST, 0)) as server:
-            ports.append(server.getsockname()[1])
-    async with answering_probes(HOST, ports[0], daemon), answering_probes(HOST, ports[1], daemon):
-        for port in ports:
-            text = await asyncio.to_thread(scrape, port)
+
+    async def scrape(port: int, **headers: str) -> str:
+        status, body, _ = await asyncio.to_thread(ask, port, "/metrics", **headers)
+        return body.decode() if status == 200 else str(status)
+
+    first, second = ports.free_port(), ports.free_port()
+    async with answering_probes(HOST, first, daemon), answering_probes(HOST, second, daemon):
+        for port in (first, second):
+            text = await scrape(port)
             assert text.count("nonet_leases_lost_total 3.0") == 1
             assert "nonet_ready 1.0" in text and "nonet_build_info{version=" in text
             assert "process_open_fds" in text and "python_info" in text
+        open_text = await scrape(first, Accept="application/openmetrics-text")
+        assert open_text.endswith("# EOF\n")
         daemon.says = lambda: Report(False, ["it drains"])
-        assert "nonet_ready 0.0" in await asyncio.to_thread(scrape, ports[0])
+        assert "nonet_ready 0.0" in await scrape(first)
         daemon.counts = [("nonet_unheard_of", (), 1)]
-        status = await asyncio.to_thread(status_of, ports[0], "/metrics")
-        assert status == 500
-        assert await asyncio.to_thread(status_of, ports[0], "/livez") == 200
+        assert await scrape(first) == "500"
+        assert (await asyncio.to_thread(ask, first, "/livez"))[0] == 200
 
 
-def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
-    """Status, body and type of what is answered."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
-    try:
-        connection.request("GET", path, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, answer.read().decode(), answer.headers["Content-Type"]
-    finally:
-        connection.close()
-
-
-def scrape(port: int) -> str:
-    status, text, content_type = get(port, "/metrics")
-    assert status == 200 and content_type.startswith("text/plain")
-    status, open_text, content_type = get(port, "/metrics", Accept="application/openmetrics-text")
-    assert status == 200 and content_type.startswith("application/openmetrics-text")
-    assert open_text.endswith("# EOF\n")
-    return text
-
-
-def status_of(port: int, path: str) -> int:
-    return get(port, path)[0]
-
-
-async def test_what_a_daemon_uses_is_asked_and_told() -> None:
-    """Until it has answered, and while it does not, there is a problem; its text names it."""
+async def test_a_server_is_a_problem_until_it_answers() -> None:
+    """The problem names the server, or says that it has not answered in time."""
     answers: list[Exception | None] = [ServerUnreachableError("db:3306 does not answer"), None]
 
     async def ask_it() -> None:
@@ -408,20 +363,16 @@ async def test_what_a_daemon_uses_is_asked_and_told() -> None:
     assert reached.problem.startswith("SQL: ") and "db:3306" in reached.problem
     later = await reached.look()
     assert reached.problem == "" and soon < later
+    silent = Reached("SQL", asyncio.Event().wait, seconds=0.01)  # type: ignore[arg-type]
+    await silent.look()
+    assert silent.problem == "SQL: no answer within 0.01 s"
 
 
 def test_a_port_is_free_if_one_can_listen_there() -> None:
-    """Ports that others have, or will have, are passed over; after the last there is none."""
+    """Ports that are taken, or reserved by the caller, are skipped; after the last it is 0."""
     with socket.create_server((HOST, 0)) as server:
         port: int = server.getsockname()[1]
         found = free_port(HOST, port - 1)
         assert found > port
         assert free_port(HOST, port - 1, {found}) > found
     assert free_port(HOST, 65_535) == 0
-
-
-async def test_what_hangs_is_told_as_such() -> None:
-    """A server that accepts and says nothing leaves no empty reason."""
-    reached = Reached("SQL", asyncio.Event().wait, seconds=0.01)  # type: ignore[arg-type]
-    await reached.look()
-    assert reached.problem == "SQL: no answer within 0.01 s"

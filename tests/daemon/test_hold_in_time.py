@@ -26,7 +26,7 @@ def outlast() -> None:
 
 @pytest.fixture(autouse=True)
 def _idle_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread gets no time: what it would see must be seen by whoever goes on."""
+    """Keep the thread from running, so that the code in the loop must notice the loss."""
     monkeypatch.setattr(Watchdog, "start", Watchdog._beat)
 
 
@@ -65,7 +65,7 @@ class SlowlyOpened(Owner):
 async def test_a_block_does_not_begin_after_a_late_grant(
     app: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop is blocked while the reply of the lock waits: somebody else may have it by now."""
+    """The loop is blocked while the reply waits, so another process may have the lock."""
     hold = app.broker.hold
 
     async def late_hold(*args: Any, **options: Any) -> tuple[str, str]:

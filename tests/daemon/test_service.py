@@ -18,7 +18,7 @@ from nonet.telemetry import failures
 
 
 class Hasty(Stop):
-    """Does not sleep, but remembers how long it should have."""
+    """Notes how long it should sleep, and does not."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Hasty(Stop):
 
 
 async def test_a_tick_may_fail_for_hours() -> None:
-    """Thousands of failures in a row end no loop, and the pause stays within seconds."""
+    """Thousands of failures do not end the loop; the pause grows only to some seconds."""
     stop = Hasty()
     ticks = 0
 
@@ -47,7 +47,7 @@ async def test_a_tick_may_fail_for_hours() -> None:
 
 
 async def test_a_success_resets_the_pause() -> None:
-    """After a good tick the next failure waits a short time again, and ticks name their pause."""
+    """The failure after a success waits a short time; a successful tick chooses its pause."""
     stop = Hasty()
     ticks = 0
 
@@ -66,7 +66,7 @@ async def test_a_success_resets_the_pause() -> None:
 
 
 class Own(BaseException):
-    """A kind that nobody else knows, and that cannot even be shown."""
+    """An unknown kind of error that cannot even be shown."""
 
     def __str__(self) -> str:
         raise SystemExit(2)
@@ -79,7 +79,7 @@ class Own(BaseException):
 async def test_a_tick_may_raise_anything(
     error: BaseException, awaited: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What application code raises is logged; it neither ends the loop nor leaves it."""
+    """An error of application code is logged and does not end the loop."""
     stop = Hasty()
     ticks = 0
 
@@ -104,7 +104,7 @@ async def test_a_tick_may_raise_anything(
 async def test_a_repeated_failure_is_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then comes a summary each minute, and how long it lasted when it is over."""
+    """A summary follows each minute, and a line with its duration at the end."""
     caplog.set_level(logging.INFO)
     stop = Hasty()
     ticks = 0
@@ -132,7 +132,7 @@ async def test_a_repeated_failure_is_logged_once(
 
 
 async def test_a_cancelled_loop_ends() -> None:
-    """Only a cancellation of the loop itself is one."""
+    """A tick that raises CancelledError does not cancel the loop."""
     ticking = asyncio.Event()
 
     async def tick() -> float:
@@ -164,7 +164,7 @@ def test_a_blocked_process_ends_as_its_second_signal_says() -> None:
 
 
 async def test_the_second_request_forces() -> None:
-    """One request drains, two end at once; a sleep ends with the first."""
+    """The first request ends a sleep and drains."""
     stop = Stop()
     sleeping = asyncio.create_task(stop.sleep(3600))
     await asyncio.sleep(0)
@@ -176,7 +176,7 @@ async def test_the_second_request_forces() -> None:
 
 
 async def test_a_request_to_drain_never_forces() -> None:
-    """However often it comes; a signal after it is the second one."""
+    """A signal after any number of them forces."""
     stop = Stop()
     stop.drain()
     stop.drain()
@@ -185,8 +185,8 @@ async def test_a_request_to_drain_never_forces() -> None:
     assert stop.forced.is_set()
 
 
-async def test_a_failure_that_concerns_nobody_is_no_story() -> None:
-    """A wait that fails when nobody waits for it any more is not logged by asyncio."""
+async def test_an_abandoned_wait_that_fails_is_not_logged() -> None:
+    """Without `retrieve` asyncio would log it."""
     told: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
 

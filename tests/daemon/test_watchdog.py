@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from servers import RedisServer
-from waits import until, wait_until
+from waits import WAIT_SECONDS, until, wait_until
 
 from nonet.daemon.watchdog import Watchdog
 from nonet.stores.queue.broker import Broker
@@ -21,25 +21,30 @@ FAR = Lease("other", "1", "1", ttl=600.0)
 DEADLINE = 298.0  # of LONG: less the margin
 
 
+def leases_of(redis_url: str, worker: str = "", info: str = "", ttl: float = 30) -> Leases:
+    return Leases(redis_url, "test", worker, info, worker_ttl=ttl, lock_ttl=ttl, timeout_seconds=60)
+
+
 @pytest.fixture
 def watchdog(redis_url: str) -> Iterator[Watchdog]:
-    leases = Leases(redis_url, "test", "", "", worker_ttl=30, lock_ttl=30, timeout_seconds=5)
-    made = Watchdog(leases, interval=60)
+    made = Watchdog(leases_of(redis_url), interval=60)
     yield made
     made.stop()
 
 
 def test_a_lease_that_came_too_late_is_lost_at_once(watchdog: Watchdog) -> None:
-    """Without its thread: the loop was blocked while the reply waited."""
+    """The loss does not need the thread, and is reported and counted once."""
     lost: list[str] = []
     watchdog.hold(LONG, time.monotonic() - DEADLINE, lost.append)
     assert lost == ["the lease could not be renewed in time"]
     watchdog.check(LONG)
-    assert len(lost) == 1
+    assert (len(lost), watchdog.losses) == (1, 1)
+    watchdog.hold(LONG, time.monotonic() - DEADLINE, lost.append)
+    assert (len(lost), watchdog.losses) == (2, 2)
 
 
-def test_a_lease_is_lost_when_somebody_looks_after_its_deadline(watchdog: Watchdog) -> None:
-    """Not before, and once, though the thread has not seen it."""
+def test_a_check_after_the_deadline_loses_the_lease(watchdog: Watchdog) -> None:
+    """A check before it does not, even if the thread has not run."""
     lost: list[str] = []
     watchdog.hold(LONG, time.monotonic(), lost.append)
     watchdog.check(LONG)
@@ -55,23 +60,23 @@ def test_a_lease_is_lost_when_somebody_looks_after_its_deadline(watchdog: Watchd
     assert len(lost) == 1
 
 
-def test_a_deadline_is_seen_before_the_next_beat(watchdog: Watchdog) -> None:
-    """A lease held while the threads sleep is not given a whole interval."""
+def test_a_deadline_is_noticed_before_the_next_beat(watchdog: Watchdog) -> None:
+    """A lease that is taken while the threads sleep does not last a whole interval."""
     watchdog.start()
     watchdog.hold(FAR, time.monotonic(), lambda reason: None)
     wait_until(lambda: watchdog._deadlines.until < float("inf"), "the threads sleep")
     lost = threading.Event()
     watchdog.hold(LONG, time.monotonic() - DEADLINE + 0.2, lambda reason: lost.set())
-    assert lost.wait(20), "the watchdog slept on"
+    assert lost.wait(WAIT_SECONDS), "the watchdog still sleeps"
 
 
-async def test_who_relies_on_a_lease_hears_of_each_renewal(redis_url: str, broker: Broker) -> None:
-    """The guardian of a child process knows no other deadline."""
+async def test_each_renewal_is_reported(redis_url: str, broker: Broker) -> None:
+    """The guardian of a child process has no other deadline."""
     await broker.submit([Submission("a", "p:T", "normal:small", b"e")])
     ((given,), *_) = await broker.fetch("small-a", "small", 1)
     lease = Lease(given.id, given.gen, given.fence, 45.0, given.stream_key, given.entry)
-    leases = Leases(redis_url, "test", "small-a", "", worker_ttl=30, lock_ttl=30, timeout_seconds=5)
-    watchdog, heard = Watchdog(leases, interval=0.05), list[float]()
+    watchdog = Watchdog(leases_of(redis_url, "small-a"), interval=0.05)
+    heard = list[float]()
     await asyncio.to_thread(watchdog.start)
     try:
         watchdog.hold(lease, time.monotonic(), lambda reason: None, heard.append)
@@ -81,12 +86,11 @@ async def test_who_relies_on_a_lease_hears_of_each_renewal(redis_url: str, broke
         await asyncio.to_thread(watchdog.stop)
 
 
-def test_a_deadline_is_seen_while_redis_is_silent(
+def test_a_deadline_is_noticed_while_redis_is_silent(
     redis_server: RedisServer, redis_url: str
 ) -> None:
-    """A beat that hangs until its timeout does not keep what runs from being cancelled."""
-    leases = Leases(redis_url, "test", "", "", worker_ttl=30, lock_ttl=30, timeout_seconds=60)
-    watchdog, lost = Watchdog(leases, interval=0.1), threading.Event()
+    """A beat that hangs until its timeout does not delay the cancellation of a task."""
+    watchdog, lost = Watchdog(leases_of(redis_url), interval=0.1), threading.Event()
     watchdog.start()
     with redis_server.client() as client:
         client.client_pause(60_000, all=False)  # scripts that write
@@ -94,22 +98,22 @@ def test_a_deadline_is_seen_while_redis_is_silent(
             paused = time.monotonic()
             wait_until(lambda: watchdog._last_beat > paused, "a beat hangs")
             watchdog.hold(LONG, time.monotonic() - DEADLINE + 0.2, lambda reason: lost.set())
-            assert lost.wait(20), "the watchdog waited for Redis"
+            assert lost.wait(WAIT_SECONDS), "the watchdog waited for Redis"
         finally:
             client.client_unpause()
             watchdog.stop()
 
 
-def test_a_registration_that_cannot_be_renewed_is_told_once(
+def test_a_registration_that_cannot_be_renewed_is_reported_once(
     redis_server: RedisServer, redis_url: str
 ) -> None:
-    """Without any lease; and again when it was renewed meanwhile."""
+    """It needs no lease; after a renewal the next failure is reported again."""
     told: list[str] = []
-    leases = Leases(redis_url, "test", "small-a", "{}", worker_ttl=1, lock_ttl=1, timeout_seconds=5)
+    leases = leases_of(redis_url, "small-a", "{}", ttl=1)
     watchdog = Watchdog(leases, 0.1, registered_for=1, on_unregistered=told.append)
     assert not watchdog.is_registered
     watchdog.start()
-    assert watchdog.is_registered
+    wait_until(lambda: watchdog.is_registered, "it is registered")
     reason = "this worker could not renew its registration"
     with redis_server.client() as client:
         try:
@@ -130,7 +134,7 @@ def test_a_registration_that_cannot_be_renewed_is_told_once(
 def test_a_watchdog_without_its_threads_is_stuck(
     watchdog: Watchdog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thread that ended by itself leaves the leases to nobody."""
+    """No other thread renews its leases."""
     assert watchdog.stuck() == ""
 
     def end() -> None:
@@ -142,11 +146,3 @@ def test_a_watchdog_without_its_threads_is_stuck(
     watchdog.beat_soon()
     wait_until(lambda: watchdog.stuck(), "it is told")
     assert watchdog.stuck() == "the thread nonet-watchdog has ended"
-
-
-def test_lost_leases_are_counted(watchdog: Watchdog) -> None:
-    """Each once, whoever notices."""
-    for _ in range(2):
-        watchdog.hold(LONG, time.monotonic() - DEADLINE, lambda reason: None)
-        watchdog.check(LONG)
-    assert watchdog.losses == 2
