@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI, Request
 from playwright.async_api import Page, expect
 from ports import free_port
+from waits import until
 from web.conftest import browser_page, principal
 
 from nonet import ConfigurationError, Nonet
@@ -36,33 +37,23 @@ def outer(redis_url: str, tmp_path: Path) -> FastAPI:
     return app
 
 
-class _Server(uvicorn.Server):
-    """A server that leaves signals to the test."""
-
-    @asynccontextmanager
-    async def serving(self, port: int) -> AsyncIterator[str]:
-        serving = asyncio.create_task(self._serve())
-        while not self.started:
-            await asyncio.sleep(0.02)
-            assert not serving.done(), serving.result()
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            self.should_exit = True
-            await serving
-
-
 @asynccontextmanager
 async def served(app: FastAPI) -> AsyncIterator[str]:
-    """Serve an application as uvicorn does, with its lifespan."""
+    """Serve an application as uvicorn does, with its lifespan; its URL."""
     port = free_port()
-    config = uvicorn.Config(app, port=port, log_config=None)
-    async with _Server(config).serving(port) as url:
-        yield url
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_config=None))
+    serving = asyncio.create_task(server._serve())  # leaves signals to the test
+    await until(lambda: server.started or serving.done(), "it serves")
+    assert not serving.done(), serving.result()
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        await serving
 
 
 async def by_header(request: Request) -> Principal | None:
-    """Who sends a request, by a check of the outer application."""
+    """The user of a request, as the outer application knows it."""
     return principal(name="bob") if request.cookies.get("shop") == "bob" else None
 
 
@@ -78,7 +69,7 @@ def _inside(app: FastAPI) -> FastAPI:
 
 
 async def test_pages_work_below_a_path(outer: FastAPI, browser_page: Page) -> None:
-    """Static files, links, the refresh of a page and forms; strangers are refused."""
+    """This holds for links, the refresh of a page and forms; strangers are refused."""
     mount_dashboard(outer, "/admin/jobs", principal=by_header)
     async with served(outer) as url:
         async with httpx.AsyncClient(base_url=url) as stranger:
@@ -102,10 +93,10 @@ async def test_pages_work_below_a_path(outer: FastAPI, browser_page: Page) -> No
 
 
 @pytest.mark.parametrize("wrap", [_behind_a_proxy, _inside])
-async def test_it_works_below_a_path_of_the_application(
+async def test_links_have_the_path_of_the_application(
     outer: FastAPI, wrap: Callable[[FastAPI], FastAPI]
 ) -> None:
-    """Links have both paths, whether a proxy has removed the first one or not."""
+    """It comes first, whether a proxy has removed it from requests or not."""
     mount_dashboard(outer, principal=by_header)
     app = wrap(outer)
     sent = "" if app is outer else "/shop"
@@ -120,21 +111,19 @@ async def test_it_works_below_a_path_of_the_application(
 
 
 async def test_by_default_users_log_in(outer: FastAPI, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same access as in task-web; and hosts that it does not know are refused."""
+    """Access is that of task-web, and unknown hosts are refused."""
     monkeypatch.setenv("NONET_WEB_URL", "https://shop.example.org/somewhere/nonet")
     mount_dashboard(outer)
     async with served(outer) as url, httpx.AsyncClient(base_url=url) as client:
         page = await client.get("/nonet/workers", headers={"Accept": "text/html"})
-        assert (page.status_code, page.headers["location"]) == (
-            303,
-            "/nonet/login?next=%2Fnonet%2Fworkers",
-        )
+        assert page.status_code == 303
+        assert page.headers["location"] == "/nonet/login?next=%2Fnonet%2Fworkers"
         login = await client.get("/nonet/login", headers={"Host": "shop.example.org"})
         assert login.status_code == 200
         assert (await client.get("/nonet/", headers={"Host": "evil.example"})).status_code == 421
 
 
 def test_a_wrong_setting_is_refused(outer: FastAPI) -> None:
-    """A slip must not become a default."""
+    """A mistyped option is an error."""
     with pytest.raises(ConfigurationError, match="readonly"):
         mount_dashboard(outer, readonly=True)

@@ -30,12 +30,10 @@ class Project:
         environment: of its processes.
     """
 
-    def __init__(self, folder: Path, redis_url: str) -> None:
+    def __init__(self, folder: Path, redis_url: str = "") -> None:
         self.folder = folder
         self.environment = {"THE_REDIS": redis_url}
         self._daemons: list[Daemon] = []
-        shutil.copytree(_PROJECT, folder, dirs_exist_ok=True)
-        self.manage("migrate", "--run-syncdb", "-v0")
 
     def manage(self, *arguments: str, fails: bool = False, **environment: str) -> str:
         """The output of a command of ``manage.py``."""
@@ -63,6 +61,13 @@ class Project:
             check=False,
         )
 
+    def edit(self, file: str, old: str, new: str = "") -> None:
+        """Replace some text of a file."""
+        path = self.folder / file
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new, 1))
+
     def daemon(self, *arguments: str) -> Daemon:
         """A daemon that a command of ``manage.py`` runs."""
         log = self.folder / f"{len(self._daemons)}.log"
@@ -83,25 +88,37 @@ class Project:
             daemon.kill()
 
 
+@pytest.fixture(scope="module")
+def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with the tables of its database, which each test copies."""
+    folder = tmp_path_factory.mktemp("django")
+    shutil.copytree(_PROJECT, folder, dirs_exist_ok=True)
+    Project(folder).manage("migrate", "--run-syncdb", "-v0")
+    return folder
+
+
 @pytest.fixture
-def project(redis_server: RedisServer, redis_url: str, tmp_path: Path) -> Iterator[Project]:
-    """It is gone with the test."""
+def project(
+    redis_server: RedisServer, redis_url: str, migrated: Path, tmp_path: Path
+) -> Iterator[Project]:
+    """A project that is gone with the test."""
+    shutil.copytree(migrated, tmp_path, dirs_exist_ok=True)
     made = Project(tmp_path, redis_url)
     yield made
     made.close()
 
 
-@pytest.mark.parametrize("kind", ["Send", "SendIsolated"])
-async def test_a_task_runs_once_the_transaction_is_committed(project: Project, kind: str) -> None:
+async def test_a_task_runs_once_the_transaction_is_committed(project: Project) -> None:
     """It uses models, also in a process of its own, and has the context of the request."""
     project.daemon("task_worker", "--size", "small")
-    said = project.python(f'print(web.post("/send/{kind}/7").content.decode())')
-    assert said["type"] == "str"
-    assert await project.result(said["id"]) == [1, True, "ann"]
+    for kind in ("Send/7", "SendIsolated/8"):
+        said = project.python(f'print(web.post("/send/{kind}").content.decode())')
+        assert said["type"] == "str"
+        assert await project.result(said["id"]) == [1, True, "ann"]
 
 
-def test_what_is_rolled_back_submits_nothing(project: Project) -> None:
-    """Neither after an error of the view, nor with arguments that are invalid."""
+def test_a_rolled_back_transaction_submits_nothing(project: Project) -> None:
+    """An error of the view and invalid arguments roll it back."""
     said = project.python(
         """
         told = [web.post(path).json() for path in ("/send/Send/7?fail=1", "/refuse")]
@@ -122,7 +139,7 @@ async def test_coroutines_use_models_and_connections_are_closed(project: Project
 
 
 def test_a_server_may_fork_after_it_has_submitted(project: Project) -> None:
-    """Each process has an application of its own, as under gunicorn."""
+    """Each process has its own application, as under gunicorn."""
     said = project.python(
         """
         import os
@@ -140,33 +157,23 @@ def test_a_server_may_fork_after_it_has_submitted(project: Project) -> None:
     assert {item["id"] for item in listed} == set(said)
 
 
-def test_tasks_are_named_by_their_application(project: Project) -> None:
-    """Whatever is in a module tasks of an application is found, without a setting."""
+def test_tasks_are_found_and_the_environment_takes_precedence(project: Project) -> None:
+    """A module `tasks` of an application needs no setting, and names its tasks."""
     listed = json.loads(project.manage("task_run", "classes", "--json"))
     names = {item["name"] for item in listed}
     assert names == {f"invoices:{name}" for name in ("Counts", "IsOpen", "Send", "SendIsolated")}
+    text = project.manage("task_run", "overview", NONET_REDIS_URL="redis://127.0.0.1:1", fails=True)
+    assert "127.0.0.1:1" in text
 
 
 async def test_a_fleet_and_a_scheduler_know_the_project(project: Project) -> None:
-    """Workers that a fleet starts load its tasks, as does a scheduler."""
+    """A scheduler and the workers of a fleet load its tasks."""
     project.daemon("task_scheduler")
     fleet = project.daemon("task_worker", "--size", "small", "--min", "1", "--max", "1")
     id = project.manage("task_run", "submit", "invoices:Counts").strip()
     assert await project.result(id) == 0
     fleet.terminate()
     assert fleet.wait() == 0
-
-
-def test_the_environment_takes_precedence(project: Project) -> None:
-    """As in every other place."""
-    text = project.manage("task_run", "overview", NONET_REDIS_URL="redis://127.0.0.1:1", fails=True)
-    assert "127.0.0.1:1" in text
-
-
-def test_the_check_is_silent_about_a_good_project(project: Project) -> None:
-    """With the settings of a deployment, too."""
-    assert "no issues" in project.manage("check", "--tag", "nonet")
-    assert "nonet" not in project.manage("check", "--tag", "nonet", "--deploy")
 
 
 @pytest.mark.parametrize(
@@ -178,49 +185,40 @@ def test_the_check_is_silent_about_a_good_project(project: Project) -> None:
             '"NAMESPACES"',
             "(nonet.E001) setting NONET_NAMESPACES",
         ),
-        ("shop/settings.py", '"RESULT_TTL": 60', '"RESULT_TTL": -1', "NONET_RESULT_TTL: must be"),
+        ("shop/settings.py", '"RESULT_TTL": 60', '"RESULT_TTL": -1', "(nonet.E001)"),
+        ("invoices/tasks.py", "from typing", "import no_such\nfrom typing", "(nonet.E002) tasks"),
         (
             "invoices/tasks.py",
-            "from typing",
-            "import no_such_module\nfrom typing",
-            "(nonet.E002) tasks module",
-        ),
-        (
-            "invoices/tasks.py",
-            "def execute(self) -> bool",
-            "def execute(self, wanted: dict[str, str]) -> bool",
-            "(nonet.E003) invoices:IsOpen",
+            "(self) -> bool",
+            "(self, by: dict[str, str]) -> bool",
+            "(nonet.E003)",
         ),
         ("shop/settings.py", '"invoices", ', "", "(nonet.W003) No application has tasks"),
     ],
+    ids=["setting", "value", "import", "dependency", "no tasks"],
 )
 def test_the_check_finds_mistakes(
     project: Project, file: str, old: str, new: str, told: str
 ) -> None:
-    """Each with an id that a project can silence."""
-    path = project.folder / file
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-    if "ROOT_URLCONF" in text:  # it imports the application
-        path.write_text(path.read_text().replace('ROOT_URLCONF = "invoices.urls"\n', ""))
-    found = project.manage("check", "--tag", "nonet", fails="(nonet.E" in told or "TTL" in told)
+    """Each has an id that a project can silence."""
+    project.edit(file, old, new)
+    if file == "shop/settings.py":  # its URLs import the application
+        project.edit(file, 'ROOT_URLCONF = "invoices.urls"\n')
+    found = project.manage("check", "--tag", "nonet", fails="(nonet.E" in told)
     assert told in found
 
 
-def test_a_deployment_needs_a_server(project: Project) -> None:
-    """The default, and the server for development, are warnings of ``check --deploy``."""
-    for url in ("redis://127.0.0.1:6379/0", "embedded://"):
-        found = project.manage("check", "--tag", "nonet", "--deploy", THE_REDIS=url)
-        assert ("nonet.W002" in found) is url.startswith("embedded")
-    path = project.folder / "shop/settings.py"
-    text = path.read_text()
-    path.write_text(text.replace('    "REDIS_URL": os.environ["THE_REDIS"],\n', ""))
-    assert "nonet.W002" in project.manage("check", "--tag", "nonet", "--deploy")
+def test_the_check_of_a_deployment_warns_without_a_server(project: Project) -> None:
+    """A good project has no warning; the default and the embedded server do."""
+    assert "no issues" in project.manage("check", "--tag", "nonet")
+    deploy = ("check", "--tag", "nonet", "--deploy")
+    assert "nonet" not in project.manage(*deploy)
+    assert "nonet.W002" in project.manage(*deploy, THE_REDIS="embedded://")
+    project.edit("shop/settings.py", '    "REDIS_URL": os.environ["THE_REDIS"],\n')
+    assert "nonet.W002" in project.manage(*deploy)
 
 
-def test_settings_that_are_no_dictionary_are_refused(project: Project) -> None:
-    """At once, and by name."""
-    path = project.folder / "shop/settings.py"
-    path.write_text(path.read_text().split("NONET =")[0] + 'NONET = "redis://"\n')
+def test_settings_must_be_a_dictionary(project: Project) -> None:
+    """The error names the setting."""
+    project.edit("shop/settings.py", "NONET = {", 'NONET = "redis://"\nOTHER = {')
     assert "write a dictionary" in project.manage("check", fails=True)

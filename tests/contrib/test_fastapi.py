@@ -31,7 +31,7 @@ class Add(BaseTask):
 
 @pytest.fixture
 async def web(redis_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
-    """Routes that let through what Nonet raises."""
+    """Routes that do not catch the errors of Nonet."""
     nonet = Nonet(
         plain_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path), load_tasks=False
     )
@@ -78,12 +78,6 @@ async def web(redis_url: str, tmp_path: Path) -> AsyncIterator[httpx.AsyncClient
         yield client
 
 
-async def test_a_result_that_nobody_knows_is_not_found(web: httpx.AsyncClient) -> None:
-    """404, as the status of an unknown task."""
-    answer = await web.get("/results/nope")
-    assert (answer.status_code, answer.json()) == (404, {"detail": "this id has no result"})
-
-
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
@@ -91,10 +85,10 @@ async def test_a_result_that_nobody_knows_is_not_found(web: httpx.AsyncClient) -
         ({"a": "1", "id": "a b"}, "id 'a b' must be 1 to 128 printable ASCII characters"),
     ],
 )
-async def test_arguments_that_do_not_fit_are_told(
+async def test_invalid_arguments_are_422(
     web: httpx.AsyncClient, given: dict[str, str], reason: str
 ) -> None:
-    """422 with the reasons, as FastAPI's own refusals have them."""
+    """The reasons have the form of FastAPI's own."""
     answer = await web.post("/tasks", params=given)
     (problem,) = answer.json()["detail"]
     assert answer.status_code == 422
@@ -105,7 +99,7 @@ async def test_arguments_that_do_not_fit_are_told(
 async def test_a_route_may_return_a_status(
     web: httpx.AsyncClient, redis_server: Any, route: str
 ) -> None:
-    """With what the attempt took, annotated or not."""
+    """It has the usage of the attempt, whether the route is annotated or not."""
     end = ResultDocument("sums:Add", 1, 0.0, 1, usage=Usage(1.5, None, 2**20))
     with redis_server.client() as client:
         client.set("{test}:r:one", b"done|1|" + encode(end))
@@ -114,34 +108,26 @@ async def test_a_route_may_return_a_status(
     assert answer.json()["usage"] == {"wall": 1.5, "cpu": None, "rss": 2**20}
 
 
-async def test_what_was_cancelled_has_no_result(web: httpx.AsyncClient) -> None:
-    """409, by who awaits the result of a task that was cancelled, or expired."""
+async def test_each_error_has_its_status_code(web: httpx.AsyncClient, redis_server: Any) -> None:
+    """A failed task is no mistake of the client, and its error is not shown."""
+    unknown = await web.get("/results/nope")
+    assert (unknown.status_code, unknown.json()) == (404, {"detail": "this id has no result"})
     expired = await web.delete("/tasks/one")
     assert (expired.status_code, "not started in time" in expired.text) == (409, True)
     cancelled = await web.get("/results/one")
     assert (cancelled.status_code, "cancelled" in cancelled.text) == (409, True)
-
-
-async def test_what_has_ended_cannot_be_cancelled(
-    web: httpx.AsyncClient, redis_server: Any
-) -> None:
-    """409: `handle.cancel()` raises ConflictError."""
-    await web.post("/tasks", params={"a": "1", "id": "one"})
+    await web.post("/tasks", params={"a": "1", "id": "two"})
     with redis_server.client() as client:
-        client.delete("{test}:t:one")
-        client.set("{test}:r:one", b"done|1|")
-    answer = await web.delete("/tasks/one")
-    assert (answer.status_code, "current state" in answer.text) == (409, True)
+        client.delete("{test}:t:two")
+        client.set("{test}:r:two", b"done|1|")
+    ended = await web.delete("/tasks/two")
+    assert (ended.status_code, "current state" in ended.text) == (409, True)
+    failed = await web.delete("/failed/one")
+    assert (failed.status_code, "dead" in failed.text) == (500, False)
 
 
-async def test_a_row_that_a_pipeline_has_can_be_written_later(web: httpx.AsyncClient) -> None:
-    """409 with the time to wait, and without the names of tables."""
+async def test_a_busy_row_is_409_with_the_time_to_wait(web: httpx.AsyncClient) -> None:
+    """The answer does not name the table."""
     answer = await web.put("/rows/7")
     assert (answer.status_code, answer.headers["Retry-After"]) == (409, "5")
     assert answer.json() == {"detail": "another process is working on this: try again later"}
-
-
-async def test_what_has_failed_is_no_mistake_of_the_client(web: httpx.AsyncClient) -> None:
-    """500, without a word of the task's error."""
-    answer = await web.delete("/failed/one")
-    assert (answer.status_code, "dead" in answer.text) == (500, False)

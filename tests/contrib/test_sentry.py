@@ -125,7 +125,7 @@ async def run(site: Site, task: BaseTask) -> str:
 async def test_each_failed_attempt_is_reported(
     site: Site, ingest: Ingest, task: type[Charges], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A warning and an error with tags; a process that ends at once sends them before."""
+    """A retry is a warning, the end an error; a process sends them before it ends."""
     monkeypatch.setattr(carried, "_carried", {})
     carry_context(request_id, "request_id")
     request_id.set("4f1c")
@@ -154,7 +154,7 @@ async def test_each_failed_attempt_is_reported(
 
 
 async def test_reports_show_no_arguments_values_or_secrets(site: Site, ingest: Ingest) -> None:
-    """Neither those of variables, nor those of statements; breadcrumbs are masked."""
+    """Variables, values of statements and secrets in breadcrumbs are hidden."""
     site.worker()
     await run(site, Charges(SecretStr("hunter-2")))
     await run(site, Inserts())
@@ -169,7 +169,7 @@ async def test_reports_show_no_arguments_values_or_secrets(site: Site, ingest: I
 async def test_arguments_and_variables_are_reported_if_asked_for(
     site: Site, ingest: Ingest
 ) -> None:
-    """Secret ones are masked."""
+    """Secrets are masked."""
     site.worker(REPORT='{"arguments": true, "local_variables": true, "retries": false}')
     await run(site, Charges(SecretStr("hunter-2")))
     await until(lambda: ingest.events, "the last attempt is reported")
@@ -181,7 +181,7 @@ async def test_arguments_and_variables_are_reported_if_asked_for(
 
 
 async def test_the_death_of_a_process_is_reported(site: Site, ingest: Ingest) -> None:
-    """By the worker, with the tags of the task."""
+    """The worker reports it with the tags of the task."""
     site.worker()
     id = await run(site, Dies())
     await until(lambda: ingest.events, "it is reported")
@@ -191,7 +191,7 @@ async def test_the_death_of_a_process_is_reported(site: Site, ingest: Ingest) ->
 
 
 async def test_a_requested_retry_is_no_failure(site: Site, ingest: Ingest) -> None:
-    """What an author reports by itself has the tags of the task, masked, and is the only event."""
+    """It is no event; a message of the author has the tags of the task and is masked."""
     site.worker()
     await run(site, AsksAgain())
     await run(site, Says(SecretStr("hunter-2")))
@@ -201,7 +201,7 @@ async def test_a_requested_retry_is_no_failure(site: Site, ingest: Ingest) -> No
 
 
 class InProcess(Transport):
-    """Keeps what would be sent."""
+    """Keeps the envelopes."""
 
     def __init__(self, ingest: Ingest) -> None:
         super().__init__()
@@ -227,7 +227,7 @@ def reporting(ingest: Ingest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 async def test_occurrences_are_check_ins_of_a_monitor(
     redis_url: str, ingest: Ingest, reporting: None
 ) -> None:
-    """One for all attempts, with the schedule of the entry; another submission is none."""
+    """All attempts are one check-in with the schedule; an ordinary submission makes none."""
     now = datetime(2026, 7, 1, 21, 59, tzinfo=UTC)
     config = {"common": {"periodic-tasks": {"Daily": [{"name": "books"}]}}}
     async with System([Daily], redis_url=redis_url, now=now, config=config) as system:
@@ -254,26 +254,21 @@ async def test_occurrences_are_check_ins_of_a_monitor(
         (CronSchedule("@daily"), {"type": "crontab", "value": "0 0 * * *"}),
         (IntervalSecondsSchedule(7200), {"type": "interval", "value": 2, "unit": "hour"}),
         (IntervalSecondsSchedule(300), {"type": "interval", "value": 5, "unit": "minute"}),
+        (IntervalSecondsSchedule(90), None),
+        (IntervalSecondsSchedule(10), {}),
+        (RRuleSchedule("FREQ=MONTHLY;BYDAY=-1FR"), None),
     ],
 )
-def test_schedules_are_told_as_sentry_understands_them(
+def test_a_schedule_is_written_in_the_words_of_sentry(
     schedule: TaskScheduleBase, expected: Any
 ) -> None:
-    """Cron expressions are plain numbers, and intervals whole units."""
+    """None means that the monitor must exist already, and empty that it runs too often."""
     found = sentry._schedule_of(describe(schedule))
-    assert found is not None and found["schedule"] == expected
-
-
-def test_schedules_that_sentry_has_no_words_for() -> None:
-    """None: the monitor must exist already; empty: it cannot watch that often."""
-    said = [IntervalSecondsSchedule(90), RRuleSchedule("FREQ=MONTHLY;BYDAY=-1FR")]
-    assert [sentry._schedule_of(describe(item)) for item in said] == [None, None]
-    assert sentry._schedule_of(describe(IntervalSecondsSchedule(10))) == {}
+    assert (found["schedule"] if found else found) == expected
 
 
 def test_slugs_are_short_and_unique() -> None:
     """Sentry allows 50 characters."""
-    long = [
-        sentry.slug_of(f"a_category:AClassWithAVeryLongNameIndeed|vo|entry-{n}") for n in (1, 2)
-    ]
-    assert [len(slug) for slug in long] == [50, 50] and long[0] != long[1]
+    name = "a_category:AClassWithAVeryLongNameIndeed|vo|entry"
+    slugs = {sentry.slug_of(f"{name}-{n}") for n in (1, 2)}
+    assert [len(slug) for slug in slugs] == [50, 50]
