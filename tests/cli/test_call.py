@@ -15,7 +15,6 @@ from nonet import MutexLock, SharedRWLock
 
 NOWHERE = "redis://:s3cret@127.0.0.1:1/0"
 KEY = "{cli}:lock:mutex:job:7"
-ADD = ("Add", "--args", "[1]")
 
 
 def kwargs(**values: object) -> str:
@@ -227,38 +226,3 @@ async def test_debugger_stops_before_the_task_or_where_it_failed(
     ended = await task_run(*options, input=commands)
     assert "(Pdb)" in ended.out and seen in ended.out
     assert ended.code == (1 if task == "Fail" else 0)
-
-
-@pytest.mark.parametrize(
-    ("command", "arguments", "reason"),
-    [
-        ("call", ["Ad"], "unknown task 'Ad'. Did you mean errands:Add"),
-        ("call", ["Add", "--args", '["x"]'], "a: Input should be a valid integer"),
-        ("call", ["Picky", "--args", "[-1]"], "n is negative"),
-        ("submit", ["Ad"], "unknown task 'Ad'. Did you mean errands:Add"),
-        ("submit", ["Add", "--args", "[1"], "errands:Add: --args is not JSON"),
-        ("submit", ["Add", "--args", '{"a": 1}'], "--args must be an array"),
-        ("submit", ["Add", "--kwargs", "[1]"], "--kwargs must be an object"),
-        ("submit", ["Add", "--args", '["x"]'], "a: Input should be a valid integer"),
-        ("submit", [*ADD, "--kwargs", '{"a": 1}'], "a: given by position and by name"),
-        ("submit", [*ADD, "--tasks", "no.such.module"], "no.such.module"),
-        ("submit", [*ADD, "--namespace", "a b"], "NONET_NAMESPACE"),
-        ("submit", [*ADD, "--at", "tomorrow"], "--at 'tomorrow' is not ISO 8601"),
-        ("submit", [*ADD, "--at", "+60"], "for a time from now use --delay"),
-        ("submit", [*ADD, "--delay", "1e999"], "--delay: '1e999' is not a duration"),
-        ("submit", [*ADD, "--delay", "99999d"], "is more than 100 years"),
-        ("submit", [*ADD, "--delay", "9999d"], "delay: must be seconds or a timedelta"),
-        ("submit", [*ADD, "--delay", "60", "--at", "2099-01-01"], "pass at_time or delay"),
-        ("submit", [*ADD, "--label", "x"], "--label 'x' must be NAME=VALUE"),
-        ("submit", [*ADD, "--label", "priority=soon"], "'soon' is not a valid Priority"),
-        ("submit", [*ADD, "--id", "a b"], "id 'a b'"),
-    ],
-)
-async def test_bad_input_runs_and_submits_nothing(
-    task_run: TaskRun, command: str, arguments: list[str], reason: str
-) -> None:
-    """One line names the wrong name, argument or option; the exit code is 2."""
-    ended = await task_run(command, *arguments)
-    assert (ended.code, ended.out) == (2, "")
-    assert reason in ended.err and len(ended.err.splitlines()) == 1
-    assert task_run.keys() == set()

@@ -81,19 +81,6 @@ async def test_cancel_by_class_and_labels(task_run: TaskRun) -> None:
         assert (await task_run("cancel", "--label", "run=2", "--yes")).out == "1 task cancelled\n"
 
 
-async def test_without_a_terminal_a_filter_needs_yes(task_run: TaskRun) -> None:
-    """A script that chooses by class or label confirms with `--yes`."""
-    async with task_run.app() as app:
-        for id, options in (("a", ["--task", "Add"]), ("b", ["--label", "run=1"])):
-            await app.submit(Add(1), id=id, labels={"run": 1})
-            ended = await task_run("cancel", *options)
-            assert (ended.code, ended.out) == (2, "")
-            assert "nothing was cancelled. Add --yes" in ended.err
-            assert (await app.status(id)).state == "queued"
-            confirmed = await task_run("cancel", *options, "--yes")
-            assert (confirmed.code, confirmed.out) == (0, "1 task cancelled\n")
-
-
 async def test_cancel_ends_the_children_of_a_group(task_run: TaskRun) -> None:
     """The task that the group submits then is no child and runs."""
     async with task_run.worker() as app:
@@ -108,19 +95,3 @@ async def test_cancel_ends_the_children_of_a_group(task_run: TaskRun) -> None:
         again = await task_run("cancel", "--group", group)
         assert again.code == 1 and "have ended: it is fired" in again.err
         assert (await task_run("cancel", "--group", "nobody")).code == 4
-
-
-async def test_an_unclear_selection_is_refused(task_run: TaskRun) -> None:
-    """The command cancels nothing that may not be meant."""
-    async with task_run.app() as app:
-        await app.submit(Add(1), id="a")
-        for options, problem in [
-            ([], "which tasks? Name them"),
-            (["a", "--group", "g"], "give either ids, or --group"),
-            (["a", "--task", "Add"], "give either ids, or --group"),
-            (["--group", "g", "--label", "vo=lhcb"], "give either ids, or --group"),
-            (["--label", "vo"], "must be NAME=VALUE"),
-        ]:
-            ended = await task_run("cancel", *options)
-            assert (ended.code, ended.out) == (2, "") and problem in ended.err
-        assert (await app.status("a")).state == "queued"

@@ -44,21 +44,6 @@ async def test_only_resume_all_ends_a_pause_of_everything(task_run: TaskRun) -> 
     assert (await task_run("resume", "--all")).code == 4
 
 
-async def test_an_unclear_selection_is_refused(task_run: TaskRun) -> None:
-    """Neither command changes anything then."""
-    for options, problem in [
-        ([], "which tasks? Give --stream"),
-        (["--all", "--task", "Add"], "--all excludes --stream"),
-        (["--stream", "backgroud:small"], "Did you mean background?"),
-        (["--stream", "small"], "expected PRIORITY:SIZE"),
-        (["--task", "no name"], "must be CATEGORY:CLASS"),
-    ]:
-        for command in ("pause", "resume"):
-            ended = await task_run(command, *options)
-            assert (ended.code, ended.out) == (2, "") and problem in ended.err
-    assert task_run.keys("paused") == set()
-
-
 async def test_a_class_that_is_not_registered_here_is_a_warning(task_run: TaskRun) -> None:
     """Its code may be elsewhere, or its name may be mistyped."""
     ended = await task_run("pause", "--task", "errands:Ad")

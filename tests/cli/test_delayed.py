@@ -93,20 +93,6 @@ async def test_a_misspelt_class_is_a_warning(task_run: TaskRun) -> None:
         assert "warning" not in (await task_run("delayed", *command, "--task", "Describe")).err
 
 
-async def test_an_unclear_selection_is_refused(task_run: TaskRun) -> None:
-    """A mass action needs a filter, or --all."""
-    async with task_run.app() as app:
-        await app.submit(Add(1), id="d", at_time=in_hours(1))
-        for options, problem in [
-            ([], "which tasks? Name them"),
-            (["d", "--all"], "named tasks exclude"),
-            (["--label", "vo"], "must be NAME=VALUE"),
-        ]:
-            ended = await task_run("delayed", "cancel", *options)
-            assert (ended.code, ended.out) == (2, "") and problem in ended.err
-        assert (await app.status("d")).state == "delayed"
-
-
 async def test_now_runs_a_delayed_task_at_once(task_run: TaskRun) -> None:
     """The command reports a task that is not delayed."""
     async with task_run.worker() as app:

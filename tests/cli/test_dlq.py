@@ -353,33 +353,6 @@ async def test_a_letter_that_cannot_be_resubmitted_stops_no_other(
     assert (late.code, late.out, late.err) == (0, "", "no dead letter matches\n")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (("resubmit",), "which letters?"),
-        (("discard",), "which letters?"),
-        (("discard", "--limit", 5), "which letters?"),
-        (("resubmit", 1, "--all"), "leave out the rows or the options"),
-        (("discard", 1, "--reason", "crash"), "leave out the rows or the options"),
-        (("resubmit", 1, "--dry-run"), "leave out the rows or the options"),
-        (("resubmit", "--status", "DISPATCHED"), "add --again"),
-        (("resubmit", "--status", "FAILED"), "have rows of their own"),
-        (("list", "--task", "Fall"), "unknown task 'Fall'"),
-        (("purge",), "--older-than"),
-        (("purge", "--older-than", 30), "'30' has no unit; write 30d, 30h, 30m or 30s"),
-        (("purge", "--older-than", "soon"), "is not a duration"),
-        (("purge", "--older-than", "-3d"), "is not a duration"),
-        (("purge", "--older-than", "999999999999d"), "more than 100 years"),
-    ],
-)
-async def test_an_unclear_selection_is_refused(
-    task_run: TaskRun, arguments: tuple[object, ...], reason: str
-) -> None:
-    """The exit code is 2, and the line names the next step."""
-    ended = await task_run("dlq", *arguments)
-    assert ended.code == 2 and reason in ended.err
-
-
 async def test_purge_deletes_old_letters(task_run: TaskRun, old_rows: list[int]) -> None:
     """A dry run reports how many; a second purge finds none."""
     options = ("dlq", "purge", "--older-than", "15d", "--task", "Fail")

@@ -96,18 +96,6 @@ async def test_kind_chooses_events(task_run: TaskRun) -> None:
     assert await follower.end() == 0
 
 
-async def test_an_unknown_kind_is_refused(task_run: TaskRun) -> None:
-    """Otherwise a typing error would look as if nothing had happened."""
-    for kind, meant in (
-        ("limits-set", "Did you mean limit-set"),
-        ("nonsense", "Kinds: ceilings-published,"),
-    ):
-        for options in ([], ["--follow"]):
-            ended = await task_run("events", "--kind", kind, *options)
-            assert (ended.code, ended.out) == (2, "")
-            assert f"--kind {kind}: there is no such kind" in ended.err and meant in ended.err
-
-
 def test_every_kind_is_known() -> None:
     """The list of kinds is what scripts and commands write."""
     source = Path(nonet.__file__).parent

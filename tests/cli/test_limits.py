@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
 from cli.terminal import TaskRun
 
 from nonet import ConcurrencyLimiter
@@ -62,49 +61,6 @@ async def test_every_change_is_an_event(task_run: TaskRun) -> None:
     (last,) = (await task_run("events", "--limit", 1, "--json")).json
     assert last["kind"] == "limit-unset"
     assert "of VO lhcb" in (await task_run("events")).out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "reason"),
-    [
-        (("Job", 7), "nothing to set: give --concurrency, --rate or --off"),
-        (("Job", 7, "--concurrency", 0), "--concurrency: must be a whole number, 1 at least"),
-        (("Job", 7, "--concurrency", "many"), "--concurrency: must be a whole number"),
-        (("Job", 7, "--rate", 5), "--rate needs --window SECONDS"),
-        (("Job", 7, "--rate", 5, "--window", 0), "--window: must be a number of seconds"),
-        (("Job", 7, "--concurrency", 5, "--window", 1), "--window needs --rate"),
-        (("Job", 7, "--rate", "off", "--window", 1), "--window needs --rate"),
-        (("Job", 7, "--off", "--rate", 5), "--off removes every limit"),
-        (("Task", "errands:Add", "--off"), "KEY: limits go by the bare class name"),
-        (("Job", "", "--off"), "KEY must not be empty"),
-        (("Job", 7, "", "--off"), "ACTION must not be empty"),
-        (("Job", 7, "--off", "--vo", ""), "--vo must not be empty"),
-        (("no type", 7, "--off"), "unknown object type 'no type', known are"),
-        (("Jbo", 7, "--off"), "Did you mean job?"),
-        (("Job", "--off"), "KEY is missing: give it after 'Job', or give the name of a limiter"),
-        (("lock:mutex:job:7", "--off"), "unknown object type 'lock', known are"),
-        (("limiter:rate:job:7", "--concurrency", 1), "is a rate limiter: give --rate"),
-        (("limiter:conc:@a:job:7", "--concurrency", 1, "--vo", "b"), "is of VO a"),
-    ],
-)
-async def test_a_mistake_is_refused(
-    task_run: TaskRun, arguments: tuple[object, ...], reason: str
-) -> None:
-    """The exit code is 2, one line names the mistake, and nothing changes."""
-    ended = await task_run("limits", "set", *arguments)
-    assert (ended.code, ended.out) == (2, "")
-    (line,) = ended.err.splitlines()
-    assert line.startswith("error: ") and reason in line
-    assert task_run.keys() == set()
-
-
-async def test_unset_refuses_an_empty_value(task_run: TaskRun) -> None:
-    """An empty `--vo` does not remove the common override."""
-    await task_run("limits", "set", "Job", 7, "--concurrency", 1)
-    for arguments in (("",), (7, ""), (7, "--vo", "")):
-        ended = await task_run("limits", "unset", "Job", *arguments)
-        assert ended.code == 2 and "must not be empty" in ended.err
-    assert len((await task_run("limits", "list", "--json")).json) == 1
 
 
 async def test_a_limiter_is_named_as_it_is_shown(task_run: TaskRun) -> None:

@@ -1,4 +1,4 @@
-"""``task-run overview`` where nothing runs, beside a damaged key, and when it watches."""
+"""``task-run overview`` and ``tenants``, and the progress that commands show."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import signal
 from typing import Any
 
-from cli.terminal import TaskRun
+from cli.errands import Prints
+from cli.terminal import TaskRun, until_written
 from waits import WAIT_SECONDS
 
 
@@ -52,3 +53,31 @@ async def test_watch_shows_changes_until_a_signal(task_run: TaskRun) -> None:
         process.send_signal(signal.SIGINT)
         await process.communicate()
     assert process.returncode == 0
+
+
+async def test_without_tenants_the_list_is_empty(task_run: TaskRun) -> None:
+    """`tenants` names the field that tells them apart."""
+    found = await task_run("tenants")
+    assert (found.code, found.out) == (0, "")
+    assert "no tenant has tasks, by vo" in found.err
+    assert (await task_run("tenants", "--json")).json["items"] == []
+
+
+async def test_status_list_and_overview_show_the_progress(task_run: TaskRun) -> None:
+    """`status` has the time of the report; control characters are escaped."""
+    report = task_run.home / "report"
+    async with task_run.worker() as app:
+        handle = await app.submit(Prints(report), id="p")
+        await until_written(report)
+        assert (await anext(handle.progress())).fraction == 0.4
+        found = (await task_run("status", "p", "--json")).json["progress"]
+        assert (found["fraction"], found["text"]) == (0.4, "page 12\x1b of 30")
+        at = found["at"].partition(".")[0].replace("T", " ")
+        shown = (await task_run("status", "p")).out
+        assert f"progress   40 % page 12\\x1b of 30, at {at}Z\n" in shown
+        assert "40 % page 12\\x1b of 30\n" in (await task_run("list")).out
+        overview = (await task_run("overview", "--json")).json
+        assert [item["progress"] for item in overview["longest"]] == ["40 % page 12\x1b of 30"]
+        (listed,) = (await task_run("list", "--json")).json
+        assert listed["progress"] == found
+        await app.cancel(["p"])

@@ -28,30 +28,6 @@ def one_line(ended: Ended, code: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kind", "said", "code"),
-    [
-        (["status", "nobody"], "NotFoundError", "nobody is unknown", 4),
-        (["groups", "nobody"], "NotFoundError", "nobody", 4),
-        (["explain", "nobody"], "NotFoundError", "nobody is unknown", 4),
-        (["cancel"], "ConfigurationError", "which tasks?", 2),
-        (["status"], "MissingParameter", "Missing argument 'ID'", 2),
-        (["list", "--state", "odd"], "BadParameter", "'odd' is not one of", 2),
-        (["locks", "release", "lock:mutex:job:7"], "NotFoundError", "nobody holds", 4),
-        (["nothing"], "UsageError", "No such command", 2),
-    ],
-)
-async def test_a_failure_is_json_for_programs(
-    task_run: TaskRun, arguments: list[str], kind: str, said: str, code: int
-) -> None:
-    """With `--json` stdout has one line; people read stderr as before."""
-    ended = await task_run(*arguments, "--json")
-    assert ended.code == code and said in ended.err
-    error = ended.json["error"]
-    assert error.keys() == {"type", "message", "exit_code"}
-    assert (error["type"], error["exit_code"]) == (kind, code) and said in error["message"]
-
-
-@pytest.mark.parametrize(
     "rights", ["~* +@all -scan", "~other:* +@all"], ids=["may not scan", "may not read"]
 )
 async def test_a_command_without_rights_never_prints_an_empty_list(

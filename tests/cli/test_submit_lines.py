@@ -92,14 +92,6 @@ async def test_a_ceiling_stops_the_submission(task_run: TaskRun) -> None:
     assert task_run.keys("t:*") == {f"t:{id}" for id in accepted}
 
 
-async def test_options_of_one_task_are_refused_without_a_class(task_run: TaskRun) -> None:
-    """A command whose class was forgotten does not read stdin."""
-    for options in (("--args", "[1]"), ("--id", "x"), ("--wait", "0")):
-        ended = await task_run("submit", *options, input=lines({"task": "Add", "args": [1]}))
-        assert ended.code == 2 and f"{options[0]}: name the class of the one task" in ended.err
-    assert task_run.keys("t:*") == set()
-
-
 async def test_empty_input_is_no_error(task_run: TaskRun) -> None:
     """The program that makes the lines may have had nothing to do."""
     ended = await task_run("submit", input="\n")

@@ -39,17 +39,6 @@ async def test_printed_lines_are_a_file_of_users(task_run: TaskRun, tmp_path: Pa
     assert found.expires is not None and 88 < (found.expires - datetime.now(UTC)).days < 91
 
 
-async def test_wrong_users_are_refused(task_run: TaskRun) -> None:
-    """A short password, a malformed name and an unknown role are exit code 2."""
-    for arguments, words in (
-        (("password", "alice"), "too short"),
-        (("password", "alice smith"), "is not a name"),
-        (("token", "ci", "--role", "boss"), "'boss' is not one of"),
-    ):
-        ended = await task_run("web", *arguments, input="short\n")
-        assert ended.code == 2 and words in ended.err, ended.err
-
-
 async def test_the_audit_is_shown(task_run: TaskRun) -> None:
     """The newest entry comes last; filters are those of the page."""
     async with task_run.app() as nonet:
