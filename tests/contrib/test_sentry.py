@@ -27,7 +27,6 @@ from contrib.sentry_tasks import (
 )
 from pydantic import SecretStr
 from sentry_sdk.envelope import Envelope
-from sentry_sdk.transport import Transport
 from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
@@ -47,10 +46,12 @@ class Ingest:
 
     Attributes:
         dsn: where to send them.
+        events, check_ins: the reported errors and messages, and the states of occurrences.
     """
 
     def __init__(self) -> None:
-        self._items: list[tuple[str, Event]] = []
+        self.events: list[Event] = []
+        self.check_ins: list[Event] = []
         ingest = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -58,7 +59,9 @@ class Ingest:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 if self.headers.get("Content-Encoding") == "gzip":
                     data = gzip.decompress(data)
-                ingest.take(Envelope.deserialize(data))
+                for item in Envelope.deserialize(data).items:
+                    kinds = {"event": ingest.events, "check_in": ingest.check_ins}
+                    kinds.get(item.type or "", []).append(json.loads(item.get_bytes()))
                 self.send_response(200)
                 self.send_header("Content-Length", "2")
                 self.end_headers()
@@ -69,28 +72,11 @@ class Ingest:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.dsn = f"http://key@127.0.0.1:{self._server.server_port}/1"
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-
-    def take(self, envelope: Envelope) -> None:
-        """Keep what an envelope contains."""
-        for item in envelope.items:
-            self._items.append((item.type or "", json.loads(item.get_bytes())))
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Take no more."""
         self._server.shutdown()
         self._server.server_close()
-
-    @property
-    def events(self) -> list[Event]:
-        """The reported exceptions and messages."""
-        return [data for kind, data in self._items if kind == "event"]
-
-    @property
-    def check_ins(self) -> list[Event]:
-        """The reported states of occurrences."""
-        return [data for kind, data in self._items if kind == "check_in"]
 
 
 @pytest.fixture
@@ -200,25 +186,12 @@ async def test_a_requested_retry_is_no_failure(site: Site, ingest: Ingest) -> No
     assert (event["message"], event["tags"]["nonet.task"]) == ("look at ***", "sentry_tasks:Says")
 
 
-class InProcess(Transport):
-    """Keeps the envelopes."""
-
-    def __init__(self, ingest: Ingest) -> None:
-        super().__init__()
-        self._ingest = ingest
-
-    def capture_envelope(self, envelope: Envelope) -> None:
-        self._ingest.take(Envelope.deserialize(envelope.serialize()))
-
-
 @pytest.fixture
 def reporting(ingest: Ingest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The SDK and the middleware, in this process and for this test."""
     monkeypatch.setattr(middleware, "_registered", [])
     monkeypatch.setattr(sentry, "_installed", [])
-    sentry_sdk.init(
-        dsn=ingest.dsn, transport=InProcess(ingest), environment="test", default_integrations=False
-    )
+    sentry_sdk.init(dsn=ingest.dsn, environment="test", default_integrations=False)
     sentry.install(monitor_config={"max_runtime": 30})
     yield
     sentry_sdk.get_global_scope().set_client(None)
@@ -233,9 +206,11 @@ async def test_occurrences_are_check_ins_of_a_monitor(
     async with System([Daily], redis_url=redis_url, now=now, config=config) as system:
         await Daily().schedule()
         await system.run_until_idle()
+        sentry_sdk.flush(WAIT_SECONDS)
         assert ingest.check_ins == []
         await system.advance(120)
         await system.run_until_idle()
+        sentry_sdk.flush(WAIT_SECONDS)
     assert [item["status"] for item in ingest.check_ins] == ["in_progress", "in_progress", "ok"]
     assert len({item["check_in_id"] for item in ingest.check_ins}) == 1
     done = ingest.check_ins[-1]
