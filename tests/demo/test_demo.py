@@ -8,19 +8,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from waits import WAIT_SECONDS
-
-_DEMO = [str(Path(sys.executable).parent / "task-run"), "demo"]
-_KEYS = ["files", "bytes", "duplicate_groups", "wasted_bytes", "dead_letters", "tasks", "seconds"]
-_PR_CAPBSET_DROP = 24
-_RIGHTS_OF_ROOT = (1, 2)  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+from waits import WAIT_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -59,18 +53,19 @@ def nothing_left_running(tmp_path: Path) -> Iterator[None]:
 
 
 def test_it_agrees_with_sha256sum(tree: Path, tmp_path: Path) -> None:
-    """Files, bytes and groups are those of find and sha256sum, and no process remains."""
+    """Files, bytes and groups are those of find and sha256sum; no process is left."""
     done = _run(tree, tmp_path / "state")
     assert done.returncode == 0, done.stderr
     document = _document(done)
     sizes, groups = _by_sha256sum(tree)
-    assert list(document) == _KEYS
+    keys = "files bytes duplicate_groups wasted_bytes dead_letters tasks seconds"
+    assert list(document) == keys.split()
     assert document["files"] == len(sizes)
     assert document["bytes"] == sum(sizes.values())
     assert document["duplicate_groups"] == groups
     assert document["wasted_bytes"] == sum(sizes[group[0]] * (len(group) - 1) for group in groups)
     assert document["dead_letters"] == 0
-    assert document["tasks"] == 3 + 3  # batches; and who lists, gathers, reports
+    assert document["tasks"] == 3 + 3  # batches; and listing, gathering, reporting
     assert _processes(tmp_path / "state") == set()
     assert list((tmp_path / "state" / "demo").iterdir()) == []
 
@@ -88,15 +83,8 @@ def test_usr_share_agrees_with_sha256sum(tmp_path: Path) -> None:
     print(f"\n/usr/share: {document}, {groups_found} duplicate groups, equal to sha256sum")
 
 
-def test_an_empty_tree_has_an_empty_report(tmp_path: Path) -> None:
-    """No file is no error."""
-    (tmp_path / "tree").mkdir()
-    document = _document(_run(tmp_path / "tree", tmp_path / "state"))
-    assert (document["files"], document["duplicate_groups"]) == (0, [])
-
-
 def test_an_unreadable_file_is_a_dead_letter(tree: Path, tmp_path: Path) -> None:
-    """It is retried alone, ends in the table that the summary names, and its batch is hashed."""
+    """It is retried alone; the summary names the command that lists it, and its batch is hashed."""
     unread = [tree / "sub" / "b", tree / "sub" / "secret"]
     unread[1].write_bytes(b"x")
     for path in unread:
@@ -123,18 +111,8 @@ def test_an_unreadable_file_is_a_dead_letter(tree: Path, tmp_path: Path) -> None
     ]
 
 
-def test_a_person_sees_progress_and_a_table(tree: Path, tmp_path: Path) -> None:
-    """Without --json the figures are on stdout and the progress is on stderr."""
-    done = _run(tree, tmp_path / "state", options=())
-    figures = dict(line.rsplit(maxsplit=1) for line in done.stdout.splitlines()[:9])
-    names = "files|bytes|duplicate groups|wasted bytes|retries|dead letters|tasks|seconds|"
-    assert list(figures) == [*(names + "tasks per second").split("|")]
-    assert figures["files"] == "261"
-    assert "hashing 261 files" in done.stderr
-
-
-def test_settings_of_the_user_are_left_alone(tree: Path, tmp_path: Path) -> None:
-    """Neither inherited variables nor a .env reach the demo: its servers are its own."""
+def test_people_get_progress_and_a_table(tree: Path, tmp_path: Path) -> None:
+    """Inherited variables and a .env do not reach the servers of the demo."""
     (tmp_path / ".env").write_text("NONET_REDIS_URL=redis://127.0.0.1:1/0\nNONET_CONCURRENCY=1\n")
     inherited = {
         "NONET_REDIS_URL": "redis://127.0.0.1:1/0",
@@ -143,68 +121,57 @@ def test_settings_of_the_user_are_left_alone(tree: Path, tmp_path: Path) -> None
         "NONET_LEASE": "2",
         "NONET_LOCK_TTL": "1",
     }
-    done = _run(tree, tmp_path / "state", environment=inherited)
+    done = _run(tree, tmp_path / "state", options=(), environment=inherited)
     assert done.returncode == 0, done.stderr
+    figures = dict(line.rsplit(maxsplit=1) for line in done.stdout.splitlines()[:9])
+    names = "files|bytes|duplicate groups|wasted bytes|retries|dead letters|tasks|seconds|"
+    assert list(figures) == [*(names + "tasks per second").split("|")]
+    assert figures["files"] == "261"
+    assert "hashing 261 files" in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["missing", "a file"])
-def test_a_path_that_is_no_directory_is_refused(tmp_path: Path, kind: str) -> None:
-    """Exit code 2, and a sentence that names it."""
-    path = tmp_path / "it"
-    if kind == "a file":
-        path.touch()
-    done = _run(path, tmp_path / "state")
-    assert done.returncode == 2
-    assert str(path) in done.stderr and len(done.stderr.splitlines()) == 1
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    """One line names it; the exit code is 2."""
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "missing", tmp_path / "file"):
+        done = _run(path, tmp_path / "state")
+        assert done.returncode == 2
+        assert str(path) in done.stderr and len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
 def test_a_signal_stops_everything(tree: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """Within seconds nothing is left, and the exit code says that there is no result."""
+    """No process is left; after SIGTERM and Ctrl-C the exit code says that there is no result."""
     with _start(tree, tmp_path / "state") as demo:
-        _wait(lambda: bool(_processes(tmp_path / "state")))
+        wait_until(lambda: _processes(tmp_path / "state"), "it runs")
         demo.send_signal(number)
         out, error = demo.communicate(timeout=WAIT_SECONDS)
-    assert (demo.returncode, json.loads(out)["error"]["exit_code"]) == (1, 1)
-    assert "stopped by a signal" in error
-    assert _processes(tmp_path / "state") == set()
+    wait_until(lambda: not _processes(tmp_path / "state"), "no process is left")
+    if number != signal.SIGKILL:
+        assert (demo.returncode, json.loads(out)["error"]["exit_code"]) == (1, 1)
+        assert "stopped by a signal" in error
 
 
-def test_a_killed_demo_leaves_no_process(tree: Path, tmp_path: Path) -> None:
-    """kill -9 of the command takes everything along."""
-    with _start(tree, tmp_path / "state") as demo:
-        _wait(lambda: bool(_processes(tmp_path / "state")))
-        demo.kill()
-    _wait(lambda: _processes(tmp_path / "state") == set())
-
-
-def test_two_demos_do_not_mix(tree: Path, tmp_path: Path) -> None:
-    """Two at once with one state directory report each its own tree."""
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "only").touch()
-    with _start(tree, tmp_path / "state") as first, _start(other, tmp_path / "state") as second:
+def test_two_demos_at_once_report_their_own_trees(tree: Path, tmp_path: Path) -> None:
+    """They share a state directory; one of the trees is empty."""
+    (tmp_path / "empty").mkdir()
+    state = tmp_path / "state"
+    with _start(tree, state) as first, _start(tmp_path / "empty", state) as second:
         documents = [
             json.loads(demo.communicate(timeout=WAIT_SECONDS)[0]) for demo in (first, second)
         ]
-    assert [document["files"] for document in documents] == [261, 1]
+    assert [document["files"] for document in documents] == [261, 0]
+    assert documents[1]["duplicate_groups"] == []
 
 
-def _run(
-    tree: Path,
-    state: Path,
-    *,
-    options: tuple[str, ...] = ("--json",),
-    environment: dict[str, str] | None = None,
-    before: Callable[[], None] | None = None,
-) -> subprocess.CompletedProcess[str]:
-    with _start(tree, state, options, environment, before) as demo:
+def _run(tree: Path, state: Path, **given: Any) -> subprocess.CompletedProcess[str]:
+    with _start(tree, state, **given) as demo:
         out, error = demo.communicate(timeout=WAIT_SECONDS)
     return subprocess.CompletedProcess(demo.args, demo.returncode, out, error)
 
 
 def _start(
-    tree: Path | str,
+    tree: Path,
     state: Path,
     options: tuple[str, ...] = ("--json",),
     environment: dict[str, str] | None = None,
@@ -212,7 +179,7 @@ def _start(
 ) -> subprocess.Popen[str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
     return subprocess.Popen(
-        [*_DEMO, *options, str(tree)],
+        [str(Path(sys.executable).parent / "task-run"), "demo", *options, str(tree)],
         env={**kept, **(environment or {}), "NONET_STATE_DIR": str(state)},
         cwd=state.parent,
         stdin=subprocess.DEVNULL,
@@ -244,10 +211,10 @@ def _by_sha256sum(tree: Path) -> tuple[dict[str, int], list[list[str]]]:
 
 
 def _give_up_rights() -> None:
-    """Make file modes count for root too, in the programs that this process becomes."""
+    """Make file modes count for root, too, in the programs that this process becomes."""
     if os.geteuid() == 0:
-        for right in _RIGHTS_OF_ROOT:
-            if ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, right, 0, 0, 0):
+        for right in (1, 2):  # CAP_DAC_OVERRIDE and CAP_DAC_READ_SEARCH
+            if ctypes.CDLL(None).prctl(24, right, 0, 0, 0):  # PR_CAPBSET_DROP
                 os._exit(99)
 
 
@@ -261,10 +228,3 @@ def _processes(state: Path) -> set[int]:
         except OSError:  # it has just ended
             continue
     return found
-
-
-def _wait(condition: Callable[[], bool], seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it does not happen"
-        time.sleep(0.02)

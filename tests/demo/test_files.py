@@ -13,7 +13,7 @@ from nonet.demo.hashing import Found, Hashed, batches, duplicates, hash_file, wa
 
 
 def test_a_walk_lists_regular_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links, FIFOs and sockets are not listed; of hard links, each is."""
+    """Each hard link is listed; symbolic links, FIFOs and sockets are not."""
     tree, elsewhere = tmp_path / "tree", tmp_path / "elsewhere"
     (tree / "deep" / "deeper").mkdir(parents=True)
     elsewhere.mkdir()
@@ -33,8 +33,8 @@ def test_a_walk_lists_regular_files_only(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.closed == []
 
 
-def test_a_walk_leaves_out_what_it_is_told_to(tmp_path: Path) -> None:
-    """The skipped directory is left out under whatever name the tree reaches it."""
+def test_a_walk_skips_a_directory(tmp_path: Path) -> None:
+    """It is skipped under every name by which the tree reaches it."""
     (tmp_path / "tree" / "own").mkdir(parents=True)
     (tmp_path / "tree" / "own" / "log").touch()
     (tmp_path / "alias").symlink_to(tmp_path / "tree")
@@ -43,7 +43,7 @@ def test_a_walk_leaves_out_what_it_is_told_to(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_is_gone_is_named(tmp_path: Path) -> None:
-    """A directory that cannot be listed is told, and does not end the walk."""
+    """It does not end the walk."""
     gone = os.fsencode(tmp_path / "gone")
     assert walk(gone, os.fsencode(tmp_path)).closed == [gone]
 
@@ -70,7 +70,7 @@ def test_batches_lose_nothing_and_stay_small(files: list[Found]) -> None:
 
 @pytest.mark.parametrize("kind", ["gone", "directory", "fifo", "link"])
 def test_only_regular_files_are_hashed(tmp_path: Path, kind: str) -> None:
-    """What a file may have turned into is an OSError: nobody waits for a FIFO's writer."""
+    """A file that has become something else is an OSError, without waiting for a FIFO's writer."""
     path = tmp_path / "it"
     if kind == "directory":
         path.mkdir()
@@ -84,7 +84,7 @@ def test_only_regular_files_are_hashed(tmp_path: Path, kind: str) -> None:
 
 
 def test_reading_can_be_ended_between_chunks(tmp_path: Path) -> None:
-    """What the callback raises ends the reading of a long file."""
+    """An error of the callback ends the reading of a long file."""
     path = tmp_path / "long"
     path.write_bytes(bytes(5 << 20))
     calls = iter([None, None])

@@ -30,7 +30,7 @@ def here(tmp_path: Path) -> Path:
     ],
 )
 def test_a_file_is_a_module_of_its_package(here: Path, file: str, module: str, root: str) -> None:
-    """Python finds it from the directory of the outermost package."""
+    """Python imports it from the directory of the outermost package."""
     code = find_code([Path(file)], [], here)
     assert code.modules == (module,)
     assert code.path == ((here / root).resolve(),)
@@ -38,15 +38,11 @@ def test_a_file_is_a_module_of_its_package(here: Path, file: str, module: str, r
 
 
 def test_a_module_is_found_from_the_current_directory(here: Path) -> None:
-    """As with ``python -m``; it is watched where it may be, as long as it cannot be loaded."""
+    """This is as with ``python -m``; both files in which it may be are watched."""
     code = find_code([], ["shop.tasks"], here)
     assert (code.modules, code.path) == (("shop.tasks",), (here,))
     assert code.files == (here / "shop" / "tasks.py", here / "shop" / "tasks" / "__init__.py")
-
-
-def test_without_a_name_entry_points_are_found_from_here(here: Path) -> None:
-    """There may be others than those of files."""
-    assert find_code([], [], here).path == (here,)
+    assert find_code([], [], here).path == (here,)  # for entry points
 
 
 @pytest.mark.parametrize(
@@ -58,8 +54,8 @@ def test_without_a_name_entry_points_are_found_from_here(here: Path) -> None:
         ("my-tasks.py", "no module named 'my-tasks': rename it, for example to my_tasks"),
     ],
 )
-def test_what_is_no_module_is_refused(here: Path, file: str, problem: str) -> None:
-    """With the name of the file, and what to do."""
+def test_a_file_that_is_no_module_is_refused(here: Path, file: str, problem: str) -> None:
+    """The error names the file and the next step."""
     for name in ("notes.txt", "my-tasks.py"):
         (here / name).touch()
     with pytest.raises(ConfigurationError, match=f"{Path(file).name}.*{problem}"):
@@ -67,7 +63,7 @@ def test_what_is_no_module_is_refused(here: Path, file: str, problem: str) -> No
 
 
 def test_two_files_of_one_name_are_refused(here: Path) -> None:
-    """Python could load only one of them."""
+    """Python can load only one of them."""
     (here / "other").mkdir()
     (here / "other" / "mytasks.py").touch()
     with pytest.raises(ConfigurationError, match="can load only one: rename one"):

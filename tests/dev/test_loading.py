@@ -58,22 +58,17 @@ def load(project: Path, tasks: str = "mytasks") -> Loaded:
         return Loaded(**json.load(report))
 
 
-def test_tasks_and_the_files_of_the_project_are_reported(project: Path) -> None:
-    """Neither those of Python, of Nonet nor of installed packages."""
-    loaded = load(project)
-    assert (loaded.problem, loaded.tasks, loaded.pipelines) == ("", ["mytasks:Clean"], [])
-    assert loaded.files == [str(project / "helpers.py"), str(project / "mytasks.py")]
-
-
-def test_pipelines_are_reported(project: Path) -> None:
-    """By their names, so that they are run."""
+def test_tasks_pipelines_and_files_of_the_project_are_reported(project: Path) -> None:
+    """Files of Python, of Nonet and of installed packages are not reported."""
     (project / "rows.py").write_text(PIPELINE)
-    loaded = load(project, "rows")
-    assert (loaded.problem, loaded.tasks, loaded.pipelines) == ("", [], ["Provision"])
+    loaded = load(project, "mytasks,rows")
+    assert (loaded.problem, loaded.tasks) == ("", ["mytasks:Clean"])
+    assert loaded.pipelines == ["Provision"]
+    assert loaded.files == [str(project / f"{name}.py") for name in ("helpers", "mytasks", "rows")]
 
 
 def test_a_syntax_error_is_shown_with_its_line(project: Path) -> None:
-    """Its file is watched, though it was not loaded, in whatever module it is."""
+    """Its file is watched, even if another module imports it."""
     (project / "helpers.py").write_text("SIZE = (\n")
     loaded = load(project)
     assert loaded.problem.endswith("SyntaxError: '(' was never closed")
@@ -84,21 +79,22 @@ def test_a_syntax_error_is_shown_with_its_line(project: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "problem"),
+    ("tasks", "code", "problem"),
     [
-        ("raise SystemExit('no database')", "SystemExit: no database"),
-        ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
-        ("from nonet import BaseTask", "tasks module 'mytasks' defines no task"),
+        ("mytasks", "raise SystemExit('no database')", "SystemExit: no database"),
+        ("mytasks", "import nothing_here", "No module named 'nothing_here'"),
+        ("mytasks", "from nonet import BaseTask", "tasks module 'mytasks' defines no task"),
+        (
+            "",
+            "",
+            "there are no tasks: name a file of tasks, or a module with -m, or set NONET_TASKS",
+        ),
     ],
+    ids=["exit", "missing package", "empty", "no module"],
 )
-def test_whatever_a_module_does_is_reported(project: Path, code: str, problem: str) -> None:
-    """An exit, a missing package, or that nothing is in it."""
+def test_a_module_without_tasks_is_a_problem(
+    project: Path, tasks: str, code: str, problem: str
+) -> None:
+    """The report says why there are none."""
     (project / "mytasks.py").write_text(code)
-    assert problem in load(project).problem
-
-
-def test_without_tasks_it_says_how_to_name_some(project: Path) -> None:
-    """Nothing is named, and no installed package has any."""
-    assert load(project, "").problem == (
-        "there are no tasks: name a file of tasks, or a module with -m, or set NONET_TASKS"
-    )
+    assert problem in load(project, tasks).problem

@@ -30,7 +30,7 @@ def planned(*files: str, modules: tuple[str, ...] = (), **options: Any) -> Plan:
 
 
 def test_it_has_a_server_of_its_own(project: Path) -> None:
-    """And a short grace period, as somebody waits for it; other terminals need the variables."""
+    """Its grace period is short; the variables are for commands in other terminals."""
     made = planned("mytasks.py", state_dir=project / "state", config=None)
     assert made.settings.redis_url.get_secret_value() == "embedded://"
     assert (made.settings.grace, made.environment["NONET_GRACE"]) == (5.0, "5.0")
@@ -45,7 +45,7 @@ def test_it_has_a_server_of_its_own(project: Path) -> None:
 
 
 def test_variables_take_precedence(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another server is named, without its password, so that nobody uses it by mistake."""
+    """A note names the other server, without its password."""
     monkeypatch.setenv("NONET_REDIS_URL", "redis://:secret@db.example:6379/0")
     monkeypatch.setenv("NONET_GRACE", "60")
     monkeypatch.setenv("NONET_NAMESPACE", "shop")
@@ -63,7 +63,7 @@ def test_variables_take_precedence(project: Path, monkeypatch: pytest.MonkeyPatc
 def test_without_a_file_the_modules_of_the_settings_run(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are watched, and found from the current directory; files replace them."""
+    """They are watched and found from the current directory; ``-m`` replaces them."""
     monkeypatch.setenv("NONET_TASKS", "mytasks,shop.tasks")
     assert planned().settings.tasks == ("mytasks", "shop.tasks")
     assert project / "mytasks.py" in planned().code.files
@@ -71,13 +71,13 @@ def test_without_a_file_the_modules_of_the_settings_run(
 
 
 def test_invalid_settings_are_refused() -> None:
-    """Before anything is started."""
+    """The error names the setting."""
     with pytest.raises(ConfigurationError, match="NONET_NAMESPACE"):
         planned("mytasks.py", namespace="a b")
 
 
 def test_the_dashboard_needs_its_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without them all else runs, and a line says how to get it."""
+    """Without them a note says what to install."""
     with monkeypatch.context() as bare:
         bare.setattr(plan, "find_spec", lambda name: None)
         made = make_plan([Path("mytasks.py")], [], {})

@@ -9,7 +9,7 @@ from nonet.dev.watching import changes, state_of
 
 
 def test_files_beside_loaded_ones_are_watched_too(tmp_path: Path) -> None:
-    """A new one, one that was removed, and one that is only imported later."""
+    """New, removed and not yet imported files count, even in a directory that disappears."""
     tasks, later, text = (tmp_path / name for name in ("tasks.py", "later.py", "notes.txt"))
     for file in (tasks, later, text):
         file.write_text("old")
@@ -20,10 +20,11 @@ def test_files_beside_loaded_ones_are_watched_too(tmp_path: Path) -> None:
     (tmp_path / "new.py").touch()
     text.write_text("another length")
     assert changes(before, state_of([str(tasks)])) == [str(later), str(tmp_path / "new.py")]
+    assert state_of([str(tmp_path / "gone" / "tasks.py")]) == {}
 
 
 def test_a_save_within_the_same_second_is_a_change(tmp_path: Path) -> None:
-    """Also if the length stays."""
+    """Its length may be the same."""
     file = tmp_path / "tasks.py"
     file.write_text("1")
     before = state_of([str(file)])
@@ -31,8 +32,3 @@ def test_a_save_within_the_same_second_is_a_change(tmp_path: Path) -> None:
     file.write_text("2")
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     assert changes(before, state_of([str(file)])) == [str(file)]
-
-
-def test_a_directory_that_is_gone_has_no_files(tmp_path: Path) -> None:
-    """As while git changes the branch."""
-    assert state_of([str(tmp_path / "gone" / "tasks.py")]) == {}

@@ -125,8 +125,8 @@ def _submit(engine: Engine, environment: Mapping[str, str], *words: str) -> str:
     return done.stdout.strip()
 
 
-def test_what_is_in_it(engine: Engine) -> None:
-    """A user without rights, all commands, and nothing that builds."""
+def test_the_image_has_the_commands_and_no_build_tools(engine: Engine) -> None:
+    """Its user has no rights."""
     names = " ".join(("task-worker", "task-scheduler", "task-run", "pip", *FORBIDDEN))
     script = f"id -u; id -g; pwd; ls /opt; for name in {names}; do command -v $name; done"
     words = engine.run(IMAGE, "sh", "-c", script).stdout.split()
@@ -135,8 +135,8 @@ def test_what_is_in_it(engine: Engine) -> None:
     assert words == [*expected, *(f"/opt/nonet/bin/{name}" for name in commands)]
 
 
-def test_what_it_says_of_itself(engine: Engine) -> None:
-    """User, stop signal, health check and init are part of the image; no volume is."""
+def test_the_image_declares_how_it_is_run(engine: Engine) -> None:
+    """It has a user, a stop signal, a health check and an init, and no volume."""
     found = json.loads(engine.call("image", "inspect", IMAGE, check=True).stdout)[0]
     config = found["Config"]
     health = config.get("Healthcheck") or found.get("HealthCheck") or found.get("Healthcheck")
@@ -148,8 +148,8 @@ def test_what_it_says_of_itself(engine: Engine) -> None:
 
 
 def test_a_task_runs(engine: Engine, worker: Container, environment: dict[str, str]) -> None:
-    """Submitted in one container, done in another, by the package of two lines."""
-    said = _submit(engine, environment, "mine:Look", "--wait", "20")
+    """It is submitted in one container and done in another."""
+    said = _submit(engine, environment, "mine:Look", "--wait", "60")
     assert "'uid': 10001" in said and "'cwd': '/var/lib/nonet'" in said
     assert worker.execute("task-run", "probe", "readyz").returncode == 0
     began = time.monotonic()
@@ -159,12 +159,14 @@ def test_a_task_runs(engine: Engine, worker: Container, environment: dict[str, s
     assert "Read-only file system" in worker.execute("touch", "/opt/tasks/new").stderr
 
 
-def test_a_child_process_runs(engine: Engine, user_image: str, environment: dict[str, str]) -> None:
-    """A medium worker forks with a read-only root, too."""
+def test_a_medium_worker_forks_with_a_read_only_root(
+    engine: Engine, user_image: str, environment: dict[str, str]
+) -> None:
+    """Its child runs the task."""
     command = ("task-worker", "--size", "medium")
     with engine.start(user_image, *command, environment=environment) as medium:
         medium.wait_ready()
-        words = ("mine:Look", "--label", "size=medium", "--wait", "20")
+        words = ("mine:Look", "--label", "size=medium", "--wait", "60")
         assert "'uid': 10001" in _submit(engine, environment, *words)
 
 
@@ -177,8 +179,10 @@ def test_a_scheduler_leads(engine: Engine, environment: dict[str, str]) -> None:
         assert scheduler.stop(20) == 0, scheduler.log
 
 
-def test_stop_drains(engine: Engine, worker: Container, environment: dict[str, str]) -> None:
-    """SIGTERM to process 1: what runs ends, and the exit code is 0."""
+def test_stopping_the_container_drains_the_worker(
+    engine: Engine, worker: Container, environment: dict[str, str]
+) -> None:
+    """SIGTERM to process 1 lets the running task end."""
     id = _submit(engine, environment, "mine:Sleep", "--args", "[2]")
     wait_until(lambda: "it sleeps" in worker.log, "the task runs")
     began = time.monotonic()
@@ -189,8 +193,8 @@ def test_stop_drains(engine: Engine, worker: Container, environment: dict[str, s
 
 
 def test_orphans_are_reaped(engine: Engine, worker: Container, environment: dict[str, str]) -> None:
-    """What a task leaves behind is no zombie for ever."""
-    _submit(engine, environment, "mine:Leave", "--wait", "20")
+    """A process that a task leaves behind does not stay a zombie."""
+    _submit(engine, environment, "mine:Leave", "--wait", "60")
     count = "grep -l '^State:.Z' /proc/[0-9]*/status | wc -l; grep -sc sleep /proc/[0-9]*/comm"
 
     def left() -> bool:
@@ -201,7 +205,7 @@ def test_orphans_are_reaped(engine: Engine, worker: Container, environment: dict
 
 
 def test_a_task_package_changes_nothing_of_nonet(engine: Engine) -> None:
-    """pip refuses what would need another version of what Nonet was locked to."""
+    """pip refuses another version of a package that Nonet was locked to."""
     refused = engine.run(IMAGE, "pip", "install", "--no-index", "redis<8")
     assert refused.returncode != 0
     assert "constraint" in refused.stdout + refused.stderr
