@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from config.sources.remote import Remote
 from config.sources.secure_server import SecureServer, serving
 
 from nonet.base.errors import ConfigurationError
@@ -22,17 +22,9 @@ IN_URL = "bo%20t:s3cret%2F%5Cn%25%22$x"
 @pytest.fixture
 def remote(tmp_path: Path) -> Path:
     """A repository with one commit, below ``tmp_path / "served"``."""
-    path = tmp_path / "served" / "conf"
-    path.mkdir(parents=True)
-    (path / "config.yaml").write_text("vos: [lhcb]")
-    identity = ("-c", "user.name=Nobody", "-c", "user.email=nobody@example.org")
-    for command in (
-        ("init", "--quiet", "--initial-branch=main"),
-        ("add", "config.yaml"),
-        (*identity, "commit", "--quiet", "-m", "change"),
-    ):
-        subprocess.run(["git", "-C", str(path), *command], check=True, capture_output=True)
-    return path
+    made = Remote(tmp_path / "served" / "conf")
+    made.commit({"config.yaml": "vos: [lhcb]"})
+    return made.path
 
 
 @pytest.fixture
