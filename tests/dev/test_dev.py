@@ -228,22 +228,14 @@ def test_code_that_cannot_be_loaded_changes_nothing(dev: Dev) -> None:
     assert dev.ask() == "three"
 
 
-def test_broken_code_at_the_start_is_waited_for(dev: Dev) -> None:
-    """The next save starts everything."""
-    dev.save(more="raise ValueError('not yet')\n")
+def test_a_module_that_hangs_or_is_broken_runs_after_the_next_save(dev: Dev) -> None:
+    """The save ends an import that hangs; the command runs until the tasks can be loaded."""
+    dev.save(more="print('it hangs')\nwhile True: pass\n")
     dev.start("-m", "mytasks", "--no-web", PYTHONPATH="")
+    dev.says("dev    | it hangs")
+    dev.save(more="raise ValueError('not yet')\n")
     dev.says("dev    | ValueError: not yet")
     dev.says("the tasks cannot be loaded: nothing runs until the next save")
-    dev.save("two")
-    dev.ready()
-    assert dev.ask() == "two"
-
-
-def test_the_next_save_ends_the_import_of_a_module_that_hangs(dev: Dev) -> None:
-    """The command notices that the module was mended."""
-    dev.save(more="print('it hangs')\nwhile True: pass\n")
-    dev.start()
-    dev.says("dev    | it hangs")
     dev.save("two")
     dev.ready()
     assert dev.ask() == "two"
