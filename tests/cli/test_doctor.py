@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -83,7 +84,7 @@ async def test_a_durable_task_that_stays_in_sql_is_a_problem(task_run: TaskRun, 
     ended = await task_run("doctor", "--wait", "0", "--json")
     (problem,) = ended.json["problems"]
     assert ended.code == 1 and problem["hint"].startswith("start task-scheduler")
-    assert problem["problem"].startswith("1 durable task is still not in Redis, 6")
+    assert re.match(r"1 durable task is still not in Redis, \d", problem["problem"])
     status = (await task_run("status", "kept", "--json")).json
     assert (status["state"], status["name"]) == ("delayed", "errands:Kept")
     explained = await task_run("explain", "kept")

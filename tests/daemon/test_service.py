@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import re
 import subprocess
 import sys
 from typing import Any
@@ -127,8 +128,10 @@ async def test_a_repeated_failure_is_logged_once(
     assert first.startswith("demand failed: retry_in=0.") and first.endswith(
         "error=port 1 is closed"
     )
-    assert summary == "demand still fails: failures=9 seconds=0 error=port 9 is closed"
-    assert end == "demand is back after 0 s: failures=9"
+    assert re.fullmatch(
+        r"demand still fails: failures=9 seconds=\d+ error=port 9 is closed", summary
+    )
+    assert re.fullmatch(r"demand is back after \d+ s: failures=9", end)
 
 
 async def test_a_cancelled_loop_ends() -> None:
