@@ -9,7 +9,8 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from nonet.pipelines import Changes, LeaseMixin, Pipeline, RowDatabase
 
-database = RowDatabase(lambda: os.environ["ROWS_URL"])
+# A command that gets a variable with this prefix may be preloaded.
+database = RowDatabase(lambda: os.environ.get("PROBE_ROWS_URL") or os.environ["ROWS_URL"])
 
 
 class Base(DeclarativeBase):

@@ -36,7 +36,7 @@ def pipelines(task_run: TaskRun, rows: sa.Engine) -> Run:
     """Calls ``task-run pipelines`` with the pipelines of ``cli.row_errands``."""
 
     async def call(*arguments: object, **environment: str) -> Ended:
-        known = {"NONET_TASKS": "cli.row_errands", "ROWS_URL": str(rows.url)}
+        known = {"NONET_TASKS": "cli.row_errands", "PROBE_ROWS_URL": str(rows.url)}
         return await task_run("pipelines", *arguments, **known | environment)
 
     return call
@@ -109,7 +109,7 @@ async def test_an_error_of_the_database_is_one_line(
     pipelines: Run, rows: sa.Engine, tmp_path: Path
 ) -> None:
     """The exit code is 3 if it does not answer, and 1 if it refuses a statement."""
-    away = {"ROWS_URL": f"sqlite:///{tmp_path}/no/such/rows.db"}
+    away = {"PROBE_ROWS_URL": f"sqlite:///{tmp_path}/no/such/rows.db"}
     refused = [
         (await pipelines("show", "volumes", "--row", "17", **away), 3, ""),
         (await pipelines("touch", "volumes", "17", **away), 3, ""),
