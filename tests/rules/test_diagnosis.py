@@ -61,8 +61,7 @@ def changed(row: list[Any], **changes: Any) -> list[Any]:
         ["entry", "tasks:normal:small", "1-0", "a", 1, 1],
     ],
 )
-def test_what_is_in_order(row: list[Any]) -> None:
-    """Nothing of a healthy namespace is reported."""
+def test_a_healthy_namespace_has_no_finding(row: list[Any]) -> None:
     assert examine(row, lease=LEASE) is None
 
 
@@ -113,8 +112,7 @@ def test_what_is_in_order(row: list[Any]) -> None:
         (["unknown", "{n}:odd"], "not a key of Nonet"),
     ],
 )
-def test_what_is_wrong(row: list[Any], said: str) -> None:
-    """Each kind of problem is reported, with the thing that has it."""
+def test_each_kind_of_problem_is_reported(row: list[Any], said: str) -> None:
     finding = examine(row, lease=LEASE)
     assert finding is not None and said in finding.problem and finding.what and finding.hint
 
@@ -145,8 +143,9 @@ HEALTHY = {"redis_version": "7.0.15", "maxmemory_policy": "noeviction", "maxmemo
         ({}, ("xclaim", "blpop"), "xclaim, blpop"),
     ],
 )
-def test_what_no_daemon_starts_on(info: dict[str, Any], denied: tuple[str, ...], said: str) -> None:
-    """An old server, one that evicts, and one that denies a command are refused, by name."""
+def test_a_daemon_refuses_an_unfit_server_by_name(
+    info: dict[str, Any], denied: tuple[str, ...], said: str
+) -> None:
     assert refusals(HEALTHY, ()) == []
     (finding,) = refusals({**HEALTHY, **info}, denied)
     assert said in finding.problem and finding.hint
@@ -163,18 +162,17 @@ def test_what_no_daemon_starts_on(info: dict[str, Any], denied: tuple[str, ...],
         (Server(HEALTHY, broken={"p:Sweep||default": "ValueError: no"}), "scheduler"),
         (Server(HEALTHY, config_problem="config.yaml:1: bad"), "scheduler"),
         (Server(HEALTHY, sql="behind"), "sql"),
-        (Server(HEALTHY, sql="absent"), "sql"),
         (Server(HEALTHY, sql="database mysql://… cannot be used"), "sql"),
     ],
 )
-def test_troubles_of_the_server(server: Server, kind: str) -> None:
-    """What stops tasks is a problem, with its next step."""
+def test_each_fault_of_the_server_is_a_problem_with_its_next_step(
+    server: Server, kind: str
+) -> None:
     problems, _ = examine_server(server)
     assert [finding.kind for finding in problems] == [kind] and problems[0].hint
 
 
-def test_remarks_are_no_problems() -> None:
-    """What somebody may have wanted is a hint."""
+def test_a_deliberate_setting_is_a_hint_not_a_problem() -> None:
     server = Server(
         {"maxmemory": 0, "aof_enabled": 0},
         clock_ahead=-60.0,
@@ -184,34 +182,18 @@ def test_remarks_are_no_problems() -> None:
     )
     problems, hints = examine_server(server)
     assert problems == [] and all(hint.hint for hint in hints)
-    assert {hint.what for hint in hints} == {
-        *("memory", "persistence", "clock"),
-        *("a.hook", "tables"),
-    }
+    assert {hint.what for hint in hints} == {"memory", "persistence", "clock", "a.hook", "tables"}
 
 
-def test_absent_tables_name_the_next_step() -> None:
-    """A database without tables is a problem, and the hint makes them."""
-    (problem,), _ = examine_server(Server(HEALTHY, sql="absent"))
-    assert problem.problem.startswith("do not exist") and problem.hint == "task-run db upgrade"
-
-
-def test_tables_of_a_newer_release_are_a_hint() -> None:
-    """So it is after a roll-back: daemons go on with them."""
-    problems, hints = examine_server(Server(HEALTHY, sql="ahead"))
-    (told,) = (item for item in hints if item.kind == "sql")
-    assert problems == [] and "roll-back" in told.hint
-
-
-def test_what_the_scheduler_cannot_do_names_who_tells_more() -> None:
-    """A broken entry and a refused configuration: the problem, and the command that shows all."""
+def test_a_fault_of_the_scheduler_names_the_command_that_shows_all() -> None:
     broken = {"p:Sweep|lhcb|default": "ValueError: no"}
-    server = Server(HEALTHY, broken=broken, config_problem="c.yaml:1: bad\nc.yaml:2: worse")
-    entry, config = examine_server(server)[0]
+    config = "c.yaml:1: bad\nc.yaml:2: worse"
+    server = Server(HEALTHY, broken=broken, config_problem=config, sql="absent")
+    entry, config, tables = examine_server(server)[0]
     assert (entry.what, entry.hint) == ("p:Sweep|lhcb|default", "task-run schedules show p:Sweep")
     assert entry.problem.endswith("ValueError: no")
     assert config.problem.endswith("c.yaml:1: bad (and 1 more)")
-    assert config.hint == "task-run config status"
+    assert (config.hint, tables.hint) == ("task-run config status", "task-run db upgrade")
 
 
 @pytest.mark.parametrize(("remembers", "told"), [("process", True), ("SQL", False), ("", False)])
@@ -223,14 +205,13 @@ def test_a_memory_of_the_leader_alone_is_a_hint(remembers: str, told: bool) -> N
 
 
 @pytest.mark.parametrize("used", [85, 99])
-def test_memory_is_told_once(used: int) -> None:
+def test_memory_is_reported_once(used: int) -> None:
     """A memory that is almost full is a hint, one that is full a problem, never both."""
     problems, hints = examine_server(Server({**HEALTHY, "used_memory": used}))
     assert [item.what for item in (*problems, *hints)].count("memory") == 1
 
 
-def test_durable_tasks_that_nobody_hands_over() -> None:
-    """None is no finding; some are, with their number and age."""
+def test_durable_tasks_that_stay_in_sql_are_a_finding() -> None:
     assert examine_outbox(0, 0.0) is None
     finding = examine_outbox(3, 42.4)
     assert finding is not None and "task-scheduler" in finding.hint
@@ -263,7 +244,7 @@ def test_durable_tasks_that_nobody_hands_over() -> None:
         ),
     ],
 )
-def test_what_makes_a_failover_slow(
+def test_a_setting_that_slows_a_failover_is_a_hint(
     replication: Replication | None, told: dict[str, tuple[str, ...]]
 ) -> None:
     """A hint with the value, the seconds that it costs and the command; of Sentinels the worst."""

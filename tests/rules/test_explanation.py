@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -26,6 +27,7 @@ SLOTS = Refusal("limiter:conc:job:7", "C", True, used=8, limit=8, back_in=20.0)
 RATE = Refusal("limiter:rate:job:7", "L", True, used=10, limit=10, window_seconds=60, back_in=3.25)
 BEFORE = Predecessor("w:3", "mail:Send", "waiting")
 ROOT = Predecessor("w:0", "mail:Fetch", "running")
+DEAD_WORKER = {"is_worker_alive": False}
 BLOCKED = Blocked("w", "running", missing=3, before=BEFORE, root=ROOT)
 
 
@@ -35,6 +37,22 @@ def facts(state: str, **known: Any) -> Facts:
 
 def parked(refusal: Refusal | None, **known: Any) -> Facts:
     return facts("waiting", is_parked=True, refusal=refusal, due=NOW + 30, **known)
+
+
+def held_by(holder: LockHolder) -> Facts:
+    return parked(replace(MUTEX, holders=(holder,)))
+
+
+def on_host(state: str, **known: Any) -> Facts:
+    return facts(state, worker="7@host", **known)
+
+
+def failed(**known: Any) -> Facts:
+    return facts("delayed", due=NOW + 20, **{"error": "ValueError: no", **known})
+
+
+def burial(**known: Any) -> Facts:
+    return facts("dying", workers=1, place="burials", ahead=2, **known)
 
 
 def blocked(**known: Any) -> Facts:
@@ -49,370 +67,149 @@ def queued(**known: Any) -> Facts:
     ("known", "cause", "text"),
     [
         (facts("done", is_ended=True), "ended", "done"),
-        (
-            facts("dead", is_ended=True, error="ValueError: no (retries)"),
-            "ended",
-            "dead: ValueError: no (retries)",
-        ),
-        (
-            facts("cancelled", is_ended=True, error="by ann@host 7: by mistake"),
-            "ended",
-            "cancelled: by ann@host 7: by mistake",
-        ),
-        (facts("cancelled", is_ended=True), "ended", "cancelled"),
+        (facts("dead", is_ended=True, error="ValueError: no"), "ended", "dead: ValueError: no"),
+        (facts("cancelled", is_ended=True, error="by ann"), "ended", "cancelled: by ann"),
         (facts("expired", is_ended=True), "ended", "expired"),
         (
-            facts("expired", is_ended=True, error="not started by 2026-07-01 11:59:00Z"),
-            "ended",
-            "expired: not started by 2026-07-01 11:59:00Z",
-        ),
-        (
             facts("waiting", paused=Pause("task:Audit", SINCE, "ann@host 7")),
-            "paused",
-            "waiting: task Audit is paused since 2026-07-01 11:00:00Z by ann@host 7",
+            *("paused", "task Audit is paused since 2026-07-01 11:00:00Z by ann@host 7"),
         ),
         (
             queued(paused=Pause("stream:normal:small", SINCE, "ann@host 7", "disk full")),
-            "paused",
-            "queued: stream normal:small is paused since 2026-07-01 11:00:00Z by ann@host 7: disk "
-            "full",
+            *("paused", "stream normal:small is paused since … by ann@host 7: disk full"),
         ),
-        (
-            parked(None, paused=Pause("all", SINCE, "ann@host 7")),
-            "paused",
-            "waiting: everything is paused since 2026-07-01 11:00:00Z by ann@host 7",
-        ),
+        (parked(None, paused=Pause("all", SINCE, "ann")), "paused", "everything is paused since"),
         (
             blocked(),
             "step",
-            "waiting: it comes after w:3 (mail:Send, waiting) and 2 others. What they wait for "
-            "first is w:0 (mail:Fetch, running)",
+            "it comes after w:3 (mail:Send, waiting) and 2 others. … w:0 (mail:Fet",
         ),
-        (
-            blocked(missing=1, before=ROOT),
-            "step",
-            "waiting: it comes after w:0 (mail:Fetch, running)",
-        ),
+        (blocked(missing=1, before=ROOT), "step", "it comes after w:0 (mail:Fetch, running)"),
         (
             blocked(missing=2, before=replace(ROOT, state="done")),
-            "step",
-            "waiting: it comes after w:0 (mail:Fetch, done, but not the steps that it added) and "
-            "1 other",
+            *("step", "(mail:Fetch, done, but not the steps that it added) and 1 other"),
         ),
+        (blocked(state="building", before=None, root=None), "step", "w is still being submitted"),
+        (blocked(state="resuming"), "step", "its workflow w is still being resumed"),
+        (blocked(cancel="by ann: no"), "step", "its workflow w is being cancelled by ann: no"),
+        (blocked(before=None, root=None), "step", "it is about to be released"),
+        (blocked(before=replace(BEFORE, state="followed")), "step", "w:3 has ended, and its succ"),
+        (blocked(before=replace(BEFORE, state="lost")), "step", "after w:3, which is gone from"),
+        (blocked(state=""), "step", "its workflow w is gone from Redis"),
+        (on_host("running", running_seconds=12.3), "running", "running on 7@host for 12 s"),
         (
-            blocked(state="building", before=None, root=None),
-            "step",
-            "waiting: its workflow w is still being submitted",
-        ),
-        (blocked(state="resuming"), "step", "waiting: its workflow w is still being resumed"),
-        (
-            blocked(cancel="by ann@host 7: no"),
-            "step",
-            "waiting: its workflow w is being cancelled by ann@host 7: no",
-        ),
-        (
-            blocked(before=None, root=None),
-            "step",
-            "waiting: the steps before it have ended, so it is about to be released",
-        ),
-        (
-            blocked(before=replace(BEFORE, state="followed")),
-            "step",
-            "waiting: w:3 has ended, and its successors are being released",
-        ),
-        (
-            blocked(before=replace(BEFORE, state="lost")),
-            "step",
-            "waiting: it comes after w:3, which is gone from Redis. A worker ends it within "
-            "minutes",
-        ),
-        (
-            blocked(state=""),
-            "step",
-            "waiting: its workflow w is gone from Redis. A worker ends it within minutes",
-        ),
-        (
-            facts("running", worker="7@host", running_seconds=12.3),
+            on_host("running", **DEAD_WORKER, workers=1),
             "running",
-            "running on 7@host for 12 s",
+            "another one takes over when the",
         ),
+        (on_host("running", **DEAD_WORKER), "worker", "and no small worker is live"),
         (
-            facts("running", worker="7@host", running_seconds=50, is_worker_alive=False, workers=1),
-            "running",
-            "running on 7@host for 50 s. That worker no longer answers; another one takes over "
-            "when the lease ends",
-        ),
-        (
-            facts("running", worker="7@host", running_seconds=50, is_worker_alive=False),
+            on_host("dying", **DEAD_WORKER),
             "worker",
-            "running on 7@host for 50 s. That worker no longer answers, and no small worker is "
-            "live",
+            "no longer answers, and no small worker is live",
         ),
+        (on_host("dying"), "sql", "7@host is writing its dead letter to SQL"),
         (
-            facts("dying", worker="7@host", is_worker_alive=False),
-            "worker",
-            "dying: 7@host is writing its dead letter to SQL. That worker no longer answers, and "
-            "no small worker is live",
-        ),
-        (facts("dying", worker="7@host"), "sql", "dying: 7@host is writing its dead letter to SQL"),
-        (
-            facts("dying", worker="7@host", is_worker_alive=False, workers=1),
+            on_host("dying", **DEAD_WORKER, workers=1),
             "sql",
-            "dying: 7@host is writing its dead letter to SQL. That worker no longer answers; "
-            "another one takes over when the lease ends",
+            "another one takes over when the lease",
         ),
-        (
-            facts("dying", place="burials"),
-            "worker",
-            "dying, its dead letter not yet in SQL: no small worker is live",
-        ),
-        (
-            facts("dying", due=NOW + 8, blocker="SQL: the server does not answer"),
-            "sql",
-            "dying: its dead letter cannot be written to SQL: the server does not answer. Next "
-            "try in 8 s",
-        ),
-        (
-            facts("dying", workers=1, place="burials", ahead=2),
-            "queue",
-            "dying, its dead letter not yet in SQL, 2 ahead of it. A small worker writes it",
-        ),
-        (
-            facts("dying", workers=1, place="burials", ahead=2, peers=(Peer("7@host", sql="no"),)),
-            "sql",
-            "dying: its dead letter cannot be written to SQL: no. 7@host retries every few seconds",
-        ),
+        (facts("dying", place="burials"), "worker", "not yet in SQL: no small worker is live"),
+        (facts("dying", due=NOW + 8, blocker="SQL: busy"), "sql", "to SQL: busy. Next try in 8 s"),
+        (burial(), "queue", "not yet in SQL, 2 ahead of it. A small worker writes it"),
+        (burial(peers=(Peer("7@host", sql="no"),)), "sql", "to SQL: no. 7@host retries every few"),
         (
             parked(MUTEX),
-            "lock",
-            "waiting for lock:mutex:job:7, held for 1 min 15 s by task t-1 (files:Audit on 7@host)",
+            *("lock", "lock:mutex:job:7, held for 1 min 15 s by task t-1 (files:Audit on 7@host)"),
         ),
+        (parked(replace(MUTEX, ahead=3, first="t-3")), "lock", "by task t-1 … on 7@host); 3 ahead"),
         (
-            parked(replace(MUTEX, ahead=3, first="t-3")),
+            held_by(LEFT),
             "lock",
-            "waiting for lock:mutex:job:7, held for 1 min 15 s by task t-1 (files:Audit on "
-            "7@host); 3 ahead of it",
+            "code of task t-3 … ignores its cancellation. Restart worker 7@host",
         ),
-        (
-            parked(replace(MUTEX, holders=(LEFT,))),
-            "lock",
-            "waiting for lock:mutex:job:7, held for 40 s by code of task t-3 (files:Audit on "
-            "7@host) that ignores its cancellation. Restart worker 7@host",
-        ),
-        (
-            parked(replace(MUTEX, holders=(PROGRAM,))),
-            "lock",
-            "waiting for lock:mutex:job:7, held for 3 s by a program that is not a task (8@host, "
-            "hold-1)",
-        ),
-        (
-            parked(replace(MUTEX, holders=(LOST,))),
-            "lock",
-            "waiting for lock:mutex:job:7, held by a lost attempt of task t-2 (files:Audit). The "
-            "lock expires in 12 s",
-        ),
-        (
-            parked(replace(MUTEX, holders=(DEAD,))),
-            "lock",
-            "waiting for lock:mutex:job:7, held for 1 min 15 s by task t-1 (files:Audit on "
-            "7@host). No process renews it: it expires in 20 s",
-        ),
+        (held_by(PROGRAM), "lock", "held for 3 s by a program that is not a task (8@host, hold-1)"),
+        (held_by(LOST), "lock", "by a lost attempt of task t-2 (files:Audit). … expires in 12 s"),
+        (held_by(DEAD), "lock", "task t-1 … No process renews it: it expires in 20 s"),
         (
             parked(Refusal("lock:mutex:job:7", "M", True, back_in=17.0)),
-            "calm",
-            "waiting for lock:mutex:job:7: Redis has lost its data. No task gets the lock for 17 "
-            "s more, as an earlier holder may not know of the loss yet",
+            *("calm", "Redis has lost its data. No task gets the lock for 17 s more"),
         ),
-        (
-            parked(Refusal("lock:mutex:job:7", "M", True)),
-            "calm",
-            "waiting for lock:mutex:job:7: Redis has lost its data. No task gets the lock, as an "
-            "earlier holder may not know of the loss yet",
-        ),
-        (
-            parked(replace(MUTEX, lock="lock:rw:job:7", kind="W", holding=3)),
-            "lock",
-            "waiting for lock:rw:job:7, held for 1 min 15 s by task t-1 (files:Audit on 7@host) "
-            "and 2 other readers",
-        ),
+        (parked(Refusal("lock:mutex:job:7", "M", True)), "calm", "No task gets the lock, as an"),
+        (parked(replace(MUTEX, kind="W", holding=3)), "lock", "on 7@host) and 2 other readers"),
         (
             parked(Refusal("lock:mutex:job:7", "M", False, ahead=4, first="t-3")),
-            "turn",
-            "waiting for lock:mutex:job:7: 4 ahead of it (the first is task t-3)",
+            *("turn", "lock:mutex:job:7: 4 ahead of it (the first is task t-3)"),
         ),
         (
             parked(replace(SLOTS, is_held=False, ahead=1, first="t-3")),
             "turn",
-            "waiting for limiter:conc:job:7: 1 ahead of it (the first is task t-3)",
+            "job:7: 1 ahead of it",
         ),
         (parked(SLOTS), "limiter", "waiting for limiter:conc:job:7: 8 of 8 in use"),
-        (
-            parked(replace(SLOTS, used=9, ahead=2)),
-            "limiter",
-            "waiting for limiter:conc:job:7: 9 of 8 in use; 2 ahead of it",
-        ),
-        (
-            parked(RATE),
-            "rate",
-            "waiting for limiter:rate:job:7: 10 of 10 used in 60 s. Next token in 3.2 s",
-        ),
-        (
-            parked(replace(RATE, used=8, items=3)),
-            "rate",
-            "waiting for limiter:rate:job:7: 8 of 10 used in 60 s, and one execution counts 3. "
-            "Next token in 3.2 s",
-        ),
+        (parked(replace(SLOTS, used=9, ahead=2)), "limiter", "9 of 8 in use; 2 ahead of it"),
+        (parked(RATE), "rate", "10 of 10 used in 60 s. Next token in 3.2 s"),
+        (parked(replace(RATE, used=8, items=3)), "rate", "8 of 10 … one execution counts 3. Next"),
         (
             parked(replace(RATE, items=11, is_impossible=True)),
-            "impossible",
-            "waiting for limiter:rate:job:7, which can never admit it: the limit is 10, and one "
-            "execution counts 11. It fails for good at the next check. Raise the limit, "
-            "or lower n_items of its class",
+            *("impossible", "can never admit it: the limit is 10, and one execution counts 11"),
         ),
-        (
-            parked(None),
-            "look",
-            "waiting: nothing refuses it any more. It is checked again within 30 s",
-        ),
-        (
-            facts("waiting", due=NOW + 12, blocker="a worker does not know files:Audit"),
-            "hand-back",
-            "waiting, handed back: a worker does not know files:Audit. Next try in 12 s",
-        ),
+        (parked(None), "look", "nothing refuses it any more. It is checked again within 30 s"),
+        (facts("waiting", due=NOW + 12, blocker="no x:T"), "hand-back", "no x:T. Next try in 12 s"),
         (facts("delayed", due=NOW + 3600), "time", "delayed until 2026-07-01 13:00:00Z (in 1 h)"),
+        (failed(used=1), "retry", "for attempt 2. The last attempt failed: ValueError: no"),
         (
-            facts("delayed", due=NOW + 20, used=1, error="ValueError: no"),
-            "retry",
-            "delayed until 2026-07-01 12:00:20Z (in 20 s) for attempt 2. The last attempt "
-            "failed: ValueError: no",
-        ),
-        (
-            facts(
-                "delayed",
-                due=NOW + 20,
-                used=2,
-                crashes=2,
-                crash_limit=3,
-                error="TaskCrashed: its process was killed by signal 11 (SIGSEGV)\nand so on",
+            failed(
+                used=2, crashes=2, crash_limit=3, error="TaskCrashed: its process was killed\nmore"
             ),
-            "retry",
-            "delayed until 2026-07-01 12:00:20Z (in 20 s) for attempt 3. The last attempt "
-            "failed: TaskCrashed: its process was killed by signal 11 (SIGSEGV) (crash 2 of 3)",
+            *("retry", "for attempt 3. … TaskCrashed: its process was killed (crash 2 of 3)"),
         ),
-        (
-            # It crashed before, and failed in another way last.
-            facts(
-                "delayed", due=NOW + 20, used=2, crashes=1, crash_limit=3, error="ValueError: no"
-            ),
-            "retry",
-            "delayed until 2026-07-01 12:00:20Z (in 20 s) for attempt 3. The last attempt "
-            "failed: ValueError: no",
-        ),
+        # It crashed before, and failed in another way last.
+        (failed(used=2, crashes=1, crash_limit=3), "retry", "ValueError: no"),
         (
             facts("delayed", due=NOW - 60),
             "promoter",
-            "delayed, overdue by 1 min: no scheduler leads and no worker is live",
+            "delayed, overdue by 1 min: no scheduler leads",
         ),
-        (
-            facts("delayed", due=NOW - 60, promoters=1),
-            "time",
-            "delayed until 2026-07-01 11:59:00Z (in 0 s)",
-        ),
+        (facts("delayed", due=NOW - 60, promoters=1), "time", "2026-07-01 11:59:00Z (in 0 s)"),
         (queued(workers=0, ahead=9), "worker", "queued: no small worker is live"),
         (queued(ahead=9), "queue", "queued, 9 ahead of it. Both live small workers are busy"),
-        (
-            queued(ahead=1, idle=1),
-            "queue",
-            "queued, 1 ahead of it. An idle small worker is about to read the stream",
-        ),
-        (
-            queued(ahead=1000, place="beyond"),
-            "queue",
-            "queued, more than 1000 ahead of it. Both live small workers are busy",
-        ),
-        (
-            queued(place="suspects", ahead=3),
-            "suspect",
-            "queued: a process died while running it, so it runs alone, after ordinary tasks; 3 "
-            "ahead of it",
-        ),
-        (
-            queued(),
-            "queue",
-            "queued, first in its stream. Both live small workers are busy; it starts when a "
-            "slot frees",
-        ),
-        (
-            queued(idle=1),
-            "queue",
-            "queued, first in its stream. An idle small worker is about to read the stream",
-        ),
+        (queued(ahead=1, idle=1), "queue", "1 ahead of it. An idle small worker is about to read"),
+        (queued(ahead=1000, place="beyond"), "queue", "queued, more than 1000 ahead of it"),
+        (queued(place="suspects", ahead=3), "suspect", "so it runs alone, … tasks; 3 ahead of it"),
+        (queued(), "queue", "first in its stream. Both live small workers are busy"),
+        (queued(idle=1), "queue", "first in its stream. An idle small worker is about to read"),
         (queued(place="woken"), "woken", "queued, woken: the next free small worker runs it"),
+        (queued(place="none"), "queue", "queued, but in no stream"),
         (
-            queued(place="none"),
-            "queue",
-            "queued, but in no stream: a fetch was cut short, or Redis lost the entry. Workers "
-            "queue it again when the lease ends",
+            on_host("running", running_seconds=3, cancel="by ann: enough"),
+            *("cancelling", "running on 7@host for 3 s, cancelled by ann: enough"),
         ),
+        (on_host("running", **DEAD_WORKER, cancel="by ann"), "cancelling", "when its lease ends"),
+        (queued(cancel="by ann"), "cancelling", "cancelled by ann. It ends when a worker reads it"),
+        (queued(start_by=NOW + 61), "queue", "It expires in 1 min 1 s unless it starts (start_by)"),
+        (queued(place="woken", start_by=NOW - 1), "woken", "It is about to expire (start_by)"),
     ],
 )
-def test_the_first_cause_in_words(known: Facts, cause: str, text: str) -> None:
-    """Each state and cause reads as a sentence that begins with the state."""
+def test_the_first_cause_is_a_sentence_that_begins_with_the_state(
+    known: Facts, cause: str, text: str
+) -> None:
+    """A cancellation is the cause of any state; a deadline is named beside any cause."""
     found = explain(known)
-    assert (found.cause, found.text) == (cause, text)
-    assert found.text.startswith(found.state) and found.state == known.state
-
-
-@pytest.mark.parametrize(
-    ("known", "cause", "text"),
-    [
-        (
-            facts("running", worker="7@host", running_seconds=3, cancel="by ann@host 7: enough"),
-            "cancelling",
-            "running on 7@host for 3 s, cancelled by ann@host 7: enough",
-        ),
-        (
-            facts("running", worker="7@host", cancel="by ann", is_worker_alive=False),
-            "cancelling",
-            "running on 7@host for 0 s, cancelled by ann. That worker no longer answers; the "
-            "task ends when its lease ends",
-        ),
-        (
-            queued(cancel="by ann"),
-            "cancelling",
-            "queued, cancelled by ann. It ends when a worker reads it",
-        ),
-        (
-            queued(start_by=NOW + 61),
-            "queue",
-            "queued, first in its stream. Both live small workers are busy; it starts when a "
-            "slot frees. It expires in 1 min 1 s unless it starts (start_by)",
-        ),
-        (
-            queued(place="woken", start_by=NOW - 1),
-            "woken",
-            "queued, woken: the next free small worker runs it. It is about to expire (start_by)",
-        ),
-    ],
-)
-def test_what_ends_a_task_early(known: Facts, cause: str, text: str) -> None:
-    """Who cancelled it comes first; a deadline is told beside any cause."""
-    found = explain(known)
-    assert (found.cause, found.text) == (cause, text)
+    assert (found.cause, found.state) == (cause, known.state)
+    assert found.text.startswith(found.state)
+    assert re.search(".*".join(map(re.escape, text.split("…"))), found.text), found.text
 
 
 @pytest.mark.parametrize(
     ("known", "next"),
     [
-        (facts("running", worker="7@host"), ""),
-        (facts("running", worker="7@host", is_worker_alive=False), "task-worker --size small"),
+        (on_host("running"), ""),
+        (on_host("running", **DEAD_WORKER), "task-worker --size small"),
         (queued(cancel="by ann"), ""),
         (queued(cancel="by ann", workers=0), "task-worker --size small"),
         (facts("waiting", paused=Pause("all", SINCE, "ann")), "task-run resume --all"),
-        (
-            queued(paused=Pause("stream:normal:small", SINCE, "ann")),
-            "task-run resume --stream normal:small",
-        ),
+        (queued(paused=Pause("stream:a:b", SINCE, "ann")), "task-run resume --stream a:b"),
         (queued(paused=Pause("task:x:T", SINCE, "ann")), "task-run resume --task x:T"),
         (blocked(), "task-run explain w:0"),
         (blocked(state="building"), "task-run workflows show w"),
@@ -420,14 +217,14 @@ def test_what_ends_a_task_early(known: Facts, cause: str, text: str) -> None:
         (blocked(before=None, root=None), ""),
         (blocked(before=replace(BEFORE, state="lost")), "task-run doctor"),
         (parked(MUTEX), "task-run cancel t-1"),
-        (parked(replace(MUTEX, holders=(LEFT,))), "task-run locks release lock:mutex:job:7"),
-        (parked(replace(MUTEX, holders=(PROGRAM,))), "task-run locks release lock:mutex:job:7"),
+        (held_by(LEFT), "task-run locks release lock:mutex:job:7"),
+        (held_by(PROGRAM), "task-run locks release lock:mutex:job:7"),
         (
             parked(replace(MUTEX, lock="lock:mutex:job:~a", holders=(PROGRAM,))),
             "task-run locks release 'lock:mutex:job:~a'",
         ),
-        (parked(replace(MUTEX, holders=(LOST,))), ""),
-        (parked(replace(MUTEX, holders=(DEAD,))), ""),
+        (held_by(LOST), ""),
+        (held_by(DEAD), ""),
         (parked(replace(MUTEX, holders=())), ""),
         (parked(replace(MUTEX, is_held=False, ahead=1, first="t-3")), "task-run explain t-3"),
         (parked(SLOTS), "task-run limits set limiter:conc:job:7 --concurrency 9"),
@@ -441,20 +238,14 @@ def test_what_ends_a_task_early(known: Facts, cause: str, text: str) -> None:
         (facts("delayed", due=NOW - 60), "task-scheduler"),
         (facts("waiting", due=NOW + 12, blocker="no"), ""),
         (facts("dying", due=NOW + 8, blocker="SQL: no"), "task-run db check"),
-        (
-            facts("dying", workers=1, place="burials", peers=(Peer("7@host", sql="no"),)),
-            "task-run db check",
-        ),
+        (burial(peers=(Peer("7@host", sql="no"),)), "task-run db check"),
         (queued(workers=0), "task-worker --size small"),
         (queued(), "task-worker --size small"),
         (queued(workers=1, peers=(Peer("7@host", off="memory"),)), "task-worker --size small"),
         (queued(workers=1, peers=(Peer("7@host", layout=1),)), ""),
         (queued(idle=1), ""),
         (queued(place="woken"), ""),
-        (
-            facts("dead", is_ended=True, error="Malformed: no (quarantined)"),
-            "task-run quarantine list",
-        ),
+        (facts("dead", is_ended=True, error="no (quarantined)"), "task-run quarantine list"),
         (facts("dead", is_ended=True, error="ValueError: no (retries)"), ""),
     ],
 )
@@ -471,8 +262,7 @@ def test_a_name_that_cannot_be_typed_gives_no_command() -> None:
     assert explain(parked(replace(MUTEX, holders=(holder,)))).next == ""
 
 
-def test_what_programs_need_is_not_only_in_the_text() -> None:
-    """Lock, holders, number ahead, worker and time of a change are fields."""
+def test_the_parts_of_an_explanation_are_fields() -> None:
     found = explain(parked(replace(RATE, ahead=2)))
     assert (found.lock, found.ahead, found.holders) == (RATE.lock, 2, ())
     assert found.until == datetime.fromtimestamp(NOW + 3.25, UTC)
@@ -486,6 +276,8 @@ NEW = Peer("2@new", layout=1, version="2.0")
 IGNORANT = Peer("3@other", layout=1, build="0.9")
 SILENT = Peer("4@before", layout=None)
 FULL = replace(NEW, off="memory: 1 MiB free")
+VERSION_2, NEW_KEY = Needs(min_version="2.0"), Needs(key="new 4e5f")
+NO_VERSION_2 = ": x:T needs version 2.0, and no live small worker has it"
 
 
 @pytest.mark.parametrize(
@@ -495,73 +287,66 @@ FULL = replace(NEW, off="memory: 1 MiB free")
             (IGNORANT,) * 2,
             Needs(),
             "unknown",
-            ": no live small worker knows x:T (2 workers with Nonet 0.9). Deploy its package there",
+            ": no live small worker knows x:T (2 workers with No",
         ),
         ((IGNORANT, OLD), Needs(), "queue", ", first in its stream. Both live"),
         ((IGNORANT, SILENT), Needs(), "queue", ", first in its stream. Both live"),
-        (
-            (IGNORANT, OLD, OLD),
-            Needs(min_version="2.0"),
-            "unknown",
-            ": x:T needs version 2.0, and no live small worker has it (2 workers: 1.4). Upgrade",
-        ),
+        ((IGNORANT, OLD, OLD), VERSION_2, "unknown", f"{NO_VERSION_2} (2 workers: 1.4). Upgrade"),
         (
             (replace(OLD, version=""),),
-            Needs(min_version="2.0"),
+            VERSION_2,
             "unknown",
-            ": x:T needs version 2.0, and no live small worker has it (1 worker: no version). Up",
+            f"{NO_VERSION_2} (1 worker: no version",
         ),
-        ((OLD, NEW), Needs(min_version="2.0"), "queue", ", first in its stream. Both"),
+        ((OLD, NEW), VERSION_2, "queue", ", first in its stream. Both"),
         (
             (NEW,),
             Needs(layout=2),
             "unknown",
-            ": no live small worker reads tasks of format 2 (1 worker up to 1). Upgrade",
+            ": no live small worker reads tasks of format 2 (1 wo",
         ),
         (
             (NEW, replace(NEW, keys=("old 0a1b",))),
-            Needs(key="new 4e5f"),
+            NEW_KEY,
             "unknown",
-            ": it is encrypted with key new, which no live small worker has (2 workers). Set NO",
+            ": it is encrypted with key n",
         ),
-        ((NEW, replace(OLD, keys=("new 4e5f",))), Needs(key="new 4e5f"), "queue", ", first"),
+        ((NEW, replace(OLD, keys=("new 4e5f",))), NEW_KEY, "queue", ", first"),
         (
             (OLD, FULL),
             Needs(),
             "queue",
-            ", first in its stream. 1 of 2 small workers takes no tasks: memory: 1 MiB free",
+            ", first in its stream. 1 of 2 small workers takes no task",
         ),
         (
             (FULL,),
             Needs(),
             "veto",
-            ", first in its stream. 1 of 1 small worker takes no tasks: memory: 1 MiB free",
+            ", first in its stream. 1 of 1 small worker takes no tasks: mem",
         ),
         (
             (FULL, FULL),
             Needs(),
             "veto",
-            ", first in its stream. 2 of 2 small workers take no tasks: memory: 1 MiB free (2@new)",
+            ", first in its stream. 2 of 2 small workers take no tasks",
         ),
     ],
 )
-def test_what_live_workers_know_is_told(
+def test_the_explanation_names_what_live_workers_lack(
     peers: tuple[Peer, ...], needs: Needs, cause: str, text: str
 ) -> None:
-    """Whoever does not say what it knows might run anything."""
+    """A worker that does not report its classes might run any."""
     known = {"name": "x:T", "stream": "normal:small", "needs": needs, "workers": len(peers)}
     found = explain(queued(**known, peers=peers))
     assert (found.cause, found.text.startswith(f"queued{text}")) == (cause, True), found.text
 
 
-def test_of_very_many_workers_nothing_is_concluded() -> None:
-    """Only some of them were looked at."""
+def test_nothing_is_concluded_from_a_part_of_very_many_workers() -> None:
     found = explain(queued(name="x:T", workers=101, peers=(IGNORANT,) * 100))
     assert found.cause == "queue"
 
 
-def test_who_could_run_what_was_handed_on() -> None:
-    """One by name, the others by their number; nobody if nobody can."""
+def test_the_workers_that_could_run_a_handed_back_task_are_named() -> None:
     back = {"due": NOW + 5, "blocker": "a worker does not know x:T", "name": "x:T", "handed_on": 2}
     found = explain(facts("waiting", **back, workers=3, peers=(IGNORANT, NEW, OLD)))
     assert found.text == (

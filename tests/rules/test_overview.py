@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +25,15 @@ SMTP = Refusal(
 SLOTS = Refusal("limiter:conc:storage_element:CERN", "C", True, used=5, limit=5)
 
 
+FOREIGN = {("files:Audit", "small"): 5}
+DEATHS = Deaths("files:Audit", "ValueError: no", 3, "t-9", 12)
+DIED = "3 tasks of files:Audit died within an hour, the last 12 s ago"
+
+
+def leading(**known: Any) -> Server:
+    return Server(HEALTHY.info, leader="a/1", **known)
+
+
 def situation(**known: Any) -> Situation:
     return Situation(**{"server": HEALTHY, **known})
 
@@ -37,21 +47,15 @@ def situation(**known: Any) -> Situation:
             "task-run db check",
         ),
         (
-            {"dying": 1, "server": Server(HEALTHY.info, leader="a/1", sql="no answer in 5 s")},
-            "SQL: no answer in 5 s; 1 dead letter waits for it",
-            "repair the database or NONET_DB_URL; then task-run db check",
+            {"dying": 1, "server": leading(sql="gone")},
+            "SQL: gone; 1 dead letter waits",
+            "repair the",
         ),
         (
-            {"server": Server(HEALTHY.info, leader="a/1", config_problem="c.yaml:1: bad")},
-            "configuration: is not applied; the last good one stays in use: c.yaml:1: bad",
-            "task-run config status",
+            {"server": leading(config_problem="c.yaml:1: bad")},
+            *("configuration: is not applied; … c.yaml:1: bad", "task-run config status"),
         ),
-        (
-            {"server": Server(HEALTHY.info)},
-            "no scheduler leads: no periodic task is submitted, no durable task is handed to "
-            "Redis, no start-up hook is called, no configured limit is applied",
-            "task-scheduler",
-        ),
+        ({"server": Server(HEALTHY.info)}, "no scheduler leads: no periodic", "task-scheduler"),
         (
             {
                 "streams": [StreamLoad("normal", "large", 12, 0, 180)],
@@ -70,67 +74,52 @@ def situation(**known: Any) -> Situation:
             "task-worker --size small",
         ),
         (
-            {"foreign": {("files:Audit", "small"): 5}},
-            "no small worker runs files:Audit: 5 tasks wait for one that knows it",
-            "install the package of files:Audit and restart the small workers: task-run workers",
+            {"foreign": FOREIGN},
+            "no small worker runs files:Audit: 5 tasks wait",
+            "install the pack",
         ),
         (
-            {
-                "foreign": {("files:Audit", "small"): 5},
-                "locked": {("files:Audit", "small"): "no encryption key '2026' here"},
-            },
-            "no small worker can decrypt files:Audit: 5 tasks wait (no encryption key '2026' here)",
+            {"foreign": FOREIGN, "locked": {("files:Audit", "small"): "no key '2026'"}},
+            "no small worker can decrypt files:Audit: 5 tasks wait (no key '2026')",
             "set NONET_ENCRYPTION_KEYS of the small workers: task-run workers",
         ),
         (
-            {"deaths": [Deaths("files:Audit", "ValueError: no", 3, "t-9", 12)]},
-            "3 tasks of files:Audit died within an hour, the last 12 s ago: ValueError: no "
-            "(task-run result t-9)",
+            {"deaths": [DEATHS]},
+            f"{DIED}: ValueError: no (task-run result t-9)",
             "task-run result t-9",
         ),
         (
-            {
-                "deaths": [Deaths("files:Audit", "ValueError: no", 3, "t-9", 12)],
-                "active": {("files:Audit", "normal:small"): 1},
-            },
-            "3 tasks of files:Audit died within an hour, the last 12 s ago: ValueError: no "
-            "(task-run result t-9)",
-            "task-run pause --task files:Audit",
+            {"deaths": [DEATHS], "active": {("files:Audit", "normal:small"): 1}},
+            *(DIED, "task-run pause --task files:Audit"),
         ),
         (
             {"deaths": [Deaths("files:Audit", "not started", 3, "t-9", 12, "expired", "small")]},
-            "3 tasks of files:Audit expired within an hour, the last 12 s ago: not started "
-            "(task-run result t-9)",
+            "3 tasks of files:Audit expired within an hour, the last 12 s ago: not started",
             "task-worker --size small",
         ),
         (
             {"failed_workflows": [FailedWorkflows("", "w", 1, 12, "w:3", "files:Audit", "E: no")]},
-            "workflow w failed 12 s ago at step w:3 of files:Audit: E: no (task-run workflows "
-            "show w)",
+            "workflow w failed 12 s ago at step w:3 of files:Audit: E: no (task-run workflows",
             "task-run workflows resume w",
         ),
         (
             {"failed_workflows": [FailedWorkflows("import", "w", 4, 12, "w:3")]},
-            '4 workflows "import" failed within an hour, the last 12 s ago at step w:3 (task-run '
-            "workflows show w)",
+            '4 workflows "import" failed within an hour, the last 12 s ago at step w:3',
             "task-run workflows resume w",
         ),
         (
             {"stuck_workflows": [StuckWorkflows("building", "w", 2, 120, 500, 1000)]},
-            "workflow w is being submitted for 2 min: 500 of 1,000 steps have arrived. If its "
-            "program is dead, cancel it and submit it again (and 1 more like this)",
+            "workflow w is being submitted for 2 min: 500 of 1,000 steps … (and 1 more like this)",
             "task-run workflows cancel w",
         ),
         (
             {"stuck_workflows": [StuckWorkflows("resuming", "w", 1, 120)]},
-            "workflow w is being resumed for 2 min",
-            "task-run workflows resume w",
+            *("workflow w is being resumed for 2 min", "task-run workflows resume w"),
         ),
         ({"lost_workers": 1}, "1 worker died within an hour", "task-run events --kind worker-lost"),
         (
             {"waiters": [Waiters(MUTEX, 19, 60, ("files:Audit", "files:Sweep"))]},
-            "19 tasks wait for lock:mutex:job:7 (files:Audit, files:Sweep), held by task t-1 "
-            "(files:Audit on 7@host) for 1 h 4 min, which renews it",
+            "19 tasks wait for lock:mutex:job:7 (files:Audit, files:Sweep), held … for 1 h",
             "task-run cancel t-1",
         ),
         (
@@ -148,8 +137,7 @@ def situation(**known: Any) -> Situation:
                 "pauses": [Pause("stream:normal:small", SINCE, "ann@host 7", "disk full")],
                 "streams": [StreamLoad("normal", "small", 7, 1, 5)],
             },
-            "stream normal:small is paused since 2026-07-01 11:00:00Z by ann@host 7 "
-            "(disk full): 7 tasks wait",
+            "stream normal:small is paused since … by ann@host 7 (disk full): 7 tasks wait",
             "task-run resume --stream normal:small",
         ),
         (
@@ -159,8 +147,7 @@ def situation(**known: Any) -> Situation:
         ),
         (
             {"full": {"stream:normal:small": 500}},
-            "stream:normal:small has reached its ceiling of 500 tasks: submissions are refused",
-            "task-run queues",
+            *("stream:normal:small has reached its ceiling of 500 tasks", "task-run queues"),
         ),
         (
             {
@@ -172,26 +159,23 @@ def situation(**known: Any) -> Situation:
         ),
         (
             {"stalls": {"7@host": 2500, "8@host": 20}},
-            "the event loop of 7@host was blocked for 2.5 s",
-            "task-run workers 7@host",
+            *("the event loop of 7@host was blocked for 2.5 s", "task-run workers 7@host"),
         ),
         ({"quarantined": 1}, "1 message in the quarantine", "task-run quarantine list"),
         (
             {"kept": (1, 42.0)},
-            "1 durable task is still not in Redis, 42 s after the submission",
-            "start task-scheduler; if one leads, read its log",
+            "1 durable task is still not in Redis, 42 s after",
+            "start task-sched",
         ),
-        (
-            {"unreadable": {"pauses": "WRONGTYPE"}},
-            "pauses cannot be read: WRONGTYPE",
-            "task-run doctor",
-        ),
+        ({"unreadable": {"pauses": "WRONG"}}, "pauses cannot be read: WRONG", "task-run doctor"),
     ],
 )
-def test_each_fault_has_one_finding(known: dict[str, Any], problem: str, hint: str) -> None:
-    """It tells the fault and its cause, and what to type."""
+def test_each_fault_has_one_finding_with_its_command(
+    known: dict[str, Any], problem: str, hint: str
+) -> None:
     (finding,) = troubles(situation(**known))
-    assert (finding.problem, finding.hint) == (problem, hint)
+    assert re.match(".*".join(map(re.escape, problem.split("…"))), finding.problem), finding
+    assert finding.hint.startswith(hint)
 
 
 @pytest.mark.parametrize(
@@ -213,8 +197,7 @@ def test_what_is_everyday_business_is_not_reported(known: dict[str, Any]) -> Non
     assert troubles(situation(**known)) == []
 
 
-def test_deaths_of_a_paused_class_are_not_reported_again() -> None:
-    """The pause is: the operator has seen the deaths."""
+def test_the_pause_of_a_class_replaces_the_report_of_its_deaths() -> None:
     (finding,) = troubles(
         situation(
             deaths=[Deaths("files:Audit", "ValueError: no", 30, "t-9", 12)],
@@ -228,7 +211,6 @@ def test_deaths_of_a_paused_class_are_not_reported_again() -> None:
 
 
 def test_many_locks_of_one_type_are_one_finding() -> None:
-    """There may be a mutex for each job: the worst is named, the others are counted."""
     others = [
         Waiters(Refusal(f"lock:mutex:job:{n}", "M", True, holding=1, holders=(HOLDER,)), 1, 60)
         for n in range(8, 348)
@@ -239,7 +221,6 @@ def test_many_locks_of_one_type_are_one_finding() -> None:
 
 
 def test_many_findings_of_one_kind_are_shortened() -> None:
-    """An overview fits on a screen."""
     deaths = [Deaths(f"files:Audit{n}", "ValueError: no", 30 - n, "t", 1) for n in range(9)]
     found = troubles(situation(deaths=deaths))
     assert [finding.what for finding in found] == ["files:Audit0", "files:Audit1", "files:Audit2"]
@@ -247,14 +228,12 @@ def test_many_findings_of_one_kind_are_shortened() -> None:
 
 
 def test_a_long_error_is_shortened() -> None:
-    """One failure does not fill the screen."""
     deaths = [Deaths("files:Audit", "ValueError: " + "x" * 500 + "\nmore", 3, "t-9", 1)]
     (finding,) = troubles(situation(deaths=deaths))
     assert "x… (task-run result t-9)" in finding.problem and len(finding.problem) < 250
 
 
 def test_the_worst_comes_first() -> None:
-    """What stops everybody, then what stops a part, then what slows things down."""
     found = troubles(
         situation(
             server=Server({**HEALTHY.info, "maxmemory": 100, "used_memory": 99}),

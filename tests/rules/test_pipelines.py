@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -31,75 +32,48 @@ def status(*replicas: Replica, **rows: Any) -> PipelineStatus:
     return PipelineStatus("volumes", RowFigures(NOW, **rows), replicas)
 
 
+LEASED = {"lease_token": "t", "lease_owner": "volumes", "lease_expires_at": LATER}
+ENDED = {**LEASED, "lease_expires_at": AGO}
+
+
 @pytest.mark.parametrize(
     ("row", "replicas", "why"),
     [
-        (
-            {"due_at": None},
-            [IDLE],
-            "finished: it is not due until it is touched (task-run pipelines touch volumes 17)",
-        ),
+        ({"due_at": None}, [IDLE], "finished: it is … (task-run pipelines touch volumes 17)"),
         ({"due_at": LATER, "attempts": 2}, [IDLE], "due in 20 s; failed attempts since its last"),
+        (LEASED, [IDLE], "leased by volumes; unless renewed, the lease ends in 20 s"),
+        ({**LEASED, "lease_owner": "hold"}, [IDLE], "leased by a program; unless renewed"),
+        (ENDED, [], "the lease of volumes ended 1 min 30 s ago: no process runs its pipeline"),
         (
-            {"lease_token": "t", "lease_owner": "volumes", "lease_expires_at": LATER},
+            {**ENDED, "lease_owner": "hold"},
             [IDLE],
-            "leased by volumes; unless renewed, the lease ends in 20 s",
+            "the lease of a program … fetched within seconds",
         ),
         (
-            {"lease_token": "t", "lease_owner": "hold", "lease_expires_at": LATER},
+            {**ENDED, "lease_owner": "disks"},
             [IDLE],
-            "leased by a program; unless renewed, the lease ends in 20 s",
-        ),
-        (
-            {"lease_token": "t", "lease_owner": "volumes", "lease_expires_at": AGO},
-            [],
-            "the lease of volumes ended 1 min 30 s ago: no process runs its pipeline: task-worker "
-            "--pipelines volumes",
-        ),
-        (
-            {"lease_token": "t", "lease_owner": "hold", "lease_expires_at": AGO},
-            [IDLE],
-            "the lease of a program ended 1 min 30 s ago: the row is fetched within seconds",
-        ),
-        (
-            {"lease_token": "t", "lease_owner": "disks", "lease_expires_at": AGO},
-            [IDLE],
-            "the lease of disks ended 1 min 30 s ago: until 10 min have passed, only disks takes",
+            "the lease of disks … until 10 min have passed",
         ),
         (
             {"attempts": -3, "due_at": LATER},
             [replace(IDLE, letters="no such table")],
             "failed for good: its dead letter waits to be written (no such table): task-run db",
         ),
-        (
-            {"due_at": LATER, "task": "ScanVolume"},
-            [IDLE],
-            "due in 20 s; failed attempts since its last success: 0; a task may have it already: "
-            "task-run list --task ScanVolume",
-        ),
-        (
-            {"lease_token": "t", "lease_owner": "disks:a:7", "lease_expires_at": LATER},
-            [IDLE],
-            "leased by row a:7 of pipeline disks; unless renewed, the lease ends in 20 s",
-        ),
+        ({"due_at": LATER, "task": "Scan"}, [IDLE], "due in 20 s; … task-run list --task Scan"),
+        ({**LEASED, "lease_owner": "disks:a:7"}, [IDLE], "leased by row a:7 of pipeline disks"),
         ({"lease_owner": "disks"}, [IDLE], "waits in pipeline disks for related rows"),
         (
             {"lease_owner": "volumes", "due_at": LATER},
-            [IDLE],
-            "waits for its related rows, which others have; it tries again every few seconds",
+            *([IDLE], "waits for its related rows, which others have; it tries again every"),
         ),
         ({"is_selected": False}, [IDLE], "due, but select() of its pipeline does not select it"),
         ({}, [], "no process runs its pipeline: task-worker --pipelines volumes"),
         ({}, [BY_ANN], "its pipeline is paused by ann@host 1: task-run pipelines resume volumes"),
+        ({}, [replace(BY_ANN, paused="with everything else by a")], "its … task-run resume --all"),
         (
             {},
-            [replace(IDLE, paused="with everything else by ann@host 1")],
-            "its pipeline is paused with everything else by ann@host 1: task-run resume --all",
-        ),
-        (
-            {},
-            [replace(IDLE, paused="by the configuration")],
-            "its pipeline is paused by the configuration: remove `pause` from pipelines.volumes",
+            [replace(BY_ANN, paused="by the configuration")],
+            "its … remove `pause` from pipelines",
         ),
         ({}, [BROKEN], "its database fails: OperationalError: no route to 10.0.0.7"),
         ({}, [BROKEN, IDLE], "next in line: it is fetched within seconds"),
@@ -109,10 +83,15 @@ def status(*replicas: Replica, **rows: Any) -> PipelineStatus:
         ({}, [BUSY, IDLE], "next in line: it is fetched within seconds"),
     ],
 )
-def test_the_first_cause_of_a_row(row: dict[str, Any], replicas: list[Replica], why: str) -> None:
+def test_a_row_is_explained_by_its_first_cause(
+    row: dict[str, Any], replicas: list[Replica], why: str
+) -> None:
     """Each cause is named, with what to type where an operator can help."""
     found = explain_row(replace(ROW, **row), "17", status(*replicas, due=9, leased=8))
-    assert found.startswith(why)
+    assert re.match(".*".join(map(re.escape, why.split("…"))), found), found
+
+
+SHOW = "task-run pipelines show volumes"
 
 
 @pytest.mark.parametrize(
@@ -123,36 +102,26 @@ def test_the_first_cause_of_a_row(row: dict[str, Any], replicas: list[Replica], 
             "no process runs it: 5 rows of pipeline volumes wait, the oldest for 3 s",
             "task-worker --pipelines volumes",
         ),
-        (
-            status(BROKEN, IDLE),
-            "7@host cannot read the rows of pipeline volumes: OperationalError: no route to "
-            "10.0.0.7",
-            "task-run pipelines show volumes",
-        ),
-        (
-            status(replace(IDLE, letters="no such table")),
-            "rows of pipeline volumes failed for good, and their dead letters cannot be written: "
-            "no such table",
-            "task-run db check",
-        ),
+        (status(BROKEN, IDLE), "7@host cannot read the rows of … no route to 10.0.0.7", SHOW),
+        (status(replace(IDLE, letters="no such table")), "… no such table", "task-run db check"),
         (
             status(IDLE, due=2, stale=2, oldest=90),
-            "2 rows of pipeline volumes left by a dead process; 2 rows of pipeline volumes wait, "
-            "the oldest for 1 min 30 s",
-            "task-run pipelines show volumes",
+            "2 rows … left by a dead process; … 1 min 30 s",
+            SHOW,
         ),
         (
             status(BUSY, due=9, leased=4, oldest=120),
-            "5 rows of pipeline volumes wait, the oldest for 2 min: all its workers are busy",
-            "task-run pipelines show volumes",
+            "5 rows … for 2 min: all its workers are busy",
+            SHOW,
         ),
     ],
 )
-def test_the_finding_of_a_pipeline(item: PipelineStatus, problem: str, hint: str) -> None:
-    """The overview names what keeps the rows of a pipeline waiting, and the command for it."""
+def test_the_overview_names_what_keeps_rows_waiting(
+    item: PipelineStatus, problem: str, hint: str
+) -> None:
     [finding] = troubles(Situation(server=SERVER, pipelines=[item]))
-    assert (finding.kind, finding.what) == ("pipeline", "volumes")
-    assert (finding.problem, finding.hint) == (problem, hint)
+    assert (finding.kind, finding.what, finding.hint) == ("pipeline", "volumes", hint)
+    assert re.match(".*".join(map(re.escape, problem.split("…"))), finding.problem), finding
 
 
 @pytest.mark.parametrize(
@@ -165,13 +134,11 @@ def test_the_finding_of_a_pipeline(item: PipelineStatus, problem: str, hint: str
         status(BY_ANN, due=9, oldest=500),
     ],
 )
-def test_what_is_no_finding(item: PipelineStatus) -> None:
-    """Rows that wait for seconds, or for a pause, are no finding of their pipeline."""
+def test_rows_that_wait_for_seconds_or_for_a_pause_are_no_finding(item: PipelineStatus) -> None:
     assert troubles(Situation(server=SERVER, pipelines=[item])) == []
 
 
-def test_the_finding_of_a_pause() -> None:
-    """The pause of a pipeline is reported once, with its due rows."""
+def test_the_pause_of_a_pipeline_is_reported_once_with_its_due_rows() -> None:
     pause = Pause("pipeline:volumes", AGO, "ann@host 1", "the cloud is down")
     found = Situation(server=SERVER, pauses=[pause], pipelines=[status(BY_ANN, due=9, oldest=500)])
     [finding] = troubles(found)
@@ -208,9 +175,8 @@ class Volumes:
         ({"pause": False}, "by ann", (20, 10.0, None, "by ann")),
     ],
 )
-def test_what_the_configuration_replaces(
+def test_the_configuration_replaces_the_attributes_that_it_names(
     configured: dict[str, Any] | None, pause: str, expected: tuple[Any, ...]
 ) -> None:
-    """Only what the section names replaces an attribute; either pause holds."""
     section = None if configured is None else PipelineConfig(**configured)
     assert options_of(Volumes, section, pause) == PipelineOptions(*expected)  # type: ignore[arg-type]

@@ -1,92 +1,82 @@
-"""How often the progress of an attempt is sent."""
+"""How often the progress of an attempt is sent, by a clock that a test moves."""
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import threading
-import time
+from types import SimpleNamespace
 
 import pytest
+from waits import until
 
 from nonet.worker.attempt import progress
 from nonet.worker.attempt.progress import Pace
 
-INTERVAL = 0.05
+Sent = list[tuple[float | None, str]]
 
 
-class Sent:
-    """What was sent, and when."""
-
-    def __init__(self) -> None:
-        self.items: list[tuple[float, float | None, str]] = []
-        self.more = asyncio.Event()
-
-    def __call__(self, fraction: float | None, text: str) -> None:
-        self.items.append((time.monotonic(), fraction, text))
-        self.more.set()
-
-    async def until(self, count: int) -> None:
-        while len(self.items) < count:
-            self.more.clear()
-            await asyncio.wait_for(self.more.wait(), 20)
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The monotonic time. Timers look at it every few milliseconds."""
+    now = [100.0]
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(progress, "_INTERVAL_SECONDS", 0.02)
+    return now
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_INTERVAL_SECONDS", INTERVAL)
+def paced(sent: Sent) -> Pace:
+    return Pace(lambda *report: sent.append(report), asyncio.get_running_loop())
 
 
-def are_apart(sent: Sent) -> bool:
-    times = [item[0] for item in sent.items]
-    return all(b - a >= INTERVAL * 0.9 for a, b in itertools.pairwise(times))
-
-
-async def test_the_first_and_the_last_report_are_sent() -> None:
-    """The first at once, the last when the interval is over, and none between."""
-    sent = Sent()
-    pace = Pace(sent, asyncio.get_running_loop())
+async def test_the_first_report_is_sent_at_once_and_the_last_after_the_interval(
+    clock: list[float],
+) -> None:
+    sent: Sent = []
+    pace = paced(sent)
     for number in range(100):
         pace.report(number / 100, "")
-    assert [item[1] for item in sent.items] == [0.0]
-    await sent.until(2)
-    assert [item[1] for item in sent.items] == [0.0, 0.99]
-    assert are_apart(sent)
+    assert sent == [(0.0, "")]
+    clock[0] += 1
+    await until(lambda: len(sent) == 2, "the timer has sent the last one")
+    assert sent[1] == (0.99, "")
 
 
-async def test_reports_of_a_thread_are_sent_in_the_loop() -> None:
-    """As often as the others, and the last one is not lost."""
-    sent = Sent()
-    pace = Pace(sent, asyncio.get_running_loop())
+async def test_reports_of_a_thread_are_sent_in_the_loop(clock: list[float]) -> None:
+    sent: Sent = []
     threads: list[int] = []
 
-    def work() -> None:
+    def send(fraction: float | None, text: str) -> None:
+        sent.append((fraction, text))
         threads.append(threading.get_ident())
+
+    pace = Pace(send, asyncio.get_running_loop())
+
+    def work() -> None:
         for number in range(20_000):
             pace.report(number / 20_000, "")
         pace.report(1.0, "end")
 
     await asyncio.to_thread(work)
-    while sent.items[-1:] == [] or sent.items[-1][2] != "end":
-        await sent.until(len(sent.items) + 1)
-    assert are_apart(sent) and threads != [threading.get_ident()]
+    await until(lambda: sent, "the first one is sent")
+    assert len(sent) == 1
+    clock[0] += 1
+    await until(lambda: sent[-1] == (1.0, "end"), "the last one is sent")
+    assert len(sent) <= 2 and set(threads) == {threading.get_ident()}
 
 
-async def test_code_that_blocks_the_loop_sends_all_the_same() -> None:
-    """When it reports after the interval: no timer could do so."""
-    sent = Sent()
-    pace = Pace(sent, asyncio.get_running_loop())
-    while len(sent.items) < 3:
-        pace.report(None, "on the way")
-    assert are_apart(sent)
-    pace.report(None, "at the end")
-    await sent.until(4)
-    assert sent.items[-1][2] == "at the end"
+async def test_code_that_blocks_the_loop_sends_after_the_interval(clock: list[float]) -> None:
+    """No timer could do so meanwhile."""
+    sent: Sent = []
+    pace = paced(sent)
+    for number in range(3):
+        pace.report(None, f"step {number}")
+        pace.report(None, "too early")
+        clock[0] += 1
+    assert [text for _, text in sent] == ["step 0", "step 1", "step 2"]
 
 
-async def test_a_thread_may_outlive_the_loop() -> None:
-    """Its report goes nowhere, and raises nothing."""
+async def test_a_report_after_the_end_of_the_loop_is_dropped() -> None:
     loop = asyncio.new_event_loop()
-    pace = Pace(Sent(), loop)
+    pace = Pace(lambda *_: None, loop)
     loop.close()
     pace.report(0.5, "")

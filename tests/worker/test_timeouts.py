@@ -7,23 +7,17 @@ import functools
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 import pytest
-from clients import client_of
 from waits import WAIT_SECONDS, until
+from worker.attempts import attempt_at, tools_for
 
 from nonet import BaseTask, Depends, StopRetrying, TaskTimeoutError, context
 from nonet.base.errors import LeaseLostError
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Succeeded
-from nonet.stores.queue.broker import Broker
-from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.execution import enter_context
-from nonet.tasks.injection import Injector
-from nonet.tasks.registry import Registry
-from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.execute import Tools, carry_out
 
 NEVER = 60.0
@@ -73,8 +67,6 @@ class ObeysHard(BaseTask):
 
 @dataclass
 class Swallows(Softly):
-    """It is cancelled, goes on for a moment and returns."""
-
     async def execute(self, opened: Opened) -> str:
         try:
             await asyncio.sleep(NEVER)
@@ -169,12 +161,8 @@ class ThreadGivesAwaitable(Softly):
     """Its thread ends after the limit, and gives a coroutine that would go on for long."""
 
     def execute(self, opened: Opened) -> Any:
-        time.sleep(0.2)
-        return goes_on_for_long()
-
-
-async def goes_on_for_long() -> None:
-    await asyncio.sleep(3600)
+        goes_on.wait(NEVER)
+        return asyncio.sleep(3600)
 
 
 class ThreadHangs(BaseTask):
@@ -190,7 +178,7 @@ class ThreadHangs(BaseTask):
 
 async def slow_to_commit() -> AsyncIterator[None]:
     yield
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(2 * SlowCommit.soft_timeout)
     story.append("committed")
 
 
@@ -199,7 +187,9 @@ async def slow_to_open() -> None:
 
 
 @dataclass
-class SlowCommit(Softly):
+class SlowCommit(BaseTask):
+    soft_timeout = 1.0
+
     async def execute(self, slow: Annotated[None, Depends(slow_to_commit)]) -> str:
         return "done"
 
@@ -212,52 +202,19 @@ class SlowOpening(Softly):
 
 CLASSES = [
     *(Obeys, InTime, ObeysHard, Swallows, FailsWhenCancelled, StopsWhenCancelled, Stubborn),
-    *(
-        ThreadAsks,
-        ThreadReturns,
-        ThreadGivesAwaitable,
-        ThreadHangs,
-        SlowCommit,
-        SlowOpening,
-        Decorated,
-        Exits,
-    ),
+    *(ThreadAsks, ThreadReturns, ThreadGivesAwaitable, ThreadHangs),
+    *(SlowCommit, SlowOpening, Decorated, Exits),
 ]
 
 
 @pytest.fixture
 async def tools() -> AsyncIterator[Tools]:
-    """Nobody answers at this address, and nobody is asked."""
-    for kept in (story, given_up):
-        kept.clear()
+    story.clear()
+    given_up.clear()
     goes_on.clear()
-    registry = Registry()
-    for cls in CLASSES:
-        registry.add(cls, "tests")
-    options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
-    broker = Broker("redis://127.0.0.1:1", "test", **options)
-    client = client_of(broker, registry)
-    with ThreadPoolExecutor(2) as threads:
-        async with Injector() as injector:
-            yield Tools(
-                *(client, registry, injector, threads, 1024),
-                admit=nobody_refuses,
-                leave=lambda _, left: given_up.append(left),
-            )
+    async with tools_for(*CLASSES, leave=lambda _, left: given_up.append(left)) as made:
+        yield made
         goes_on.set()
-    await client.aclose()
-    await broker.aclose()
-
-
-async def nobody_refuses(attempt: Attempt, lines: str) -> None: ...
-
-
-def attempt_at(task: BaseTask, tools: Tools) -> Attempt:
-    sent = tools.client.envelopes.prepare(task)
-    delivery = Delivery(
-        *(sent.id, "1", "1", "tasks:normal:medium", "1-0", sent.envelope, sent.locks)
-    )
-    return Attempt(delivery, time.monotonic())
 
 
 async def run(task: BaseTask, tools: Tools) -> Any:
@@ -286,7 +243,7 @@ async def failure(task: BaseTask, tools: Tools) -> BaseException:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseTask) else None,
 )
-async def test_it_fails_and_is_rolled_back(
+async def test_an_attempt_beyond_its_limit_fails_and_is_rolled_back(
     tools: Tools, task: BaseTask, limit: str, cause: str
 ) -> None:
     """The policy gets a TaskTimeoutError that names the limit; nothing is committed."""
@@ -299,20 +256,17 @@ async def test_it_fails_and_is_rolled_back(
     assert given_up == []
 
 
-async def test_what_is_in_time_is_not_touched(tools: Tools) -> None:
-    """Limits that are kept change nothing, and leave no timer behind."""
+async def test_an_attempt_within_its_limits_succeeds(tools: Tools) -> None:
     assert await run(InTime(), tools) == Succeeded("done")
     assert story == ["committed"]
 
 
-async def test_a_limit_does_not_let_an_exit_out(tools: Tools) -> None:
-    """A task that ends the process ends its attempt only, also beside a limit."""
+async def test_an_exit_ends_the_attempt_only(tools: Tools) -> None:
     assert isinstance(await failure(Exits(), tools), SystemExit)
     assert story == ["rolled back"]
 
 
-async def test_an_author_may_stop_retrying(tools: Tools) -> None:
-    """Who knows that it will never be faster says so when it is cancelled."""
+async def test_a_cancelled_task_may_stop_its_retries(tools: Tools) -> None:
     assert isinstance(await failure(StopsWhenCancelled(), tools), StopRetrying)
 
 
@@ -330,7 +284,6 @@ async def test_a_coroutine_that_cannot_be_cancelled_is_given_up(tools: Tools) ->
 
 
 async def test_a_thread_is_given_up_at_the_hard_limit(tools: Tools) -> None:
-    """It cannot be stopped: its attempt ends without it, and it knows when it asks."""
     error = await failure(ThreadHangs(), tools)
     assert isinstance(error, TaskTimeoutError)
     assert story == ["rolled back"]
@@ -341,9 +294,12 @@ async def test_a_thread_is_given_up_at_the_hard_limit(tools: Tools) -> None:
     assert story[1:] == ["LeaseLostError in the end"]
 
 
-async def test_a_thread_that_returns_too_late_has_failed(tools: Tools) -> None:
-    """At the soft limit a thread is only told when it asks; what it returns does not count."""
-    attempt = attempt_at(ThreadReturns(), tools)
+@pytest.mark.parametrize("task", [ThreadReturns(), ThreadGivesAwaitable()], ids=["value", "await"])
+async def test_a_thread_that_returns_after_the_soft_limit_has_failed(
+    tools: Tools, task: BaseTask
+) -> None:
+    """A thread learns of the limit only when it asks; what it returns later does not count."""
+    attempt = attempt_at(task, tools)
     ended = asyncio.create_task(carry_out(attempt, tools))
     await until(lambda: attempt.ending.timed_out is not None, "its limit has passed")
     assert not ended.done() and story == []
@@ -354,14 +310,7 @@ async def test_a_thread_that_returns_too_late_has_failed(tools: Tools) -> None:
     assert story == ["rolled back"]
 
 
-async def test_what_a_late_thread_gives_is_not_awaited(tools: Tools) -> None:
-    """The limit has passed: the attempt fails when the thread ends."""
-    error = await failure(ThreadGivesAwaitable(), tools)
-    assert "soft timeout of 0.05 s exceeded" in str(error)
-
-
-async def test_a_void_attempt_opens_no_group(tools: Tools) -> None:
-    """Whatever it swallowed, what it spawns would outlive its end. (No Redis is asked here.)"""
+async def test_an_attempt_without_lease_opens_no_group(tools: Tools) -> None:
     attempt = attempt_at(InTime(), tools)
     attempt.context.lose_lease("the hard limit has passed")
     enter_context(attempt.context)
@@ -369,20 +318,17 @@ async def test_a_void_attempt_opens_no_group(tools: Tools) -> None:
         await tools.client.spawn_with_callback([InTime()], InTime())
 
 
-async def test_a_commit_is_not_cut_by_the_soft_limit(tools: Tools) -> None:
-    """The work is done in time; what follows may take as long as it takes."""
+async def test_the_soft_limit_does_not_cut_a_commit(tools: Tools) -> None:
     assert await run(SlowCommit(), tools) == Succeeded("done")
     assert story == ["committed"]
 
 
-async def test_opening_dependencies_counts(tools: Tools) -> None:
-    """A dependency that hangs does not take the slot for ever."""
+async def test_the_soft_limit_includes_the_opening_of_dependencies(tools: Tools) -> None:
     assert isinstance(await failure(SlowOpening(), tools), TaskTimeoutError)
     assert story == []
 
 
-async def test_a_stop_before_the_limit_is_no_failure(tools: Tools) -> None:
-    """Who is cut off first is handed back, also if its time runs out while it ends."""
+async def test_an_attempt_that_is_cut_before_its_limit_is_handed_back(tools: Tools) -> None:
     attempt = attempt_at(Stubborn(), tools)
     ended = asyncio.create_task(carry_out(attempt, tools))
     await until(lambda: attempt.started, "it runs")
@@ -393,8 +339,7 @@ async def test_a_stop_before_the_limit_is_no_failure(tools: Tools) -> None:
     assert attempt.ending.timed_out is None
 
 
-async def test_a_lost_lease_counts_before_a_limit(tools: Tools) -> None:
-    """What nobody may settle is no failed attempt."""
+async def test_a_lost_lease_outranks_a_limit(tools: Tools) -> None:
     attempt = attempt_at(Obeys(), tools)
     ended = asyncio.create_task(carry_out(attempt, tools))
     await asyncio.sleep(0)
