@@ -41,7 +41,6 @@ PLAIN = st.recursive(
 
 @given(st.dictionaries(st.text(), PLAIN, max_size=3))
 def test_arguments_come_back_as_they_were(args: dict[str, Any]) -> None:
-    """Through the wire, and as the bytes that a dead letter keeps; each id has its own."""
     packed = pack(args)
     stored = encode(encrypted_arguments(packed, "id", CIPHER))
     found = decode(stored)
@@ -56,7 +55,6 @@ def test_arguments_come_back_as_they_were(args: dict[str, Any]) -> None:
 
 @given(st.dictionaries(st.text(), PLAIN, max_size=3))
 def test_plain_arguments_stay_as_they_are(args: dict[str, Any]) -> None:
-    """Whatever their names and values."""
     stored = encode(pack(args))
     assert not are_encrypted(decode(stored)) and key_of(decode(stored)) == ""
     assert decrypted_bytes(stored, "id", CIPHER) == stored
@@ -68,8 +66,7 @@ def result(**fields: Any) -> ResultDocument:
     return ResultDocument("x:T", 1, 2.0, **fields)
 
 
-def test_a_result_says_no_more_than_that_there_is_one() -> None:
-    """Its value, error, traceback and note are encrypted; class, attempt, reason and times not."""
+def test_an_encrypted_result_shows_only_its_type_and_times() -> None:
     value = CIPHER.encrypt(encode({"found": "hidden"}), "id", "value")
     plain = result(error_type="ValueError", error="hidden", traceback="hidden", note="hidden")
     made = msgspec.structs.replace(concealed(plain, "id", CIPHER), value=value)
@@ -96,7 +93,6 @@ def test_an_error_is_encrypted_once() -> None:
 
 
 def test_a_plain_document_is_returned_as_it_is() -> None:
-    """Reading those costs nothing more."""
     document = result(error="no", error_type="E", value={"": b"x"})
     assert revealed(document, "id", CIPHER) is document
 

@@ -26,8 +26,9 @@ CIPHER = Cipher({"new": NEW, "old": OLD}, "test")
 
 
 @given(st.binary(max_size=300), st.text(max_size=20), st.text(max_size=20))
-def test_what_is_encrypted_is_read_in_its_place_only(data: bytes, id: str, field: str) -> None:
-    """By the same namespace, task and field; however id and field are divided."""
+def test_data_are_decrypted_only_for_their_namespace_task_and_field(
+    data: bytes, id: str, field: str
+) -> None:
     made = CIPHER.encrypt(data, id, field)
     assert CIPHER.decrypt(made, id, field) == data
     for other in ((f"{id}x", field), (id, f"{field}x"), (id + field, ""), ("", id + field)):
@@ -39,15 +40,15 @@ def test_what_is_encrypted_is_read_in_its_place_only(data: bytes, id: str, field
 
 
 @given(st.text(max_size=300))
-def test_a_text_stays_a_text(text: str) -> None:
-    """Of ASCII, so that every column and every script can hold it; encrypting twice is once."""
+def test_an_encrypted_text_is_ascii_and_is_not_encrypted_twice(text: str) -> None:
     made = CIPHER.encrypt_text(text, "id", "error")
     assert made.isascii() and is_encrypted_text(made) is bool(text)
     assert CIPHER.encrypt_text(made, "id", "error") == made
     assert CIPHER.decrypt_text(made, "id", "error") == text
+    assert CIPHER.decrypt_text(made, "another", "error") == (UNREADABLE if text else "")
 
 
-def test_the_form_does_not_change() -> None:
+def test_the_encrypted_form_does_not_change() -> None:
     """Data that are in Redis and SQL during an upgrade are read afterwards."""
     place = b"".join(
         len(part).to_bytes(8, "big") + part
@@ -60,7 +61,6 @@ def test_the_form_does_not_change() -> None:
 
 
 def test_the_first_key_encrypts_and_every_key_is_read() -> None:
-    """That is what makes a key replaceable without a pause."""
     made = CIPHER.encrypt(b"data", "id", "args")
     assert made.key == CIPHER.keys[0] and made.key.startswith("new ")
     assert Cipher({"new": NEW}, "test").decrypt(made, "id", "args") == b"data"
@@ -69,12 +69,11 @@ def test_the_first_key_encrypts_and_every_key_is_read() -> None:
 
 
 def test_the_same_data_never_look_the_same() -> None:
-    """Each encryption has a nonce of its own."""
     assert len({CIPHER.encrypt(b"data", "id", "args").data for _ in range(100)}) == 100
 
 
 @pytest.mark.parametrize("keys", [{}, {"old": OLD}, {"new": OLD}], ids=["none", "other", "forged"])
-def test_a_missing_key_is_no_damage(keys: dict[str, bytes]) -> None:
+def test_a_missing_key_is_told_from_damaged_data(keys: dict[str, bytes]) -> None:
     """Also where another key has its name: a worker hands such a task on."""
     cipher = Cipher(keys, "test")
     with pytest.raises(MissingKeyError, match=r"key 'new'; this process has no key") as raised:
@@ -85,7 +84,6 @@ def test_a_missing_key_is_no_damage(keys: dict[str, bytes]) -> None:
 
 @given(st.integers(0, 60), st.integers(0, 7))
 def test_no_changed_bit_is_accepted(place: int, bit: int) -> None:
-    """Neither of the head, nor of the nonce, the data or the tag."""
     made = CIPHER.encrypt(b"d" * 40, "id", "args").data
     changed = bytearray(made)
     changed[place % len(made)] ^= 1 << bit
@@ -94,8 +92,7 @@ def test_no_changed_bit_is_accepted(place: int, bit: int) -> None:
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_refused_as_such(data: bytes) -> None:
-    """Whatever a writer to Redis puts there, it is one error, and people read one sentence."""
+def test_garbage_is_malformed(data: bytes) -> None:
     with pytest.raises(MalformedMessageError):
         CIPHER.decrypt(Encrypted(data), "id", "args")
 
@@ -103,7 +100,7 @@ def test_garbage_is_refused_as_such(data: bytes) -> None:
 @pytest.mark.parametrize(
     "text", ["", "bad padding", MARK, f"{MARK} it failed", f"{MARK}YWJj", MARK + "é"]
 )
-def test_a_text_that_looks_encrypted_is_encrypted(text: str) -> None:
+def test_a_plain_text_that_looks_encrypted_is_encrypted(text: str) -> None:
     """An author's error may begin like that; it must neither stay plain nor be lost."""
     assert CIPHER.decrypt_text(text, "id", "error") == text
     made = CIPHER.encrypt_text(text, "id", "error")
@@ -111,22 +108,14 @@ def test_a_text_that_looks_encrypted_is_encrypted(text: str) -> None:
     assert CIPHER.decrypt_text(made, "id", "error") == text
 
 
-def test_a_text_of_another_task_cannot_be_read() -> None:
-    """People see that, instead of what another task said."""
-    made = CIPHER.encrypt_text("data", "id", "error")
-    assert CIPHER.decrypt_text(made, "another", "error") == UNREADABLE
-
-
 def test_without_a_key_nothing_is_encrypted() -> None:
-    """It is an error with the next step, and never plain data instead."""
     with pytest.raises(
         ConfigurationError, match="no key to encrypt with: set NONET_ENCRYPTION_KEYS"
     ):
         NO_KEYS.encrypt(b"data", "id", "args")
 
 
-def test_keys_and_data_do_not_show() -> None:
-    """In what a log line or a debugger would print."""
+def test_neither_keys_nor_data_are_in_a_repr() -> None:
     made = CIPHER.encrypt(b"data", "id", "args")
     assert (
         repr(CIPHER) == "<Cipher: 2 keys>" and repr(made) == f"<Encrypted: {len(made.data)} bytes>"
@@ -134,8 +123,7 @@ def test_keys_and_data_do_not_show() -> None:
     assert "nnn" not in " ".join(CIPHER.keys)
 
 
-def test_workers_with_the_same_keys_say_the_same_of_them() -> None:
-    """In any order; so that each set of keys is tried once with a task that was handed on."""
+def test_the_digest_of_keys_depends_on_the_keys_alone() -> None:
     assert CIPHER.digest == Cipher({"old": OLD, "new": NEW}, "other").digest
     digests = {
         CIPHER.digest,
@@ -146,8 +134,7 @@ def test_workers_with_the_same_keys_say_the_same_of_them() -> None:
     assert len(digests) == 4 and NO_KEYS.digest == ""
 
 
-def test_the_package_is_imported_only_with_keys() -> None:
-    """It takes time to import, and most processes need none; without it the error says so."""
+def test_cryptography_is_imported_only_with_keys() -> None:
     code = """if True:
         import sys
         from nonet.base.errors import ConfigurationError

@@ -20,8 +20,6 @@ _parts = st.tuples(st.text(min_size=1).filter(lambda text: "\0" not in text), st
 
 @given(st.tuples(_parts, _parts, _parts), st.tuples(_parts, _parts, _parts))
 def test_two_letters_have_no_id_and_no_mark_in_common(one: tuple, other: tuple) -> None:  # type: ignore[type-arg]
-    """Namespace, task, generation and number of the repeat each make another id and mark."""
-
     def repeat(parts: tuple) -> tuple[str, str]:  # type: ignore[type-arg]
         (namespace, _), (task, generation), (_, resubmissions) = parts
         made = Identity(namespace, task, generation).repeat(resubmissions)
@@ -36,8 +34,7 @@ def test_two_letters_have_no_id_and_no_mark_in_common(one: tuple, other: tuple) 
     assert is_id(repeat(one)[0])
 
 
-def test_a_row_is_no_part_of_a_repeat() -> None:
-    """The same letter in another row, of a restored table, has the same id and mark."""
+def test_the_row_of_a_letter_does_not_change_its_repeat() -> None:
     assert LETTER.repeat(0, row=1)[:2] == LETTER.repeat(0, row=2)[:2]
     assert repeat_of_entry("nonet", "1-0").mark != repeat_of_entry("other", "1-0").mark
 
@@ -63,7 +60,7 @@ def test_a_row_is_no_part_of_a_repeat() -> None:
         (Progress("FAILED", REPEAT.id), Known("dead", OURS), Step.DIED, Step.DIED),
     ],
 )
-def test_the_next_step(
+def test_the_next_step_follows_from_progress_and_the_known_task(
     progress: Progress, known: Known | None, step: Step, with_again: Step
 ) -> None:
     """Only what is verifiably the repeat is recorded, and only on demand there is one more."""

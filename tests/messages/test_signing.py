@@ -26,14 +26,12 @@ def key(text: str) -> str:
 
 
 def test_the_first_key_signs_and_every_key_is_accepted() -> None:
-    """That is what makes a key replaceable without a pause."""
     assert SIGNER.signed(ENVELOPE) == Signer({"new": NEW}, "test").signed(ENVELOPE)
     for keys in ({"new": NEW}, {"old": OLD}):
         assert SIGNER.opened(Signer(keys, "test").signed(ENVELOPE)) == ENVELOPE
 
 
 def test_the_signed_form_does_not_change() -> None:
-    """Bytes that are in Redis during an upgrade are verified afterwards."""
     mac = hmac.new(
         NEW,
         b"\0\0\0\0\0\0\0\x10nonet envelope 1\0\0\0\0\0\0\0\x04test\0\0\0\0\0\0\0\x02ab",
@@ -42,8 +40,7 @@ def test_the_signed_form_does_not_change() -> None:
     assert SIGNER.signed(b"ab") == b"\xc1\x01\x03new" + mac.digest() + b"ab"
 
 
-def test_without_keys_nothing_is_signed_and_signed_ones_are_read() -> None:
-    """So producers can begin to sign before the workers know the key."""
+def test_a_signer_without_keys_signs_nothing_and_reads_signed_envelopes() -> None:
     assert Signer().signed(ENVELOPE) == ENVELOPE
     assert Signer().opened(ENVELOPE) == ENVELOPE
     assert Signer().opened(SIGNER.signed(ENVELOPE)) == ENVELOPE
@@ -68,15 +65,15 @@ def test_without_keys_nothing_is_signed_and_signed_ones_are_read() -> None:
         (b"\xc1\x02\x03new" + bytes(40), "malformed"),
     ],
 )
-def test_with_keys_nothing_else_is_accepted(data: bytes, reason: str) -> None:
-    """Unsigned, signed by others, for others, or changed: refused, and the reason says which."""
+def test_an_envelope_without_a_valid_signature_is_refused_with_its_reason(
+    data: bytes, reason: str
+) -> None:
     with pytest.raises(MalformedMessageError, match=reason):
         SIGNER.opened(data)
 
 
 @given(st.data())
 def test_no_byte_of_a_signed_envelope_can_be_changed(data: st.DataObject) -> None:
-    """Cut off or changed anywhere, it is refused."""
     whole = SIGNER.signed(ENVELOPE)
     at = data.draw(st.integers(0, len(whole) - 1))
     other = data.draw(st.integers(0, 255).filter(lambda value: value != whole[at]))
@@ -85,18 +82,14 @@ def test_no_byte_of_a_signed_envelope_can_be_changed(data: st.DataObject) -> Non
             SIGNER.opened(damaged)
 
 
-def test_a_signature_is_looked_at_before_anything_is_decoded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Bytes of a stranger never reach the decoder."""
+def test_a_signature_is_checked_before_anything_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nonet.messages.message._decode", None)
     for data in (ENVELOPE, Signer({"new": OLD}, "test").signed(ENVELOPE)):
         with pytest.raises(MalformedMessageError, match="sign"):
             open_envelope(data, "id", SIGNER, limit_bytes=1000)
 
 
-def test_no_msgpack_is_taken_for_a_signed_envelope() -> None:
-    """The first byte is the one that msgpack never uses."""
+def test_a_signed_envelope_is_no_valid_msgpack() -> None:
     with pytest.raises(msgspec.DecodeError):
         msgspec.msgpack.decode(SIGNER.signed(ENVELOPE))
 
@@ -122,7 +115,6 @@ def test_keys_are_read_in_their_order() -> None:
     ],
 )
 def test_unusable_keys_are_refused_without_showing_them(text: str, problem: str) -> None:
-    """The message names the key by its id or number."""
     with pytest.raises(ValueError, match=problem) as raised:
         parse_keys(text)
     shown = "".join(traceback.format_exception(raised.value))
@@ -131,12 +123,10 @@ def test_unusable_keys_are_refused_without_showing_them(text: str, problem: str)
 
 
 def test_a_signer_does_not_show_its_keys() -> None:
-    """Neither in a log line nor in a debugger's summary."""
     assert repr(SIGNER) == str(SIGNER) == "<Signer: 2 keys>"
 
 
-def test_unsigned_may_be_accepted_for_a_time() -> None:
-    """While signing is introduced what has no signature is good; what has a wrong one is not."""
+def test_unsigned_envelopes_may_be_accepted_but_wrong_signatures_are_not() -> None:
     lenient = Signer({"new": NEW}, "test", accept_unsigned=True)
     assert lenient.opened(ENVELOPE) == ENVELOPE
     with pytest.raises(MalformedMessageError, match="does not fit"):

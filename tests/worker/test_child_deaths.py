@@ -7,8 +7,7 @@ import asyncio
 from nonet.worker.children.deaths import ChildDeaths
 
 
-async def test_many_deaths_are_few_events() -> None:
-    """At most one in ten seconds, which counts those before it and names ten tasks."""
+async def test_many_deaths_of_children_are_one_event_in_ten_seconds() -> None:
     written: list[tuple[str, str]] = []
 
     async def log(kind: str, who: str, text: str) -> None:

@@ -7,8 +7,7 @@ import pytest
 from nonet.worker.chores import pause_after_page
 
 
-def test_the_walk_over_records_is_slow_where_redis_is() -> None:
-    """It takes a few hundredths of the time of Redis, and comes to an end nevertheless."""
+def test_the_walk_over_records_pauses_longer_where_redis_is_slow() -> None:
     assert pause_after_page(0.0001) == 0.1
     assert pause_after_page(0.01) == pytest.approx(0.3)
     assert pause_after_page(5.0) == 1.0

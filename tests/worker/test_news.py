@@ -16,7 +16,6 @@ from nonet.daemon.service import Stop
 async def test_an_idle_worker_looks_again_after_a_loss_until_it_has_looked(
     redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing wakes it for what changes before it is registered again, and its look may fail."""
     asked: list[str] = []
     async with (
         Nonet.from_settings(redis_url=redis_url, tasks=()) as app,

@@ -36,8 +36,7 @@ def delivery(stream_key: str = "tasks:normal:small", **said: int) -> Delivery:
         ({"judge": True, "crashes": 1}, CHILD, LOOP, Place.NONE),
     ],
 )
-def test_place(
+def test_the_place_of_an_attempt_follows_from_class_worker_and_crashes(
     said: dict[str, Any], declared: Isolation, told: Isolation | None, expected: Place
 ) -> None:
-    """One table for all of them."""
     assert place_of(delivery(**said), declared, told) is expected

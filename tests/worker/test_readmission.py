@@ -71,23 +71,22 @@ async def fetched(app: Nonet, task: BaseTask | None = None, *locks: BaseLock) ->
     return Attempt(delivery, time.monotonic())
 
 
-async def test_it_runs_under_the_new_lock(app: Nonet, tools: Tools) -> None:
-    """The old one is given back."""
+async def test_an_attempt_exchanges_the_old_lock_for_the_new_one(app: Nonet, tools: Tools) -> None:
     outcome = await carry_out(await fetched(app), tools)
     assert (outcome, ran) == (Succeeded(None), ["executed"])
     keys = [f"{{test}}:{lock.redis_key}" for lock in (OLD, NEW)]
     assert [await app.broker.client.exists(key) for key in keys] == [0, 1]
 
 
-async def test_its_limits_are_those_of_its_tenant(app: Nonet, tools: Tools) -> None:
-    """Although the submitter did not know that it has one."""
+async def test_an_attempt_has_the_limits_of_its_tenant(app: Nonet, tools: Tools) -> None:
     attempt = await fetched(app, OfTenant())
     assert await carry_out(attempt, tools) == Succeeded(None)
     assert attempt.locks.startswith("V|lhcb|")
 
 
-async def test_one_lease_is_renewed_for_it(redis_url: str, app: Nonet) -> None:
-    """The lease with the old lock is forgotten: nobody would drop it at the end."""
+async def test_the_watchdog_renews_only_the_lease_with_the_new_lock(
+    redis_url: str, app: Nonet
+) -> None:
     times: Any = {"worker_ttl": 9, "lock_ttl": 30, "timeout_seconds": 1}
     watchdog = Watchdog(Leases(redis_url, "test", "medium-a", "{}", **times), 15)
     leasing, attempt = Leasing(app.broker, watchdog, 45, 30), await fetched(app)
@@ -97,17 +96,16 @@ async def test_one_lease_is_renewed_for_it(redis_url: str, app: Nonet) -> None:
     watchdog.stop()
 
 
-async def test_nothing_of_it_runs_when_the_new_lock_is_refused(app: Nonet, tools: Tools) -> None:
-    """It is handed back, unused."""
+async def test_an_attempt_whose_new_lock_is_refused_is_handed_back(
+    app: Nonet, tools: Tools
+) -> None:
     attempt = await fetched(app)
     async with app.hold(NEW):
         outcome = await carry_out(attempt, tools)
     assert (outcome, ran) == (HandedBack(NEW.redis_key), [])
 
 
-async def test_nothing_of_it_runs_when_the_new_lock_came_too_late(app: Nonet, tools: Tools) -> None:
-    """The watchdog is told of it, and finds that its deadline has passed."""
-
+async def test_an_attempt_whose_new_lock_came_too_late_is_lost(app: Nonet, tools: Tools) -> None:
     async def admit_late(attempt: Attempt, lines: str) -> str | None:
         refused = await readmit(app.broker, attempt, lines)
         attempt.lose("overdue")

@@ -49,8 +49,7 @@ def found(tally: Tally, name: str) -> dict[tuple[str, ...], float]:
     return {labels: value for labels, value in values.items() if value}
 
 
-async def test_an_attempt_is_counted_where_it_began_and_ends_once(tally: Tally) -> None:
-    """A second end of it, after it was left alone or its settlement failed, is none."""
+async def test_each_attempt_is_counted_once_at_its_start_and_once_at_its_end(tally: Tally) -> None:
     one = attempt()
     tally.started(one)
     tally.finished(one, "retry", Usage(wall=2.0), crashed=True)
@@ -61,8 +60,7 @@ async def test_an_attempt_is_counted_where_it_began_and_ends_once(tally: Tally) 
     assert found(tally, "nonet_task_crashes_total") == {("files:Audit",): 1}
 
 
-async def test_figures_have_what_is_new(tally: Tally) -> None:
-    """Ends, failures and retries of each class, how long it waited and ran; each once."""
+async def test_figures_contain_only_what_is_new(tally: Tally) -> None:
     outcomes = ("done", "done", "dead", "retry", "crash", "cancelled", "expired", "back", "lost")
     for outcome in outcomes:
         one = attempt()
@@ -73,7 +71,8 @@ async def test_figures_have_what_is_new(tally: Tally) -> None:
     assert (total.ended, total.failed, total.retried) == (5, 2, 2)
     assert total.wait.p99 is not None and 30 < total.wait.p99 <= 60
     assert total.run.p50 is not None and 1 < total.run.p50 <= 2.5
-    assert tally.figures().classes == {}
+    counted = tally.figures()
+    assert (counted.classes, counted.tenants, tally.tenants.running()) == ({}, {}, {})
     one = attempt(name="made:Up")
     tally.started(one)
     tally.finished(one, "done")
@@ -94,7 +93,6 @@ async def test_times_of_a_fast_class_are_sampled(tally: Tally) -> None:
 
 
 async def test_counts_of_a_class_start_at_0(tally: Tally) -> None:
-    """Whoever asks for an increase sees the first dead task, crash or blocked loop of a class."""
     first = {(name, labels): value for name, labels, value in tally.samples()}
     for task in ("files:Audit", "unknown"):
         assert first["nonet_tasks_started_total", (task, "small")] == 0
@@ -112,14 +110,12 @@ async def test_counts_of_a_class_start_at_0(tally: Tally) -> None:
     }
 
 
-async def test_what_did_not_begin_does_not_end(tally: Tally) -> None:
-    """A dead letter that only goes to SQL is no attempt."""
+async def test_a_dead_letter_without_an_attempt_is_not_counted(tally: Tally) -> None:
     tally.finished(attempt(), "dead", Usage(wall=1.0))
     assert found(tally, "nonet_tasks_finished_total") == {}
 
 
 async def test_unknown_classes_share_a_series(tally: Tally) -> None:
-    """Whoever submits what nobody knows makes no series."""
     for name in ("", "files:Gone", "a:B\n"):
         tally.started(attempt(name=name))
     assert found(tally, "nonet_tasks_started_total") == {("unknown", "small"): 3}
@@ -137,10 +133,9 @@ async def test_a_wait_is_from_the_entry_to_the_fetch(tally: Tally) -> None:
 
 
 @pytest.mark.parametrize(("offset", "gen", "waited"), [(0, "7", 60), (50, "7", 10)])
-async def test_a_wait_by_the_servers_own_clock(
+async def test_the_time_of_a_redis_entry_is_compared_with_the_clock_of_redis(
     tally: Tally, offset: float, gen: str, waited: float
 ) -> None:
-    """An entry whose time Redis has set is compared with that clock, which may be another one."""
     tally.offset = offset
     tally.started(attempt(gen=gen))
     assert found(tally, "nonet_task_wait_seconds")["normal", "small"] == pytest.approx(waited)
@@ -149,14 +144,12 @@ async def test_a_wait_by_the_servers_own_clock(
 
 
 async def test_a_clock_that_was_set_makes_no_negative_wait(tally: Tally) -> None:
-    """A sum that shrinks would be a reset."""
     tally.started(attempt(fence=QUEUED - MINUTE))
     assert found(tally, "nonet_task_wait_seconds") == {}
 
 
 @pytest.mark.parametrize("seconds", [0.0, 0.001, 0.0011, 1, 43200, 1e6])
 def test_a_duration_is_in_the_bucket_that_holds_it(seconds: float) -> None:
-    """The upper end of a bucket belongs to it, as Prometheus has it."""
     times = Histogram()
     times.observe(seconds)
     place = times.counts.index(1)
@@ -165,7 +158,6 @@ def test_a_duration_is_in_the_bucket_that_holds_it(seconds: float) -> None:
 
 
 def test_a_peak_is_remembered_for_a_while() -> None:
-    """For half the time at least, for all of it at most."""
     peak = Peak(30)
     peak.note(2.0, at=100)
     assert [peak.largest(at) for at in (100, 110, 119, 121, 134)] == [2.0, 2.0, 2.0, 0.0, 0.0]
@@ -174,8 +166,7 @@ def test_a_peak_is_remembered_for_a_while() -> None:
     assert [peak.largest(at) for at in (136, 149, 151, 165)] == [1.0, 1.0, 0.5, 0.0]
 
 
-async def test_a_task_that_waited_for_its_turn_waited(tally: Tally) -> None:
-    """Its entry is as old as its turn; the time in the list of its tenant counts, too."""
+async def test_the_wait_for_a_turn_of_the_tenant_counts(tally: Tally) -> None:
     one = attempt(entry="1800000059999-0", tenant="cms", runnable_since=QUEUED)
     tally.started(one)
     assert found(tally, "nonet_task_wait_seconds") == {("normal", "small"): 60.0}
@@ -185,11 +176,3 @@ async def test_a_task_that_waited_for_its_turn_waited(tally: Tally) -> None:
     of_tenant, of_class = counted.tenants["cms"], counted.classes["files:Audit"]
     assert figures_of(of_tenant).ended == figures_of(of_class).ended == 1
     assert figures_of(of_tenant).wait == figures_of(of_class).wait
-
-
-async def test_without_tenants_none_is_counted(tally: Tally) -> None:
-    """Nothing is said of nobody."""
-    one = attempt()
-    tally.started(one)
-    tally.finished(one, "done", Usage(wall=1.0))
-    assert (tally.figures().tenants, tally.tenants.running()) == ({}, {})

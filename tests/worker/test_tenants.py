@@ -16,7 +16,6 @@ def run(tally: TenantTally, tenant: str, outcome: str = "done") -> None:
 
 
 def test_each_attempt_is_reported_once() -> None:
-    """Starts, ends and waits."""
     tally = TenantTally(KINDS, tuple)
     for outcome in ("done", "dead", "retry"):
         run(tally, "cms", outcome)
@@ -31,8 +30,7 @@ def test_each_attempt_is_reported_once() -> None:
     assert tally.figures() == ({}, 0)
 
 
-def test_what_runs_is_told_until_it_ends() -> None:
-    """A tenant whose attempts run is not forgotten between two reports."""
+def test_a_tenant_is_reported_while_its_attempts_run() -> None:
     tally = TenantTally(KINDS, tuple)
     tally.started("cms", Size.SMALL, 0.0)
     for _ in range(3):
@@ -43,10 +41,9 @@ def test_what_runs_is_told_until_it_ends() -> None:
     assert figures_of(tally.figures()[0]["cms"]).ended == 1
 
 
-def test_thousands_of_tenants_are_few_in_a_report() -> None:
-    """Those that the configuration names, and the largest; all others are one. None stays."""
+def test_a_report_of_thousands_of_tenants_names_the_configured_and_the_largest() -> None:
     tally = TenantTally(KINDS, lambda: ["quiet", "absent"])
-    for n in range(3000):
+    for n in range(1000):
         run(tally, f"t{n}")
     for _ in range(5):
         run(tally, "busy")
@@ -55,7 +52,7 @@ def test_thousands_of_tenants_are_few_in_a_report() -> None:
     found, named = tally.figures()
     assert (list(found)[:2], named) == (["quiet", "busy"], 1)
     assert len(found) == MOST_TENANTS + 1
-    assert sum(map(started_in, found.values())) == 3007
-    assert started_in(found[OTHERS]) > 2800
+    assert sum(map(started_in, found.values())) == 1007
+    assert started_in(found[OTHERS]) > 800
     tally.figures()
     assert list(tally._counts) == ["slow"]

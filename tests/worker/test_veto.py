@@ -47,16 +47,14 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return machine
 
 
-def test_without_limits_the_machine_counts(machine: Machine) -> None:
-    """What the kernel could give, not what nobody uses at all."""
+def test_free_memory_without_limits_is_that_of_the_machine(machine: Machine) -> None:
     machine.has(2048, "/")
     assert machine.free() == 2 * MIB
     machine.limit("", "max", 5 * MIB)
     assert machine.free() == 2 * MIB
 
 
-def test_the_tightest_limit_counts(machine: Machine) -> None:
-    """Of the groups around the process, with the caches that would give way."""
+def test_free_memory_is_bounded_by_the_tightest_control_group(machine: Machine) -> None:
     machine.has(1_000_000, "/pod/container")
     machine.limit("pod/container", 100 * MIB, 60 * MIB, cache=5 * MIB)
     assert machine.free() == 45 * MIB
@@ -66,22 +64,19 @@ def test_the_tightest_limit_counts(machine: Machine) -> None:
     assert machine.free() == 0
 
 
-def test_in_a_container_its_root_is_its_group(machine: Machine) -> None:
-    """Where it sees itself at the root, or cannot see where it is."""
+def test_the_root_of_a_container_is_its_control_group(machine: Machine) -> None:
     for seen in ("/", "/../other"):
         machine.has(1_000_000, seen)
         machine.limit("", 100 * MIB, 60 * MIB)
         assert machine.free() == 40 * MIB
 
 
-def test_this_machine_says_something() -> None:
-    """It has some memory and a load."""
+def test_memory_and_load_of_this_machine_are_known() -> None:
     assert free_memory() > 0
     assert load_per_core() >= 0.0
 
 
-def test_it_looks_not_for_each_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice a second at most, and not at all if nothing is asked."""
+def test_memory_is_measured_twice_a_second_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
     now, looks = [100.0], [0]
 
     def free() -> int:
@@ -102,11 +97,9 @@ def test_it_looks_not_for_each_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (off.reason(), looks) == ("", [2])
 
 
-def test_a_load_can_be_too_high() -> None:
-    """Above the ceiling, not at it."""
-    load = [1.0]
-    veto = Veto(Fitness(load_ceiling=1.0), free=lambda: 0, load=lambda: load[0])
-    assert veto.reason() == ""
-    load[0] = 1.01
-    veto._next_check = 0.0
-    assert veto.reason() == "load: 1.01 per core, above the ceiling of 1"
+@pytest.mark.parametrize(
+    ("load", "reason"), [(1.0, ""), (1.01, "load: 1.01 per core, above the ceiling of 1")]
+)
+def test_a_load_above_the_ceiling_is_a_veto(load: float, reason: str) -> None:
+    veto = Veto(Fitness(load_ceiling=1.0), free=lambda: 0, load=lambda: load)
+    assert veto.reason() == reason
