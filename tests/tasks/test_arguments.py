@@ -232,8 +232,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("task", FORMS, ids=lambda task: type(task).__name__)
-def test_every_form_of_class_travels(task: BaseTask) -> None:
-    """A task is built again with the class and the state that it was sent with."""
+def test_every_form_of_class_arrives_as_it_was_sent(task: BaseTask) -> None:
     arrived = travel(task)
     assert type(arrived) is type(task)
     assert state(arrived) == state(task)
@@ -244,16 +243,14 @@ def test_every_form_of_class_travels(task: BaseTask) -> None:
 @pytest.mark.parametrize(
     "make", [lambda: Plain(1), lambda: Slotted(1), lambda: Undecorated(1), lambda: Model()]
 )
-def test_a_change_after_construction_travels(make: Callable[[], Any]) -> None:
-    """Fields are read when the task is sent, not when it was made."""
+def test_fields_are_read_when_the_task_is_sent(make: Callable[[], Any]) -> None:
     task = make()
     name = "json_" if isinstance(task, Model) else "number"
     setattr(task, name, 9)
     assert getattr(travel(task), name) == 9
 
 
-def test_class_attributes_are_no_arguments() -> None:
-    """Priority and size, annotated or not, stay with the class."""
+def test_annotated_class_attributes_are_no_arguments() -> None:
     for cls in (Plain, KeywordOnly, Undecorated, Model):
         assert not {"priority", "size"} & set(inspect.signature(cls).parameters)
     assert Undecorated(1).priority is Priority.REALTIME
@@ -296,8 +293,7 @@ class ConnectedKeywords(BaseTask):
         (ConnectedKeywords(number=5, cache=1), "cache"),
     ],
 )
-def test_serialize_decides_what_travels(task: Any, left_behind: str) -> None:
-    """An override's values are the first arguments, whatever the form of the class."""
+def test_an_own_serialize_decides_what_is_sent(task: Any, left_behind: str) -> None:
     arrived = travel(task)
     assert arrived.number == 5
     assert not getattr(arrived, left_behind)
@@ -317,35 +313,36 @@ def test_serialize_gives_all_arguments_in_order(task: BaseTask, expected: Any) -
     assert task.serialize() == expected
 
 
-def test_a_serialized_mapping_is_arguments_by_name() -> None:
-    """serialize() may give a mapping; anything else but a tuple is refused."""
+@dataclass
+class OnlyPlain(BaseTask):
+    number: int
+    text: str
+    share: float = 0.5
+    flag: bool = False
+    data: bytes = b""
 
-    @dataclass
-    class ByName(BaseTask):
-        a: int
-        b: int = 2
-
-        def serialize(self) -> Any:
-            return {"b": self.b + 1, "a": self.a} if self.a else "text"
-
-    arguments = Arguments(ByName)
-    assert arguments.build(arguments.pack(ByName(1))) == ByName(1, 3)
-    with pytest.raises(InvalidArgumentsError, match="must return a tuple or a mapping, not str"):
-        arguments.pack(ByName(0))
+    async def execute(self) -> None: ...
 
 
-def test_too_many_serialized_values_are_refused() -> None:
-    """An override that gives more values than there are arguments is an error, not a cut."""
+class Serialized(OnlyPlain):
+    """Serialised as a function says that a test sets."""
 
-    @dataclass
-    class Generous(BaseTask):
-        number: int
+    how: ClassVar[Callable[[Any], Any]]
 
-        def serialize(self) -> tuple[Any, ...]:
-            return (1, 2)
+    def serialize(self) -> Any:
+        return type(self).how(self)
 
-    with pytest.raises(InvalidArgumentsError, match=r"serialize\(\) returned 2 values for 1"):
-        Arguments(Generous).pack(Generous(1))
+
+def test_serialize_may_return_a_mapping_but_neither_more_values_nor_anything_else() -> None:
+    arguments, task = Arguments(Serialized), Serialized(1, "a")
+    for how in (lambda task: {"text": "A", "number": 1}, lambda task: (1, "A")):
+        Serialized.how = how
+        assert arguments.build(arguments.pack(task)).text == "A"
+    too_many = r"serialize\(\) returned 9 values for 5"
+    for made, problem in (("text", "a tuple or a mapping, not str"), ((1,) * 9, too_many)):
+        Serialized.how = lambda task, made=made: made
+        with pytest.raises(InvalidArgumentsError, match=problem):
+            arguments.pack(task)
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -467,7 +464,6 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 @settings(max_examples=50)
 @given(data=st.data())
 def test_values_arrive_equal_and_of_the_same_type(hint: Any, data: st.DataObject) -> None:
-    """Whatever the annotation promises to be data arrives as the value that was sent."""
     value = data.draw(VALUES[hint])
     cls = box(hint)
     arrived = travel(cls(value)).value
@@ -494,7 +490,6 @@ def test_a_naive_time_keeps_its_fold(hint: Any, at: datetime, fold: int) -> None
 
 @given(TEXT, st.integers(0, 511), st.binary(max_size=20))
 def test_patterns_arrive_with_their_flags(text: str, flags: int, raw: bytes) -> None:
-    """Patterns of text and of bytes compile to the same pattern again."""
     chosen = flags & (re.IGNORECASE | re.MULTILINE | re.DOTALL | re.VERBOSE | re.ASCII)
     for pattern in (re.compile(re.escape(text), chosen), re.compile(re.escape(raw), chosen)):
         assert travel(box(re.Pattern)(pattern)).value == pattern
@@ -504,14 +499,12 @@ def test_patterns_arrive_with_their_flags(text: str, flags: int, raw: bytes) -> 
     "value", [math.inf, -math.inf, Decimal("-0"), Decimal("1E+400"), 10**5000], ids=list("abcde")
 )
 def test_extreme_numbers_arrive(value: Any) -> None:
-    """Numbers beyond what other formats hold arrive as they are."""
     arrived = travel(box(type(value))(value)).value
     assert arrived == value
     assert arrived.as_tuple() == value.as_tuple() if isinstance(value, Decimal) else True
 
 
 def test_a_secret_arrives_and_stays_secret() -> None:
-    """A SecretStr is one again, and its text shows nothing."""
     arrived = travel(box(SecretStr)(SecretStr("pass"))).value
     assert arrived.get_secret_value() == "pass"
     assert "pass" not in str(arrived)
@@ -603,8 +596,7 @@ class DefaultFirst(BaseTask):
         (DefaultFirst, "non-default argument 'other'"),
     ],
 )
-def test_a_class_that_cannot_travel_is_refused(cls: type, reason: str) -> None:
-    """Registration fails, naming the class, the argument and the reason."""
+def test_a_class_that_cannot_be_sent_is_refused(cls: type, reason: str) -> None:
     with pytest.raises(RegistrationError, match=rf"(?s){cls.__qualname__}.*({reason})"):
         Arguments(cls)
 
@@ -624,25 +616,18 @@ class Two(BaseTask):
         (Two("x"), [r"first: Input should be a valid integer"]),  # type: ignore[arg-type]
         (Two(1, [2, "y"]), [r"second\.1: "]),  # type: ignore[list-item]
         (Two("x", 5), ["first: ", "second: "]),  # type: ignore[arg-type]
-        (
-            Box(Opaque()),
-            [
-                "value is a Opaque, which cannot be serialised: use plain data, a dataclass or a "
-                "pydantic model"
-            ],
-        ),
+        (Box(Opaque()), ["value is a Opaque, which cannot be serialised: use plain data"]),
         (Box([1, {"a": Opaque()}]), [r"value\[1\]\['a'\] is a Opaque"]),
         (Box(Path("\ud800")), ["value is a path that no file can have"]),
         (KeywordInit(number=1, tax="much"), ["tax: Input should be a valid decimal"]),  # type: ignore[arg-type]
         (
             KeywordInit(number=1, **{"\ud800": Decimal(1)}),
-            ["unable to parse raw data as a unicode string"],
+            ["unable to parse raw data as a unicode"],
         ),
         (Model.model_construct(json_="x"), ["json(_)?: "]),
     ],
 )
-def test_arguments_that_do_not_fit_are_named(task: BaseTask, problems: list[str]) -> None:
-    """Every wrong argument is named with its place and its reason."""
+def test_each_wrong_argument_is_named_with_its_place(task: BaseTask, problems: list[str]) -> None:
     with pytest.raises(InvalidArgumentsError) as caught:
         Arguments(type(task)).pack(task)
     assert len(caught.value.problems) == len(problems)
@@ -651,7 +636,6 @@ def test_arguments_that_do_not_fit_are_named(task: BaseTask, problems: list[str]
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:
-    """A cycle ends at the depth limit, with an error that says so."""
     loop: list[Any] = []
     loop.append(loop)
     with pytest.raises(InvalidArgumentsError, match="nested deeper than 64 levels"):
@@ -671,10 +655,9 @@ def test_a_value_that_contains_itself_is_refused() -> None:
         (PilotsByAnnotation, ["lhcb"], {"ce_regex": "a"}, None),
     ],
 )
-def test_bind_feeds_the_constructor(
+def test_bind_validates_the_arguments_of_a_call(
     cls: type, args: list[Any], kwargs: dict[str, Any], expected: dict[str, Any] | None
 ) -> None:
-    """Positional and keyword arguments of a call arrive validated."""
     made = Arguments(cls).bind(args, kwargs)
     if expected is not None:
         assert state(made) == expected
@@ -696,20 +679,8 @@ def test_bind_feeds_the_constructor(
 def test_bind_names_what_is_wrong_with_a_call(
     cls: type, args: list[Any], kwargs: dict[str, Any], problem: str
 ) -> None:
-    """Too many, doubled, missing and unknown arguments are told apart."""
     with pytest.raises(InvalidArgumentsError, match=problem):
         Arguments(cls).bind(args, kwargs)
-
-
-@dataclass
-class OnlyPlain(BaseTask):
-    number: int
-    text: str
-    share: float = 0.5
-    flag: bool = False
-    data: bytes = b""
-
-    async def execute(self) -> None: ...
 
 
 ANYTHING = st.one_of(
@@ -731,10 +702,9 @@ def outcome(call: Callable[[], Any]) -> Any:
         return str(error)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(st.tuples(ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING))
-def test_plain_arguments_travel_as_validated_ones(values: tuple[Any, ...]) -> None:
-    """Values of plain types travel and are built as if they had been validated; others are."""
+def test_plain_arguments_are_packed_and_built_as_validated_ones(values: tuple[Any, ...]) -> None:
     quick, slow = Arguments(OnlyPlain), Arguments(OnlyPlain)
     assert len(quick._plain) == 5
     slow._plain = None
@@ -745,13 +715,3 @@ def test_plain_arguments_travel_as_validated_ones(values: tuple[Any, ...]) -> No
     built, built_again = outcome(lambda: quick.build(named)), outcome(lambda: slow.build(named))
     assert repr(built) == repr(built_again)
     assert outcome(lambda: quick.build({"number": 1})) == outcome(lambda: slow.build({"number": 1}))
-
-
-class Shouting(OnlyPlain):
-    def serialize(self) -> tuple[Any, ...]:
-        return (self.number, self.text.upper())
-
-
-def test_an_own_serialize_is_asked_for_plain_arguments_too() -> None:
-    """A class of plain arguments that overrides `serialize` travels as that says."""
-    assert Arguments(Shouting).pack(Shouting(1, "a"))["text"] == "A"

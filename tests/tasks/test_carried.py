@@ -27,22 +27,19 @@ number: ContextVar[UUID] = ContextVar("number")
         ("x" * 65, "must be an identifier of 1 to 64 characters"),
     ],
 )
-def test_names_that_mean_something_else_are_refused(name: str, problem: str) -> None:
-    """Labels of Nonet, fields of log lines, and what is no identifier."""
+def test_a_reserved_or_impossible_name_is_refused(name: str, problem: str) -> None:
     with pytest.raises(RegistrationError, match=problem):
         carry_context(plain, name)
 
 
-def test_a_name_is_declared_at_one_place() -> None:
-    """The error names both; a module that is loaded again declares the same."""
+def test_a_name_is_declared_in_one_place() -> None:
     for variable in (plain, ContextVar[str]("plain")):
         carry_context(variable)
     with pytest.raises(RegistrationError, match=r"twice: at .*test_carried.py:\d+ and at .*test_c"):
         carry_context(plain)
 
 
-def test_there_are_at_most_sixteen() -> None:
-    """So that log lines and messages stay small."""
+def test_at_most_sixteen_variables_are_carried() -> None:
     declare: Callable[[int], None] = lambda at: carry_context(plain, f"name_{at}")  # noqa: E731
     for at in range(16):
         declare(at)
@@ -50,8 +47,7 @@ def test_there_are_at_most_sixteen() -> None:
         declare(16)
 
 
-def test_values_are_text_and_back() -> None:
-    """By the function that was named; a default does not travel."""
+def test_a_value_is_carried_as_text_and_decoded() -> None:
     default: ContextVar[str] = ContextVar("default", default="x")
     carry_context(number, decode=UUID)
     carry_context(default)
@@ -71,8 +67,7 @@ class Tells(BaseTask):
         return [plain.get("none"), number.get()]
 
 
-async def test_inline_runs_have_the_context_of_the_test() -> None:
-    """Or that of explicit labels, as everywhere."""
+async def test_an_inline_run_has_the_context_of_the_test_or_of_its_labels() -> None:
     carry_context(plain)
     carry_context(number, decode=UUID)
     plain.set("mine")

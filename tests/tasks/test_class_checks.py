@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -33,7 +32,7 @@ class Model(BaseTask, BaseModel):
     async def execute(self) -> None: ...
 
 
-def told(cls: type[BaseTask]) -> list[str]:
+def warnings_about(cls: type[BaseTask]) -> list[str]:
     registry = Registry()
     registry.add(cls, "x")
     return registry.warnings()
@@ -61,9 +60,8 @@ PERIODIC = "the class is not periodic: give it PeriodicBaseTask as its base"
         (Model, "dlq_eligable has no effect: did you mean dlq_eligible?"),
     ],
 )
-def test_an_attribute_that_nobody_reads_is_told(cls: type[BaseTask], expected: str) -> None:
-    """It is no error: an author may have attributes of their own."""
-    (found,) = told(cls)
+def test_an_attribute_without_effect_is_a_warning(cls: type[BaseTask], expected: str) -> None:
+    (found,) = warnings_about(cls)
     assert found.startswith(f"{cls.__module__}.{cls.__qualname__}: {expected}")
 
 
@@ -92,51 +90,32 @@ class Sound(BaseTask):
         return True
 
 
-def test_arguments_and_own_attributes_are_fine() -> None:
-    """Nothing is said of what an author may well want."""
-    assert told(Sound) == []
+def test_an_authors_own_attributes_are_no_warning() -> None:
+    assert warnings_about(Sound) == []
 
 
-def as_data() -> type[BaseTask]:
-    @dataclass
-    class Typed(BaseTask):
-        path: str
-        size: Size = Size.SMALL  # type: ignore[misc]
-
-        async def execute(self) -> None: ...
-
-    return Typed
+@dataclass
+class SizeOfDataclass(BaseTask):
+    path: str
+    size: Size = Size.SMALL  # type: ignore[misc]
 
 
-def undecorated() -> type[BaseTask]:
-    class Typed(BaseTask):
-        size: Size = Size.SMALL  # type: ignore[misc]
-
-        async def execute(self) -> None: ...
-
-    return Typed
+class SizeOfClass(BaseTask):
+    size: Size = Size.SMALL  # type: ignore[misc]
 
 
-def periodic() -> type[BaseTask]:
-    class Typed(PeriodicBaseTask):
-        _schedule: CronSchedule = NIGHTLY  # type: ignore[misc]
-
-        async def execute(self) -> None: ...
-
-    return Typed
+class Scheduled(PeriodicBaseTask):
+    _schedule: CronSchedule = NIGHTLY  # type: ignore[misc]
 
 
-@pytest.mark.parametrize(
-    ("make", "name"), [(as_data, "size"), (undecorated, "size"), (periodic, "_schedule")]
-)
-def test_an_argument_in_the_place_of_an_attribute_is_refused(
-    make: Callable[[], type[BaseTask]], name: str
-) -> None:
-    """It would be read of the class, whatever the task says."""
-    with pytest.raises(
-        RegistrationError, match=rf"Typed: {name} is a field, .* write `{name} = …`"
-    ):
-        Registry().add(make(), "x")
+@pytest.mark.parametrize("cls", [SizeOfDataclass, SizeOfClass, Scheduled])
+def test_an_annotated_class_attribute_is_refused_as_an_argument(cls: type[BaseTask]) -> None:
+    """It would be read from the class, whatever the task contains."""
+    name = "_schedule" if cls is Scheduled else "size"
+    cls.execute = execute  # type: ignore[attr-defined]
+    problem = rf"{cls.__name__}: {name} is a field, .* write `{name} = …`"
+    with pytest.raises(RegistrationError, match=problem):
+        Registry().add(cls, "x")
 
 
 def warnings_of(text: str, *classes: type[BaseTask]) -> tuple[str, ...]:
@@ -149,15 +128,16 @@ def warnings_of(text: str, *classes: type[BaseTask]) -> tuple[str, ...]:
 NO_SCHEDULE = "x:Odd: has no schedule: give it `_schedule = …`, or `schedule` in the configuration"
 
 
-def test_a_periodic_class_without_a_schedule_is_told() -> None:
-    """It would never fire, and nothing else would say why."""
+def test_a_periodic_class_without_a_schedule_is_a_warning() -> None:
+    """It would never fire. A base of other classes needs none."""
     assert warnings_of("{}", having(PeriodicBaseTask)) == (NO_SCHEDULE,)
-
-
-def test_a_misspelt_schedule_is_told_beside_it() -> None:
-    """What the configuration is checked with tells of the classes, too."""
     found = warnings_of("{}", having(PeriodicBaseTask, schedule=NIGHTLY))
     assert found == (NO_SCHEDULE, "odd.Odd: schedule has no effect: did you mean _schedule?")
+    base = having(PeriodicBaseTask)
+    registry = Registry()
+    registry.add(base, "bases")
+    registry.add(having(base, _schedule=NIGHTLY), "x")
+    assert check(parse_config("{}", "c.yaml"), registry).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -169,16 +149,7 @@ def test_a_misspelt_schedule_is_told_beside_it() -> None:
         ("{}", {"_schedule": NIGHTLY}),
     ],
 )
-def test_a_class_that_is_not_to_fire_or_does_is_fine(text: str, attributes: Any) -> None:
-    """It is configured, or switched off, or has a schedule."""
+def test_a_periodic_class_that_is_configured_disabled_or_scheduled_is_no_warning(
+    text: str, attributes: Any
+) -> None:
     assert warnings_of(text, having(PeriodicBaseTask, **attributes)) == ()
-
-
-def test_a_base_needs_no_schedule() -> None:
-    """Unless it is an entry point: a module is searched for all that it has."""
-    base = having(PeriodicBaseTask)
-    below = having(base, _schedule=NIGHTLY)
-    registry = Registry()
-    registry.add(base, "bases")
-    registry.add(below, "x")
-    assert check(parse_config("{}", "c.yaml"), registry).warnings == ()

@@ -38,8 +38,7 @@ def registry() -> Registry:
     return found
 
 
-def test_a_module_names_its_functions(registry: Registry) -> None:
-    """They are found as classes are, by the name of the function."""
+def test_functions_of_a_module_are_registered_by_name(registry: Registry) -> None:
     assert [item.name for item in registry] == [
         f"function_tasks:{name}"
         for name in ("add", "between", "clean", "nightly", "peek", "resize", "shout")
@@ -48,23 +47,20 @@ def test_a_module_names_its_functions(registry: Registry) -> None:
     assert registry.warnings() == []
 
 
-def test_it_is_a_class() -> None:
-    """With the name, the module and the docstring of the function."""
+def test_a_function_becomes_a_class_with_its_name_and_signature() -> None:
     assert issubclass(add, BaseTask) and issubclass(add, FunctionTask)
     assert (add.__name__, add.__module__, add.__doc__) == ("add", MODULE, "Add two numbers.")
     assert str(inspect.signature(add)) == "(a: 'int', b: 'int' = 2) -> 'int'"
 
 
-def test_options_are_class_attributes() -> None:
-    """What is not given has the default of `BaseTask`."""
+def test_options_become_class_attributes() -> None:
     assert resize.isolation is Isolation.CHILD
     assert resize.retry_policy == ExponentialBackoff(base_delay_seconds=0, max_retries=2)
     assert (resize.dlq_eligible, resize.start_by) == (True, 60)
     assert (add.size, shout.priority, nightly.size) == (Size.SMALL, Priority.REALTIME, Size.MEDIUM)
 
 
-def test_arguments_are_those_of_the_function(registry: Registry) -> None:
-    """Without what is injected; defaults stay with the function."""
+def test_injected_parameters_and_defaults_are_not_sent(registry: Registry) -> None:
     names = {item.cls: item.arguments.names for item in registry}
     assert names[add] == ["a", "b"]
     assert names[between] == ["first", "last"]
@@ -73,16 +69,14 @@ def test_arguments_are_those_of_the_function(registry: Registry) -> None:
     assert registry.of(clean()).arguments.pack(clean(a=1)) == {"a": 1}
 
 
-def test_arguments_are_validated(registry: Registry) -> None:
-    """As those of any class: by their annotations, and where the task is made."""
+def test_arguments_are_validated_as_those_of_a_class(registry: Registry) -> None:
     with pytest.raises(InvalidArgumentsError, match="function_tasks:add: a: Input should be"):
         registry.of(add(1)).arguments.pack(add("x"))  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="missing a required argument: 'a'"):
         add()  # type: ignore[call-arg]
 
 
-def test_arguments_are_attributes() -> None:
-    """Unless the class has one of that name, which stays."""
+def test_arguments_become_attributes_unless_the_class_has_the_name() -> None:
     made = resize("/a.png", 640)
     assert (vars(made)["path"], vars(made)["vo"]) == ("/a.png", "lhcb")
     assert made.size is Size.SMALL
@@ -91,8 +85,7 @@ def test_arguments_are_attributes() -> None:
     assert made != resize("/a.png", 641) and made != add(1)
 
 
-def test_locks_come_from_the_arguments(registry: Registry) -> None:
-    """In addition to those that every class has; what it mentions is known without a task."""
+def test_locks_are_computed_from_the_arguments(registry: Registry) -> None:
     own = [RateLimiter("task", "resize"), ConcurrencyLimiter("task", "resize")]
     mutex = MutexLock(LockedObjectType.JOB, "/a.png")
     assert _keys(resize("/a.png", 1)) == [lock.redis_key for lock in [*own, mutex]]
@@ -105,14 +98,12 @@ def _keys(made: BaseTask) -> list[str]:
     return [lock.redis_key for lock in made.execution_locks]
 
 
-def test_a_schedule_makes_it_periodic() -> None:
-    """The scheduler finds it as it finds classes."""
+def test_a_schedule_makes_a_periodic_class() -> None:
     assert issubclass(nightly, PeriodicBaseTask)
     assert nightly._schedule == nonet.CronSchedule("0 3 * * *")
 
 
-async def test_a_test_calls_it() -> None:
-    """`execute` takes what would be injected, by position or by name."""
+async def test_execute_can_be_called_with_what_would_be_injected() -> None:
     assert await add(1).execute() == 3
     database = Database()
     assert resize("/a.png", 7).execute(database) == resize("/a.png", size=7).execute(db=database)
@@ -121,15 +112,14 @@ async def test_a_test_calls_it() -> None:
     assert await made.execute(database, context) == [1, "Database", False, 2, 1]
 
 
-async def test_it_runs_inline_with_its_dependencies() -> None:
-    """As any class, with what `Depends` names."""
+async def test_a_function_runs_inline_with_its_dependencies() -> None:
     assert (await run_inline(between(1, last=2))).result == [1, "Database", False, 2, 1]  # type: ignore[call-arg]
     assert (await run_inline(shout("a", times=2))).result == ["A by function_tasks:shout"] * 2
+    assert (await run_inline(peek())).result == "Database"
 
 
 @pytest.mark.server
-async def test_it_runs_in_a_system(redis_url: str) -> None:
-    """Submitted, executed and found again, in a loop, a thread and a child process."""
+async def test_a_function_runs_in_a_loop_a_thread_or_a_child_process(redis_url: str) -> None:
     async with System(redis_url=redis_url, tasks=[add, shout, between, resize]) as system:
         handles = [
             await add(1, b=5).schedule(),
@@ -144,11 +134,6 @@ async def test_it_runs_in_a_system(redis_url: str) -> None:
         system.assert_submitted(resize, path="/a.png", size=640)
 
 
-async def test_a_bare_depends_leaves_it_to_the_annotation() -> None:
-    """As the default it tells type checkers that nobody has to pass it."""
-    assert (await run_inline(peek())).result == "Database"
-
-
 def _generator() -> Any:
     yield 1
 
@@ -157,19 +142,17 @@ class _Class:
     def method(self) -> None: ...
 
 
-WRONG: dict[str, tuple[Any, str]] = {
-    "class": (_Class, "is a class: derive it from BaseTask"),
-    "number": (3, "3 is not a function"),
-    "lambda": (lambda: None, "is not a function"),
-    "method": (_Class.method, "_Class.method has a parameter self: use a function"),
-    "generator": (_generator, "_generator is a generator: return the result"),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_what_is_no_function_is_refused(case: str) -> None:
-    """Where it is written."""
-    function, problem = WRONG[case]
+@pytest.mark.parametrize(
+    ("function", "problem"),
+    [
+        (_Class, "is a class: derive it from BaseTask"),
+        (3, "3 is not a function"),
+        (lambda: None, "is not a function"),
+        (_Class.method, "_Class.method has a parameter self: use a function"),
+        (_generator, "_generator is a generator: return the result"),
+    ],
+)
+def test_only_a_function_can_be_decorated(function: Any, problem: str) -> None:
     with pytest.raises(TypeError, match=problem):
         task(function)
 
@@ -177,36 +160,29 @@ def test_what_is_no_function_is_refused(case: str) -> None:
 async def _plain(path: str) -> None: ...
 
 
-OPTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"prioriti": 1}, "there is no option 'prioriti'. Did you mean priority?"),
-    ({"max_retries": 1}, r"Write retry_policy = ExponentialBackoff\(max_retries=…\)"),
-    ({"rate_limit": "10/m"}, "Write a RateLimiter among its locks"),
-    ({"locks": MutexLock("job", 1)}, "locks is one lock: put it into a list"),
-    (
-        {"locks": lambda job: []},
-        "locks takes job, which is not an argument of the task: it has path",
-    ),
-]
-
-
-@pytest.mark.parametrize(("options", "problem"), OPTIONS)
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"prioriti": 1}, "there is no option 'prioriti'. Did you mean priority?"),
+        ({"max_retries": 1}, r"Write retry_policy = ExponentialBackoff\(max_retries=…\)"),
+        ({"rate_limit": "10/m"}, "Write a RateLimiter among its locks"),
+        ({"locks": MutexLock("job", 1)}, "locks is one lock: put it into a list"),
+        (
+            {"locks": lambda job: []},
+            "locks takes job, which is not an argument of the task: it has path",
+        ),
+    ],
+)
 def test_an_unknown_option_is_refused(options: dict[str, Any], problem: str) -> None:
-    """With what to write instead."""
     with pytest.raises(TypeError, match=problem):
         task(**options)(_plain)
 
 
-def test_a_wrong_value_is_refused_when_it_is_registered() -> None:
-    """As that of any class."""
-    with pytest.raises(RegistrationError, match="_plain: priority is 'high', but must be"):
-        Registry().add(task(priority="high")(_plain), "x")  # type: ignore[call-overload]
-
-
-def test_an_argument_that_cannot_travel_is_refused() -> None:
-    """The error tells what to do: nothing is injected that is not marked."""
-
+def test_a_function_that_cannot_work_is_refused_when_it_is_registered() -> None:
     async def count(db: Database) -> None: ...
 
     problem = r"argument db cannot be serialised .*with Depends"
     with pytest.raises(RegistrationError, match=problem):
         Registry().add(task(count), "x")
+    with pytest.raises(RegistrationError, match="_plain: priority is 'high', but must be"):
+        Registry().add(task(priority="high")(_plain), "x")  # type: ignore[call-overload]

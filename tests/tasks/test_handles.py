@@ -27,30 +27,22 @@ class Kept:
     handle: str
 
 
-def test_a_handle_is_its_id(handle: Handle) -> None:
-    """It compares, hashes and serialises as such."""
+def test_a_handle_compares_and_travels_as_its_id(handle: Handle) -> None:
     assert handle == "some-id"
     assert {handle: 1}["some-id"] == 1
     assert json.dumps([handle]) == '["some-id"]'
+    sent = pickle.loads(pickle.dumps(handle))
+    assert (type(sent), sent) == (str, "some-id")
 
 
 @pytest.mark.parametrize(
     "copied", [copy.copy, copy.deepcopy, lambda one: dataclasses.asdict(Kept(one))["handle"]]
 )
 def test_a_copy_of_a_handle_is_the_handle(handle: Handle, copied: Callable[[Any], Any]) -> None:
-    """What holds handles can be copied, and these still ask."""
     assert copied(handle) is handle
 
 
-def test_a_handle_for_another_process_is_its_id(handle: Handle) -> None:
-    """The client stays here."""
-    sent = pickle.loads(pickle.dumps(handle))
-    assert type(sent) is str
-    assert sent == "some-id"
-
-
-def test_type_checkers_know_all_options_of_a_submission() -> None:
-    """What may be written, what travels, and what is documented are the same options."""
+def test_options_of_a_submission_are_typed_and_documented() -> None:
     known = set(Options.__struct_fields__)
     assert known == set(SubmitOptions.__annotations__)
     assert known - {"id"} == set(SubmitManyOptions.__annotations__)

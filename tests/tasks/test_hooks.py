@@ -23,8 +23,6 @@ def made(number: int) -> Any:
 
 
 def test_hooks_keep_the_order_of_their_registration() -> None:
-    """The decorator gives the function back, and the later one runs later."""
-
     @startup_hook
     def second_by_name() -> None: ...
 
@@ -32,18 +30,17 @@ def test_hooks_keep_the_order_of_their_registration() -> None:
     def first_by_name() -> None: ...
 
     assert list(startup_hooks(()).values()) == [second_by_name, first_by_name]
+    with pytest.raises(RegistrationError, match="@startup_hook got 7: put it above a function"):
+        startup_hook(7)  # type: ignore[type-var]  # the mistake
 
 
-def test_a_module_that_is_imported_anew_replaces_its_hooks() -> None:
-    """The same place in a file is the same hook; the newest one counts."""
+def test_a_module_that_is_imported_again_replaces_its_hooks() -> None:
     startup_hook(made(1))
     newest = startup_hook(made(2))
     assert list(startup_hooks(()).values()) == [newest]
 
 
 def test_two_hooks_of_one_name_are_refused() -> None:
-    """Else one of them would silently never run."""
-
     def hook() -> None: ...
 
     first = hook
@@ -96,20 +93,10 @@ def wants_the_epoch(epoch: Epoch) -> None: ...
 def test_a_wrong_hook_is_refused_at_load(
     monkeypatch: pytest.MonkeyPatch, value: str, reason: str, step: str
 ) -> None:
-    """By name, with the reason and the next step: once it runs, all periodic tasks wait for it."""
+    """A parameter for the epoch is none; a wrong one would hold up all periodic tasks."""
+    _installed(monkeypatch, f"{__name__}:wants_the_epoch")
+    assert checked_hooks(plain_settings(), Injector()) == {"reset": wants_the_epoch}
     _installed(monkeypatch, value)
     with pytest.raises(RegistrationError, match="start-up hook 'reset'") as refused:
         checked_hooks(plain_settings(), Injector())
     assert reason in str(refused.value) and step in str(refused.value)
-
-
-def test_a_hook_with_the_epoch_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A parameter that the scheduler fills is no mistake."""
-    _installed(monkeypatch, f"{__name__}:wants_the_epoch")
-    assert checked_hooks(plain_settings(), Injector()) == {"reset": wants_the_epoch}
-
-
-def test_only_a_function_is_decorated() -> None:
-    """What cannot be called is refused where it is written."""
-    with pytest.raises(RegistrationError, match="@startup_hook got 7: put it above a function"):
-        startup_hook(7)  # type: ignore[type-var]  # the mistake

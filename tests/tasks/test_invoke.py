@@ -47,10 +47,9 @@ def plain(n: int) -> tuple[int, str]:
     ("function", "in_loop"),
     [(coroutine, True), (plainly(coroutine), True), (plain, False), (plainly(plain), False)],
 )
-async def test_result_and_place(
+async def test_coroutines_run_in_the_loop_and_functions_in_a_thread(
     threads: ThreadPoolExecutor, function: Callable[..., Any], in_loop: bool
 ) -> None:
-    """Coroutines are awaited in the loop, also behind a decorator; the rest runs in a thread."""
     value, thread = await invoke(function, {"n": 7}, threads)
     assert value == 7
     assert thread.startswith("other") != in_loop
@@ -70,26 +69,19 @@ class ForgetsPlainly(BaseTask):
 async def test_a_forgotten_await_is_an_error(
     threads: ThreadPoolExecutor, cls: type[BaseTask]
 ) -> None:
-    """What was not awaited has done nothing; the error names the author's method."""
-    with pytest.raises(TypeError) as told:
+    with pytest.raises(TypeError, match=f"execute of {cls.__name__} returned a coroutine: write"):
         await invoke(cls().execute, {}, threads)
-    assert (
-        str(told.value) == f"execute of {cls.__name__} returned a coroutine: write `return await …`"
-    )
 
 
 async def test_context_variables_reach_the_thread(threads: ThreadPoolExecutor) -> None:
-    """A function in a thread sees the caller's context."""
     variable.set("seen")
     assert await invoke(lambda: variable.get(), {}, threads) == "seen"
 
 
 @pytest.mark.parametrize("error", [ValueError(), SystemExit(3), GeneratorExit(), StopIteration()])
-async def test_any_exception_leaves_a_thread(
+async def test_any_exception_of_a_thread_is_raised(
     threads: ThreadPoolExecutor, error: BaseException
 ) -> None:
-    """What a function raises in a thread arrives; no future could carry all of these."""
-
     def fail() -> None:
         raise error
 
@@ -102,8 +94,9 @@ async def test_any_exception_leaves_a_thread(
     assert error in (raised, raised and raised.__cause__)
 
 
-async def test_before_runs_where_the_function_runs(threads: ThreadPoolExecutor) -> None:
-    """The hook is called in the function's own thread, first."""
+async def test_the_hook_runs_first_in_the_thread_of_the_function(
+    threads: ThreadPoolExecutor,
+) -> None:
     seen: list[str] = []
     for function in (coroutine, plain):
         _, place = await invoke(
@@ -112,9 +105,7 @@ async def test_before_runs_where_the_function_runs(threads: ThreadPoolExecutor) 
         assert seen[-1] == place
 
 
-async def test_a_call_leaves_its_context(redis_url: str) -> None:
-    """What follows `app.call` in the same coroutine runs in no task's context."""
-
+async def test_a_call_of_the_application_leaves_no_context(redis_url: str) -> None:
     class Shows(BaseTask):
         async def execute(self) -> str:
             return context().name

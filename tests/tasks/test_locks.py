@@ -34,7 +34,12 @@ KINDS = [MutexLock, ExclusiveRWLock, SharedRWLock, RateLimiter, ConcurrencyLimit
 # As lib/locks.lua reads a line.
 LINE = re.compile(r"[A-Z]\|[^|\n]*\|\d*\|\d*\|\d*\|\d*")
 YEAR = 366 * 24 * 3600
-KEYS = st.text(st.characters(exclude_categories=()), max_size=10) | st.integers()
+# Mostly of what separates the parts of a name, and of what escapes it.
+KEYS = (
+    st.text(st.sampled_from("ab:%|3A\n"), max_size=4)
+    | st.text(st.characters(exclude_categories=()), max_size=10)
+    | st.integers()
+)
 
 
 class Action(StrEnum):
@@ -89,8 +94,7 @@ class Tight(RateLimiter):
         (Tight(TASK, "T", limit=9, window_seconds=1), "L|limiter:rate:task:T||9|1000|1"),
     ],
 )
-def test_lines(lock: BaseLock, line: str) -> None:
-    """Each declaration has one line; without a limit of its own, configuration may give one."""
+def test_each_lock_is_one_line_of_the_script(lock: BaseLock, line: str) -> None:
     assert lock.line() == line
     assert encode_locks([lock]) == line
 
@@ -124,14 +128,14 @@ RATE = "L|limiter:rate:job:1"
         (SharedRWLock(JOB, 1, ttl_ms=45_000), ExclusiveRWLock(JOB, 1), "W|lock:rw:job:1|45000|||"),
     ],
 )
-def test_the_same_lock_twice_satisfies_both(one: BaseLock, other: BaseLock, line: str) -> None:
-    """In either order the stricter limit, the larger count and the longer lease hold."""
+def test_the_same_lock_twice_has_the_stricter_limits(
+    one: BaseLock, other: BaseLock, line: str
+) -> None:
     assert encode_locks([one, other]) == line
     assert encode_locks([other, one]) == line
 
 
-def test_a_limiter_of_the_class_twice_is_not_lost() -> None:
-    """The one that every task has drops no other declaration, and lends it its lease."""
+def test_the_default_limiter_of_a_class_replaces_no_stricter_one() -> None:
     strict = ConcurrencyLimiter(TASK, "T", limit=2, ttl_ms=500)
     for both in ([ConcurrencyLimiter(TASK, "T"), strict], [strict, ConcurrencyLimiter(TASK, "T")]):
         assert encode_locks(both, task="T") == "C|limiter:conc:task:T||2||"
@@ -145,13 +149,6 @@ def test_one_rate_limiter_has_one_window() -> None:
     ]
     with pytest.raises(ValueError, match=r"limiter:rate:job:1 has .* 5 in 60 s and 2 in 0\.5 s"):
         encode_locks(locks)
-
-
-def test_a_limit_may_be_set_on_an_instance() -> None:
-    """Limits are plain attributes."""
-    limiter = RateLimiter(TASK, "T")
-    limiter.limit, limiter.window_seconds = 5, 60
-    assert limiter.line() == "L|limiter:rate:task:T||5|60000|1"
 
 
 @pytest.mark.parametrize(
@@ -173,46 +170,27 @@ def test_a_limit_may_be_set_on_an_instance() -> None:
         ),
     ],
 )
-def test_each_name_is_taken_once(locks: list[BaseLock], lines: str) -> None:
+def test_a_lock_that_is_declared_twice_is_taken_once(locks: list[BaseLock], lines: str) -> None:
     """The same lock twice counts once; shared and exclusive together are exclusive."""
     assert encode_locks(locks) == lines
 
 
-def test_limiters_are_skipped_when_interactive() -> None:
+def test_an_interactive_run_skips_limiters() -> None:
     """Only structural locks protect data; limiters protect others from load."""
     locks = [MutexLock(JOB, 1), ConcurrencyLimiter(TASK, "T", limit=1), Tight(TASK, "T")]
     assert encode_locks(locks, interactive=True) == "M|lock:mutex:job:1||||"
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        (("a:b", "c"), ("a", "b:c")),
-        (("a", "b"), ("a:b",)),
-        (("a", ""), ("a",)),
-        (("a%3Ab",), ("a:b",)),
-        (("a|b",), ("a", "b")),
-        (("a\nM|x",), ("a", "M", "x")),
-        (("é",), ("e",)),
-    ],
-)
-def test_names_do_not_collide(one: tuple[str, ...], other: tuple[str, ...]) -> None:
-    """Parts of a name are escaped, so that what separates them cannot be forged."""
-    assert MutexLock(JOB, *one).redis_key != MutexLock(JOB, *other).redis_key
-
-
 @given(st.lists(KEYS, min_size=1, max_size=3), st.lists(KEYS, min_size=1, max_size=3))
 def test_names_are_equal_only_for_equal_keys(one: list[object], other: list[object]) -> None:
-    """Two lists of keys share a lock only if they read the same."""
     same = [str(key) for key in one] == [str(key) for key in other]
     assert (MutexLock(JOB, *one).redis_key == MutexLock(JOB, *other).redis_key) is same
 
 
 @given(st.sampled_from(KINDS), st.lists(KEYS, min_size=1, max_size=3), st.integers(100, 10**9))
-def test_every_line_is_one_that_the_scripts_can_read(
+def test_a_line_is_ascii_with_six_fields_whatever_the_keys_are(
     kind: type[BaseLock], keys: list[object], ttl_ms: int
 ) -> None:
-    """Whatever the keys hold, a lock is one line of ASCII with six fields."""
     lock = kind(JOB, *keys, ttl_ms=ttl_ms)
     if isinstance(lock, RateLimiter | ConcurrencyLimiter):
         lock.limit = 5
@@ -237,31 +215,18 @@ def test_every_line_is_one_that_the_scripts_can_read(
         (Plain.RemoveFile, "RemoveFile"),
     ],
 )
-def test_what_has_the_same_text_everywhere_names_a_lock(key: object, name: str) -> None:
-    """Numbers, ids, paths, dates and enums do, as a key and as an extra key."""
+def test_a_key_with_the_same_text_in_every_process_names_a_lock(key: object, name: str) -> None:
     assert MutexLock(JOB, key).redis_key == f"lock:mutex:job:{name}"
     assert MutexLock(JOB, 1, key).redis_key == f"lock:mutex:job:1:{name}"
 
 
 @pytest.mark.parametrize("key", [None, b"a", ["a"], ("a",), object(), str])
-def test_what_may_have_another_text_elsewhere_is_refused(key: object) -> None:
-    """A lock that is named by the address of an object protects nothing."""
+def test_a_key_whose_text_may_differ_between_processes_is_refused(key: object) -> None:
     reason = f"MutexLock: a key of type {type(key).__name__} cannot name a lock"
     with pytest.raises(ValueError, match=reason):
         MutexLock(JOB, key)
     with pytest.raises(ValueError, match=reason):
         MutexLock(JOB, 1, key)
-
-
-def test_kinds_are_different_locks() -> None:
-    """A mutex, a reader/writer lock and the limiters of one object never exclude each other."""
-    names = {kind(JOB, 1).redis_key for kind in KINDS}
-    assert names == {
-        "lock:mutex:job:1",
-        "lock:rw:job:1",
-        "limiter:rate:job:1",
-        "limiter:conc:job:1",
-    }
 
 
 @pytest.mark.parametrize(
@@ -273,41 +238,30 @@ def test_kinds_are_different_locks() -> None:
             lambda: MutexLock(JOB, 1, ttl_ms=2**31),
             r"ttl_ms=2147483648 must .* 2147483647 \(24 days",
         ),
-        (
-            lambda: ConcurrencyLimiter(TASK, "T", limit=0),
-            r"ConcurrencyLimiter\('task', 'T'\): limit=0",
-        ),
+        (lambda: ConcurrencyLimiter(TASK, "T", limit=0), r"Limiter\('task', 'T'\): limit=0"),
         (lambda: ConcurrencyLimiter(TASK, "T", limit=2.5), "limit=2.5 must be a whole number"),
         (lambda: ConcurrencyLimiter(TASK, "T", limit="2"), "limit='2'"),
         (lambda: ConcurrencyLimiter(TASK, "T", limit=True), "limit=True must be a whole number"),
         (lambda: Tight(TASK, "T", n_items=True), "n_items=True must be a whole number"),
-        (
-            lambda: RateLimiter(TASK, "T", limit=1, window_seconds="60"),
-            "window_seconds='60' must be a number",
-        ),
+        (lambda: RateLimiter(TASK, "T", limit=1, window_seconds="6"), "='6' must be a number"),
         (lambda: RateLimiter(TASK, "T", limit=-1, window_seconds=1), "limit=-1"),
         (lambda: RateLimiter(TASK, "T", limit=1), "needs window_seconds"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=0), "window_seconds=0"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=1e-4), "window_seconds=0.0001"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=math.inf), "window_seconds=inf"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=math.nan), "window_seconds=nan"),
-        (
-            lambda: RateLimiter(TASK, "T", limit=1, window_seconds=YEAR + 1),
-            r"window_seconds=31622401 must .* 31622400 \(366 days\) at most",
-        ),
+        (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=YEAR + 1), "must .* 31622400"),
         (lambda: Tight(TASK, "T", n_items=0), "n_items=0"),
         (lambda: Tight(TASK, "T", n_items=1.5), "n_items=1.5"),
     ],
 )
 def test_numbers_that_cannot_work_are_refused(make: object, reason: str) -> None:
-    """A lock that the scripts could not read, or that nobody could ever take, is an error."""
     assert callable(make)
     with pytest.raises(ValueError, match=reason):
         make().line()
 
 
-def test_the_limiters_of_the_class_need_no_line() -> None:
-    """Every task has them: only what differs from the default travels."""
+def test_default_limiters_of_the_class_are_left_out() -> None:
     plain = [RateLimiter(TASK, "T"), ConcurrencyLimiter(TASK, "T")]
     assert encode_locks(plain, task="T") == ""
     assert encode_locks([RateLimiter(TASK, "T", n_items=2)], task="T") != ""
@@ -316,7 +270,6 @@ def test_the_limiters_of_the_class_need_no_line() -> None:
 
 
 def test_the_vo_travels_before_the_locks() -> None:
-    """A VO may have limits of its own; a run without limiters need not know it."""
     assert encode_locks([], vo="lhcb") == "V|lhcb||||"
     assert encode_locks([MutexLock(JOB, 1)], vo="a b") == "V|a%20b||||\nM|lock:mutex:job:1||||"
     assert encode_locks([], vo="lhcb", interactive=True) == ""
@@ -337,14 +290,14 @@ def test_the_vo_travels_before_the_locks() -> None:
         ([MutexLock(JOB, 1), ConcurrencyLimiter(JOB, 1, ttl_ms=500)], "x---", 30_000),
     ],
 )
-def test_the_shortest_lease_counts(locks: list[BaseLock], held: str, ttl_ms: int | None) -> None:
-    """A delivery must be renewed as often as the shortest lock asks for that it holds."""
+def test_a_delivery_is_renewed_for_the_shortest_lease_that_it_holds(
+    locks: list[BaseLock], held: str, ttl_ms: int | None
+) -> None:
     assert leased_ttl_ms(encode_locks(locks), held, 30_000) == ttl_ms
     assert leased_ttl_ms(encode_locks(locks, vo="lhcb"), held, 30_000) == ttl_ms
 
 
-def test_who_took_tokens() -> None:
-    """Only a rate limiter that holds makes a late start a matter of limits."""
+def test_a_task_is_rate_limited_if_it_holds_a_rate_limiter() -> None:
     lines = encode_locks([MutexLock(JOB, 1), Tight(JOB, 1)], vo="lhcb")
     assert rate_limited(lines, "xx--")
     assert not rate_limited(lines, "x---")
@@ -354,7 +307,6 @@ def test_who_took_tokens() -> None:
 
 
 def test_a_registered_type_is_an_attribute() -> None:
-    """Registering "lfn" makes LockedObjectType.LFN, for locks by type and by name."""
     made = register_locked_object_type("test_locks_lfn")
     assert made == "test_locks_lfn"
     assert LockedObjectType.TEST_LOCKS_LFN is made
@@ -363,7 +315,6 @@ def test_a_registered_type_is_an_attribute() -> None:
 
 
 def test_a_type_registered_twice_names_both_places() -> None:
-    """The error tells where, so that one of the two can be renamed."""
     register_locked_object_type("test_locks_twice")
     first = LockedObjectType.registered()["test_locks_twice"]
     with pytest.raises(RegistrationError, match="registered twice") as caught:
@@ -375,20 +326,13 @@ def test_a_type_registered_twice_names_both_places() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "LFN", "a b", "1a", "a:b"])
-def test_a_name_that_is_no_identifier_is_refused(name: str) -> None:
-    """Types are lower-case identifiers."""
+def test_a_type_must_be_a_lower_case_identifier(name: str) -> None:
     with pytest.raises(RegistrationError, match="lower-case identifier"):
         register_locked_object_type(name)
 
 
 def test_an_unregistered_type_is_refused_with_the_nearest_name() -> None:
-    """Both as an attribute and as a name, with what to do."""
     with pytest.raises(AttributeError, match=r"TRANSFORMATON is not registered .*TRANSFORMATION"):
         _ = LockedObjectType.TRANSFORMATON
     with pytest.raises(RegistrationError, match=r"Did you mean transformation\?"):
         MutexLock("transformaton", 1)
-
-
-def test_a_lock_shows_what_it_locks() -> None:
-    """For error messages and logs."""
-    assert repr(MutexLock(JOB, 7, "x")) == "MutexLock('job', 7, 'x')"

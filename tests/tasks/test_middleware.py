@@ -15,12 +15,6 @@ from nonet.tasks.middleware import Middlewares, checked, installed_middleware, r
 
 
 class Named(Middleware):
-    """One with arguments.
-
-    Args:
-        name: tells several apart.
-    """
-
     def __init__(self, name: str = "", order: int = 0) -> None:
         self.name = name
         self.order = order  # type: ignore[misc]  # one class in several places
@@ -59,22 +53,19 @@ class NoThread(Middleware):
         (NoThread(), "NoThread: around_thread must be a def with one yield"),
     ],
 )
-def test_mistakes_are_named(made: Any, problem: str) -> None:
-    """When it is registered, and not in each attempt."""
+def test_what_is_no_middleware_is_refused_when_registered(made: Any, problem: str) -> None:
     with pytest.raises(RegistrationError, match=problem):
         register_middleware(made)
 
 
-def test_the_lowest_order_is_outside() -> None:
-    """Of two with the same order, the one that was there first."""
+def test_the_lowest_order_is_outermost() -> None:
     found = Middlewares()
     found.extend([Named("a", 5), Named("b"), Named("c")])
     found.extend([Named("d"), Named("e", -1)])
     assert [item.name for item in found if isinstance(item, Named)] == ["e", "b", "c", "d", "a"]
 
 
-def test_one_is_there_once() -> None:
-    """Also if an application opens again."""
+def test_a_middleware_is_registered_once() -> None:
     one = Named()
     register_middleware(one)
     register_middleware(one)
@@ -84,8 +75,7 @@ def test_one_is_there_once() -> None:
     assert list(found) == [one]
 
 
-def test_what_does_nothing_around_something_is_left_out_there() -> None:
-    """So that it costs nothing there."""
+def test_a_middleware_is_left_out_where_it_does_nothing() -> None:
     found = Middlewares()
     assert not found.are_around_submit
     found.extend([Named("a"), Attempts("b"), Middleware()])
@@ -112,16 +102,14 @@ def local() -> Callable[..., Middleware]:
         (local(), (), False),
     ],
 )
-def test_children_make_what_can_be_imported_of_plain_data(
+def test_a_recipe_needs_an_importable_class_and_plain_arguments(
     make: Any, args: tuple[Any, ...], can_travel: bool
 ) -> None:
-    """By the name of its class and its arguments; all else is left out."""
     recipe = recipe_of(make, args, {})
     assert (recipe is not None) is can_travel
 
 
-def test_a_recipe_makes_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Class and arguments."""
+def test_a_recipe_makes_an_equal_middleware(monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = recipe_of(checked, (), {})
     assert recipe is not None and recipe.module == "nonet.tasks.middleware"
     monkeypatch.setattr(middleware, "made_by_test", Named, raising=False)
@@ -137,7 +125,6 @@ def fails() -> Middleware:
 
 
 def test_entry_points_name_classes_functions_or_instances(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They come by name; what is no middleware is refused by its own."""
     named: dict[str, Any] = {"a": Named, "b": INSTANCE}
     entries = [EntryPoint(name, f"somewhere:{name}", "nonet.middleware") for name in "ba"]
     monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)

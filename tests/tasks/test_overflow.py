@@ -22,20 +22,14 @@ class Scaler:
         called.append(overflow)
 
 
-def test_no_hook_is_the_default() -> None:
-    """Nothing is called if nothing is named."""
-    assert overflow_hooks("") == {}
-
-
-def test_the_setting_names_one() -> None:
-    """module:function, or what is in a class."""
+def test_the_setting_names_a_hook() -> None:
     (hook,) = overflow_hooks(f"{__name__}:Scaler.scale").values()
     hook(Overflow("small", 1, 2))
+    assert overflow_hooks("") == {}
     assert called == [Overflow("small", 1, 2)]
 
 
-def test_entry_points_name_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Packages bring theirs, under each prefix."""
+def test_entry_points_add_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = importlib.metadata.EntryPoint("a", f"{__name__}:Scaler.scale", "mine.overflow")
 
     def found(*, group: str) -> list[Any]:
@@ -53,7 +47,6 @@ def test_entry_points_name_more(monkeypatch: pytest.MonkeyPatch) -> None:
         (f"{__name__}:number", "is not a function"),
     ],
 )
-def test_a_hook_that_is_none_is_refused_at_the_start(setting: str, problem: str) -> None:
-    """The setting, the reason and the next step are named."""
+def test_a_wrong_hook_is_refused_at_the_start(setting: str, problem: str) -> None:
     with pytest.raises(RegistrationError, match=f"NONET_ON_OVERFLOW: {setting}.*{problem}"):
         overflow_hooks(setting)

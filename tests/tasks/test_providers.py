@@ -50,10 +50,6 @@ class Loose:
     """Cannot be hashed."""
 
 
-class Access(enum.IntEnum):
-    READ = 1
-
-
 class Level(enum.IntEnum):
     LOW = 1
 
@@ -84,8 +80,6 @@ def global_registry() -> Iterator[DependencyRegistry]:
 
 
 async def test_a_provider_sees_the_metadata_of_the_parameter(injector: Injector) -> None:
-    """All that ``Annotated`` has beside the class and `Depends`, wherever it stands."""
-
     def execute(
         plain: JobDB,
         marked: Annotated[JobDB, NoTransaction()],
@@ -111,17 +105,16 @@ async def test_a_provider_sees_the_metadata_of_the_parameter(injector: Injector)
 
 
 MARKS = st.lists(
-    st.sampled_from([NoTransaction(), Replica(1), Replica(2), 1, True, Access.READ, Level.LOW, "1"])
+    st.sampled_from([NoTransaction(), Replica(1), Replica(2), 1, True, Level.LOW, "1"])
     | st.builds(Replica, st.integers(0, 2)),
     max_size=2,
 ).map(tuple)
 
 
 @given(st.sampled_from([JobDB, OtherDB]), st.sampled_from([JobDB, OtherDB]), MARKS, MARKS)
-def test_one_dependency_for_equal_metadata_alone(
+def test_equal_class_and_metadata_are_one_dependency(
     first: type, second: type, ours: tuple[object, ...], theirs: tuple[object, ...]
 ) -> None:
-    """Two parameters share what is opened if and only if class and metadata are the same."""
     registry = DependencyRegistry()
     registry.register(BaseDB, opened)
     is_same = first is second and list(map(_exact, ours)) == list(map(_exact, theirs))
@@ -132,8 +125,7 @@ def _exact(mark: object) -> tuple[type, object]:
     return type(mark), mark
 
 
-async def test_a_provider_that_reads_none_serves_all_alike(injector: Injector) -> None:
-    """It is called with the class alone, once, whatever the parameters say."""
+async def test_a_provider_without_metadata_is_called_once_a_class(injector: Injector) -> None:
     asked: list[type] = []
 
     def by_class(cls: type) -> type:
@@ -151,16 +143,11 @@ async def test_a_provider_that_reads_none_serves_all_alike(injector: Injector) -
     assert asked == [JobDB]
 
 
-def test_metadata_that_cannot_be_compared_is_refused(injector: Injector) -> None:
-    """Or two parameters would get what only one of them has asked for."""
-
+def test_unhashable_metadata_are_refused(injector: Injector) -> None:
     def execute(db: Annotated[JobDB, Loose()]) -> None: ...
 
     (problem,) = injector.check(execute)
-    assert problem == (
-        "parameter db of execute: the metadata of Annotated[JobDB, …] cannot be cached "
-        "(unhashable type: 'Loose'); if it is a dataclass, make it frozen"
-    )
+    assert "parameter db of execute: the metadata" in problem and "make it frozen" in problem
 
 
 def test_a_provider_that_fails_is_named(injector: Injector) -> None:
@@ -198,11 +185,9 @@ def read() -> str:
     return "as it is read"
 
 
-async def test_a_process_replaces_a_dependency_at_any_depth(
+async def test_an_override_of_the_process_replaces_a_dependency_at_any_depth(
     global_registry: DependencyRegistry,
 ) -> None:
-    """Every application of the process does, also one that was made before; no test need know."""
-
     def nested(text: Annotated[str, Depends(Source.create)]) -> str:
         return f"nested {text}"
 
@@ -223,9 +208,9 @@ async def test_a_process_replaces_a_dependency_at_any_depth(
             assert arguments == {"text": "nested a double of the replacement"}
 
 
-async def test_a_class_is_replaced_by_its_name(global_registry: DependencyRegistry) -> None:
-    """With or without a provider for it; one that would fail is not asked then."""
-
+async def test_an_override_of_a_class_replaces_its_provider(
+    global_registry: DependencyRegistry,
+) -> None:
     def by_url(cls: type) -> type:
         raise LookupError("no URL")
 
@@ -242,8 +227,9 @@ async def test_a_class_is_replaced_by_its_name(global_registry: DependencyRegist
         assert arguments["db"] == "a double"
 
 
-async def test_what_a_process_puts_there_must_fit(global_registry: DependencyRegistry) -> None:
-    """Unlike a double of a test, it is looked at."""
+async def test_an_override_of_the_process_must_fit_the_annotation(
+    global_registry: DependencyRegistry,
+) -> None:
     override_dependency(Source.create, JobDB)
 
     def execute(text: Annotated[str, Depends(Source.create)]) -> None: ...
@@ -254,8 +240,7 @@ async def test_what_a_process_puts_there_must_fit(global_registry: DependencyReg
                 pass
 
 
-def test_mistakes_are_refused_where_they_are_made(global_registry: DependencyRegistry) -> None:
-    """A second replacement names both; what cannot be called is none."""
+def test_a_second_override_is_refused_by_name(global_registry: DependencyRegistry) -> None:
     override_dependency(Source.create, read)
     with pytest.raises(RegistrationError, match=r"Source.create .* read \(.*_providers.*opened"):
         override_dependency(Source.create, opened)

@@ -79,7 +79,6 @@ REMOVE = """
 
 
 def test_classes_are_found_by_full_and_by_unique_bare_name() -> None:
-    """A bare class name is enough while it is unique."""
     registry = Registry()
     added = registry.add(Audit, "files")
     assert added.name == "files:Audit"
@@ -91,34 +90,29 @@ def test_classes_are_found_by_full_and_by_unique_bare_name() -> None:
 
 
 def test_an_ambiguous_bare_name_lists_the_full_ones() -> None:
-    """None of several is guessed, and the error does not call the name unknown."""
     registry = Registry()
     places = ("sites", "files", "z", "jobs", "y")  # more than the nearest three
     for category in places:
         registry.add(make_audit(), category)
-    with pytest.raises(UnknownTaskError) as refused:
-        registry.get("Audit")
     names = " or ".join(f"{category}:Audit" for category in sorted(places))
-    assert str(refused.value) == f"task name 'Audit' is ambiguous: write {names}"
+    with pytest.raises(UnknownTaskError, match=f"'Audit' is ambiguous: write {names}"):
+        registry.get("Audit")
 
 
 @pytest.mark.parametrize("name", ["Audt", "files:Audt", "file:Audit", "audit"])
 def test_an_unknown_name_suggests_the_nearest(name: str) -> None:
-    """A typing error is answered with what was meant."""
     registry = Registry()
     registry.add(Audit, "files")
     with pytest.raises(UnknownTaskError, match=r"Did you mean files:Audit\?"):
         registry.get(name)
 
 
-def test_a_class_that_is_not_registered_says_what_to_do() -> None:
-    """Its module belongs into NONET_TASKS."""
+def test_the_error_of_an_unregistered_class_names_its_module() -> None:
     with pytest.raises(RegistrationError, match=rf"Audit is not registered.*\({__name__}\)"):
         Registry().of(Audit("/a"))
 
 
 def test_registering_a_class_again_changes_nothing() -> None:
-    """By a module and by an entry point, for instance."""
     registry = Registry()
     assert registry.add(Audit, "files", "one") is registry.add(Audit, "files", "two")
 
@@ -174,29 +168,24 @@ def test_a_module_gives_its_last_part_as_category(
     ],
 )
 def test_a_module_without_tasks_is_refused(module: str, reason: str) -> None:
-    """A worker that would find nothing to do does not start."""
     with pytest.raises(RegistrationError, match=rf"'{re.escape(module)}'.*{reason}"):
         Registry().add_module(module)
 
 
-def test_a_class_without_execute_is_told(install: Install) -> None:
-    """Beside sound ones, where nothing else would say so; bases are none of them."""
-    install(
-        "nonet-test-skips",
-        REMOVE
-        + """
+def test_a_class_without_execute_is_a_warning(install: Install) -> None:
+    """A base is not: another class derives from it."""
+    source = """
     class Base(BaseTask): ...
     class Copy(Base):
         def excute(self): ...
-    """,
-    )
+    """
+    install("nonet-test-skips", REMOVE + source)
     registry = Registry()
     registry.add_module("nonet_test_skips")
-    told = "nonet_test_skips.Copy has no execute() and is not a task"
-    assert registry.warnings() == [told]
-    with pytest.raises(UnknownTaskError) as refused:
+    warning = "nonet_test_skips.Copy has no execute() and is not a task"
+    assert registry.warnings() == [warning]
+    with pytest.raises(UnknownTaskError, match=re.escape(warning)):
         registry.get("nonet_test_skips:Copy")
-    assert str(refused.value) == f"unknown task 'nonet_test_skips:Copy': {told}"
 
 
 @pytest.mark.parametrize(
@@ -206,28 +195,22 @@ def test_a_class_without_execute_is_told(install: Install) -> None:
         ("__main__", "workers cannot import the script that you run: move the class"),
     ],
 )
-def test_what_is_no_name_of_a_module_says_what_to_write(
+def test_a_file_or_script_is_refused_with_the_name_to_write(
     install: Install, module: str, advice: str
 ) -> None:
-    """The name of a file, or of the script that submits."""
     install("nonet-test-file", REMOVE)
     with pytest.raises(RegistrationError, match=f"tasks module '{module}': {advice}"):
         Registry().add_module(module)
 
 
-def test_a_class_of_the_script_is_told_to_move() -> None:
-    """To name ``__main__`` in NONET_TASKS would queue what no worker knows."""
+def test_a_class_of_the_script_must_move_into_a_module() -> None:
+    """With ``__main__`` in NONET_TASKS it would queue tasks that no worker knows."""
     cls = type("Hello", (Other,), {"__module__": "__main__"})
-    with pytest.raises(RegistrationError) as refused:
+    with pytest.raises(RegistrationError, match=r"cannot import the script .* move the class into"):
         Registry().of(cls())
-    assert str(refused.value) == (
-        "task class __main__.Hello is not registered: workers cannot import the script that you "
-        "run: move the class into a module, and name that module in NONET_TASKS"
-    )
 
 
-def test_an_error_of_a_module_has_its_line(install: Install) -> None:
-    """The last one of the module itself, whatever it has called."""
+def test_an_error_of_a_module_names_the_line(install: Install) -> None:
     source = "from nonet import CronSchedule\nwhen = CronSchedule('* * * *')\n"
     install("nonet-test-lines", source, header="\n")
     with pytest.raises(RegistrationError, match=r"cron expression.* \(nonet_test_lines\.py:3\)$"):
@@ -245,28 +228,23 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("source", "reason"), BROKEN)
-def test_a_module_that_raises_is_named(install: Install, source: str, reason: str) -> None:
-    """Whatever an import raises: the module, the error, and what caused it."""
-    install("nonet-test-raises", source)
-    with pytest.raises(RegistrationError, match="'nonet_test_raises' cannot be im") as caught:
+def test_a_module_or_entry_point_that_raises_is_named(
+    install: Install, source: str, reason: str
+) -> None:
+    """The error names what cannot be imported, and has the error of the import as its cause."""
+    install("nonet-test-raises", source, "[nonet.tasks.files]\na = nonet_test_raises:A\n")
+    with pytest.raises(RegistrationError, match="'nonet_test_raises' cannot be im") as of_module:
         Registry().add_module("nonet_test_raises")
-    assert reason in str(caught.value)
-    assert caught.value.__cause__ is not None
-
-
-@pytest.mark.parametrize(("source", "reason"), BROKEN)
-def test_an_entry_point_that_raises_is_named(install: Install, source: str, reason: str) -> None:
-    """As for a module."""
-    points = "[nonet.tasks.files]\na = nonet_test_raises:A\n"
-    install("nonet-test-raises", source, points)
-    with pytest.raises(RegistrationError, match="nonet_test_raises:A cannot be loaded") as caught:
+    with pytest.raises(RegistrationError, match="nonet_test_raises:A cannot be") as of_entry:
         Registry().add_entry_points(["nonet"])
-    assert reason in str(caught.value)
-    assert caught.value.__cause__ is not None
+    for caught in (of_module, of_entry):
+        assert reason in str(caught.value)
+        assert caught.value.__cause__ is not None
 
 
-def test_two_classes_of_one_name_in_one_module_are_told_apart(install: Install) -> None:
-    """Both lines are named; packages could not be ranked."""
+def test_two_classes_of_one_name_in_one_module_are_refused_with_their_lines(
+    install: Install,
+) -> None:
     install("nonet-test-twice", f"{REMOVE}\n    Old = RemoveFile\n{REMOVE}")
     with pytest.raises(RegistrationError, match="'nonet_test_twice:RemoveFile'") as caught:
         Registry().add_module("nonet_test_twice")
@@ -299,8 +277,7 @@ def test_entry_points_give_category_and_class(install: Install) -> None:
     assert registry.find("jobs:RemoveFile") is not None
 
 
-def test_lock_types_are_registered_before_tasks(install: Install) -> None:
-    """Whatever the alphabet says."""
+def test_lock_types_of_entry_points_are_registered_before_tasks(install: Install) -> None:
     install(
         "nonet-test-locks",
         """
@@ -334,8 +311,7 @@ def test_lock_types_are_registered_before_tasks(install: Install) -> None:
     assert lock.redis_key == "lock:mutex:test_registry_dataset:1"
 
 
-def test_entry_points_name_functions(install: Install) -> None:
-    """What `task` made of a function is a class like any other."""
+def test_an_entry_point_may_name_a_function(install: Install) -> None:
     source = """
         from nonet import task
 
@@ -357,7 +333,6 @@ def test_entry_points_name_functions(install: Install) -> None:
     ],
 )
 def test_a_broken_entry_point_is_named(install: Install, value: str, reason: str) -> None:
-    """The group, the value and the reason."""
     install("nonet-test-broken", "", f"[nonet.tasks.files]\na = {value}\n")
     with pytest.raises(RegistrationError, match=rf"{value}.*{reason}"):
         Registry().add_entry_points(["nonet"])
@@ -372,18 +347,10 @@ def extensions(install: Install) -> None:
 
 
 @pytest.mark.usefixtures("extensions")
-def test_one_full_name_of_two_packages_is_refused() -> None:
-    """Unless ranked; the error names both places, both packages and the setting."""
-    with pytest.raises(RegistrationError, match="'files:RemoveFile' is defined twice") as caught:
+def test_two_packages_with_one_full_name_must_be_ranked() -> None:
+    pattern = r"'files:RemoveFile' is defined twice.*nonet_test_.*nonet_test_.*NONET_EXTENSIONS"
+    with pytest.raises(RegistrationError, match=f"(?s){pattern}"):
         Registry().add_entry_points(["nonet"])
-    text = str(caught.value)
-    assert "NONET_EXTENSIONS" in text
-    found = [
-        place
-        for place in ("nonet_test_base.RemoveFile", "nonet_test_ext.RemoveFile", "nonet_test_last.")
-        if place in text
-    ]
-    assert len(found) == 2
 
 
 @pytest.mark.usefixtures("extensions")
@@ -397,13 +364,12 @@ def test_one_full_name_of_two_packages_is_refused() -> None:
     ],
 )
 def test_the_first_ranked_package_wins(ranking: list[str], winner: str) -> None:
-    """In whatever order they are found, and however their names are spelt."""
     registry = Registry(ranking)
     registry.add_entry_points(["nonet"])
     assert registry.get("files:RemoveFile").cls.__module__ == winner
 
 
-def test_a_task_of_a_class_that_was_replaced_goes_to_the_winner() -> None:
+def test_a_task_of_a_replaced_class_is_executed_by_the_winner() -> None:
     """Code that still submits the base's class gets the extension's behaviour."""
     base, extension = make_audit(), make_audit()
     registry = Registry(["extension", "base"])
@@ -412,8 +378,7 @@ def test_a_task_of_a_class_that_was_replaced_goes_to_the_winner() -> None:
     assert registry.of(base()).cls is extension
 
 
-def test_vos_come_from_entry_points(install: Install) -> None:
-    """Lists, and functions that return one; each name once."""
+def test_vos_are_collected_from_entry_points(install: Install) -> None:
     install(
         "nonet-test-vos",
         'NAMES = ["lhcb", "gridpp"]\ndef more():\n    return ["lhcb", "dune"]\n',
@@ -426,10 +391,6 @@ def test_vos_come_from_entry_points(install: Install) -> None:
 # --- refused --------------------------------------------------------------------------------------
 
 
-class NoExecute(BaseTask):
-    pass
-
-
 class NotCallable(BaseTask):
     execute = 3
 
@@ -440,19 +401,24 @@ class Unserialisable(BaseTask):
     async def execute(self) -> None: ...
 
 
+class Yields(BaseTask):
+    async def execute(self) -> AsyncIterator[int]:
+        yield 1
+
+
 @pytest.mark.parametrize(
     ("cls", "reason"),
     [
-        (NoExecute, r"has no execute\(\) method"),
         (NotCallable, r"has no execute\(\) method"),
         (BaseTask, r"has no execute\(\) method"),
-        (PeriodicBaseTask, r"has no execute\(\) method"),
         (PeriodicVoAwareBaseTask, r"has no execute\(\) method"),
         (Unserialisable, r"\*rest of __init__"),
+        (Yields, "is a generator"),
     ],
 )
-def test_what_cannot_work_is_refused_with_its_place(cls: type[BaseTask], reason: str) -> None:
-    """At registration, not when the first task fails."""
+def test_a_class_that_cannot_work_is_refused_with_its_place(
+    cls: type[BaseTask], reason: str
+) -> None:
     with pytest.raises(RegistrationError, match=rf"{cls.__module__}\.{cls.__qualname__}.*{reason}"):
         Registry().add(cls, "tests")
 
@@ -480,7 +446,7 @@ def returning(hint: Any) -> type[BaseTask]:
         (None, None, None),
     ],
 )
-def test_a_result_is_of_the_type_that_execute_promises(
+def test_a_result_is_converted_to_the_type_that_execute_promises(
     hint: Any, stored: Any, expected: Any
 ) -> None:
     """If it fits; otherwise it stays as it was stored, and nothing is raised."""
@@ -492,7 +458,7 @@ def test_a_result_is_of_the_type_that_execute_promises(
     [
         (
             {"priority": "high"},
-            "priority is 'high', but must be a nonet.Priority ('realtime', 'normal', 'background')",
+            "priority is 'high', but must be a nonet.Priority ('realtime', 'norm",
         ),
         ({"size": 3}, "size is 3"),
         ({"retry_policy": ExponentialBackoff}, "an instance of a RetryPolicyBase"),
@@ -501,10 +467,7 @@ def test_a_result_is_of_the_type_that_execute_promises(
         ({"default_schedule": CronSchedule}, "an instance of a TaskScheduleBase"),
         ({"soft_timeout": 0}, "soft_timeout is 0, but must be seconds above 0, or None"),
         ({"soft_timeout": True}, "soft_timeout is True"),
-        (
-            {"start_by": 0},
-            "start_by is 0, but must be seconds or a timedelta above 0, at most ten years, or None",
-        ),
+        ({"start_by": 0}, "start_by is 0, but must be seconds or a timedelta above 0, at most ten"),
         ({"start_by": datetime(2030, 1, 1)}, "start_by is datetime.datetime(2030, 1, 1, 0, 0)"),
         ({"hard_timeout": "60"}, "hard_timeout is '60'"),
         ({"hard_timeout": math.inf}, "hard_timeout is inf"),
@@ -513,10 +476,7 @@ def test_a_result_is_of_the_type_that_execute_promises(
             {"soft_timeout": 60, "hard_timeout": 30.5},
             "hard_timeout is 30.5 s, but must not be shorter than soft_timeout, 60 s",
         ),
-        (
-            {"isolation": "thread"},
-            "isolation is 'thread', but must be a nonet.Isolation ('loop', 'child', 'fresh'), or ",
-        ),
+        ({"isolation": "thread"}, "isolation is 'thread', but must be a nonet.Isolation ('loop', "),
         ({"isolation": True}, "isolation is True"),
         ({"memory_limit": "512M"}, "memory_limit: '512M' is not an amount of memory"),
         ({"memory_limit": 1e9}, "memory_limit: 1000000000.0 is not an amount of memory"),
@@ -527,8 +487,7 @@ def test_a_result_is_of_the_type_that_execute_promises(
         ({"encrypted": "yes"}, "encrypted is 'yes', but must be True or False"),
         (
             {"isolation": Isolation.LOOP, "memory_limit": "1GiB"},
-            "memory_limit cannot be enforced with isolation LOOP, where many tasks share a process"
-            ": use CHILD or FRESH",
+            "memory_limit cannot be enforced with isolation LOOP, where many tasks share a process",
         ),
         (
             {"unique": True},
@@ -539,9 +498,9 @@ def test_a_result_is_of_the_type_that_execute_promises(
         ({"isolation": "loop", "cpu_limit": 5}, "cpu_limit cannot be enforced with isolation LOOP"),
     ],
 )
-def test_attributes_of_the_wrong_kind_are_refused(attributes: dict[str, Any], problem: str) -> None:
-    """A class attribute that could never work is refused with its name, not when it is used."""
-
+def test_a_class_attribute_of_the_wrong_kind_is_refused(
+    attributes: dict[str, Any], problem: str
+) -> None:
     async def execute(self: Any) -> None: ...
 
     cls = type("Odd", (PeriodicBaseTask,), {**attributes, "execute": execute})
@@ -570,20 +529,17 @@ def needing(min_version: object, module: str = "needing") -> type[BaseTask]:
 def test_a_version_that_no_worker_could_have_is_refused(
     install: Install, min_version: object, problem: str
 ) -> None:
-    """Not when the first task has been handed on for an hour."""
     install("my.dist")
     with pytest.raises(RegistrationError, match=re.escape(problem)):
         Registry().add(needing(min_version), "x", "my.dist")
 
 
 def test_a_version_needs_a_distribution() -> None:
-    """Of a module that was not installed no two workers could be told apart."""
     with pytest.raises(RegistrationError, match="module needing belongs to no installed"):
         Registry().add(needing("1"), "x")
 
 
-def test_a_class_is_of_the_version_of_its_distribution(install: Install) -> None:
-    """That of its entry point, or of its module; older than what is needed is too old."""
+def test_a_class_has_the_version_of_its_distribution(install: Install) -> None:
     install("my.dist")
     install("needing")
     registry = Registry()
@@ -598,10 +554,9 @@ def test_a_class_is_of_the_version_of_its_distribution(install: Install) -> None
     assert unknown.too_old_for("") == ""
 
 
-def test_a_shared_package_is_of_who_brought_the_module(
+def test_a_shared_package_belongs_to_the_distribution_of_the_file(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two distributions with one package only that counts whose file it is."""
     install("one")
     install("two")
     import two  # type: ignore[import-not-found]
@@ -614,25 +569,6 @@ def test_a_shared_package_is_of_who_brought_the_module(
     assert versions.distribution_of("json") is None
 
 
-def test_names_of_priorities_and_sizes_will_do() -> None:
-    """The plain text of a priority, size or isolation is as good as the member."""
-
-    class Plain(BaseTask):
-        priority = "realtime"  # type: ignore[assignment]
-        size = "small"  # type: ignore[assignment]
-        isolation = "child"  # type: ignore[assignment]
-
-        async def execute(self) -> None: ...
-
-    assert Registry().add(Plain, "x").name == "x:Plain"
-
-
-def test_a_generator_is_no_execute() -> None:
-    """An execute() that yields would never run, so its class is refused."""
-
-    class Yields(BaseTask):
-        async def execute(self) -> AsyncIterator[int]:
-            yield 1
-
-    with pytest.raises(RegistrationError, match="is a generator"):
-        Registry().add(Yields, "x")
+def test_the_names_of_priorities_sizes_and_isolations_are_accepted() -> None:
+    names = {"priority": "realtime", "size": "small", "isolation": "child"}
+    assert Registry().add(type("Plain", (Other,), names), "x").name == "x:Plain"

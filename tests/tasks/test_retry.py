@@ -17,14 +17,15 @@ from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 ERROR = ValueError("no")
 
 
-def waits(policy: RetryPolicyBase, attempts: int) -> list[float | None]:
-    """Seconds until the next attempt after each failed one, to a tenth; None: given up."""
-    found: list[float | None] = []
-    for attempt in range(1, attempts + 1):
+def assert_waits(policy: RetryPolicyBase, expected: list[float | None]) -> None:
+    """Compare the seconds until the next attempt after each failed one; None: given up."""
+    for attempt, seconds in enumerate(expected, 1):
         before = datetime.now(UTC)
         at = policy.schedule_retry(attempt, ERROR)
-        found.append(None if at is None else round((at - before).total_seconds(), 1))
-    return found
+        if seconds is None or at is None:
+            assert at is seconds
+        else:
+            assert before <= at - timedelta(seconds=seconds) <= datetime.now(UTC)
 
 
 @pytest.mark.parametrize(
@@ -41,9 +42,11 @@ def waits(policy: RetryPolicyBase, attempts: int) -> list[float | None]:
         (ExponentialBackoff(base_delay_seconds=10, max_retries=1, cap=5), [5, None]),
     ],
 )
-def test_max_retries_means_retries(policy: RetryPolicyBase, expected: list[float | None]) -> None:
+def test_max_retries_bounds_the_retries_with_doubling_delays(
+    policy: RetryPolicyBase, expected: list[float | None]
+) -> None:
     """`max_retries=n` grants n retries: the base after the first failure, then doubling."""
-    assert waits(policy, len(expected)) == expected
+    assert_waits(policy, expected)
 
 
 @given(
@@ -52,7 +55,6 @@ def test_max_retries_means_retries(policy: RetryPolicyBase, expected: list[float
     st.none() | st.floats(min_value=1e-3, allow_nan=False),
 )
 def test_a_retry_is_never_later_than_a_year(base: float, attempt: int, cap: float | None) -> None:
-    """No combination of numbers makes a date that cannot be stored."""
     policy = ExponentialBackoff(base_delay_seconds=base, max_retries=10**6, cap=cap, jitter=1)
     assert timedelta(0) <= policy.delay(attempt) <= timedelta(days=365)
     at = policy.schedule_retry(attempt, ERROR)
@@ -62,12 +64,13 @@ def test_a_retry_is_never_later_than_a_year(base: float, attempt: int, cap: floa
 
 @given(st.floats(0, 1))
 def test_jitter_spreads_around_the_delay(jitter: float) -> None:
-    """A delay of 10 s with a jitter of j lies within 10 ∓ 10 j seconds."""
     policy = ExponentialBackoff(base_delay_seconds=10, jitter=jitter)
     before = datetime.now(UTC)
     at = policy.schedule_retry(1, ERROR)
     assert at is not None
-    assert 10 - 10 * jitter - 0.001 <= (at - before).total_seconds() <= 10 + 10 * jitter + 1
+    margin = timedelta(seconds=10 * jitter, milliseconds=1)
+    delayed = at - timedelta(seconds=10)
+    assert before - margin <= delayed <= datetime.now(UTC) + margin
 
 
 @pytest.mark.parametrize(
@@ -83,14 +86,11 @@ def test_jitter_spreads_around_the_delay(jitter: float) -> None:
     ],
 )
 def test_senseless_fields_are_refused(fields: dict[str, float]) -> None:
-    """A policy that is written in configuration is checked when it is made."""
     with pytest.raises(ValidationError):
         ExponentialBackoff.model_validate(fields)
 
 
-def test_a_policy_of_ones_own_sees_the_exception() -> None:
-    """A subclass decides by the real exception object."""
-
+def test_an_own_policy_gets_the_exception() -> None:
     class OnlyTimeouts(RetryPolicyBase):
         pause: float = 5
 
@@ -99,7 +99,7 @@ def test_a_policy_of_ones_own_sees_the_exception() -> None:
                 return datetime.now(UTC) + timedelta(seconds=self.pause)
             return None
 
-    assert waits(OnlyTimeouts(), 1) == [None]
+    assert_waits(OnlyTimeouts(), [None])
     assert OnlyTimeouts(pause=1).schedule_retry(1, TimeoutError()) is not None
 
 
@@ -128,54 +128,31 @@ def with_async_rule() -> None:
         ) -> None: ...
 
 
-FIELDS = "base_delay_seconds, max_retries, cap, jitter"
+def without_rule() -> None:
+    RetryPolicyBase().schedule_retry(1, ERROR)
 
 
 @pytest.mark.parametrize(
-    ("make", "error", "told"),
+    ("make", "error", "reason"),
     [
-        (
-            misspelt,
-            TypeError,
-            f"ExponentialBackoff: unknown argument 'base_delay', known are {FIELDS}. "
-            "Did you mean base_delay_seconds?",
-        ),
-        (
-            by_position,
-            TypeError,
-            "ExponentialBackoff: pass arguments by name: "
-            "base_delay_seconds=…, max_retries=…, cap=…, jitter=…",
-        ),
-        (
-            with_own_init,
-            AttributeError,
-            "Own.pause cannot be set: a policy is frozen; declare arguments as annotated "
-            "fields (`pause: float = 30`), without an __init__",
-        ),
+        (misspelt, TypeError, "unknown argument 'base_delay'.* Did you mean base_delay_seconds"),
+        (by_position, TypeError, "pass arguments by name: base_delay_seconds=…, max_retries=…"),
+        (with_own_init, AttributeError, "Own.pause cannot be set: .* without an __init__"),
         (
             with_async_rule,
             RegistrationError,
-            f"{__name__}.with_async_rule.<locals>.Waits: schedule_retry is not awaited: write "
-            "`def schedule_retry`, without async",
+            "Waits: schedule_retry is not awaited: .*without async",
         ),
+        (without_rule, NotImplementedError, "RetryPolicyBase does not define"),
     ],
 )
-def test_a_mistake_is_told_in_a_sentence(
-    make: Callable[[], None], error: type[Exception], told: str
+def test_a_mistake_in_a_policy_is_named(
+    make: Callable[[], object], error: type[Exception], reason: str
 ) -> None:
-    """What pydantic would say in its own words, or nobody until the first failure."""
-    with pytest.raises(error) as refused:
+    with pytest.raises(error, match=reason):
         make()
-    assert str(refused.value) == told
 
 
 def test_a_policy_can_be_copied() -> None:
-    """What makes one refuses no copy, and no pickle."""
     policy = ExponentialBackoff(max_retries=3)
     assert pickle.loads(pickle.dumps(policy)) == copy.deepcopy(policy) == policy
-
-
-def test_a_policy_without_a_rule_says_so() -> None:
-    """The base class decides nothing."""
-    with pytest.raises(NotImplementedError, match="RetryPolicyBase does not define"):
-        RetryPolicyBase().schedule_retry(1, ERROR)

@@ -13,20 +13,15 @@ from nonet import (
     ConcurrencyLimiter,
     LockedObjectType,
     MutexLock,
-    NoRetry,
-    NotBoundError,
     PeriodicBaseTask,
     PeriodicVoAwareBaseTask,
-    Priority,
-    RateLimiter,
-    Size,
     TaskContext,
     context,
 )
 from nonet.base.errors import InvalidArgumentsError, LeaseLostError
 from nonet.stores.queue.broker import Broker
 from nonet.tasks.execution import enter_context, running_context
-from nonet.tasks.locks import BaseLock, encode_locks
+from nonet.tasks.locks import BaseLock
 from nonet.tasks.registry import Registry
 from nonet.tasks.task import current_submitter, declared_locks, submitters
 
@@ -36,6 +31,12 @@ class Simple(BaseTask):
     number: int = 0
 
     async def execute(self) -> None: ...
+
+
+class Greedy(Simple):
+    @property
+    def execution_locks(self) -> list[Any]:
+        return [MutexLock("job", number) for number in range(100)]
 
 
 class Sweep(PeriodicBaseTask):
@@ -61,26 +62,16 @@ class RemoveFile(BaseTask):
         ]
 
 
+class Yielding(RemoveFile):
+    @property
+    def execution_locks(self) -> Any:  # type: ignore[override]
+        yield from super().execution_locks()
+
+
 class RemoveFileByProperty(RemoveFile):
     @property
     def execution_locks(self) -> list[BaseLock]:  # type: ignore[override]
         return super().execution_locks()
-
-
-def test_defaults() -> None:
-    """A class that says nothing runs at normal priority, medium, once."""
-    assert (BaseTask.priority, BaseTask.size) == (Priority.NORMAL, Size.MEDIUM)
-    assert isinstance(BaseTask.retry_policy, NoRetry)
-    assert BaseTask.dlq_eligible is False
-    assert PeriodicBaseTask._enabled is True
-    assert PeriodicBaseTask._schedule is PeriodicBaseTask.default_schedule is None
-    assert PeriodicBaseTask.validate_config([]) is None  # type: ignore[func-returns-value]
-
-
-def test_names_of_priorities_and_sizes() -> None:
-    """They are text: part of stream names, labels and configuration."""
-    assert [*Priority] == ["realtime", "normal", "background"]
-    assert [*Size] == ["small", "medium", "large"]
 
 
 @pytest.mark.parametrize(
@@ -99,25 +90,17 @@ def test_names_of_priorities_and_sizes() -> None:
                     "limiter:conc:task:CERN-DST:RemoveFile",
                 ],
             )
-            for cls in (RemoveFile, RemoveFileByProperty)
+            for cls in (RemoveFile, RemoveFileByProperty, Yielding)
         ],
     ],
 )
-def test_declared_locks(task: BaseTask, keys: list[str]) -> None:
-    """Locks may be a property or a method, and build on those of the base."""
+def test_locks_are_a_property_or_a_method_and_add_to_those_of_the_base(
+    task: BaseTask, keys: list[str]
+) -> None:
     assert [lock.redis_key for lock in declared_locks(task)] == keys
 
 
-def test_default_limiters_are_off() -> None:
-    """A task without locks of its own waits for nothing until something is configured."""
-    first, second = declared_locks(Simple())
-    assert isinstance(first, RateLimiter)
-    assert isinstance(second, ConcurrencyLimiter)
-    assert encode_locks([first, second], task="Simple") == ""
-
-
-def test_vo_aware_attributes_are_set() -> None:
-    """The base takes what a subclass hands up, as the decision record does."""
+def test_the_vo_aware_base_sets_the_attributes_it_gets() -> None:
     task = PeriodicVoAwareBaseTask(vo="lhcb", ce_regex=".*")
     assert vars(task)["ce_regex"] == ".*"
     with pytest.raises(TypeError, match="vo"):
@@ -125,7 +108,7 @@ def test_vo_aware_attributes_are_set() -> None:
 
 
 class Recorder:
-    """A submitter that remembers what it was asked."""
+    """A submitter that notes its calls."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[BaseTask, dict[str, Any]]] = []
@@ -135,14 +118,7 @@ class Recorder:
         return "handle"
 
 
-async def test_schedule_needs_an_open_application() -> None:
-    """Outside of one the error says what to write."""
-    with pytest.raises(NotBoundError, match="async with"):
-        await Simple().schedule()
-
-
-async def test_schedule_goes_to_the_application_that_opened_last() -> None:
-    """All its options are passed on, and closing gives the place back."""
+async def test_schedule_submits_to_the_application_that_opened_last() -> None:
     outer, inner = Recorder(), Recorder()
     task, options = Simple(1), {"at_time": datetime(2026, 1, 1, tzinfo=UTC), "unique": None}
     submitters.append(outer)
@@ -161,16 +137,13 @@ def make_context() -> TaskContext:
     return TaskContext("id", "files:Audit", 2, 7, {"vo": "lhcb"})
 
 
-def test_there_is_no_context_outside_of_a_task() -> None:
-    """Asking for it says so; the framework can ask whether there is one."""
+def test_context_fails_outside_of_a_task() -> None:
     assert running_context() is None
     with pytest.raises(LookupError, match="inside a running task"):
         context()
 
 
 async def test_each_attempt_has_its_own_context() -> None:
-    """Attempts that share a loop do not see each other's."""
-
     async def attempt(value: TaskContext) -> TaskContext:
         enter_context(value)
         await asyncio.sleep(0)
@@ -181,8 +154,7 @@ async def test_each_attempt_has_its_own_context() -> None:
     assert running_context() is None
 
 
-def test_a_lost_lease_raises_from_then_on() -> None:
-    """The first reason is kept."""
+def test_ensure_lease_raises_with_the_first_reason_of_the_loss() -> None:
     value = make_context()
     value.ensure_lease()
     value.lose_lease("taken away")
@@ -193,7 +165,6 @@ def test_a_lost_lease_raises_from_then_on() -> None:
 
 
 async def test_only_a_callback_can_read_its_group() -> None:
-    """Elsewhere there is no group, and the error says so."""
     value = make_context()
     with pytest.raises(LookupError, match="not the callback of a group"):
         await value.group_results()
@@ -206,82 +177,39 @@ async def test_only_a_callback_can_read_its_group() -> None:
     assert await value.group_results() == ["g"]
 
 
-def test_groups_of_an_attempt_are_numbered() -> None:
-    """A re-run counts the same, so that it finds the groups of the run before."""
+def test_groups_of_a_repeated_attempt_have_the_same_numbers() -> None:
     first, again = make_context(), make_context()
     assert [first.next_spawn(), first.next_spawn()] == [1, 2]
     assert again.next_spawn() == 1
 
 
 @pytest.mark.parametrize(
-    ("labels", "reason"),
+    ("task", "labels", "reason"),
     [
-        ({1: "x"}, "names must be printable text"),
-        ({"\udce9": "x"}, "names must be printable text"),
-        ({"a\nb": "x"}, "names must be printable text"),
-        ({"a": object()}, "value is a object, which cannot be serialised"),
-        ({"priority": "urgent"}, "'urgent' is not a valid Priority"),
-        ({"size": "tiny"}, r"'tiny' is not a valid Size \('small', 'medium', 'large'\)"),
+        (Simple(), {1: "x"}, "labels: names must be printable text"),
+        (Simple(), {"\udce9": "x"}, "labels: names must be printable text"),
+        (Simple(), {"a\nb": "x"}, "labels: names must be printable text"),
+        (Simple(), {"a": object()}, "value is a object, which cannot be serialised"),
+        (Simple(), {"priority": "urgent"}, "'urgent' is not a valid Priority"),
+        (Simple(), {"size": "tiny"}, r"'tiny' is not a valid Size \('small', 'medium', 'large'\)"),
+        (Greedy(), {}, r"execution_locks: the locks take \d+ bytes"),
     ],
 )
-async def test_labels_that_do_not_fit_are_refused(labels: dict[Any, Any], reason: str) -> None:
-    """Before anything is sent: nobody answers at this address."""
+async def test_a_task_that_no_message_can_carry_is_refused_before_it_is_sent(
+    task: BaseTask, labels: dict[Any, Any], reason: str
+) -> None:
     registry = Registry()
-    registry.add(Simple, "tests")
+    registry.add(type(task), "tests")
     options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
-    broker = Broker("redis://127.0.0.1:1", "test", **options)
+    broker = Broker("redis://127.0.0.1:1", "test", **options)  # no server listens there
     client = client_of(broker, registry)
-    with pytest.raises(InvalidArgumentsError, match=rf"tests:Simple: labels?: .*{reason}"):
-        await client.submit(Simple(), labels=labels)
-    await client.aclose()
-    await broker.aclose()
-
-
-async def test_more_locks_than_a_message_may_have_are_refused() -> None:
-    """Before anything is sent: a worker would not get them either."""
-    registry = Registry()
-
-    class Greedy(BaseTask):
-        @property
-        def execution_locks(self) -> list[Any]:
-            return [MutexLock("job", number) for number in range(100)]
-
-        async def execute(self) -> None: ...
-
-    registry.add(Greedy, "tests")
-    options = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 1.0, "dedup_ttl": 60.0}
-    broker = Broker("redis://127.0.0.1:1", "test", **options)
-    client = client_of(broker, registry)
-    with pytest.raises(InvalidArgumentsError, match=r"execution_locks: the locks take \d+ bytes"):
-        client.envelopes.prepare(Greedy())
+    with pytest.raises(InvalidArgumentsError, match=rf"tests:{type(task).__name__}: .*{reason}"):
+        await client.submit(task, labels=labels)
     await client.aclose()
     await broker.aclose()
 
 
 @pytest.mark.parametrize("given", [None, MutexLock("job", 1), [None], "job"])
-def test_locks_that_are_no_list_of_locks_are_refused(given: Any) -> None:
-    """What execution_locks gives is checked, and shown."""
-
-    class Odd(BaseTask):
-        @property
-        def execution_locks(self) -> Any:
-            return given
-
-        async def execute(self) -> None: ...
-
+def test_execution_locks_must_be_a_list_of_locks(given: Any) -> None:
     with pytest.raises(ValueError, match="must return a list of locks"):
-        declared_locks(Odd())
-
-
-def test_locks_may_come_from_a_generator() -> None:
-    """`execution_locks` that yields its locks declares them all."""
-
-    class Yielding(BaseTask):
-        @property
-        def execution_locks(self) -> Any:
-            yield MutexLock("job", 1)
-            yield MutexLock("job", 2)
-
-        async def execute(self) -> None: ...
-
-    assert [lock.key for lock in declared_locks(Yielding())] == [1, 2]
+        declared_locks(type("Odd", (Simple,), {"execution_locks": given})())
