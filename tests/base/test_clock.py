@@ -35,10 +35,9 @@ def reading(sent: float, there: float, back: float, error: float = 0) -> Reading
         pytest.param((0, 0, 0), (3600, 0, 0), 0, id="frozen scheduler"),
     ],
 )
-def test_a_step_is_what_no_delay_explains(
+def test_a_step_is_a_difference_that_no_delay_explains(
     previous: tuple[float, ...], current: tuple[float, ...], step: float
 ) -> None:
-    """Only what cannot be the time between two looks is a step."""
     assert clock_step(reading(*previous), reading(*current)) == timedelta(seconds=step)
 
 
@@ -46,7 +45,6 @@ def test_a_step_is_what_no_delay_explains(
 def test_no_delay_looks_like_a_step(
     there: float, back: float, pause: float, later: float, last: float, drift: float
 ) -> None:
-    """Whoever is frozen for however long, at whatever moment: that is no step."""
     first = reading(0, there, back)
     second = reading(first.received + pause, later, last, drift)
     assert not clock_step(first, second)
@@ -64,8 +62,7 @@ def test_every_step_is_found(
     assert abs(found.total_seconds() - step) <= error
 
 
-def test_a_step_is_found_until_somebody_corrects_it() -> None:
-    """Who stands by finds it again and again, and no more when time is right again."""
+def test_a_step_is_found_until_it_is_corrected() -> None:
     watch = ClockWatch()
     assert not watch.look(reading(0, 0, 0))
     assert watch.look(reading(1, 0, 0, 3600)) == HOUR
@@ -73,8 +70,7 @@ def test_a_step_is_found_until_somebody_corrects_it() -> None:
     assert not watch.look(reading(3, 0, 0))
 
 
-def test_who_corrects_a_step_finds_no_other() -> None:
-    """After the correction time goes on from there."""
+def test_a_corrected_step_is_not_found_again() -> None:
     watch = ClockWatch()
     watch.look(reading(0, 0, 0))
     stepped = reading(1, 0, 0, -3600)
@@ -84,8 +80,7 @@ def test_who_corrects_a_step_finds_no_other() -> None:
     assert watch.look(reading(3, 0, 0, -3600)) == -HOUR
 
 
-def test_a_step_that_nobody_corrects_is_forgotten() -> None:
-    """Else whoever leads days later would shift time once more."""
+def test_an_uncorrected_step_is_forgotten_after_a_minute() -> None:
     watch = ClockWatch()
     watch.look(reading(0, 0, 0))
     assert watch.look(reading(100, 0, 0, 3600)) == HOUR
@@ -94,8 +89,7 @@ def test_a_step_that_nobody_corrects_is_forgotten() -> None:
     assert watch.look(reading(162, 0, 0)) == -HOUR
 
 
-def test_a_slow_reply_is_no_reading() -> None:
-    """It would make the correction wrong by half of what it took."""
+def test_a_slow_reply_is_ignored() -> None:
     watch = ClockWatch()
     watch.look(reading(0, 0, 0))
     assert not watch.look(reading(1, 1.5, 0, 3600))

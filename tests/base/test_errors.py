@@ -47,23 +47,13 @@ def parents() -> dict[str, str]:
     return found
 
 
-def test_the_tree_is_the_classes() -> None:
-    """Every error stands in the docstring's tree and every row of it exists, below its base."""
+def test_every_error_is_public_documented_and_in_the_tree_below_its_base() -> None:
     tree = parents()
-    assert set(tree) == set(DEFINED)
+    assert set(tree) == set(DEFINED) <= set(nonet.__all__)
+    assert [name for name, cls in DEFINED.items() if not cls.__doc__] == []
     for name, parent in tree.items():
         if parent:
             assert DEFINED[parent] in DEFINED[name].__bases__, name
-
-
-def test_every_error_is_public() -> None:
-    """Whoever uses the package can catch what it raises."""
-    assert set(DEFINED) <= set(nonet.__all__)
-
-
-def test_every_error_says_what_it_means() -> None:
-    """One sentence each."""
-    assert [name for name, cls in DEFINED.items() if not cls.__doc__] == []
 
 
 NAMES = ["files:RemoveFile", "files:Audit", "jobs:Audit", "jobs:SubmitPilots"]
@@ -89,18 +79,12 @@ def test_nearest_names(name: str, expected: list[str]) -> None:
 
 
 def test_at_most_three_names_are_suggested() -> None:
-    """A suggestion is a hint, not a list."""
     assert len(nearest("task", [f"task{i}" for i in range(10)])) == 3
-
-
-def test_a_suggestion_is_a_sentence_or_nothing() -> None:
-    """Ready to be appended."""
     assert suggestion("Audt", ["files:Audit"]) == " Did you mean files:Audit?"
     assert suggestion("Xyz", ["files:Audit"]) == ""
 
 
-def test_an_unknown_task_is_told_what_to_do() -> None:
-    """With tasks: the nearest; without any: how to get some."""
+def test_the_error_of_an_unknown_task_names_the_nearest_or_the_next_step() -> None:
     assert str(UnknownTaskError("Audt", ["files:Audit"])) == (
         "unknown task 'Audt'. Did you mean files:Audit?"
     )
@@ -108,7 +92,6 @@ def test_an_unknown_task_is_told_what_to_do() -> None:
 
 
 def test_errors_carry_their_parts() -> None:
-    """Programs need not parse the text."""
     invalid = InvalidArgumentsError("Audit", ["path: missing", "depth: too small"])
     assert str(invalid) == "Audit: path: missing; depth: too small"
     assert (invalid.task, len(invalid.problems)) == ("Audit", 2)
@@ -117,61 +100,45 @@ def test_errors_carry_their_parts() -> None:
     assert issubclass(RegistrationError, ValueError)
 
 
-async def test_who_schedules_too_early_may_catch_a_runtime_error() -> None:
-    """Code that was written for DiracX does."""
+class Early(BaseTask):
+    async def execute(self) -> None: ...
+
+
+async def test_a_task_scheduled_without_application_is_a_runtime_error() -> None:
+    """Code that was written for DiracX catches one."""
     with pytest.raises(RuntimeError, match="no application is open") as caught:
         await Early().schedule()
     assert type(caught.value) is NotBoundError
-
-
-class Early(BaseTask):
-    async def execute(self) -> None: ...
 
 
 @pytest.mark.parametrize(
     ("ending", "kind", "text"),
     [
         ({"signal": 11}, TaskCrashed, "its process was killed by signal 11 (SIGSEGV)"),
-        (
-            {"signal": 9},
-            TaskCrashed,
-            "its process was killed by signal 9 (SIGKILL): by the kernel if memory was short, or by"
-            " another process",
-        ),
+        ({"signal": 9}, TaskCrashed, "by signal 9 (SIGKILL): by the kernel if memory was short"),
         ({"signal": 99}, TaskCrashed, "its process was killed by signal 99"),
-        ({"exit_code": 1}, TaskCrashed, "its process exited with code 1"),
         ({"exit_code": 0}, TaskCrashed, "its process exited with code 0"),
         ({}, TaskCrashed, "its process ended for an unknown reason"),
-        (
-            {"signal": 9, "allowed": 512 * 2**20},
-            MemoryLimitExceeded,
-            "its process exceeded its memory limit of 512 MiB",
-        ),
-        (
-            {"signal": 24, "allowed": 1.5},
-            CpuLimitExceeded,
-            "its process exceeded its CPU limit of 1.5 s",
-        ),
+        ({"signal": 9, "allowed": 512 * 2**20}, MemoryLimitExceeded, "its memory limit of 512 MiB"),
+        ({"signal": 24, "allowed": 1.5}, CpuLimitExceeded, "exceeded its CPU limit of 1.5 s"),
+        ({}, CpuLimitExceeded, "its process exceeded its CPU limit"),
     ],
 )
 def test_a_crash_says_how_the_process_ended(
     ending: dict[str, Any], kind: type[TaskCrashed], text: str
 ) -> None:
-    """Made of plain data, it has the parts that a retry policy looks at."""
     error = kind(**ending)
-    assert str(error) == text
+    assert text in str(error)
     limit = {MemoryLimitExceeded: "memory", CpuLimitExceeded: "cpu"}.get(kind, "")
     parts = {"signal": None, "exit_code": None, "limit": limit, "allowed": None} | ending
     assert {name: getattr(error, name) for name in parts} == parts
     again = pickle.loads(pickle.dumps(error))
-    assert (type(again), str(again), again.__dict__) == (kind, text, error.__dict__)
+    assert (type(again), str(again), again.__dict__) == (kind, str(error), error.__dict__)
 
 
-def test_a_crash_may_have_a_text_of_its_own() -> None:
-    """A subclass knows its limit, also where an author raises it."""
+def test_a_crash_may_have_its_own_text() -> None:
     error = MemoryLimitExceeded("too much", allowed=5)
     assert (str(error), error.limit, error.allowed) == ("too much", "memory", 5)
-    assert str(CpuLimitExceeded()) == "its process exceeded its CPU limit"
 
 
 @pytest.mark.parametrize(
@@ -191,7 +158,6 @@ def test_a_crash_may_have_a_text_of_its_own() -> None:
     ],
 )
 def test_a_plain_url_is_shown_without_its_password(url: str, shown: str) -> None:
-    """All but the password stays readable."""
     assert (url_problem(url), masked(url)) == ("", shown)
 
 
@@ -208,7 +174,6 @@ def test_a_plain_url_is_shown_without_its_password(url: str, shown: str) -> None
         *("mysql:u:secret@h/x", "host=h password=secret", "secret", "redis:///:secret@h"),
     ],
 )
-def test_nothing_is_shown_of_a_url_that_can_be_read_in_two_ways(url: str) -> None:
-    """What may be a part of a password is not shown, and the way out is named."""
+def test_an_ambiguous_url_is_not_shown(url: str) -> None:
     assert "percent-encode" in url_problem(url)
     assert "secret" not in masked(url) + url_problem(url)

@@ -10,7 +10,6 @@ from nonet.messages.message import is_id
 
 
 def test_ids_are_short_and_different() -> None:
-    """Any number of them are ids of one length, and no two are the same."""
     ids = [new_id() for _ in range(5000)]
     assert len(set(ids)) == 5000
     assert {len(id) for id in ids} == {LENGTH}
@@ -18,7 +17,6 @@ def test_ids_are_short_and_different() -> None:
 
 
 def test_each_character_is_as_likely_as_any_other() -> None:
-    """Each of 32 characters is met at each place, none far more often than the others."""
     ids = [new_id() for _ in range(3200)]
     for place in range(LENGTH):
         counts = [sum(id[place] == char for id in ids) for char in set("".join(ids))]
@@ -27,7 +25,6 @@ def test_each_character_is_as_likely_as_any_other() -> None:
 
 
 def test_a_forked_child_makes_ids_of_its_own() -> None:
-    """What a process has made in advance is not used again by its child."""
     new_id()
     reading, writing = os.pipe()
     child = os.fork()
@@ -43,7 +40,6 @@ def test_a_forked_child_makes_ids_of_its_own() -> None:
 
 
 def test_threads_share_no_id() -> None:
-    """Threads that make ids at the same time never get the same one."""
     made: list[list[str]] = [[] for _ in range(4)]
     threads = [
         threading.Thread(target=lambda ids=ids: ids.extend(new_id() for _ in range(3000)))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 
 import pytest
+from waits import WAIT_SECONDS
 
 from nonet.base.synchronous import Gate, TimeIsOver, complete, is_sync, seconds_left, sleep, timeout
 
@@ -15,9 +15,7 @@ async def tell() -> bool:
     return is_sync()
 
 
-def test_it_runs_to_its_end() -> None:
-    """What it returns or raises comes out; inside another one, too."""
-
+def test_a_coroutine_runs_to_its_end_without_a_loop() -> None:
     async def inner() -> tuple[bool, int]:
         return is_sync(), complete(answer(1))
 
@@ -31,9 +29,7 @@ def test_it_runs_to_its_end() -> None:
     assert not is_sync()
 
 
-def test_what_needs_a_loop_is_refused() -> None:
-    """And not left suspended."""
-
+def test_a_coroutine_that_needs_a_loop_is_refused_and_closed() -> None:
     async def waits() -> None:
         try:
             await asyncio.Future(loop=loop)
@@ -47,12 +43,9 @@ def test_what_needs_a_loop_is_refused() -> None:
     assert ended == [True]
 
 
-async def test_a_running_loop_does_not_matter() -> None:
-    """As in a notebook: it is not used, and what asyncio offers is that of asyncio again."""
+async def test_a_running_loop_is_not_used() -> None:
     assert complete(tell()) and not is_sync()
-    began = time.monotonic()
     complete(sleep(0.02))
-    assert time.monotonic() - began >= 0.02
     task = asyncio.create_task(sleep(60))
     await sleep(0)
     task.cancel()
@@ -60,35 +53,31 @@ async def test_a_running_loop_does_not_matter() -> None:
         await task
 
 
-def test_a_limit_ends_a_sleep() -> None:
-    """The inner or the outer limit, whichever is over first."""
-
+def test_the_first_limit_ends_a_sleep() -> None:
     async def within(outer: float | None, inner: float | None) -> str:
         try:
             async with timeout(outer):
                 try:
                     async with timeout(inner):
-                        await sleep(0.5)
+                        await sleep(0.02)
                         return "none"
                 except TimeoutError:
                     return "inner"
         except TimeoutError:
             return "outer"
 
-    assert complete(within(None, 0.01)) == "inner"
-    assert complete(within(0.01, None)) == "outer"
-    assert complete(within(0.01, 10)) == "outer"
-    assert complete(within(30, 30)) == "none"
+    assert complete(within(None, 0)) == "inner"
+    assert complete(within(0, None)) == "outer"
+    assert complete(within(0, 10)) == "outer"
+    assert complete(within(60, 60)) == "none"
     assert complete(within(None, None)) == "none"
 
 
-def test_a_call_sees_the_time_that_is_left() -> None:
-    """Without a limit its own; after one nothing of it is left."""
-
+def test_a_call_knows_the_seconds_left() -> None:
     async def left() -> None:
         assert seconds_left(5) == 5 and seconds_left(None) is None
-        async with timeout(1):
-            assert 0.9 < (seconds_left(None) or 0) <= 1
+        async with timeout(60):
+            assert 0 < (seconds_left(None) or 0) <= 60
             assert seconds_left(0.5) == 0.5
         with pytest.raises(TimeoutError):
             async with timeout(0):
@@ -98,8 +87,7 @@ def test_a_call_sees_the_time_that_is_left() -> None:
     complete(left())
 
 
-def test_what_a_limit_ends_is_no_exception() -> None:
-    """Code that handles errors does not handle it by accident; another one passes."""
+def test_the_end_of_a_limit_is_no_exception_that_code_handles() -> None:
     assert not issubclass(TimeIsOver, Exception)
 
     async def fails() -> None:
@@ -111,15 +99,15 @@ def test_what_a_limit_ends_is_no_exception() -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_a_gate_lets_so_many_threads_through(number: int) -> None:
-    """Others wait."""
+def test_a_gate_admits_a_number_of_threads(number: int) -> None:
     inside, most = list[int](), list[int]()
+    together = threading.Barrier(number)
 
     async def enter() -> None:
         async with gate:
             inside.append(1)
             most.append(len(inside))
-            await sleep(0.01)
+            together.wait(WAIT_SECONDS)
             inside.pop()
 
     gate = Gate(number)
@@ -131,8 +119,7 @@ def test_a_gate_lets_so_many_threads_through(number: int) -> None:
     assert max(most) == number
 
 
-async def test_a_gate_of_a_loop() -> None:
-    """It is a semaphore of asyncio there."""
+async def test_a_gate_in_a_loop_is_a_semaphore() -> None:
     gate = Gate()
     async with gate:
         with pytest.raises(TimeoutError):

@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pipelines.hosting import Note
 from row_tables import Base
 
+from nonet import Nonet
 from nonet.pipelines import RowDatabase
+from nonet.pipelines.backoff import Pauses
 
 
 @pytest.fixture(
@@ -47,3 +50,19 @@ def add(database: RowDatabase) -> Any:
             return [row.id for row in rows]
 
     return adding
+
+
+@pytest.fixture
+async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
+    """An open application, with dead letters in a file."""
+    settings = {"redis_url": redis_url, "namespace": "test", "state_dir": tmp_path, "grace": 5.0}
+    app = Nonet.from_settings(db_url=f"sqlite:///{tmp_path}/letters.db", **settings)
+    app.registry.add(Note, "rows")
+    async with app:
+        yield app
+
+
+@pytest.fixture
+def only_hints(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a fetch that found nothing only a hint leads to another one."""
+    monkeypatch.setattr(Pauses, "after", lambda self, found: 0.0 if found else 3600.0)

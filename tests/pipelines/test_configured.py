@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from pipelines.test_host import count, hosted, until
+from pipelines.hosting import count, hosted, until
 from row_tables import Instance, Instances, on
 
 from nonet import Nonet
@@ -19,14 +17,6 @@ from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
-    """An open application."""
-    app = Nonet.from_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path)
-    async with app:
-        yield app
 
 
 async def publish(nonet: Nonet, text: str) -> None:
@@ -75,7 +65,6 @@ async def test_workers_interval_and_pause_are_applied_live(
 async def test_a_server_that_cannot_skip_locked_rows_is_refused(
     mariadb_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names its version and the one that is needed."""
     database = RowDatabase(mariadb_url)
     await database.check()
     monkeypatch.setattr(database.engine.dialect, "server_version_info", (10, 5, 29))

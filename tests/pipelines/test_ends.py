@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
 from msgspec import structs
-from pipelines.test_host import Note, count, hosted, until
+from pipelines.hosting import Note, change, count, hosted, until
 from row_tables import Fleet, Fleets, Instance, Instances, on
 
 from nonet import Nonet, StopRetrying
@@ -23,21 +21,6 @@ from nonet.pipelines.heartbeat import renewing
 from nonet.pipelines.leasing import Leasing
 
 pytestmark = pytest.mark.server
-
-
-@pytest.fixture
-async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
-    """An open application, with dead letters in a file."""
-    settings = {"redis_url": redis_url, "namespace": "test", "state_dir": tmp_path}
-    app = Nonet.from_settings(db_url=f"sqlite:///{tmp_path}/letters.db", **settings)
-    app.registry.add(Note, "rows")
-    async with app:
-        yield app
-
-
-async def change(database: RowDatabase, model: Any, key: int, **values: Any) -> None:
-    async with database.transaction() as session:
-        await session.execute(sa.update(model).where(model.id == key).values(values))
 
 
 async def test_an_applied_row_is_never_stale(
@@ -73,7 +56,6 @@ async def test_an_applied_row_is_never_stale(
 async def test_an_invalid_task_fails_before_the_apply(
     database: RowDatabase, add: Any, nonet: Nonet
 ) -> None:
-    """After the commit the task would be lost, and its changes would stay."""
     [key] = await add(Instance())
 
     class Unregistered(Note):
@@ -91,7 +73,7 @@ async def test_an_invalid_task_fails_before_the_apply(
 async def test_a_slow_dead_letter_costs_no_lease(
     database: RowDatabase, add: Any, nonet: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The related rows are free meanwhile, which does not count as a loss of the row."""
+    """The related rows are free meanwhile."""
     [fleet] = await add(Fleet())
     await add(Instance(fleet_id=fleet))
     write = Letters.write
@@ -117,7 +99,6 @@ async def test_a_slow_dead_letter_costs_no_lease(
 async def test_d19_a_cancelled_row_frees_its_related_rows(
     database: RowDatabase, add: Any, nonet: Nonet
 ) -> None:
-    """Else nobody could have them before the end of their leases."""
     [fleet] = await add(Fleet())
     [child] = await add(Instance(fleet_id=fleet))
     began = asyncio.Event()
@@ -243,7 +224,6 @@ async def test_rows_of_a_fetch_that_was_overtaken_by_a_stop_are_released(
 async def test_a_stop_does_not_cut_off_an_apply(
     database: RowDatabase, add: Any, nonet: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After the grace a row in its last transaction has some time to end it."""
     await add(Instance())
     apply, applying = Leasing.apply, asyncio.Event()
 

@@ -4,40 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from pipelines.hosting import hosted
 from row_tables import Instance, Instances, on
 
 from nonet import Nonet
-from nonet.daemon.service import Stop
 from nonet.pipelines import Changes, RowDatabase, Rows
-from nonet.pipelines.host import PipelineHost
 
 pytestmark = [pytest.mark.soak, pytest.mark.server]
-
-
-@pytest.fixture
-async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
-    """An open application."""
-    app = Nonet.from_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path)
-    async with app:
-        yield app
-
-
-@asynccontextmanager
-async def hosted(nonet: Nonet, pipelines: Any) -> AsyncIterator[Stop]:
-    """Run pipelines while the block runs."""
-    async with nonet.injector() as injector:
-        host, stop = PipelineHost(nonet._opened(), injector, pipelines, list(pipelines)), Stop()
-        running = asyncio.create_task(host.run(stop))
-        yield stop
-        stop.request()
-        await running
 
 
 def timed(database: RowDatabase, starts: list[float], seconds: float, workers: int) -> Any:

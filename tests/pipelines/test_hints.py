@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +15,6 @@ from nonet.stores.namespace.hints import Hints
 
 pytestmark = pytest.mark.server
 INSTANCES = Rows(Instance)
-
-
-@pytest.fixture
-async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
-    """An open application."""
-    app = Nonet.from_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path)
-    async with app:
-        yield app
 
 
 @pytest.fixture
@@ -78,7 +69,6 @@ async def test_hints_of_a_forgetful_redis_come_back(redis: Redis, hints: Hints) 
 
 
 async def test_dead_processes_get_no_hints(redis: Redis, hints: Hints) -> None:
-    """Their lists end soon, and a process that left is not in the way."""
     assert await hints.send({"instances"}) == 2
     assert 0 < redis.pttl("{test}:wake:a") <= 10_000
     redis.zadd("{test}:hints:instances", {"a": 1})  # it said so long ago

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from row_tasks import Base, Heavy, Light, Middle, database
+from waits import WAIT_SECONDS
 
 from nonet import Nonet, load_settings
 
@@ -59,7 +60,7 @@ async def test_a_row_is_processed_by_a_task_of_its_size_under_its_limits(
         if size != "small":  # that would end the worker
             session.add(model(name="dies once"))
     with daemon("--pipelines", f"{size}-rows"), daemon("--size", size):
-        ends_at = time.monotonic() + 60
+        ends_at = time.monotonic() + WAIT_SECONDS
         while True:
             async with database.sessions() as session:
                 rows = (await session.scalars(sa.select(model))).all()

@@ -24,8 +24,7 @@ def registry() -> Registry:
     return found
 
 
-def test_classes_get_their_full_names(registry: Registry) -> None:
-    """As records have them, however they are written; nothing means no ceiling."""
+def test_ceilings_have_the_full_names_of_classes(registry: Registry) -> None:
     for name in ("Sweep", "files:Sweep"):
         config = parse_config(f"ceilings: {{tasks: {{'{name}': 5}}}}", "c.yaml")
         assert configured_ceilings(config, registry).tasks == {"files:Sweep": 5}
@@ -33,8 +32,7 @@ def test_classes_get_their_full_names(registry: Registry) -> None:
     assert configured_ceilings(parse_config("{}", "c.yaml"), registry) == CeilingsConfig()
 
 
-def test_what_is_no_class_is_told_with_all_else(registry: Registry) -> None:
-    """Each with its line and what is near, also beside mistakes in other sections."""
+def test_unknown_classes_are_reported_with_mistakes_of_other_sections(registry: Registry) -> None:
     text = (
         "ceilings:\n tasks:\n  Swep: 5\n  Sweep: 5\n  files:Sweep: 6\ncommon: {tasks: {Nobody: {}}}"
     )

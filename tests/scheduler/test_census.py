@@ -35,15 +35,15 @@ def values(census: Census) -> dict[tuple[str, ...], float]:
     return {(name, *labels): float(value) for name, labels, value in census.samples()}  # type: ignore[arg-type]  # no histogram
 
 
-async def test_before_the_first_look_nothing_is_known(census: Census) -> None:
-    """Nor without SQL anything of dead letters."""
+async def test_a_census_knows_nothing_before_its_first_look(census: Census) -> None:
     await census.count_letters()
     assert values(census) == {("nonet_namespace_refreshed_timestamp_seconds",): 0.0}
     assert census.desired() is None
 
 
-async def test_what_is_stale_is_not_told(census: Census, broker: Broker) -> None:
-    """Absent after half a minute is honest; when it was seen last stays."""
+async def test_a_stale_census_reports_only_when_it_was_taken(
+    census: Census, broker: Broker
+) -> None:
     await broker.submit([Submission("a", "p:T", "normal:small", b"e")])
     await broker.client.hset("{test}:desired", mapping={"small": 1})
     await census.look()
@@ -57,11 +57,9 @@ async def test_what_is_stale_is_not_told(census: Census, broker: Broker) -> None
     assert census.desired() is None
 
 
-async def test_accepted_tasks_are_counted_once_somebody_looks(
+async def test_accepted_tasks_are_counted_once_from_the_first_look_on(
     census: Census, broker: Broker
 ) -> None:
-    """Each once, and not those that are known."""
-
     async def submitted(*ids: str) -> float:
         tasks = [Submission(id, "p:T", "normal:small", b"e") for id in ids]
         await broker.submit(tasks)

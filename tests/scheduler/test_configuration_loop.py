@@ -86,8 +86,7 @@ async def rig(redis_url: str, tmp_path: Path) -> AsyncIterator[Rig]:
         yield made
 
 
-async def test_what_changes_holds_and_is_published(rig: Rig) -> None:
-    """Each good version is in Redis as a whole: the document, its version and its limits."""
+async def test_each_good_configuration_is_applied_and_published(rig: Rig) -> None:
     loop = rig.loop()
     await loop.start()
     versions = set()
@@ -103,7 +102,6 @@ async def test_what_changes_holds_and_is_published(rig: Rig) -> None:
 
 
 async def test_a_configuration_that_turns_bad_changes_nothing(rig: Rig) -> None:
-    """The last good one stays, the problem is reported once, and gone when it is good again."""
     loop = rig.loop()
     await loop.start()
     await rig.tick(loop)
@@ -124,10 +122,9 @@ async def test_a_configuration_that_turns_bad_changes_nothing(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("bad", ["vos: 7", *ODD], ids=lambda text: text[:60])
-async def test_a_scheduler_starts_with_what_is_published_if_its_file_is_bad(
+async def test_a_scheduler_with_a_bad_file_starts_with_the_published_configuration(
     rig: Rig, bad: str
 ) -> None:
-    """A bad file is no outage for who starts; without anything published it is refused."""
     first = rig.loop()
     await first.start()
     await rig.tick(first)
@@ -142,9 +139,7 @@ async def test_a_scheduler_starts_with_what_is_published_if_its_file_is_bad(
         await rig.loop().start()
 
 
-async def test_code_of_authors_may_raise_anything(rig: Rig) -> None:
-    """What the check of the classes raises is a mistake of the file, not the end of a process."""
-
+async def test_any_exception_of_a_class_is_an_error_of_the_file(rig: Rig) -> None:
     class Ending(Registry):
         def __iter__(self) -> Iterator[TaskClass]:
             raise SystemExit("odd")
@@ -153,8 +148,7 @@ async def test_code_of_authors_may_raise_anything(rig: Rig) -> None:
         check(parse_config("{}", "c.yaml"), Ending())
 
 
-async def test_a_new_leader_goes_on_with_what_is_published_if_its_file_is_bad(rig: Rig) -> None:
-    """Who stood by since an older version does not bring that back."""
+async def test_a_new_leader_with_a_bad_file_keeps_the_published_configuration(rig: Rig) -> None:
     standby = rig.loop()
     await standby.start()
     rig.file.write_text(text(2))
@@ -169,8 +163,9 @@ async def test_a_new_leader_goes_on_with_what_is_published_if_its_file_is_bad(ri
     assert standby.current and leader.current and standby.current.version == leader.current.version
 
 
-async def test_a_loss_of_redis_is_made_good(rig: Rig) -> None:
-    """What was published is published again, and the same problem is known again."""
+async def test_configuration_and_problem_are_published_again_after_a_loss_of_redis(
+    rig: Rig,
+) -> None:
     loop = rig.loop()
     await loop.start()
     rig.file.write_text("vos: 7")
@@ -186,8 +181,7 @@ async def test_a_loss_of_redis_is_made_good(rig: Rig) -> None:
     assert await rig.limit() == Limit(1)
 
 
-async def test_who_was_deposed_publishes_nothing(rig: Rig) -> None:
-    """Its tick says so, whatever it wanted to write."""
+async def test_a_deposed_leader_publishes_nothing(rig: Rig) -> None:
     loop = rig.loop()
     await loop.start()
     await Leadership(rig.app.broker, "test").resign("a", rig.term)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from nonet.scheduler.periodic.due import BATCH, Due, Occurrence, due
 from nonet.tasks.schedules import (
@@ -72,7 +71,7 @@ DUE = [
 
 
 @pytest.mark.parametrize(("schedule", "last", "now", "fire", "following", "collapsed"), DUE)
-def test_what_is_due(
+def test_young_occurrences_fire_and_one_makes_good_for_the_older_ones(
     schedule: TaskScheduleBase,
     last: str | None,
     now: str,
@@ -80,7 +79,6 @@ def test_what_is_due(
     following: str | None,
     collapsed: int,
 ) -> None:
-    """All young occurrences fire, one makes good for all older ones, an unseen entry waits."""
     decision = due(schedule, last and at(last), at(now), GRACE)
     assert [(step.instant, step.fires) for step in decision.steps] == [(at(x), True) for x in fire]
     assert sum(step.missed for step in decision.steps) == collapsed
@@ -104,10 +102,9 @@ GRACES = [
 
 
 @pytest.mark.parametrize(("schedule", "now", "setting", "grace"), GRACES)
-def test_the_grace_is_no_longer_than_the_interval(
+def test_the_grace_is_the_setting_or_the_last_interval_if_that_is_shorter(
     schedule: TaskScheduleBase, now: str, setting: int, grace: int
 ) -> None:
-    """The smaller of the setting and the time between the last two occurrences."""
     found = misfire_grace_of(schedule, at(now), timedelta(seconds=setting))
     assert found == timedelta(seconds=grace)
 
@@ -115,7 +112,7 @@ def test_the_grace_is_no_longer_than_the_interval(
 @pytest.mark.parametrize("schedule", [FIVES, CronSchedule("* * * * *"), TENS, HOURLY])
 @pytest.mark.parametrize("seconds", [18, 61, 3599, 20_000])
 def test_any_outage_costs_one_run(schedule: TaskScheduleBase, seconds: int) -> None:
-    """With `one`, however long nobody led, one run makes good for all that was missed."""
+    """With `one`, a single run makes good for all that was missed."""
     last, now = at("00:00"), at("00:00") + timedelta(seconds=seconds)
     decision = due(schedule, last, now, misfire_grace_of(schedule, now, GRACE))
     missed = _occurrences(schedule, last, now)
@@ -164,19 +161,17 @@ CAUGHT_UP = [
 
 
 @pytest.mark.parametrize(("schedule", "how", "last", "now", "steps"), CAUGHT_UP)
-def test_what_is_caught_up(
+def test_skip_passes_over_old_occurrences_and_all_fires_the_newest(
     schedule: TaskScheduleBase,
     how: dict[str, Any],
     last: str,
     now: str,
     steps: list[tuple[str, int, bool]],
 ) -> None:
-    """`skip` passes over all that are old, `all` fires the newest of them up to its limit."""
     decision = due(schedule, at(last), at(now), GRACE, **how)
     assert decision.steps == [Occurrence(at(when), missed, fires) for when, missed, fires in steps]
 
 
-@settings(deadline=None)  # other people's load is no fault of ours
 @given(
     st.sampled_from([TENS, CronSchedule("*/7 * * * *"), RRuleSchedule("FREQ=MINUTELY;INTERVAL=9")]),
     st.integers(1, 20_000),
@@ -185,14 +180,9 @@ def test_what_is_caught_up(
 def test_catching_up_counts_every_occurrence(
     schedule: TaskScheduleBase, seconds: int, limit: int
 ) -> None:
-    """Whatever was missed is fired, up to the limit, or counted; nothing twice."""
     last, now = at("00:00:01"), at("00:00:01") + timedelta(seconds=seconds)
     decision = due(schedule, last, now, GRACE, catch_up=CatchUp.ALL, catch_up_limit=limit)
-    expected = []
-    moment = schedule.next_occurrence(last)
-    while moment is not None and moment <= now:
-        expected.append(moment)
-        moment = schedule.next_occurrence(moment)
+    expected = _occurrences(schedule, last, now)
     fired = [step.instant for step in decision.steps]
     assert fired == expected[len(expected) - len(fired) :]
     assert len(fired) + sum(step.missed for step in decision.steps) == len(expected)
@@ -200,7 +190,7 @@ def test_catching_up_counts_every_occurrence(
 
 
 def test_a_daily_entry_fires_every_day_though_its_scheduler_restarts() -> None:
-    """With a restart every 20 hours, and nobody there for an hour, no day is left out."""
+    """Each restart, every 20 hours, is followed by an hour without a leader."""
     daily = CronSchedule("30 4 * * *", "Europe/Zurich")
     now = last = at("00:00")
     fired: list[datetime] = []
@@ -220,7 +210,6 @@ def test_a_daily_entry_fires_every_day_though_its_scheduler_restarts() -> None:
     }
 
 
-@settings(deadline=None)  # other people's load is no fault of ours
 @given(
     st.sampled_from([TENS, CronSchedule("*/7 * * * *"), RRuleSchedule("FREQ=MINUTELY;INTERVAL=9")]),
     st.lists(st.integers(1, 4000), min_size=1, max_size=20),
@@ -228,7 +217,6 @@ def test_a_daily_entry_fires_every_day_though_its_scheduler_restarts() -> None:
 def test_every_occurrence_is_fired_once_or_collapsed(
     schedule: TaskScheduleBase, steps: list[int]
 ) -> None:
-    """Whenever the scheduler looks, each occurrence is fired exactly once or counted."""
     start = last = now = at("00:00:01")
     fired: list[datetime] = []
     collapsed = 0
@@ -239,11 +227,7 @@ def test_every_occurrence_is_fired_once_or_collapsed(
         collapsed += sum(item.missed for item in decision.steps)
         last = fired[-1] if fired else last
         assert decision.next is not None and decision.next > now
-    expected = []
-    moment = schedule.next_occurrence(start)
-    while moment is not None and moment <= now:
-        expected.append(moment)
-        moment = schedule.next_occurrence(moment)
+    expected = _occurrences(schedule, start, now)
     assert fired == sorted(set(fired)) and set(fired) <= set(expected)
     assert len(fired) + collapsed == len(expected)
     assert fired[-1:] == expected[-1:]
@@ -257,14 +241,11 @@ def test_every_occurrence_is_fired_once_or_collapsed(
         (RRuleSchedule("FREQ=SECONDLY;INTERVAL=2"), 1001),
     ],
 )
-def test_a_year_of_missed_occurrences_is_decided_at_once(
+def test_a_year_of_missed_occurrences_is_not_walked_through(
     schedule: TaskScheduleBase, collapsed: int
 ) -> None:
-    """Millions of missed occurrences are not walked one by one, and the latest is still found."""
     now = at("00:00")
-    started = time.perf_counter()
     decision = due(schedule, now - timedelta(days=365), now, timedelta())
-    assert time.perf_counter() - started < 5
     assert decision.steps == [Occurrence(now, collapsed)]
 
 
@@ -292,8 +273,7 @@ class FromNow(TaskScheduleBase):
         return self.answers.pop(0)
 
 
-def test_an_authors_schedule_is_asked_once_per_firing() -> None:
-    """Its answer is kept as `planned`, fired when it has come, and only then it is asked again."""
+def test_an_authors_schedule_is_called_once_per_firing() -> None:
     schedule = FromNow(at("10:00"), at("11:00"), None)
     first = due(schedule, None, at("09:00"), GRACE)
     assert first == Due([], at("10:00"))

@@ -1,4 +1,4 @@
-"""Arguments of periodic entries: what does not fit is told where it is written, and all at once."""
+"""Arguments of periodic entries: each one that does not fit is reported with its place."""
 
 from __future__ import annotations
 
@@ -21,21 +21,15 @@ HOURLY = IntervalSeconds(3600)
 
 
 class Spec(BaseModel):
-    """A nested argument."""
-
     depth: int
 
 
 class Other(BaseModel):
-    """What may stand instead."""
-
     level: int
 
 
 @dataclass
 class Clean(PeriodicBaseTask):
-    """Needs a path."""
-
     path: str
     spec: Spec | None = None
     sizes: list[int | bool] | None = None
@@ -48,8 +42,6 @@ class Clean(PeriodicBaseTask):
 
 @dataclass
 class Pilots(PeriodicVoAwareBaseTask):
-    """Runs per VO."""
-
     vo: str
     ce_regex: re.Pattern[str] = re.compile(".*")
     _schedule = HOURLY
@@ -63,8 +55,6 @@ class Pilots(PeriodicVoAwareBaseTask):
 
 @dataclass
 class Picky(PeriodicVoAwareBaseTask):
-    """Runs for one VO only."""
-
     vo: Literal["lhcb"]
 
     async def execute(self) -> None: ...
@@ -72,14 +62,10 @@ class Picky(PeriodicVoAwareBaseTask):
 
 @dataclass
 class Plain(PeriodicBaseTask):
-    """Takes nothing."""
-
     async def execute(self) -> None: ...
 
 
 class Model(PeriodicBaseTask, BaseModel):
-    """Whose validator may do anything."""
-
     depth: int = 1
 
     @field_validator("depth")
@@ -96,8 +82,6 @@ class Model(PeriodicBaseTask, BaseModel):
 
 @dataclass
 class Locked(PeriodicBaseTask):
-    """Whose locks depend on its argument."""
-
     of: str
 
     @property
@@ -119,8 +103,6 @@ class Needy(PeriodicBaseTask):
 
 @dataclass
 class NeedyPilots(PeriodicVoAwareBaseTask):
-    """As `Needy`, for each VO."""
-
     vo: str
     path: str
     _schedule = HOURLY
@@ -136,7 +118,7 @@ def registry(*classes: type[BaseTask]) -> Registry:
     return made
 
 
-def told(text: str, *vos: str) -> list[str]:
+def problems_of(text: str, *vos: str) -> list[str]:
     """What is wrong with the arguments."""
     found = argument_problems(parse_config(text, "c.yaml"), registry(), vos)
     return str(problems_error(found)).splitlines()
@@ -199,11 +181,8 @@ AT = "c.yaml:1: common.periodic-tasks"
         ("Pilots: [{args: {vo: 5}}]", []),
     ],
 )
-def test_each_argument_that_does_not_fit_is_told_where_it_is(
-    entries: str, lines: list[str]
-) -> None:
-    """Place, reason and nearest name."""
-    found = told(f"common: {{periodic-tasks: {{{entries}}}}}")
+def test_each_wrong_argument_is_reported_with_its_place(entries: str, lines: list[str]) -> None:
+    found = problems_of(f"common: {{periodic-tasks: {{{entries}}}}}")
     assert len(found) == len(lines)
     for line, wanted in zip(found, lines, strict=True):
         assert line.startswith(f"{AT}.{wanted}")
@@ -211,7 +190,6 @@ def test_each_argument_that_does_not_fit_is_told_where_it_is(
 
 
 def test_an_entry_is_tried_with_every_vo_that_runs_it() -> None:
-    """A common one with those that do not replace it; the same mistake is told once."""
     text = """
 vos: [a, closed]
 common: {periodic-tasks: {Pilots: [{args: {ce_regex: %s}}]}}
@@ -220,26 +198,25 @@ vo-overrides:
 """
     at = "common.periodic-tasks.Pilots[0].args"
     reason = "refused by Pilots: {} has no such element"
-    assert told(text % ("x", "b")) == [f"c.yaml:3: {at}: {reason.format('closed')}"]
-    assert told(text % ("x", "closed")) == [
+    assert problems_of(text % ("x", "b")) == [f"c.yaml:3: {at}: {reason.format('closed')}"]
+    assert problems_of(text % ("x", "closed")) == [
         f"c.yaml:5: vo-overrides.closed.periodic-tasks.Pilots[0].args: {reason.format('closed')}"
     ]
-    assert len(told(text % ("'('", "b"), "c", "d")) == 1
+    assert len(problems_of(text % ("'('", "b"), "c", "d")) == 1
 
 
 def checked(text: str, *classes: type[BaseTask], vos: tuple[str, ...] = ()) -> Checked:
     return check(parse_config(text, "c.yaml"), registry(*classes), vos)
 
 
-def test_a_value_is_not_repeated() -> None:
+def test_the_value_of_an_argument_is_not_in_the_error() -> None:
     """An argument may be secret, and this text goes into logs and health."""
     with pytest.raises(ConfigurationError) as refused:
         checked("common: {periodic-tasks: {Model: [{args: {depth: s3cret}}]}}", Model)
     assert "s3cret" not in str(refused.value)
 
 
-def test_a_good_configuration_warns_once_of_what_does_not_run() -> None:
-    """Enabled classes that need arguments, and those per VO where there is no VO."""
+def test_enabled_classes_that_cannot_run_are_warnings() -> None:
     assert checked("{}", Clean, Pilots, Needy, NeedyPilots).warnings == (
         "x:Needy: not planned until it is configured: path: is missing",
         "x:NeedyPilots, x:Pilots: nothing is planned, because no VO is configured: list them"
@@ -260,6 +237,5 @@ def test_a_good_configuration_warns_once_of_what_does_not_run() -> None:
         "common: {periodic-tasks: {Needy: [], Pilots: []}}",
     ],
 )
-def test_nothing_is_said_of_what_is_configured_away(text: str) -> None:
-    """A class with entries of its own, a disabled and a dropped one."""
+def test_a_class_that_is_configured_or_disabled_is_no_warning(text: str) -> None:
     assert checked(text, Clean, Pilots, Needy).warnings == ()

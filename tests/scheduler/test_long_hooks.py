@@ -7,6 +7,7 @@ import logging
 
 import pytest
 import sqlalchemy as sa
+from waits import WAIT_SECONDS
 
 from nonet.base.errors import NonetError
 from nonet.scheduler import startup
@@ -22,10 +23,9 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startup, "_LOOK_SECONDS", 0.01)
 
 
-async def test_a_hook_that_takes_long_is_told_once(
+async def test_a_hook_that_takes_long_is_logged_once(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One warning, however often it is looked at; the doctor knows; then it ends as any other."""
     leadership, end, looks = Leadership(broker, "test"), asyncio.Event(), 0
     term = await leadership.lead("a", 30, "{}") or ""
 
@@ -49,7 +49,6 @@ async def test_a_hook_that_takes_long_is_told_once(
 
 
 async def test_a_hook_of_a_deposed_leader_is_cancelled(broker: Broker) -> None:
-    """Whoever leads then calls it, and two must not run beside each other."""
     leadership, began, cancelled = Leadership(broker, "test"), asyncio.Event(), asyncio.Event()
     term = await leadership.lead("a", 30, "{}") or ""
 
@@ -61,18 +60,17 @@ async def test_a_hook_of_a_deposed_leader_is_cancelled(broker: Broker) -> None:
             cancelled.set()
 
     tick = asyncio.create_task(StartUp({"hangs": hangs}, leadership, Injector()).tick(term))
-    await asyncio.wait_for(began.wait(), 10)
+    await asyncio.wait_for(began.wait(), WAIT_SECONDS)
     await leadership.resign("a", term)
     await Leadership(broker, "test").lead("b", 30, "{}")
     with pytest.raises(NonetError, match="hangs cancelled: another scheduler leads"):
-        await asyncio.wait_for(tick, 10)
+        await asyncio.wait_for(tick, WAIT_SECONDS)
     assert cancelled.is_set()
 
 
-async def test_values_of_sql_are_in_the_log_alone(
+async def test_values_of_a_statement_are_only_in_the_log(
     broker: Broker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Redis, events and the doctor have what the driver says; whoever reads the log has all."""
     leadership = Leadership(broker, "test")
     term = await leadership.lead("a", 30, "{}") or ""
 

@@ -14,6 +14,7 @@ from nonet.stores.namespace.leadership import DeposedError, Leadership
 from nonet.stores.sql.mirror import Mirror
 
 STREAM, TASK, ENTRY = "stream:normal:small", "task:Audit", "files:Sweep||a"
+PIPELINE = "pipeline:volumes"
 
 
 Copy = dict[bytes, bytes]
@@ -69,7 +70,7 @@ async def rig(redis_url: str, tmp_path: Path) -> AsyncIterator[Rig]:
     ) as app:
         made = Rig(app)
         await made.lead()
-        await app.stores.controls.pause([STREAM, TASK], "me", "why")
+        await app.stores.controls.pause([STREAM, TASK, PIPELINE], "me", "why")
         await app.stores.periodic.pause([ENTRY], "me", "why")
         yield made
 
@@ -78,8 +79,7 @@ async def use_sql(rig: Rig) -> None:
     await (await rig.app.stores.mirror()).save("other", {"x": "1"})  # makes the SQLite file
 
 
-async def test_a_scheduler_that_lives_on_puts_pauses_back(rig: Rig) -> None:
-    """In the new epoch everything is paused as before, by whom and why it was."""
+async def test_a_live_scheduler_restores_pauses_after_a_loss(rig: Rig) -> None:
     memory = rig.memory()
     await memory.tick(rig.term)
     assert memory.is_current
@@ -91,41 +91,40 @@ async def test_a_scheduler_that_lives_on_puts_pauses_back(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("has_sql", [True, False])
-async def test_one_that_starts_after_a_wipe_asks_sql(rig: Rig, has_sql: bool) -> None:
-    """With a database nothing is forgotten."""
+async def test_a_scheduler_that_starts_after_a_loss_restores_pauses_from_sql(
+    rig: Rig, has_sql: bool
+) -> None:
     if has_sql:
         await use_sql(rig)
     await rig.memory().tick(rig.term)
     await rig.lose_everything()
     await rig.memory().tick(rig.term)
-    assert await rig.paused() == ({STREAM, TASK, f"entry:{ENTRY}"} if has_sql else set())
+    assert await rig.paused() == ({STREAM, TASK, PIPELINE, f"entry:{ENTRY}"} if has_sql else set())
 
 
-async def test_what_was_resumed_stays_resumed(rig: Rig) -> None:
-    """Also if nobody led when it was, and SQL does not know of it: Redis has not lost anything."""
+async def test_a_resumed_pause_is_not_restored(rig: Rig) -> None:
+    """Also if SQL does not know of it, as no scheduler led at the time."""
     await use_sql(rig)
     await rig.memory().tick(rig.term)
     await rig.app.stores.controls.resume([STREAM], "me")
     await rig.memory().tick(rig.term)
-    assert await rig.paused() == {TASK, f"entry:{ENTRY}"}
+    assert await rig.paused() == {TASK, PIPELINE, f"entry:{ENTRY}"}
     await rig.lose_everything()
     await rig.memory().tick(rig.term)
-    assert await rig.paused() == {TASK, f"entry:{ENTRY}"}
+    assert await rig.paused() == {TASK, PIPELINE, f"entry:{ENTRY}"}
 
 
-async def test_who_stood_by_has_forgotten(rig: Rig) -> None:
-    """What was paused while another one led is what counts."""
+async def test_a_standby_forgets_its_pauses(rig: Rig) -> None:
     memory = rig.memory()
     await memory.tick(rig.term)
     memory.stand_by()
-    await rig.app.stores.controls.resume([STREAM, TASK], "me")
+    await rig.app.stores.controls.resume([STREAM, TASK, PIPELINE], "me")
     await rig.lose_everything()
     await memory.tick(rig.term)
     assert await rig.paused() == set()
 
 
-async def test_who_was_deposed_puts_nothing_back(rig: Rig) -> None:
-    """Its tick says so."""
+async def test_a_deposed_leader_restores_nothing(rig: Rig) -> None:
     memory = rig.memory()
     await memory.tick(rig.term)
     before = rig.term
@@ -137,8 +136,8 @@ async def test_who_was_deposed_puts_nothing_back(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("lives_on", [True, False])
-async def test_older_data_revive_no_pause(rig: Rig, lives_on: bool) -> None:
-    """What was resumed since stays so, what was paused since is; by who lived on, or by SQL."""
+async def test_older_data_of_redis_revive_no_pause(rig: Rig, lives_on: bool) -> None:
+    """Pauses since the copy hold, whether a live scheduler or SQL remembers them."""
     await use_sql(rig)
     memory = rig.memory()
     await memory.tick(rig.term)
@@ -149,18 +148,19 @@ async def test_older_data_revive_no_pause(rig: Rig, lives_on: bool) -> None:
     await rig.app.stores.controls.pause(["all"], "me")
     await memory.tick(rig.term)
     await rig.come_back_with(copy)
-    assert await rig.paused() == {STREAM, TASK, f"entry:{ENTRY}"}
+    assert await rig.paused() == {STREAM, TASK, PIPELINE, f"entry:{ENTRY}"}
     # And what is paused before the leader looks is lost no more than anything else.
     await rig.app.stores.controls.pause(["task:Early"], "me")
     await rig.app.stores.periodic.pause(["files:Early||a"], "me", "")
     await (memory if lives_on else rig.memory()).tick(rig.term)
-    expected = {TASK, "all", "task:Early", "entry:files:Early||a"}
+    expected = {TASK, PIPELINE, "all", "task:Early", "entry:files:Early||a"}
     assert await rig.paused() == await rig.in_sql() == expected
 
 
 @pytest.mark.parametrize("is_older", [True, False])
-async def test_a_loss_that_nobody_has_noticed_is_not_believed(rig: Rig, is_older: bool) -> None:
-    """Between the loss and the lease that tells of it nothing is forgotten, here and in SQL."""
+async def test_pauses_that_vanish_before_the_loss_is_known_are_kept(
+    rig: Rig, is_older: bool
+) -> None:
     await use_sql(rig)
     memory = rig.memory()
     await memory.tick(rig.term)
@@ -180,8 +180,9 @@ async def test_a_loss_that_nobody_has_noticed_is_not_believed(rig: Rig, is_older
     assert await rig.paused() == everything
 
 
-async def test_without_sql_one_waits_for_it(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
-    """SQL is away for a while: nothing is current, and nothing overwritten."""
+async def test_a_scheduler_waits_for_unavailable_sql(
+    rig: Rig, caplog: pytest.LogCaptureFixture
+) -> None:
     await use_sql(rig)
     await rig.memory().tick(rig.term)
     everything = await rig.paused()
@@ -204,8 +205,7 @@ async def test_without_sql_one_waits_for_it(rig: Rig, caplog: pytest.LogCaptureF
     assert await rig.paused() == await rig.in_sql() == everything
 
 
-async def test_sql_is_not_asked_for_what_redis_has(rig: Rig) -> None:
-    """Where nothing was lost, a new leader goes on although SQL is away, and saves it later."""
+async def test_unavailable_sql_does_not_matter_while_redis_has_the_pauses(rig: Rig) -> None:
     await rig.memory().tick(rig.term)
 
     async def away() -> Mirror:
@@ -215,14 +215,10 @@ async def test_sql_is_not_asked_for_what_redis_has(rig: Rig) -> None:
     memory = rig.memory(away)
     with pytest.raises(ServerUnreachableError):  # when it saves
         await memory.tick(rig.term)
-    assert memory.is_current and await rig.paused() == {STREAM, TASK, f"entry:{ENTRY}"}
+    assert memory.is_current and await rig.paused() == {STREAM, TASK, PIPELINE, f"entry:{ENTRY}"}
 
 
-async def test_sql_that_was_never_used_remembers_nothing(
-    rig: Rig, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without tables, or a driver, there is nothing to wait for; that is told once."""
-
+async def test_unusable_sql_is_not_waited_for(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
     async def unusable() -> Mirror:
         raise ConfigurationError("no such driver")
 
@@ -232,13 +228,3 @@ async def test_sql_that_was_never_used_remembers_nothing(
         await memory.tick(rig.term)
     assert memory.is_current
     assert len([line for line in caplog.messages if "no such driver" in line]) == 1
-
-
-async def test_pauses_of_pipelines_are_put_back(rig: Rig) -> None:
-    """A pipeline that was paused before a wipe does not process rows after it."""
-    await rig.app.stores.controls.pause(["pipeline:volumes"], "me")
-    memory = rig.memory()
-    await memory.tick(rig.term)
-    await rig.lose_everything()
-    await memory.tick(rig.term)
-    assert "pipeline:volumes" in await rig.paused()

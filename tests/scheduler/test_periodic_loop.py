@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waits import WAIT_SECONDS
 
 from nonet import CatchUp, IntervalSecondsSchedule, Nonet, Overlap, PeriodicBaseTask, Size
+from nonet.messages.message import decode_envelope
 from nonet.scheduler.periodic import asking, periodic_loop as periodic
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop, jitter, occurrence_id
@@ -78,6 +80,7 @@ class Rig:
         self.app = app
         self.now = START
         self.leadership = Leadership(app.broker, "test")
+        self.store = Periodic(app.broker, "test")
         self.term = ""
 
     async def lead(self, owner: str = "a") -> None:
@@ -86,7 +89,7 @@ class Rig:
     def loop(self, *entries: Entry) -> PeriodicLoop:
         """That of a process that has just started."""
         memory = Memory(self.app.stores.mirror, self.app.settings.may_have_sql)
-        loop = PeriodicLoop(self.app.client, Periodic(self.app.broker, "test"), memory, GRACE)
+        loop = PeriodicLoop(self.app.client, self.store, memory, GRACE)
         self.app.broker.now = self._now  # type: ignore[method-assign]
         loop.adopt(entries)
         return loop
@@ -118,8 +121,6 @@ class Rig:
         return [await self._second_of(delivery.envelope) for delivery in deliveries]
 
     async def _second_of(self, envelope: bytes) -> int:
-        from nonet.messages.message import decode_envelope
-
         said = decode_envelope(envelope).labels["occurrence"]
         return round((datetime.fromisoformat(said) - START).total_seconds())
 
@@ -139,8 +140,7 @@ async def rig(
         yield made
 
 
-async def test_each_point_of_the_grid_is_submitted_once(rig: Rig) -> None:
-    """An entry begins with the next point, and goes on from there over a restart."""
+async def test_each_occurrence_is_submitted_once_over_a_restart(rig: Rig) -> None:
     loop = rig.loop(entry())
     assert await rig.at(loop, 5) == []
     assert await rig.at(loop, 10) == [10]
@@ -150,7 +150,7 @@ async def test_each_point_of_the_grid_is_submitted_once(rig: Rig) -> None:
     assert await rig.at(restarted, 50.5) == [50]
 
 
-async def test_what_was_missed_for_long_follows_the_catch_up_policy(rig: Rig) -> None:
+async def test_old_occurrences_follow_the_catch_up_policy(rig: Rig) -> None:
     """`one`, `skip` and `all` differ only in what is older than the grace."""
     ran = {}
     for how in ("one", "skip", "all"):
@@ -159,11 +159,11 @@ async def test_what_was_missed_for_long_follows_the_catch_up_policy(rig: Rig) ->
         ran[how] = await rig.at(loop, 105)
     young = [50, 60, 70, 80, 90, 100]
     assert ran == {"one": young, "skip": young, "all": [30, 40, *young]}
-    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    (status,) = await rig.store.statuses()
     assert (status.name, status.fired, status.missed) == ("all", 8, 2)
 
 
-async def test_any_outage_costs_an_entry_one_run(rig: Rig) -> None:
+async def test_an_outage_of_a_frequent_entry_costs_one_run(rig: Rig) -> None:
     """An interval that is shorter than the setting is its grace: nothing runs in a burst."""
     fives = entry(schedule=IntervalSecondsSchedule(5), misfire_grace=None)
     loop = rig.loop(fives)
@@ -172,12 +172,11 @@ async def test_any_outage_costs_an_entry_one_run(rig: Rig) -> None:
     away = rig.loop(fives)  # for 18 seconds; three occurrences were missed
     assert await rig.at(away, 23) == [20]
     assert await rig.at(away, 25) == [25]
-    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    (status,) = await rig.store.statuses()
     assert (status.fired, status.missed) == (3, 2)
 
 
-async def test_a_mutexed_entry_is_skipped_while_it_runs_and_another_is_not(rig: Rig) -> None:
-    """Without a word of the admin, overlap follows the locks of the task."""
+async def test_overlap_follows_the_locks_of_the_task(rig: Rig) -> None:
     loop = rig.loop(entry("Sweep"), entry("Shared"), entry("Queued", overlap=Overlap.QUEUE))
     await rig.at(loop, 0)
     rig.now = START + timedelta(seconds=10)
@@ -188,16 +187,15 @@ async def test_a_mutexed_entry_is_skipped_while_it_runs_and_another_is_not(rig: 
         await rig.app.broker.client.hset(f"{{test}}:t:{delivery.id}", "started", started)
     rig.now = START + timedelta(seconds=20)
     await loop.tick(rig.term)
-    store = Periodic(rig.app.broker, "test")
-    counts = {item.task[-6:]: (item.fired, item.skipped) for item in await store.statuses()}
+    found = await rig.store.statuses()
+    counts = {item.task[-6:]: (item.fired, item.skipped) for item in found}
     assert counts == {":Sweep": (1, 1), "Shared": (2, 0), "Queued": (1, 0)}
     for delivery in running:
         await rig.app.broker.settle(delivery, "done", b"document")
     assert sorted(await rig.at(loop, 29)) == [20, 20]
 
 
-async def test_nothing_repeats_or_shifts_when_redis_was_emptied(rig: Rig) -> None:
-    """The scheduler that lives on remembers what fired last."""
+async def test_nothing_repeats_or_shifts_after_a_loss_of_redis(rig: Rig) -> None:
     loop = rig.loop(entry("Shared"))
     assert await rig.at(loop, 10) == []
     assert await rig.at(loop, 20) == [20]
@@ -206,8 +204,7 @@ async def test_nothing_repeats_or_shifts_when_redis_was_emptied(rig: Rig) -> Non
     assert await rig.at(loop, 43) == [30, 40]
 
 
-async def test_who_stood_by_does_not_trust_its_memory(rig: Rig) -> None:
-    """What another leader fired meanwhile is not fired again after a loss of all data."""
+async def test_a_standby_forgets_its_memory(rig: Rig) -> None:
     first, second = rig.loop(entry("Shared")), rig.loop(entry("Shared"))
     await rig.at(first, 10)
     assert await rig.at(first, 20) == [20]
@@ -220,7 +217,9 @@ async def test_who_stood_by_does_not_trust_its_memory(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("has_sql", [True, False])
-async def test_a_scheduler_that_starts_after_a_wipe_asks_sql(rig: Rig, has_sql: bool) -> None:
+async def test_a_scheduler_that_starts_after_a_loss_continues_from_sql(
+    rig: Rig, has_sql: bool
+) -> None:
     """With a database nothing is lost; without one it goes on from now, and repeats nothing."""
     if has_sql:
         await (await rig.app.stores.mirror()).save("other", {"x": "1"})  # makes the SQLite file
@@ -235,8 +234,7 @@ async def test_a_scheduler_that_starts_after_a_wipe_asks_sql(rig: Rig, has_sql: 
     assert await rig.at(restarted, 55) == [50]
 
 
-async def test_what_is_planned_no_more_is_forgotten_in_sql(rig: Rig) -> None:
-    """An entry that comes back later does not make up for the time in which there was none."""
+async def test_a_removed_entry_is_forgotten_in_sql(rig: Rig) -> None:
     mirror = await rig.app.stores.mirror()
     await mirror.save("periodic", {"x": "1"})
     loop = rig.loop(entry())
@@ -252,8 +250,7 @@ async def test_what_is_planned_no_more_is_forgotten_in_sql(rig: Rig) -> None:
     assert await rig.at(loop, 510) == [510]
 
 
-async def test_another_schedule_holds_from_the_switch_on(rig: Rig) -> None:
-    """It does not make up for the time in which it did not hold, and repeats nothing."""
+async def test_a_new_schedule_holds_from_its_adoption(rig: Rig) -> None:
     daily = replace(entry(), schedule=CronSchedule("0 0 * * *"))
     loop = rig.loop(daily)
     hours = 3600
@@ -266,8 +263,7 @@ async def test_another_schedule_holds_from_the_switch_on(rig: Rig) -> None:
     assert await rig.at(loop, 38 * hours) == [38 * hours]
 
 
-async def test_what_had_to_wait_is_not_lost_at_a_switch(rig: Rig) -> None:
-    """An occurrence that was held back by the one before runs, if the new schedule has it."""
+async def test_a_waiting_occurrence_survives_a_new_schedule(rig: Rig) -> None:
     loop = rig.loop(entry("Shared"))
     await rig.at(loop, 5)
     for seconds in (10, 21):  # no worker is there: 20 waits for 10
@@ -277,16 +273,14 @@ async def test_what_had_to_wait_is_not_lost_at_a_switch(rig: Rig) -> None:
     assert await rig.at(loop, 22) == [10, 15, 20]
 
 
-async def test_jitter_delays_what_is_submitted(rig: Rig) -> None:
-    """It is due by its share of the jitter after its instant, and without jitter at once."""
+async def test_jitter_delays_an_occurrence(rig: Rig) -> None:
     late = entry("Shared", jitter=3600)
     due = START + jitter(late, START)
     assert rig.loop().prepare(late, START).due_us == round(due.timestamp() * 1_000_000)
     assert rig.loop().prepare(entry(), START).due_us == 0
 
 
-async def test_what_waits_is_planned_anew_when_its_entry_changes(rig: Rig) -> None:
-    """Other arguments: the same occurrence runs, once, with the new ones."""
+async def test_a_queued_occurrence_gets_the_new_arguments_of_its_entry(rig: Rig) -> None:
     loop = rig.loop(entry())
     await rig.at(loop, 5)
     rig.now = START + timedelta(seconds=10)
@@ -303,8 +297,7 @@ async def test_what_waits_is_planned_anew_when_its_entry_changes(rig: Rig) -> No
     assert await rig.at(loop, 20) == [20]
 
 
-async def test_only_what_has_changed_is_planned_again(rig: Rig) -> None:
-    """An unchanged entry keeps its progress; what changed, and a plan that failed, is stored."""
+async def test_only_changed_entries_are_planned_again(rig: Rig) -> None:
     one, other = entry(name="one", args={"depth": 1}), entry(name="other")
     loop = rig.loop(one, other)
     await rig.at(loop, 5)
@@ -326,7 +319,7 @@ async def test_only_what_has_changed_is_planned_again(rig: Rig) -> None:
     assert await rig.at(loop, 10) == [10, 10]
 
 
-async def test_a_frequent_entry_waits_for_no_crowd(
+async def test_a_frequent_entry_does_not_wait_for_a_crowd(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of many that are due, each tick fires a few: those that waited, and those that fire often."""
@@ -348,8 +341,7 @@ async def test_a_frequent_entry_waits_for_no_crowd(
     assert pauses[0] == 0.0
 
 
-async def test_what_is_adopted_while_a_plan_is_made_is_planned_next(rig: Rig) -> None:
-    """A configuration that changes amid the planning of the one before is not forgotten."""
+async def test_entries_adopted_during_a_plan_are_planned_next(rig: Rig) -> None:
     loop = rig.loop(entry())
     fired = loop._store.fired
 
@@ -364,8 +356,7 @@ async def test_what_is_adopted_while_a_plan_is_made_is_planned_next(rig: Rig) ->
     assert sorted(await rig.at(loop, 20)) == [20, 20]
 
 
-async def test_a_broken_entry_hurts_no_other(rig: Rig) -> None:
-    """What a constructor or a schedule raises is told of that entry; the others fire."""
+async def test_a_broken_entry_does_not_affect_others(rig: Rig) -> None:
     wrong = Once("soon", None)  # type: ignore[arg-type]  # that is the point
     loop = rig.loop(entry("Refusing"), entry("Sweep", "odd", schedule=wrong), entry())
     await rig.at(loop, 5)
@@ -374,8 +365,7 @@ async def test_a_broken_entry_hurts_no_other(rig: Rig) -> None:
     assert "not today" in loop.problems[entry("Refusing").key]
 
 
-async def test_entries_that_a_full_redis_refuses_fire_again_by_themselves(rig: Rig) -> None:
-    """They are broken until there is room; what came due meanwhile is fired then."""
+async def test_entries_refused_by_a_full_redis_fire_later(rig: Rig) -> None:
     loop = rig.loop(entry())
     await rig.at(loop, 5)
     client = rig.app.broker.client
@@ -390,8 +380,7 @@ async def test_entries_that_a_full_redis_refuses_fire_again_by_themselves(rig: R
     assert loop.problems == {}
 
 
-async def test_a_schedule_that_is_asked_once_keeps_its_answer(rig: Rig) -> None:
-    """Over a restart too: it is asked again only after it has fired."""
+async def test_the_answer_of_an_authors_schedule_survives_a_restart(rig: Rig) -> None:
     at = [START + timedelta(seconds=seconds) for seconds in (10, 30)]
     first = rig.loop(entry(schedule=Once(at[0])))
     await rig.at(first, 5)
@@ -401,8 +390,7 @@ async def test_a_schedule_that_is_asked_once_keeps_its_answer(rig: Rig) -> None:
     assert await rig.at(second, 1000) == []
 
 
-async def test_who_was_deposed_fires_nothing(rig: Rig) -> None:
-    """Its tick says so."""
+async def test_a_deposed_leader_fires_nothing(rig: Rig) -> None:
     loop = rig.loop(entry())
     await rig.at(loop, 5)
     await rig.leadership.resign("a", rig.term)
@@ -413,8 +401,7 @@ async def test_who_was_deposed_fires_nothing(rig: Rig) -> None:
         await rig.loop(entry()).tick(rig.term)
 
 
-async def test_nothing_repeats_when_redis_comes_back_with_older_data(rig: Rig) -> None:
-    """What was fired after the snapshot was taken is known to the leader, which lives on."""
+async def test_nothing_repeats_when_redis_returns_with_older_data(rig: Rig) -> None:
     loop = rig.loop(entry("Shared"))
     await rig.at(loop, 5)
     assert await rig.at(loop, 10) == [10]
@@ -429,7 +416,7 @@ async def test_nothing_repeats_when_redis_comes_back_with_older_data(rig: Rig) -
     assert await rig.at(loop, 40) == [40]
 
 
-async def test_a_task_that_runs_long_skips_what_comes_due_after_a_takeover(rig: Rig) -> None:
+async def test_a_long_task_skips_later_occurrences_after_a_takeover(rig: Rig) -> None:
     """Only what nobody could fire is late; the rest is skipped as ever, and nothing piles up."""
     loop = rig.loop(entry())
     await rig.at(loop, 5)
@@ -450,7 +437,7 @@ async def test_a_task_that_runs_long_skips_what_comes_due_after_a_takeover(rig: 
     assert ran[:2] == [10, 20]
     lateness = round((rig.now - START).total_seconds()) - ran[-1]
     assert lateness < 60
-    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    (status,) = await rig.store.statuses()
     assert status.skipped > status.fired and status.missed == 0
 
 
@@ -464,8 +451,7 @@ class Counting(TaskScheduleBase):
         return TENS.next_occurrence(after)
 
 
-async def test_who_waits_is_not_counted_anew_at_each_try(rig: Rig) -> None:
-    """However long an occurrence waits, a look at it costs as much as the first hour."""
+async def test_the_cost_of_a_waiting_occurrence_does_not_grow(rig: Rig) -> None:
     waiting = entry("Shared", schedule=Counting())
     loop = rig.loop(waiting)
     await rig.at(loop, 5)
@@ -485,13 +471,11 @@ async def test_who_waits_is_not_counted_anew_at_each_try(rig: Rig) -> None:
         await loop.tick(rig.term)
         ran += await rig.run_all()
     assert ran == list(range(ran[0], ran[0] + 80, 10)) and ran[0] <= 29 * 3600
-    (status,) = await Periodic(rig.app.broker, "test").statuses()
+    (status,) = await rig.store.statuses()
     assert status.fired == 9 and status.missed > 7000  # of one look no more than 1,000 are counted
 
 
-async def test_an_entry_that_cannot_be_planned_is_planned_later(rig: Rig) -> None:
-    """A schedule that fails when a plan is made is asked again; the others are planned at once."""
-
+async def test_an_entry_whose_schedule_fails_is_planned_later(rig: Rig) -> None:
     class Flaky(TaskScheduleBase):
         fails = True
 
@@ -511,8 +495,7 @@ async def test_an_entry_that_cannot_be_planned_is_planned_later(rig: Rig) -> Non
     assert loop.problems == {}
 
 
-async def test_a_schedule_that_answers_with_the_past_is_broken(rig: Rig) -> None:
-    """It is asked again now and then, and does not keep the loop busy."""
+async def test_a_schedule_that_returns_the_past_is_broken(rig: Rig) -> None:
     loop = rig.loop(entry("Shared", schedule=Once(*[START] * 9)))
     rig.now = START + timedelta(seconds=5)
     await loop.tick(rig.term)
@@ -520,7 +503,7 @@ async def test_a_schedule_that_answers_with_the_past_is_broken(rig: Rig) -> None
     assert await loop.tick(rig.term) > 0.5
 
 
-async def test_a_schedule_that_hangs_holds_up_nobody(
+async def test_a_schedule_that_hangs_does_not_hold_up_others(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is asked in a thread, is broken after a while, and not asked again before it answers."""
@@ -531,7 +514,7 @@ async def test_a_schedule_that_hangs_holds_up_nobody(
 
         def next_occurrence(self, after: datetime | None = None) -> datetime | None:
             Hanging.asked += 1
-            go_on.wait(30)
+            go_on.wait(WAIT_SECONDS)
             return TENS.next_occurrence(after)
 
     hanging = entry("Shared", "hanging", schedule=Hanging())
@@ -547,8 +530,7 @@ async def test_a_schedule_that_hangs_holds_up_nobody(
         go_on.set()
 
 
-async def test_what_may_not_fire_yet_is_planned_and_late(rig: Rig) -> None:
-    """While the start-up hooks run nothing is submitted; what was due meanwhile is, after them."""
+async def test_occurrences_during_startup_hooks_fire_after_them(rig: Rig) -> None:
     loop = rig.loop(entry("Shared"))
     for seconds in (5, 12, 21):
         rig.now = START + timedelta(seconds=seconds)
@@ -557,8 +539,7 @@ async def test_what_may_not_fire_yet_is_planned_and_late(rig: Rig) -> None:
     assert await rig.at(loop, 25) == [10, 20]
 
 
-async def test_what_was_forgotten_is_not_recalled(rig: Rig) -> None:
-    """Also if SQL has not heard of it yet."""
+async def test_a_forgotten_entry_is_not_recalled_from_sql(rig: Rig) -> None:
     mirror = await rig.app.stores.mirror()
     await mirror.save("periodic", {"x": "1", "y": "1"})
     memory = rig.loop().memory
@@ -566,8 +547,7 @@ async def test_what_was_forgotten_is_not_recalled(rig: Rig) -> None:
     assert set(await memory.recall()) == {"y"}
 
 
-async def test_who_is_disabled_amid_a_tick_is_not_fired_in_it(rig: Rig) -> None:
-    """What is adopted while entries are fired holds for the rest of them."""
+async def test_an_entry_disabled_during_a_tick_does_not_fire(rig: Rig) -> None:
     first, second = entry("Shared"), entry("Shared", "b")
     loop = rig.loop(first, second)
     await rig.at(loop, 5)
@@ -581,8 +561,7 @@ async def test_who_is_disabled_amid_a_tick_is_not_fired_in_it(rig: Rig) -> None:
     assert await rig.at(loop, 10) == [10]
 
 
-async def test_what_was_disabled_while_sql_did_not_hear_of_it_is_forgotten(rig: Rig) -> None:
-    """The time in which an entry was disabled is not made up for, whoever led then."""
+async def test_the_time_in_which_an_entry_was_disabled_is_not_made_up_for(rig: Rig) -> None:
     await (await rig.app.stores.mirror()).save("other", {"x": "1"})  # makes the SQLite file
     loop = rig.loop(entry("Shared"))
     await rig.at(loop, 10)
@@ -598,8 +577,7 @@ async def test_what_was_disabled_while_sql_did_not_hear_of_it_is_forgotten(rig: 
     assert await rig.at(second, 1010) == [1010]
 
 
-def test_jitter_is_the_same_for_everybody_and_within_its_bound() -> None:
-    """It spreads occurrences over the whole of its range."""
+def test_jitter_is_the_same_in_every_process_and_within_its_bound() -> None:
     item = entry(jitter=30)
     late = [jitter(item, START + timedelta(minutes=n)) for n in range(200)]
     assert late == [jitter(item, START + timedelta(minutes=n)) for n in range(200)]

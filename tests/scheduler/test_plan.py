@@ -97,8 +97,7 @@ def test_without_configuration_the_defaults_of_the_classes_are_planned() -> None
     assert SubmitPilots(**entry.args).vo == "b"
 
 
-def test_configuration_overrides_what_the_class_says() -> None:
-    """Schedule, arguments, names and enabled come from the entries when they say so."""
+def test_an_entry_overrides_schedule_arguments_and_enabled_of_its_class() -> None:
     plan = planned(
         """
 common:
@@ -111,6 +110,7 @@ common:
     Bare: [{schedule: {class: CronSchedule, arg: "@hourly", timezone: Europe/Zurich}}]
 """
     )
+    assert "files:Sleeping||default" not in planned("common: {periodic-tasks: {Sleeping: [{}]}}")
     assert {key: (entry.schedule, entry.args) for key, entry in plan.items()} == {
         "files:Sweep||a%7Cb": (HOURLY, {"depth": 2}),
         "files:Sweep||c": (IntervalSeconds(5), {}),
@@ -119,13 +119,7 @@ common:
     }
 
 
-def test_an_entry_that_does_not_say_leaves_enabled_to_the_class() -> None:
-    """`_enabled = False` holds until an entry says `enabled: true`."""
-    assert "files:Sleeping||default" not in planned("common: {periodic-tasks: {Sleeping: [{}]}}")
-
-
-def test_a_class_named_for_a_vo_replaces_its_common_entries_there() -> None:
-    """The VO's list replaces the common one, an empty list by nothing; other VOs keep it."""
+def test_the_entries_of_a_vo_replace_the_common_ones() -> None:
     plan = planned(
         """
 vos: [a, b, c]
@@ -142,15 +136,7 @@ vo-overrides:
     }
 
 
-def test_the_identity_of_an_entry_survives_reordering() -> None:
-    """The same entries in another order are the same entries."""
-    one = planned("common: {periodic-tasks: {Sweep: [{name: a}, {name: b, args: {depth: 2}}]}}")
-    two = planned("common: {periodic-tasks: {Sweep: [{name: b, args: {depth: 2}}, {name: a}]}}")
-    assert one == two
-
-
 def test_the_shipped_example_plans_what_it_says() -> None:
-    """lhcb has its three entries, gridpp the common one."""
     example = parse_config((ROOT / "config.example.yaml").read_text(), "config.example.yaml")
     plan = entries(example, {"wms:SubmitPilots": SubmitPilots})
     assert [(e.vo, e.name, e.schedule) for e in plan] == [
@@ -162,7 +148,6 @@ def test_the_shipped_example_plans_what_it_says() -> None:
 
 
 def test_problems_with_classes_are_reported_at_once_with_their_path() -> None:
-    """Unknown, misplaced, doubly named and refused classes give one line each."""
     lines = refusal(
         """
 common:
@@ -200,10 +185,9 @@ vo-overrides: {a: {periodic-tasks: {Sleeping: [], Nothing: []}}}
         ({}, ["files:Sweep"], "is a task that is not periodic: only code and 'task-run submit'"),
     ],
 )
-def test_a_class_that_cannot_be_periodic_is_told_from_an_unknown_one(
+def test_the_error_tells_a_task_that_is_not_periodic_from_an_unknown_one(
     classes: dict[str, type[PeriodicBaseTask]], others: list[str], reason: str
 ) -> None:
-    """Nothing registered, nothing of this name, and a task that is submitted by hand."""
     config = parse_config("common: {periodic-tasks: {Sweep: []}}", "c.yaml")
     if not reason:
         assert entries(config, classes, (), others)
@@ -213,7 +197,7 @@ def test_a_class_that_cannot_be_periodic_is_told_from_an_unknown_one(
     assert str(refused.value).startswith(f"c.yaml:1: common.periodic-tasks.Sweep: {reason}")
 
 
-def test_who_drops_a_class_is_known() -> None:
+def test_the_section_that_drops_a_class_is_known() -> None:
     """An empty list under common drops it for every VO that has none of its own."""
     config = parse_config(
         """
@@ -239,17 +223,12 @@ vo-overrides:
 
 
 def test_an_ambiguous_class_name_must_be_written_in_full() -> None:
-    """Two categories with one class name: the bare name is refused, naming both."""
+    config = parse_config("common: {periodic-tasks: {Sweep: []}}", "c.yaml")
     with pytest.raises(ConfigurationError, match="ambiguous: write a:Sweep or b:Sweep"):
-        entries(
-            parse_config("common: {periodic-tasks: {Sweep: []}}", "c.yaml"),
-            {"a:Sweep": Sweep, "b:Sweep": Sweep},
-        )
+        entries(config, {"a:Sweep": Sweep, "b:Sweep": Sweep})
 
 
 def test_the_nearest_declaration_of_a_schedule_wins() -> None:
-    """A subclass's `default_schedule` beats its parent's `_schedule`, and the other way round."""
-
     class Daily(Sweep):
         default_schedule = CronSchedule("@daily")
 
@@ -260,9 +239,7 @@ def test_the_nearest_declaration_of_a_schedule_wins() -> None:
     assert [entry.schedule for entry in plan] == [CronSchedule("@daily"), HOURLY]
 
 
-def test_a_pydantic_model_declares_its_schedule_too() -> None:
-    """pydantic hides `_schedule` and `_enabled` of its models; they are found all the same."""
-
+def test_a_pydantic_model_may_declare_its_schedule() -> None:
     class Model(PeriodicVoAwareBaseTask, BaseModel):
         vo: str
         _schedule: TaskScheduleBase = HOURLY
@@ -275,9 +252,7 @@ def test_a_pydantic_model_declares_its_schedule_too() -> None:
     assert (entry.enabled, off.enabled) == (True, False)
 
 
-def test_what_a_class_says_of_its_occurrences_may_be_configured() -> None:
-    """Overlap, catch-up and jitter come from the class, unless the entry says otherwise."""
-
+def test_overlap_catch_up_and_jitter_of_a_class_may_be_configured() -> None:
     class Lenient(Sweep):
         _overlap = Overlap.QUEUE
         _catch_up = CatchUp.ALL
@@ -295,9 +270,7 @@ def test_what_a_class_says_of_its_occurrences_may_be_configured() -> None:
     assert (one.misfire_grace, two.misfire_grace) == (7.5, 0)
 
 
-def test_only_schedule_and_arguments_make_another_entry() -> None:
-    """Fingerprints stay the same over restarts, also of an author's schedule."""
-
+def test_fingerprints_depend_on_schedule_and_arguments_only() -> None:
     class Odd(TaskScheduleBase):
         def next_occurrence(self, after: Any = None) -> None:
             return None

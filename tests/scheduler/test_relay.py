@@ -51,7 +51,7 @@ def relay_of(outbox: Outbox, settings: Settings) -> Relay:
     return Relay(opened, settings)
 
 
-async def test_pages_of_refused_rows_hold_up_nobody(
+async def test_pages_of_refused_rows_do_not_hold_up_newer_rows(
     outbox: Outbox,
     database: Database,
     settings: Settings,
@@ -59,10 +59,6 @@ async def test_pages_of_refused_rows_hold_up_nobody(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Older rows that Redis refuses fill pages: what comes after them is handed over all the same.
-
-    They are tried again later, and not once a second.
-    """
     monkeypatch.setattr(outbox_module, "PAGE_ROWS", 2)
     bad = [task(f"bad-{n}", IMPOSSIBLE) for n in range(5)]
     async with database.transaction() as connection:
@@ -79,8 +75,7 @@ async def test_pages_of_refused_rows_hold_up_nobody(
     assert await outbox.count() == 8
 
 
-async def test_redis_that_is_away_is_no_refusal(database: Database, settings: Settings) -> None:
-    """The tick fails, to be tried again soon, and nothing is set aside."""
+async def test_an_unreachable_redis_refuses_no_row(database: Database, settings: Settings) -> None:
     ttls = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 60.0, "dedup_ttl": 60.0}
     away = Broker("redis://127.0.0.1:1", "test", **ttls)
     outbox = Outbox(database, away, "test")
@@ -90,14 +85,13 @@ async def test_redis_that_is_away_is_no_refusal(database: Database, settings: Se
     await away.aclose()
 
 
-async def test_redis_that_is_full_is_no_refusal(
+async def test_a_full_redis_refuses_no_row(
     outbox: Outbox,
     settings: Settings,
     broker: Broker,
     redis_server: RedisServer,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It says nothing about the rows: all are handed over as soon as there is room again."""
     relay = relay_of(outbox, settings)
     with redis_server.client() as client:
         client.config_set("maxmemory", 1)
@@ -113,8 +107,9 @@ async def test_redis_that_is_full_is_no_refusal(
     assert "durable task refused" not in caplog.text
 
 
-async def test_missing_tables_fail_the_tick(mariadb_url: str, broker: Broker) -> None:
-    """The error names the command that creates them; `every` logs it once."""
+async def test_missing_tables_are_an_error_that_names_the_command(
+    mariadb_url: str, broker: Broker
+) -> None:
     database = Database(mariadb_url)
     relay = relay_of(Outbox(database, broker, "test"), plain_settings(db_url=mariadb_url))
     with pytest.raises(ConfigurationError, match="task-run db upgrade"):
@@ -122,9 +117,7 @@ async def test_missing_tables_fail_the_tick(mariadb_url: str, broker: Broker) ->
     await database.close()
 
 
-async def test_no_database_is_not_looked_for(settings: Settings) -> None:
-    """Where nobody has written anything, SQL is not even imported."""
-
+async def test_a_missing_sqlite_file_is_not_opened(settings: Settings) -> None:
     async def never() -> Outbox:
         raise AssertionError("it was opened")
 

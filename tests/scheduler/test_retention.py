@@ -59,10 +59,7 @@ def retention(letters: DeadLetters, keep_seconds: float) -> Retention:
     return Retention(opened, keep_seconds)
 
 
-async def test_the_old_go_and_the_next_purge_is_an_hour_later(
-    letters: DeadLetters, mariadb_url: str
-) -> None:
-    """Each pass purges; the loop sleeps for an hour between two."""
+async def test_old_letters_are_purged_every_hour(letters: DeadLetters, mariadb_url: str) -> None:
     await add(letters, mariadb_url, 8, 6)
     chore = retention(letters, 7 * DAY)
     assert await chore.tick("1") == 3600
@@ -72,17 +69,14 @@ async def test_the_old_go_and_the_next_purge_is_an_hour_later(
     assert await left(letters) == {"6"}
 
 
-async def test_without_a_retention_all_are_kept() -> None:
-    """0 is for ever, and opens no database."""
-
+async def test_without_a_retention_no_database_is_opened() -> None:
     async def opened() -> DeadLetters:
         raise AssertionError("SQL was opened")
 
     assert await Retention(opened, 0).tick("1") > 0
 
 
-async def test_no_database_is_made_to_purge_it(sqlite_url: str) -> None:
-    """Where nothing has died yet there is no SQLite file."""
+async def test_no_sqlite_file_is_created_to_purge_it(sqlite_url: str) -> None:
     letters = DeadLetters(sqlite_url, "test")
     await retention(letters, DAY).tick("1")
     await letters.close()
@@ -91,7 +85,6 @@ async def test_no_database_is_made_to_purge_it(sqlite_url: str) -> None:
 
 @pytest.mark.server
 async def test_old_letters_are_purged_when_sql_is_back(caplog: pytest.LogCaptureFixture) -> None:
-    """The tick fails, and the next one purges once SQL is back."""
     with MariaServer() as server:
         server.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
         url = server.url("letters")

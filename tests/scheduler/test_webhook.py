@@ -81,8 +81,9 @@ def webhook(url: str, found: Found) -> Webhook:
     return Webhook(overview, "test", url, SECRET, "https://nonet.example.org/jobs")
 
 
-async def test_findings_that_last_are_reported_once(receiver: Receiver) -> None:
-    """Two checks must agree, on the beginning and on the end."""
+async def test_a_finding_of_two_checks_is_reported_once_at_its_begin_and_end(
+    receiver: Receiver,
+) -> None:
     found = Found([LOCKED])
     hook = webhook(receiver.url, found)
     await hook.tick("1")
@@ -107,10 +108,9 @@ async def test_findings_that_last_are_reported_once(receiver: Receiver) -> None:
     assert ended["since"] == document["findings"][0]["since"]
 
 
-async def test_a_report_that_fails_is_repeated(
+async def test_a_failed_report_is_repeated_without_logging_the_address(
     receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """By the next check, until it succeeds; a redirect is a failure, and no log has the address."""
     hook = webhook(receiver.url, Found([NO_WORKER]))
     receiver.status = 302
     await hook.tick("1")
@@ -124,14 +124,12 @@ async def test_a_report_that_fails_is_repeated(
 
 
 def test_a_wrong_address_is_refused_without_being_shown() -> None:
-    """It may hold a token."""
     with pytest.raises(ConfigurationError, match="NONET_WEBHOOK_URL: must be an addr") as raised:
         plain_settings(webhook_url="ftp://hooks.example.org/SECRET")
     assert "SECRET" not in str(raised.value)
 
 
-async def test_a_scheduler_has_this_duty(redis_url: str, receiver: Receiver) -> None:
-    """If its settings name a webhook."""
+async def test_a_scheduler_with_a_webhook_runs_it(redis_url: str, receiver: Receiver) -> None:
     settings = plain_settings(redis_url=redis_url, namespace="test", webhook_url=receiver.url)
     async with Nonet(settings, load_tasks=False) as nonet, nonet.injector() as injector:
         stop = Stop()

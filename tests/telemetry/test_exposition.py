@@ -28,8 +28,7 @@ SAMPLES: list[Sample] = [
 @pytest.mark.parametrize(
     ("accept", "read"), [("", parse), ("application/openmetrics-text; version=1.0.0", parse_open)]
 )
-def test_both_formats_say_the_same(accept: str, read: object) -> None:
-    """Names, types and values come back, also those with characters that need an escape."""
+def test_both_formats_have_the_same_series(accept: str, read: object) -> None:
     content, content_type = Exposition(lambda: SAMPLES).render(accept)
     assert content_type.startswith("application/openmetrics-text" if accept else "text/plain")
     families = {item.name: item for item in read(content.decode())}  # type: ignore[operator]
@@ -52,7 +51,6 @@ def test_both_formats_say_the_same(accept: str, read: object) -> None:
     }
 
 
-def test_a_name_that_is_nowhere_documented_is_an_error() -> None:
-    """Nobody adds a metric without saying what it means."""
+def test_an_undocumented_name_is_an_error() -> None:
     with pytest.raises(KeyError, match="nonet_surprise"):
         Exposition(lambda: [("nonet_surprise", (), 1)]).render("")

@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 import pytest
-
-PATIENCE = 120
+from waits import WAIT_SECONDS
 
 SET_UP = """
 import logging, os, sys, threading, warnings
@@ -62,8 +61,7 @@ def start(script: str, form: str, stderr: int) -> subprocess.Popen[str]:
     return process
 
 
-def test_nobody_else_says_what_is_ours(pipe: tuple[IO[bytes], int]) -> None:
-    """In JSON extra fields get other names; warnings and uncaught errors are lines as others."""
+def test_extra_fields_cannot_replace_those_of_a_line(pipe: tuple[IO[bytes], int]) -> None:
     read, written = pipe
     with start(SAYS, "json", written):
         lines: list[dict[str, Any]] = [json.loads(line) for line in read]
@@ -77,8 +75,7 @@ def test_nobody_else_says_what_is_ours(pipe: tuple[IO[bytes], int]) -> None:
     assert (end["level"], "ValueError: the\nend" in end["exception"]) == ("critical", True)
 
 
-def test_text_cannot_look_like_a_line_of_its_own(pipe: tuple[IO[bytes], int]) -> None:
-    """What has several lines is indented, and what a terminal obeys is spelt out."""
+def test_a_text_cannot_look_like_a_line_of_its_own(pipe: tuple[IO[bytes], int]) -> None:
     read, written = pipe
     with start(SAYS, "console", written):
         lines = read.read().decode().splitlines()
@@ -96,8 +93,7 @@ def test_long_lines_of_several_processes_stay_whole(pipe: tuple[IO[bytes], int])
     assert sorted(numbers) == sorted([*range(30)] * 3)
 
 
-def test_a_pipe_that_nobody_reads_stops_nobody(pipe: tuple[IO[bytes], int]) -> None:
-    """Lines are dropped, and written again when somebody reads."""
+def test_lines_are_dropped_while_the_pipe_is_full(pipe: tuple[IO[bytes], int]) -> None:
     read, written = pipe
     with start(UNREAD, "json", written) as process:
         assert process.stdout is not None and process.stdin is not None
@@ -110,7 +106,7 @@ def test_a_pipe_that_nobody_reads_stops_nobody(pipe: tuple[IO[bytes], int]) -> N
         process.stdin.write("\n")
         process.stdin.flush()
         taken += read.read()
-        assert process.wait(PATIENCE) == 0
+        assert process.wait(WAIT_SECONDS) == 0
     lines = taken.splitlines()
     assert 10 < len(lines) < 1000
     assert json.loads(lines[-1])["event"] == "again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,20 +15,11 @@ from nonet.telemetry.outage import Outage
 logger = logging.getLogger(__name__)
 
 
-class Clock:
-    """A monotonic clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        """See `time.monotonic`."""
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A monotonic clock that a test moves."""
+    made = SimpleNamespace(now=100.0)
+    made.monotonic = lambda: made.now
     monkeypatch.setattr(outage, "time", made)
     return made
 
@@ -38,10 +30,9 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     return found
 
 
-def test_an_outage_is_a_line_a_summary_and_a_line(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+def test_an_outage_is_logged_at_its_begin_once_a_while_and_at_its_end(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However many parts notice it, and however often."""
     redis = Outage()
     caplog.set_level(logging.INFO)
     for name in ("fetch", "beat", "sweep", "fetch"):
@@ -60,9 +51,8 @@ def test_an_outage_is_a_line_a_summary_and_a_line(
 
 
 def test_an_answer_between_failures_is_no_end(
-    clock: Clock, caplog: pytest.LogCaptureFixture
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A server that answers some calls and refuses others is not back."""
     redis = Outage()
     for _ in range(20):
         redis.failed("fetch", "refused")
@@ -71,10 +61,9 @@ def test_an_answer_between_failures_is_no_end(
     assert lines(caplog) == ["Redis is away: refused; waiting"]
 
 
-def test_a_loop_leaves_it_to_the_process(
+def test_loops_of_a_process_share_the_report_of_an_outage(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another error of the loop is logged as before."""
     redis = Outage()
     monkeypatch.setattr("nonet.telemetry.failures.REDIS", redis)
     caplog.set_level(logging.INFO)
