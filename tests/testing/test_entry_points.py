@@ -45,7 +45,6 @@ def type_name(
 
 
 async def test_run_inline_knows_installed_lock_types(type_name: str) -> None:
-    """Asked once for each process."""
     inline._load_installed.cache_clear()
     run = await run_inline(Sorts(type_name))
     assert run.result == f"lock:mutex:{type_name}:1"
@@ -54,7 +53,6 @@ async def test_run_inline_knows_installed_lock_types(type_name: str) -> None:
 async def test_a_system_of_named_tasks_knows_installed_lock_types(
     type_name: str, redis_url: str
 ) -> None:
-    """Although it takes its tasks from no entry point."""
     async with System([Sorts], redis_url=redis_url) as system:
         handle = await Sorts(type_name).schedule()
         await system.run_until_idle()

@@ -52,28 +52,12 @@ class Remove(BaseTask):
         return f"{self.name} from {db}"
 
 
-async def test_dependencies_are_replaced() -> None:
-    """The task gets the replacement, and the result comes back."""
+async def test_overrides_replace_dependencies() -> None:
     run = await run_inline(Remove("a"), overrides={database: lambda: "memory"})
     assert (run.result, run.attempts, run.error) == ("a from memory", 1, None)
 
 
-@dataclass
-class Confided(BaseTask):
-    text: str
-    encrypted = True
-
-    async def execute(self) -> str:
-        return self.text
-
-
-async def test_encrypted_tasks_need_no_key() -> None:
-    """Nothing is stored; a submission without a key would be refused elsewhere."""
-    assert (await run_inline(Confided("hidden"))).result == "hidden"
-
-
-async def test_the_error_of_a_dependency_is_the_error_of_the_task() -> None:
-    """What is not replaced is called."""
+async def test_an_error_of_a_dependency_is_raised() -> None:
     with pytest.raises(ConnectionError, match="no database here"):
         await run_inline(Remove("a"))
 
@@ -87,8 +71,7 @@ class At(BaseTask):
         return self == At(self.instant, re.compile("a.*"))
 
 
-async def test_arguments_of_any_type_travel() -> None:
-    """Those that have no type of their own in a message arrive, too."""
+async def test_arguments_of_any_type_are_passed() -> None:
     assert (await run_inline(At(datetime.now(UTC), re.compile("a.*")))).result
 
 
@@ -99,15 +82,12 @@ class Told(BaseTask):
         return known.id, known.attempt, dict(known.labels), known.saved, known.name
 
 
-async def test_the_context_tells_what_the_test_says() -> None:
-    """Id, attempt, labels and checkpoint of the context come from the call."""
+async def test_the_context_has_what_the_test_passes() -> None:
     run = await run_inline(Told(), id="mine", attempt=3, labels={"vo": "lhcb"}, saved=[7])
     assert run.result == ("mine", 3, {"vo": "lhcb"}, [7], "test_inline:Told")
 
 
 async def test_no_context_is_left_behind() -> None:
-    """Neither the context nor variables that a task sets reach the test."""
-
     class Sets(BaseTask):
         async def execute(self) -> None:
             seen.set("by the task")
@@ -132,24 +112,7 @@ class Chain(BaseTask):
             raise ValueError("broken")
 
 
-class Works(BaseTask):
-    async def execute(self) -> Path:
-        (context().workdir / "part").write_text("of the work")
-        return context().workdir
-
-
-def exists(path: Path) -> bool:
-    return path.exists()
-
-
-async def test_no_directory_is_left_behind() -> None:
-    """That of an attempt is deleted at its end."""
-    run = await run_inline(Works())
-    assert run.result.is_absolute() and not exists(run.result)
-
-
-async def test_what_is_submitted_is_noted() -> None:
-    """By schedule() and, once the task has succeeded, by after_commit(); a checkpoint is kept."""
+async def test_submissions_and_checkpoints_are_noted() -> None:
     run = await run_inline(Chain())
     assert [(item.task, item.labels) for item in run.submitted] == [
         (Note("at once"), {}),
@@ -161,7 +124,6 @@ async def test_what_is_submitted_is_noted() -> None:
 
 
 async def test_a_failed_attempt_commits_nothing() -> None:
-    """What after_commit() was given is not submitted; what was saved stays."""
     run = await run_inline(Chain(fails=True), check=False)
     assert isinstance(run.error, ValueError)
     assert [item.task for item in run.submitted] == [Note("at once")]
@@ -178,7 +140,7 @@ class Fails(BaseTask):
         return context().attempt
 
 
-async def test_retries_follow_the_policy_at_once() -> None:
+async def test_retries_follow_the_policy_without_waiting() -> None:
     """Each attempt has its number and the checkpoint of the one before; nobody waits."""
     run = await run_inline(Fails(), retry=True)
     assert (run.result, run.attempts) == (3, 3)
@@ -188,8 +150,6 @@ async def test_retries_follow_the_policy_at_once() -> None:
 
 
 async def test_the_last_error_is_raised_when_the_policy_gives_up() -> None:
-    """As StopRetrying makes it do at once, too."""
-
     class Stops(BaseTask):
         retry_policy = ExponentialBackoff(max_retries=5)
 
@@ -203,8 +163,6 @@ async def test_the_last_error_is_raised_when_the_policy_gives_up() -> None:
 
 
 async def test_a_plain_function_runs_in_a_thread() -> None:
-    """And may save from there."""
-
     class Plain(BaseTask):
         def execute(self) -> bool:
             context().checkpoint_from_thread("half")
@@ -239,7 +197,7 @@ class Collects(BaseTask):
 
 @dataclass
 class Maps(BaseTask):
-    names: list[str]
+    names: list[Any]
     fails: bool = False
 
     async def execute(self) -> str:
@@ -251,7 +209,6 @@ class Maps(BaseTask):
 
 
 async def test_a_step_reads_its_inputs() -> None:
-    """It gets what the test says, in this order."""
     inputs = [ChildResult("w:0", "done", 5), ChildResult("w:1", "dead", error="broken")]
     run = await run_inline(Collects(), inputs=inputs)
     assert run.result == [("done", 5), ("dead", "broken")]
@@ -259,7 +216,6 @@ async def test_a_step_reads_its_inputs() -> None:
 
 
 async def test_added_steps_are_noted() -> None:
-    """With their arguments; an attempt that fails adds none."""
     run = await run_inline(Maps(["a", "b"]), inputs=[], id="w:3")
     assert run.result
     assert [str(one) for one in run.submitted] == [
@@ -272,35 +228,7 @@ async def test_added_steps_are_noted() -> None:
     assert isinstance(failed.error, ValueError) and failed.submitted == []
 
 
-async def test_only_a_step_has_inputs() -> None:
-    """Without inputs= the task is none, as outside of a workflow."""
-    for task in (Collects(), Maps(["a"])):
-        with pytest.raises(LookupError, match="is not a step of a workflow"):
-            await run_inline(task)
-
-
-async def test_added_steps_are_checked() -> None:
-    """What could not be added to a workflow cannot be added here."""
-
-    class Adds(BaseTask):
-        async def execute(self) -> None:
-            context().add_step(Note(7))  # type: ignore[arg-type]
-
-    with pytest.raises(InvalidArgumentsError, match="text"):
-        await run_inline(Adds(), inputs=[])
-
-
-async def test_arguments_travel_first() -> None:
-    """What could not be submitted cannot be run inline."""
-    with pytest.raises(InvalidArgumentsError, match="text"):
-        await run_inline(Note(["no text"]))  # type: ignore[arg-type]
-    with pytest.raises(RegistrationError, match="no execute"):
-        await run_inline(BaseTask())
-
-
-async def test_a_lost_lease_is_noticed() -> None:
-    """A test may take the lease away: the attempt fails although it returns."""
-
+async def test_a_lost_lease_fails_the_run() -> None:
     class Goes(BaseTask):
         async def execute(self) -> None:
             context().lose_lease("taken by the test")
@@ -310,8 +238,6 @@ async def test_a_lost_lease_is_noticed() -> None:
 
 
 async def test_a_cancelled_test_ends() -> None:
-    """Cancelling whoever waits for the run cancels the task and is not swallowed."""
-
     class Sleeps(BaseTask):
         async def execute(self) -> None:
             await asyncio.sleep(60)
@@ -321,39 +247,6 @@ async def test_a_cancelled_test_ends() -> None:
             await run_inline(Sleeps(), check=False, retry=True)
 
 
-class Follows(BaseTask):
-    async def execute(self) -> int:
-        handle = await Note("a").schedule()
-        await handle.result()
-        return 1
-
-
-async def test_what_is_only_noted_has_no_result() -> None:
-    """Who awaits it is told so at once, and where it would run."""
-    with pytest.raises(NotBoundError, match="comes from run_inline"):
-        await run_inline(Follows())
-
-
-class Spawns(BaseTask):
-    async def execute(self) -> str:
-        return await spawn_with_callback([Note("a")], Note("b"))
-
-
-async def test_a_group_without_an_application_is_refused_with_the_way_out() -> None:
-    """The message names what `run_inline` can note."""
-    with pytest.raises(NotBoundError, match="with CallbackSpawner"):
-        await run_inline(Spawns())
-
-
-@dataclass
-class Keeps(BaseTask):
-    """A durable task."""
-
-    durable = True
-
-    async def execute(self) -> None: ...
-
-
 @dataclass
 class Submits(BaseTask):
     """Submits a note as a function says that the test has left in a class variable."""
@@ -361,8 +254,7 @@ class Submits(BaseTask):
     how = staticmethod(lambda task: task.schedule())
 
     async def execute(self) -> None:
-        made = type(self).how(Note("a"))
-        if not isinstance(made, str):
+        if (made := type(self).how(Note("a"))) is not None:
             await made
 
 
@@ -373,39 +265,92 @@ OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"labels": [1]}, "labels"),
     ({"labels": {"priority": "hi"}}, "hi"),
 ]
-OF_SCHEDULE: list[tuple[dict[str, Any], str]] = [
-    *OPTIONS,
-    ({"unique": "x"}, r"must be a nonet\.Unique"),
-    ({"start_by": "x"}, "start_by: must be .* not 'x'"),
-    ({"transaction": 3}, "the class is not durable"),
-]
 
 
-@pytest.mark.parametrize(("options", "problem"), OF_SCHEDULE, ids=str)
-async def test_what_a_system_refuses_to_submit_is_refused(
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        *OPTIONS,
+        ({"unique": "x"}, r"must be a nonet\.Unique"),
+        ({"start_by": "x"}, "start_by: must be .* not 'x'"),
+        ({"transaction": 3}, "the class is not durable"),
+    ],
+    ids=str,
+)
+async def test_a_submission_that_a_system_refuses_is_refused(
     options: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the words of the client, and it is not noted."""
+    """In the words of the client, by schedule() and by after_commit(), and it is not noted."""
     monkeypatch.setattr(Submits, "how", lambda note: note.schedule(**options))
     run = await run_inline(Submits(), check=False)
     assert isinstance(run.error, InvalidArgumentsError) and re.search(problem, str(run.error))
     assert run.submitted == []
+    if (options, problem) in OPTIONS:
+        monkeypatch.setattr(Submits, "how", lambda note: context().after_commit(note, **options))
+        with pytest.raises(InvalidArgumentsError, match=problem):
+            await run_inline(Submits())
 
 
-@pytest.mark.parametrize(("options", "problem"), OPTIONS, ids=str)
-async def test_what_after_commit_refuses_is_refused(
-    options: dict[str, Any], problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In the words of the client, when it is called."""
-    monkeypatch.setattr(Submits, "how", lambda note: context().after_commit(note, **options))
-    with pytest.raises(InvalidArgumentsError, match=problem):
-        await run_inline(Submits())
+class Works(BaseTask):
+    encrypted = True
+    durable = True
+
+    async def execute(self) -> Path:
+        (context().workdir / "part").write_text("of the work")
+        return context().workdir
+
+
+async def test_an_encrypted_task_needs_no_key_and_its_directory_is_deleted() -> None:
+    run = await run_inline(Works())
+    assert run.result.is_absolute() and not run.result.exists()
 
 
 async def test_a_durable_task_may_have_any_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test gives a fake one: nothing is written."""
-    monkeypatch.setattr(Submits, "how", lambda _: Keeps().schedule(transaction=object()))
-    assert [item.task for item in (await run_inline(Submits())).submitted] == [Keeps()]
+    """A test passes a fake one: nothing is written."""
+    monkeypatch.setattr(Submits, "how", lambda _: Works().schedule(transaction=object()))
+    (submitted,) = (await run_inline(Submits())).submitted
+    assert isinstance(submitted.task, Works)
+
+
+async def following(note: Note) -> None:
+    await (await note.schedule()).result()
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [
+        (following, "comes from run_inline"),
+        (lambda note: spawn_with_callback([note], note), "with CallbackSpawner"),
+    ],
+)
+async def test_what_needs_a_system_is_refused_with_the_way_out(
+    how: Any, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Submits, "how", how)
+    with pytest.raises(NotBoundError, match=problem):
+        await run_inline(Submits())
+
+
+@pytest.mark.parametrize(
+    ("task", "options", "error", "problem"),
+    [
+        (Told(), {"id": "a b"}, InvalidArgumentsError, "without blanks"),
+        (Told(), {"labels": {"size": "huge"}}, InvalidArgumentsError, "huge"),
+        *((Told(), {"attempt": n}, ValueError, "a whole number from 1") for n in (0, -1, "1")),
+        (Note(["no text"]), {}, InvalidArgumentsError, "text"),  # type: ignore[arg-type]
+        (BaseTask(), {}, RegistrationError, "no execute"),
+        (Told, {}, TypeError, r"run_inline: Told is a class: pass an instance, Told\("),
+        (3, {}, TypeError, "run_inline: 3 is not a task"),
+        (Collects(), {}, LookupError, "is not a step of a workflow"),
+        (Maps(["a"]), {}, LookupError, "is not a step of a workflow"),
+        (Maps([7]), {"inputs": []}, InvalidArgumentsError, "text"),
+    ],
+)
+async def test_a_task_that_a_system_could_not_run_is_refused(
+    task: Any, options: dict[str, Any], error: type[Exception], problem: str
+) -> None:
+    with pytest.raises(error, match=problem):
+        await run_inline(task, **options)
 
 
 @dataclass
@@ -432,7 +377,6 @@ class Opens(BaseTask):
 async def test_a_group_that_a_system_refuses_is_refused(
     options: dict[str, Any], error: type[Exception], problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the words of the client, and it is not noted."""
     monkeypatch.setattr(Opens, "options", options)
     run = await run_inline(Opens(), check=False)
     assert isinstance(run.error, error) and re.search(problem, str(run.error))
@@ -460,34 +404,6 @@ class Gives(BaseTask):
 async def test_a_result_that_cannot_be_kept_is_refused(
     value: Any, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As whoever awaits it from a system is told, also of a run that is not checked."""
     monkeypatch.setattr(Gives, "value", value)
     with pytest.raises(ResultUnavailable, match=problem):
         await run_inline(Gives(), check=False)
-
-
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [({"id": "a b"}, "without blanks"), ({"labels": {"size": "huge"}}, "huge")],
-)
-async def test_what_could_not_be_submitted_is_not_run(
-    options: dict[str, Any], problem: str
-) -> None:
-    """The task itself is checked with its id and labels."""
-    with pytest.raises(InvalidArgumentsError, match=problem):
-        await run_inline(Told(), **options)
-
-
-@pytest.mark.parametrize("attempt", [0, -1, "1"])
-async def test_a_number_that_no_attempt_has_is_refused(attempt: Any) -> None:
-    """They count from 1."""
-    with pytest.raises(ValueError, match=rf"attempt={attempt!r} must be a whole number from 1"):
-        await run_inline(Told(), attempt=attempt)
-
-
-async def test_what_is_no_task_is_refused_with_the_next_step() -> None:
-    """A class is told to be made an instance of."""
-    with pytest.raises(TypeError, match=r"run_inline: Told is a class: pass an instance, Told\("):
-        await run_inline(Told)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="run_inline: 3 is not a task"):
-        await run_inline(3)  # type: ignore[arg-type]

@@ -80,8 +80,9 @@ def passed(ran: subprocess.CompletedProcess[str]) -> int:
     return int(found[1])
 
 
-def test_every_example_of_the_guide_passes(project: Project) -> None:
-    """The files that docs/how-to/test-your-tasks.md shows are a project whose tests all pass."""
+def test_the_plugin_is_installed_and_every_example_of_its_guide_passes(project: Project) -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    assert declared["pytest11"] == {"pytest_nonet": "pytest_nonet"}
     examples = re.findall(r"^```python\n# (\S+)\n(.*?)^```", GUIDE.read_text(), re.DOTALL | re.M)
     assert [name for name, _ in examples] == ["mytasks.py", "test_inline.py", "test_system.py"]
     for name, text in examples:
@@ -90,14 +91,7 @@ def test_every_example_of_the_guide_passes(project: Project) -> None:
     assert passed(project.run()) == tests == 6
 
 
-def test_installed_packages_bring_the_plugin() -> None:
-    """The entry point has the name of the module, so that `-p` and it are one plugin."""
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-    assert declared["pytest11"] == {"pytest_nonet": "pytest_nonet"}
-
-
-def test_who_does_not_use_it_does_not_notice(project: Project) -> None:
-    """Neither Nonet nor Redis is imported for tests that ask for none of the fixtures."""
+def test_the_plugin_imports_nothing_for_tests_without_its_fixtures(project: Project) -> None:
     project.write(
         "test_else.py",
         "import sys\n\n"
@@ -107,8 +101,7 @@ def test_who_does_not_use_it_does_not_notice(project: Project) -> None:
     assert passed(project.run()) == 1
 
 
-def test_strict_mode_needs_the_usual_mark(project: Project) -> None:
-    """As each async test of pytest-asyncio in mode strict."""
+def test_the_plugin_works_in_strict_mode(project: Project) -> None:
     project.write("pytest.ini", INI.format("strict"))
     project.write(
         "test_strict.py",
@@ -117,13 +110,12 @@ def test_strict_mode_needs_the_usual_mark(project: Project) -> None:
         "@pytest.mark.nonet(tasks=[Add])\n"
         "async def test_adds(nonet_system):\n"
         "    handle = await Add(1, 2).schedule()\n"
-        "    assert await handle.result(timeout=20) == 3\n",
+        "    assert await handle.result(timeout=60) == 3\n",
     )
     assert passed(project.run("--strict-markers")) == 1
 
 
-def test_markers_add_up(project: Project) -> None:
-    """That of the test wins over that of its module; each test has a namespace of its own."""
+def test_the_marker_of_a_test_overrides_that_of_its_module(project: Project) -> None:
     project.write(
         "test_marks.py",
         "import pytest\nfrom adding import Add\n\n"
@@ -143,8 +135,9 @@ def test_markers_add_up(project: Project) -> None:
     assert passed(project.run()) == 2
 
 
-def test_processes_that_share_a_server_share_no_tasks(project: Project, redis_url: str) -> None:
-    """As with xdist and an overridden `nonet_server`: each test has a namespace of its own."""
+def test_each_test_on_a_shared_server_has_its_own_namespace(
+    project: Project, redis_url: str
+) -> None:
     project.write(
         "conftest.py",
         "import pytest\n\n"
@@ -165,7 +158,6 @@ def test_processes_that_share_a_server_share_no_tasks(project: Project, redis_ur
 
 
 def test_failures_are_readable(project: Project) -> None:
-    """A test that fails shows what was submitted, what cannot run, and which key is left."""
     project.write(
         "test_failing.py",
         "import pytest\nfrom adding import Add\n\n"
@@ -194,16 +186,12 @@ def test_failures_are_readable(project: Project) -> None:
         r"E +AssertionError: these keys neither expire nor belong to an unfinished task:",
         r"E +\{test-3-[0-9a-f]{8}\}:stray",
         r"E +pytest.UsageError: pytest.mark.nonet takes keywords only",
-        r"E +nonet.base.errors.ConfigurationError: System has no argument 'slotz', and no "
-        r"setting has that name. Did you mean slots\? Its "
-        r"arguments are tasks, overrides, .*, namespace; "
-        r"its settings are those of NONET_… in lower case",
+        r"E +nonet.base.errors.ConfigurationError: System has no argument 'slotz', .* mean slots\?",
     ):
         assert re.search(f"^{line}", ran.stdout, re.M), f"{line}\n{ran.stdout}"
 
 
 def test_an_interrupted_run_leaves_no_server(project: Project, tmp_path: Path) -> None:
-    """Also a pytest that is killed takes its Redis with it."""
     project.write(
         "test_killed.py",
         "import os, pytest, signal\nfrom adding import Add\n\n"
