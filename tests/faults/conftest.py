@@ -50,7 +50,8 @@ def make_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeRig
                 other or RedisServer(*ANNOUNCING, *options, environment=environment)
             )
             proxy = stack.enter_context(Proxy(server.port)) if proxied else None
-            rig = Rig(scenario, tmp_path, server, proxy)
+            alone = request.node.get_closest_marker("soak") is not None
+            rig = Rig(scenario, tmp_path, server, proxy, alone=alone)
             stack.callback(rig.close)
             stack.callback(lambda: _verdicts.append((request.node.nodeid, rig.report())))
             return rig

@@ -15,17 +15,11 @@ from daemons import Daemon
 
 @dataclass(frozen=True)
 class Deletion:
-    """How a pod ended.
+    """How a pod ended."""
 
-    Attributes:
-        code: exit code of the worker.
-        killed: whether SIGKILL was needed.
-        seconds: how long all of it took.
-    """
-
-    code: int
-    killed: bool
-    seconds: float
+    code: int  # of the worker
+    killed: bool  # whether SIGKILL was needed
+    seconds: float  # how long all of it took
 
 
 class Pod:

@@ -20,6 +20,8 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
+from waits import WAIT_SECONDS
+
 _CHUNK = 65536
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close sends RST and forgets what was not sent
 
@@ -55,12 +57,12 @@ class Proxy:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        assert self._ready.wait(10), "the proxy did not start"
+        assert self._ready.wait(WAIT_SECONDS), "the proxy did not start"
         return self
 
     def __exit__(self, *_: object) -> None:
         self._do(self._ended.set)
-        self._thread.join(10)
+        self._thread.join(WAIT_SECONDS)
         assert not self._thread.is_alive(), "the proxy did not end"
         self._loop.close()
 
@@ -119,7 +121,7 @@ class Proxy:
             done.set()
 
         self._loop.call_soon_threadsafe(run)
-        assert done.wait(10), "the proxy does not answer"
+        assert done.wait(WAIT_SECONDS), "the proxy does not answer"
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -97,31 +97,24 @@ def site(redis_server: RedisServer, redis_url: str, tmp_path: Path) -> Iterator[
     made.close()
 
 
-def memory(daemon: Daemon) -> int:
-    """Bytes that a process has in memory now."""
+def memory(daemon: Daemon, kind: str = "VmRSS") -> int:
+    """Bytes that a process has in memory now; ``VmHWM``: the most that it ever had."""
     status = Path(f"/proc/{daemon.pid}/status").read_text()
-    (kilobytes,) = re.findall(r"^VmRSS:\s+(\d+) kB$", status, re.M)
+    (kilobytes,) = re.findall(rf"^{kind}:\s+(\d+) kB$", status, re.M)
     return int(kilobytes) * 1024
 
 
-def most_memory(daemon: Daemon) -> int:
-    """The most that it ever had."""
-    status = Path(f"/proc/{daemon.pid}/status").read_text()
-    (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.M)
-    return int(kilobytes) * 1024
-
-
-async def the_next_task_runs(app: Nonet) -> None:
+async def next_task_runs(app: Nonet) -> None:
     assert await (await app.submit(Quick(7))).result(timeout=WAIT_SECONDS) == 7
 
 
-async def test_thirty_kinds_of_garbage(site: Site) -> None:
+async def test_thirty_kinds_of_garbage_are_quarantined_or_dropped(site: Site) -> None:
     """All of it is put aside or dropped; the worker neither dies nor grows; good tasks go on."""
     worker = site.worker()
     async with site.app() as app:
         kept = await app.submit(Quick(1), id="kept")
         assert await kept.result(timeout=WAIT_SECONDS) == 1
-        await the_next_task_runs(app)
+        await next_task_runs(app)
         before = memory(worker)
         for fields in (*NO_POINTERS.values(), *VOID.values()):
             site.redis.xadd(site.key(STREAM), fields)
@@ -130,7 +123,7 @@ async def test_thirty_kinds_of_garbage(site: Site) -> None:
         for id, fields in FIELDS.items():
             site.queue_raw(id, envelope(id), **fields)
         site.queue_raw(b"\xff\xfe", envelope("x"))
-        await the_next_task_runs(app)
+        await next_task_runs(app)
         await until(lambda: site.entries() == 0, "the streams are empty")
         for id in (*ENVELOPES, *FIELDS):
             with pytest.raises(TaskFailed) as raised:
@@ -138,7 +131,7 @@ async def test_thirty_kinds_of_garbage(site: Site) -> None:
             assert raised.value.reason == "quarantined", id
     assert len(NO_POINTERS) + len(VOID) + len(ENVELOPES) + len(FIELDS) + 1 >= 30
     assert worker.alive
-    assert most_memory(worker) - before < 100 * MIB
+    assert memory(worker, "VmHWM") - before < 100 * MIB
     assert len(site.journal("start")) == 3
     found = site.quarantined()
     tasks = {item[b"task"] for item in found} - {b""}
@@ -149,23 +142,22 @@ async def test_thirty_kinds_of_garbage(site: Site) -> None:
 
 
 async def test_many_bombs_at_once(site: Site) -> None:
-    """A worker with a slot for each of 50 bombs does not hold their 250 MB."""
     worker = site.worker("--concurrency", "50")
     async with site.app() as app:
-        await the_next_task_runs(app)
+        await next_task_runs(app)
         before = memory(worker)
         bombs = [f"bomb-{number}" for number in range(50)]
         for id in bombs:
             site.queue_raw(id, FLAT_BOMB[: 5 * MIB])
-        await the_next_task_runs(app)
+        await next_task_runs(app)
         for id in bombs:
             with pytest.raises(TaskFailed, match="exceeds"):
                 await app.result(id, timeout=WAIT_SECONDS)
     assert worker.alive
-    assert most_memory(worker) - before < 100 * MIB
+    assert memory(worker, "VmHWM") - before < 100 * MIB
 
 
-async def test_records_of_other_types_hold_up_nobody(site: Site) -> None:
+async def test_records_of_other_types_do_not_hold_up_tasks(site: Site) -> None:
     """The pointer to a record of another type is quarantined; a task with such a part waits."""
     worker = site.worker()
     async with site.app() as app:
@@ -176,7 +168,7 @@ async def test_records_of_other_types_hold_up_nobody(site: Site) -> None:
             site.queue_raw(id, envelope(id))
             site.redis.delete(site.key(f"{part}:{id}"))
             site.redis.rpush(site.key(f"{part}:{id}"), "x")
-        await the_next_task_runs(app)
+        await next_task_runs(app)
         await until(lambda: site.entries() == 0, "the streams are empty")
         for id in ("no-envelope", "no-locks"):
             status = await app.status(id)
@@ -185,8 +177,7 @@ async def test_records_of_other_types_hold_up_nobody(site: Site) -> None:
     assert {item[b"task"] for item in site.quarantined()} >= {b"string", b"list"}
 
 
-async def test_dying_garbage_ends(site: Site) -> None:
-    """A dying task whose last error or envelope is garbage ends too, and is not executed."""
+async def test_dying_tasks_with_garbage_end(site: Site) -> None:
     worker = site.worker()
     async with site.app() as app:
         for id, words, data in [
@@ -202,7 +193,7 @@ async def test_dying_garbage_ends(site: Site) -> None:
             with pytest.raises(TaskFailed) as raised:
                 await app.result(id, timeout=WAIT_SECONDS)
             reasons[id] = raised.value.reason
-        await the_next_task_runs(app)
+        await next_task_runs(app)
     assert reasons == {"no-words": "retries", "no-task": "quarantined", "nan": "retries"}
     assert worker.alive
     assert [item[b"task"] for item in site.quarantined()] == [b"no-task"]
@@ -226,7 +217,7 @@ async def test_a_worker_outlives_garbage_in_other_keys(
     worker = site.worker()
     keys = [site.key(name) for name in names]
     async with site.app() as app:
-        await the_next_task_runs(app)
+        await next_task_runs(app)
         site.redis.delete(*keys)
         for key in keys:
             if kind == "string":

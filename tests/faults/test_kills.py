@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from acceptance.contention import scales
 from acceptance.site import LEASE
@@ -23,12 +24,10 @@ class Kills:
     workers: int
     slots: int
     lease: float
-    within: float  # seconds
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
-# Only the full run has a machine for itself; the scaled one shows that it need not wait for more.
-@scales(Kills(600, 0.2, 3, 15, 2.0, 15.0), Kills(10_000, 0.5, 4, 100, 45.0, 90.0, PRODUCTION))
+@scales(Kills(600, 0.2, 3, 15, 2.0), Kills(10_000, 0.5, 4, 100, 45.0, PRODUCTION))
 async def test_workers_killed_every_second(rig: Rig, scale: Kills) -> None:
     """Killed workers lose and double nothing, cost at most their slots, and blame nobody."""
     fleet = rig.workers(scale.workers, slots=scale.slots, **scale.settings)
@@ -44,7 +43,7 @@ async def test_workers_killed_every_second(rig: Rig, scale: Kills) -> None:
     await rig.judge(
         f"{len(fleet.deaths)} x SIGKILL of a worker, lease {scale.lease:g} s",
         recovery=fleet.recovery(last),
-        within=scale.within,
+        within=2 * scale.lease,
     )
 
 
@@ -100,10 +99,10 @@ async def test_leaders_killed_every_two_seconds(rig: Rig, scale: float) -> None:
     await site.all_ended()
     fleet.daemons[0].terminate()
     starts = site.journal("start", task="Tick")
-    expected = round(starts[-1].at - starts[0].at) + 1
-    assert len({event.id for event in starts}) == len(starts), "an occurrence ran twice"
-    assert abs(len(starts) - expected) <= 1, f"{len(starts)} ticks in {expected} seconds"
+    seconds = sorted(
+        round(datetime.fromisoformat(event.details["occurrence"]).timestamp()) for event in starts
+    )
+    assert seconds == list(range(seconds[0], seconds[-1] + 1)), "one is missing or ran twice"
     rig.accepted({event.id for event in starts})
-    # Lease of a dead leader, the look of a standby, and a moment; a long one on a busy machine.
-    within = 4 if scale > 3 else 12
-    await rig.judge("SIGKILL of the leading scheduler every 2 s", recovery=longest, within=within)
+    # Lease of a dead leader, the look of a standby, and a moment.
+    await rig.judge("SIGKILL of the leading scheduler every 2 s", recovery=longest, within=4)

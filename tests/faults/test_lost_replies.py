@@ -57,9 +57,5 @@ async def one_of_each(rig: Rig, app: Nonet) -> list[str]:
         rig.accepted([await app.submit(Timed(0.0), id=f"{id}-beside")])
     await rig.settles(ids)
     names = {family.name for family in families}
-    await until(lambda: names <= _reported(rig), "every callback has run")
+    await until(lambda: names <= rig.names_reported(), "every callback has run")
     return hopeless
-
-
-def _reported(rig: Rig) -> set[str]:
-    return {event.details["name"] for event in rig.site.journal("start", task="Report")}

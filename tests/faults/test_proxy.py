@@ -37,28 +37,14 @@ def direct(redis_server: RedisServer) -> Iterator[redis.Redis]:
 
 
 def _client(proxy: Proxy, timeout: float = 10) -> redis.Redis:
-    return redis.Redis.from_url(
-        proxy.url,
-        protocol=2,
-        socket_timeout=timeout,
-        retry=Retry(NoBackoff(), 0),
-        decode_responses=True,
-    )
+    options = {"protocol": 2, "retry": Retry(NoBackoff(), 0), "decode_responses": True}
+    return redis.Redis.from_url(proxy.url, socket_timeout=timeout, **options)
 
 
 @pytest.mark.parametrize("piece", [1, 2, 3, 7, 1000])
-def test_values_end_where_they_end(piece: int) -> None:
-    """However a stream is cut into pieces, the same ends are found, in nested values too."""
-    values = [
-        b"+OK\r\n",
-        b"*0\r\n",
-        b"$-1\r\n",
-        b"*-1\r\n",
-        b"$0\r\n\r\n",
-        b":12\r\n",
-        b"-ERR x\r\n",
-    ]
-    values.append(b"*2\r\n*2\r\n$2\r\n\r\n\r\n:1\r\n*1\r\n*0\r\n")
+def test_values_are_found_however_the_stream_is_cut(piece: int) -> None:
+    values = [b"+OK\r\n", b"*0\r\n", b"$-1\r\n", b"*-1\r\n", b"$0\r\n\r\n", b":12\r\n"]
+    values += [b"-ERR x\r\n", b"*2\r\n*2\r\n$2\r\n\r\n\r\n:1\r\n*1\r\n*0\r\n"]
     stream, ends = b"".join(values), []
     parser = Values()
     for start in range(0, len(stream), piece):
@@ -66,8 +52,9 @@ def test_values_end_where_they_end(piece: int) -> None:
     assert ends == [len(b"".join(values[: n + 1])) for n in range(len(values))]
 
 
-def test_swallowed_reply(proxy: Proxy, client: redis.Redis, direct: redis.Redis) -> None:
-    """The command is executed, its client sees a reset, and the next connection is fine."""
+def test_a_swallowed_reply_resets_the_connection_of_an_executed_command(
+    proxy: Proxy, client: redis.Redis, direct: redis.Redis
+) -> None:
     proxy.drop_reply(2)
     assert client.incr("n") == 1
     with pytest.raises(redis.ConnectionError):
@@ -77,10 +64,9 @@ def test_swallowed_reply(proxy: Proxy, client: redis.Redis, direct: redis.Redis)
     assert client.incr("n") == 3
 
 
-def test_swallowed_reply_in_a_pipeline(
+def test_a_swallowed_reply_in_a_pipeline_keeps_those_before_it(
     proxy: Proxy, client: redis.Redis, direct: redis.Redis
 ) -> None:
-    """Of a pipeline of five, the replies before the third arrive, and all five are executed."""
     with socket.create_connection(("127.0.0.1", proxy.port)) as plain:
         proxy.drop_reply(3)
         plain.sendall(b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n" * 5)
@@ -92,8 +78,9 @@ def test_swallowed_reply_in_a_pipeline(
     wait_until(lambda: direct.get("n") == "5", "all five are executed")
 
 
-def test_black_hole(proxy: Proxy, client: redis.Redis, direct: redis.Redis) -> None:
-    """Nothing passes, a new connection neither; after it, what was sent arrives late."""
+def test_commands_of_a_black_hole_arrive_late(
+    proxy: Proxy, client: redis.Redis, direct: redis.Redis
+) -> None:
     with _client(proxy, 0.5) as hasty:
         hasty.ping()
         proxy.black_hole()
@@ -107,8 +94,7 @@ def test_black_hole(proxy: Proxy, client: redis.Redis, direct: redis.Redis) -> N
     assert client.incr("n") == 2
 
 
-def test_reset_all(proxy: Proxy, client: redis.Redis) -> None:
-    """Every connection is reset, and new ones are made."""
+def test_a_reset_hits_every_connection(proxy: Proxy, client: redis.Redis) -> None:
     with socket.create_connection(("127.0.0.1", proxy.port)) as plain:
         wait_until(lambda: proxy.connections == 2, "the proxy has accepted")
         proxy.reset_all()
@@ -118,8 +104,7 @@ def test_reset_all(proxy: Proxy, client: redis.Redis) -> None:
     assert client.ping()
 
 
-def test_server_that_is_away() -> None:
-    """Without a server behind it, the proxy resets who connects."""
+def test_a_connection_without_a_server_is_reset() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         port = unused.getsockname()[1]

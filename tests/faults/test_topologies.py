@@ -17,16 +17,15 @@ from acceptance.site import LEASE, NAMESPACE
 from faults import test_kills, test_redis_dies
 from faults.conftest import MakeRig
 from faults.fault_tasks import FailsOnce, Family, Timed
-from faults.rig import ANNOUNCING, PATIENCE, Load, Rig
+from faults.rig import ANNOUNCING, Rig, held, under_load
 from faults.test_kills import Kills
-from faults.test_redis_dies import Crew, held
 from servers import RedisServer
 from topologies.acl import AclServer
 from topologies.cluster import Cluster
 from topologies.sentinel import Sentinels
 from topologies.tls import Certificates, TlsServer
 from topologies.valkey import ValkeyServer
-from waits import until
+from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask
 
@@ -48,10 +47,7 @@ TOPOLOGIES: dict[str, Callable[[Path], Any]] = {
 SINGLE = ("Valkey", "TLS, ACL")
 Scenario = Callable[..., Awaitable[None]]
 CORE: dict[str, tuple[Scenario, Any]] = {
-    "workers killed": (
-        test_kills.test_workers_killed_every_second,
-        Kills(600, 0.2, 3, 15, 2.0, 15.0),
-    ),
+    "workers killed": (test_kills.test_workers_killed_every_second, Kills(600, 0.2, 3, 15, 2.0)),
     "workers frozen": (test_kills.test_workers_frozen_beyond_their_lease, 2),
     "leaders killed": (test_kills.test_leaders_killed_every_two_seconds, 6),
     "flushed": (test_redis_dies.test_flushed_every_three_seconds, 3),
@@ -59,8 +55,6 @@ CORE: dict[str, tuple[Scenario, Any]] = {
 }
 # A failover or a migration may cut off a beat, whatever it costs: the lease is then over.
 AFTERWARDS = 15.0
-# Where other tests run beside it, the wait for something that was lost is all that is told from it.
-BUSY = 60.0
 # After an order Sentinel lets the old master go on for so long. It is no replica of the new one
 # meanwhile, which those miss who want all replicas to confirm.
 OLD_MASTER = 10.0
@@ -83,24 +77,6 @@ def every_fifth(n: int) -> float:
     return 0.3 if n % 5 == 0 else 0.0
 
 
-def crew(rig: Rig, load: Load) -> Crew:
-    """Two workers and a scheduler, which need not live for ever."""
-    return Crew(rig, rig.workers(2, slots=10), rig.site.scheduler(), load)
-
-
-async def families_reported(rig: Rig) -> None:
-    """Wait until every group that an owed parent has spawned was called back."""
-    events = rig.site.journal("start")
-    parents = {event.id for event in events if event.task == "Family"} & rig.owed
-    await until(
-        lambda: len(_names(rig)) >= len(parents), f"the callbacks of {len(parents)} groups have run"
-    )
-
-
-def _names(rig: Rig) -> set[str]:
-    return {event.details["name"] for event in rig.site.journal("start", task="Report")}
-
-
 @pytest.mark.parametrize(
     "topology",
     [pytest.param(name, marks=() if name in SINGLE else pytest.mark.soak) for name in TOPOLOGIES],
@@ -108,18 +84,12 @@ def _names(rig: Rig) -> set[str]:
 async def test_core(make_rig: MakeRig, tmp_path: Path, topology: str) -> None:
     """Locks, delays, retries and groups survive a killed worker and killed connections."""
     rig = make_rig(other=TOPOLOGIES[topology](tmp_path))
-    async with rig.site.app() as app:
-        load = Load(rig, app, mixed, later=every_fifth)
-        own = crew(rig, load)
-        async with load.running():
-            await own.is_busy()
-            await asyncio.to_thread(own.fleet.kill_one)
-            rig.kill_clients()
-            recovery = await own.goes_on(time.time())
-        await rig.settles(rig.owed)
-        await families_reported(rig)
-        within = BUSY if topology in SINGLE else 10
-        await rig.judge("SIGKILL of a worker, CLIENT KILL", recovery=recovery, within=within)
+    async with under_load(rig, mixed, later=every_fifth, keeps=False) as own:
+        await own.is_busy()
+        await asyncio.to_thread(own.fleet.kill_one)
+        rig.kill_clients()
+        await own.goes_on()
+        own.judged("SIGKILL of a worker, CLIENT KILL")
     if isinstance(rig.server, AclServer):
         assert rig.server.denials() == set()
 
@@ -152,32 +122,24 @@ async def test_failover(make_rig: MakeRig, how: str, confirmed: int, rounds: int
     rig.site.settings["NONET_CONFIRM_REPLICAS"] = str(confirmed)
     # By how many replicas it must be confirmed that nothing is lost.
     is_safe = confirmed >= {"killed": 1, "stopped": 0, "asked": 2}[how]
-    within = AFTERWARDS if rounds > 1 else BUSY
-    async with rig.site.app(confirm_replicas=confirmed) as app:
-        load = Load(rig, app, mixed, later=every_fifth)
-        own = crew(rig, load)
-        recoveries, spans = [], []
-        async with load.running():
-            for _ in range(rounds):
-                await asyncio.to_thread(sentinels.restore)
-                await own.is_busy()
-                began = time.time()
-                promoted = await asyncio.to_thread(replace_master, sentinels, how)
-                chosen = await asyncio.to_thread(lambda: sentinels.port)
-                recoveries.append(await own.goes_on(promoted))
-                spans.append((began - LAST_MOMENT, promoted + LAST_MOMENT))
-                # On a busy machine Sentinel also replaces a master that lives: after two failovers
-                # in a row, what one replica has confirmed may be lost, see test_two_failovers.
-                is_safe = is_safe and chosen == await asyncio.to_thread(lambda: sentinels.port)
-        if is_safe:
-            await rig.settles(rig.owed)
-            await families_reported(rig)
-        unsure = {id for span in spans for id in ended_between(rig, *span)}
-        await rig.judge(
+    terms = {"later": every_fifth, "keeps": False, "confirm_replicas": confirmed}
+    async with under_load(rig, mixed, **terms) as own:
+        spans: list[tuple[float, float]] = []
+        own.unsure = lambda: {id for span in spans for id in ended_between(rig, *span)}
+        for _ in range(rounds):
+            await asyncio.to_thread(sentinels.restore)
+            await own.is_busy()
+            began = time.time()
+            promoted = await asyncio.to_thread(replace_master, sentinels, how)
+            chosen = await asyncio.to_thread(lambda: sentinels.port)
+            await own.goes_on(promoted)
+            spans.append((began - LAST_MOMENT, promoted + LAST_MOMENT))
+            # On a busy machine Sentinel also replaces a master that lives: after two failovers
+            # in a row, what one replica has confirmed may be lost, see test_two_failovers.
+            is_safe = is_safe and chosen == await asyncio.to_thread(lambda: sentinels.port)
+        own.judged(
             f"{rounds} x master {how}, {confirmed} of 2 replicas confirm",
-            recovery=max(recoveries),
-            within=within + (OLD_MASTER if how == "asked" and confirmed == 2 else 0.0),
-            may_end_again=unsure,
+            within=AFTERWARDS + (OLD_MASTER if how == "asked" and confirmed == 2 else 0.0),
             may_lose=not is_safe,
         )
 
@@ -195,32 +157,23 @@ async def test_two_failovers(make_rig: MakeRig, confirmed: int, is_down: bool) -
     sentinels = Sentinels(*ANNOUNCING)
     rig = make_rig(other=sentinels)
     rig.site.settings["NONET_CONFIRM_REPLICAS"] = str(confirmed)
-    async with rig.site.app(confirm_replicas=confirmed) as app:
-        load = Load(rig, app, mixed, later=every_fifth)
-        own = crew(rig, load)
-        async with load.running():
-            await until(lambda: len(load.accepted) > MANY / 3, "the first third is accepted")
-            began = time.time()
-            first = sentinels.master
-            await asyncio.to_thread(replace_master, sentinels, "killed")
-            await asyncio.to_thread(first.start)
-            await asyncio.sleep(APART)  # the fault itself
-            await asyncio.to_thread(kill_second, sentinels, first if is_down else None)
-            promoted = time.time()
-            await asyncio.to_thread(sentinels.restore)
-            recovery = await own.goes_on(promoted)
-            await until(lambda: len(load.accepted) > MANY, "the rest is accepted", seconds=120)
-        if confirmed == 2:
-            await rig.settles(rig.owed)
-            await families_reported(rig)
-        unsure = ended_between(rig, began - LAST_MOMENT, promoted + LAST_MOMENT)
-        await rig.judge(
-            f"2 x master killed in {APART:g} s, {confirmed} of 2 replicas confirm",
-            recovery=recovery,
-            within=2 * PATIENCE,
-            may_end_again=unsure,
-            may_lose=confirmed < 2,
-        )
+    terms = {"later": every_fifth, "keeps": False, "confirm_replicas": confirmed}
+    async with under_load(rig, mixed, **terms) as own:
+        accepted = own.load.accepted
+        await until(lambda: len(accepted) > MANY / 3, "the first third is accepted")
+        began = time.time()
+        first = sentinels.master
+        await asyncio.to_thread(replace_master, sentinels, "killed")
+        await asyncio.to_thread(first.start)
+        await asyncio.sleep(APART)  # the fault itself
+        await asyncio.to_thread(kill_second, sentinels, first if is_down else None)
+        promoted = time.time()
+        own.unsure = lambda: ended_between(rig, began - LAST_MOMENT, promoted + LAST_MOMENT)
+        await asyncio.to_thread(sentinels.restore)
+        await own.goes_on(promoted)
+        await until(lambda: len(accepted) > MANY, "the rest is accepted", seconds=120)
+        faults = f"2 x master killed in {APART:g} s, {confirmed} of 2 replicas confirm"
+        own.judged(faults, within=2 * WAIT_SECONDS, may_lose=confirmed < 2)
 
 
 def kill_second(sentinels: Sentinels, but: RedisServer | None) -> None:
@@ -257,50 +210,31 @@ def ended_between(rig: Rig, start: float, end: float) -> set[str]:
 async def test_slot_moves(make_rig: MakeRig, scale: int) -> None:
     """The namespace moves to another node, for longer than leases last: nothing is lost."""
     cluster = Cluster(NAMESPACE, *ANNOUNCING)
-    rig = make_rig(other=cluster)
-    async with rig.site.app() as app:
-        load = Load(rig, app, mixed, later=every_fifth)
-        own = crew(rig, load)
-        recoveries, moved = [], 0
-        async with load.running():
-            for _ in range(scale):
-                await own.is_busy()
-                move = cluster.begin_move()
-                moved += await asyncio.to_thread(move.keys, 100)
-                await asyncio.sleep(1.5 * LEASE)  # the fault itself: half of it is here, half there
-                moved += await asyncio.to_thread(lambda m=move: sum(m.batches(20)))
-                await asyncio.to_thread(move.end)
-                recoveries.append(await own.goes_on(time.time()))
-        await rig.settles(rig.owed)
-        await families_reported(rig)
-        await rig.judge(
-            f"{scale} x slot moved ({moved} keys) in more than a lease",
-            recovery=max(recoveries),
-            within=LEASE + AFTERWARDS if scale > 1 else BUSY,
-        )
+    async with under_load(make_rig(other=cluster), mixed, later=every_fifth, keeps=False) as own:
+        moved = 0
+        for _ in range(scale):
+            await own.is_busy()
+            move = cluster.begin_move()
+            moved += await asyncio.to_thread(move.keys, 100)
+            await asyncio.sleep(1.5 * LEASE)  # the fault itself: half of it is here, half there
+            moved += await asyncio.to_thread(lambda m=move: sum(m.batches(20)))
+            await asyncio.to_thread(move.end)
+            await own.goes_on()
+        faults = f"{scale} x slot moved ({moved} keys) in more than a lease"
+        own.judged(faults, within=LEASE + AFTERWARDS)
 
 
 @pytest.mark.soak
 async def test_slot_moves_at_once(make_rig: MakeRig) -> None:
-    """Where the server itself moves the slot of the namespace, nobody has to stand still."""
+    """A slot that the server moves by itself holds up no daemon."""
     cluster = Cluster(NAMESPACE, *ANNOUNCING, make=ValkeyServer)
-    rig = make_rig(other=cluster)
-    async with rig.site.app() as app:
-        load = Load(rig, app, mixed, later=every_fifth)
-        own = crew(rig, load)
-        recoveries, moved = [], set[str]()
-        async with load.running():
-            for _ in range(5):
-                await own.is_busy()
-                await asyncio.to_thread(cluster.move_at_once)
-                # The new node announces what is written to it, be it as old as it may.
-                moved |= rig.settled.ids()
-                recoveries.append(await own.goes_on(time.time()))
-        await rig.settles(rig.owed)
-        await families_reported(rig)
-        await rig.judge(
-            "5 x slot moved by Valkey itself",
-            recovery=max(recoveries),
-            within=AFTERWARDS,
-            may_end_again=moved,
-        )
+    rig, moved = make_rig(other=cluster), set[str]()
+    async with under_load(rig, mixed, later=every_fifth, keeps=False) as own:
+        own.unsure = lambda: moved
+        for _ in range(5):
+            await own.is_busy()
+            await asyncio.to_thread(cluster.move_at_once)
+            # The new node announces what is written to it, be it as old as it may.
+            moved |= rig.settled.ids()
+            await own.goes_on()
+        own.judged("5 x slot moved by Valkey itself", within=AFTERWARDS)

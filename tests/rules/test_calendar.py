@@ -32,8 +32,9 @@ AUTUMN = datetime(2026, 10, 24, 12, tzinfo=UTC)  # and back in this one
         ("RRuleSchedule('FREQ=WEEKLY;BYDAY=FR', 'UTC')", NOON, [0] * 24),
     ],
 )
-def test_each_hour_has_its_occurrences(schedule: str, now: datetime, counts: list[int]) -> None:
-    """Occurrences are counted in hours of UTC; when clocks change, they are where they fire."""
+def test_the_occurrences_of_each_hour_of_utc_are_counted(
+    schedule: str, now: datetime, counts: list[int]
+) -> None:
     rule = described(schedule)
     assert rule is not None
     assert [cell.count for cell in day(rule, now)] == counts
@@ -42,8 +43,7 @@ def test_each_hour_has_its_occurrences(schedule: str, now: datetime, counts: lis
 @pytest.mark.parametrize(
     "rule", ["CronSchedule('* * * * *', 'UTC')", "RRuleSchedule('FREQ=SECONDLY', 'UTC')"]
 )
-def test_a_busy_hour_is_not_counted_to_its_end(rule: str) -> None:
-    """A schedule that cannot count is asked for a few occurrences of each hour only."""
+def test_a_busy_hour_is_counted_up_to_a_limit(rule: str) -> None:
     schedule = described(rule)
     assert schedule is not None
     cells = day(schedule, NOON)
@@ -52,15 +52,13 @@ def test_a_busy_hour_is_not_counted_to_its_end(rule: str) -> None:
 
 
 def test_a_schedule_of_its_author_shows_the_next_occurrence() -> None:
-    """Only the leader can ask such a schedule, so only what it published is known."""
     assert described("FullMoon(3)") is None
     cells = only(NOON + timedelta(hours=3, minutes=7), NOON)
     assert [cell.text for cell in cells if cell.count] == [":07"]
     assert cells[3].count == 1
 
 
-def test_what_follows_ends_with_the_schedule() -> None:
-    """A rule that ends has fewer occurrences than are asked for."""
+def test_the_following_occurrences_end_with_the_schedule() -> None:
     rule = described("RRuleSchedule('DTSTART:20260328T130000Z RRULE:FREQ=HOURLY;COUNT=3', 'UTC')")
     assert rule is not None
     assert [at.hour for at in following(rule, NOON)] == [13, 14, 15]
@@ -70,6 +68,5 @@ def test_what_follows_ends_with_the_schedule() -> None:
     "text",
     ["CronSchedule('x', 'UTC')", "CronSchedule(", "IntervalSecondsSchedule(__import__('os'))", ""],
 )
-def test_a_description_is_only_data(text: str) -> None:
-    """What is no description of a schedule is read as none, and nothing of it is executed."""
+def test_a_description_that_is_no_schedule_is_ignored(text: str) -> None:
     assert described(text) is None

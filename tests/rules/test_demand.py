@@ -33,13 +33,13 @@ def demand(runnable: int, *busy: int, slots: int = 4, running: int | None = None
         (demand(10, 0, slots=0), 5, 2),  # it did not say how many slots it has
     ],
 )
-def test_desired(found: Demand, default: int, wanted: int) -> None:
-    """As many workers as all that runs or could run needs, by the slots that workers have."""
+def test_the_desired_workers_fit_all_that_runs_or_could_run(
+    found: Demand, default: int, wanted: int
+) -> None:
     assert desired(found, default) == wanted
 
 
-def test_slots_are_the_mean_of_those_that_say() -> None:
-    """Workers of one size may differ."""
+def test_slots_are_the_mean_of_the_workers_that_report_them() -> None:
     workers = (LiveWorker("a", 1, 0), LiveWorker("b", 3, 0), LiveWorker("c", 0, 0))
     assert desired(Demand("small", 10, 0, workers), 100) == 5
 
@@ -61,13 +61,13 @@ def test_slots_are_the_mean_of_those_that_say() -> None:
         (demand(9, 0), 0, 1, 7, 1),
     ],
 )
-def test_spawns(found: Demand, starting: int, alive: int, room: int, started: int) -> None:
-    """A fleet starts what overflows the free slots, bounded, and counts those that start."""
+def test_a_fleet_starts_workers_for_what_overflows_the_free_slots(
+    found: Demand, starting: int, alive: int, room: int, started: int
+) -> None:
     assert spawns(found, 4, starting=starting, alive=alive, room=room) == started
 
 
-def test_who_drains_has_no_free_slot() -> None:
-    """Free slots of a worker that takes nothing are none."""
+def test_a_draining_worker_has_no_free_slot() -> None:
     idle = LiveWorker("a", 4, 0, takes=False)
     assert idle.free == 0
     found = Demand("small", 1, 0, (idle,))
@@ -89,7 +89,6 @@ demands = st.builds(
 
 @given(demands, st.integers(1, 100))
 def test_desired_workers_hold_all_and_none_is_idle(found: Demand, default: int) -> None:
-    """All fits into the slots of the desired workers, and not into those of one less."""
     slots, work = found.slots(default), found.running + found.runnable
     wanted = desired(found, default)
     assert wanted * slots >= work or math.isclose(wanted * slots, work)
@@ -97,8 +96,9 @@ def test_desired_workers_hold_all_and_none_is_idle(found: Demand, default: int) 
 
 
 @given(demands, st.integers(0, 20), st.integers(0, 20), st.integers(-5, 20))
-def test_spawns_are_bounded(found: Demand, starting: int, alive: int, room: int) -> None:
-    """Never more than there is room for, nor more than double; none if nothing overflows."""
+def test_the_number_of_starts_is_bounded(
+    found: Demand, starting: int, alive: int, room: int
+) -> None:
     started = spawns(found, 4, starting=starting, alive=alive, room=room)
     assert 0 <= started <= max(0, room)
     assert started <= max(1, alive)
@@ -107,8 +107,7 @@ def test_spawns_are_bounded(found: Demand, starting: int, alive: int, room: int)
 
 
 @given(demands, st.integers(1, 20))
-def test_what_starts_is_not_started_again(found: Demand, alive: int) -> None:
-    """At the next look those that were started count: the need is met in the end, once."""
+def test_workers_that_start_are_not_started_again(found: Demand, alive: int) -> None:
     starting, rounds = 0, 0
     while more := spawns(found, 4, starting=starting, alive=alive + starting, room=10**6):
         starting, rounds = starting + more, rounds + 1
@@ -119,26 +118,17 @@ def test_what_starts_is_not_started_again(found: Demand, alive: int) -> None:
     assert starting * slots >= overflow or math.isclose(starting * slots, overflow)
 
 
-class TestNeed:
-    """Once for each need, or after the cooldown."""
-
-    def looks(self, *looks: tuple[float, int]) -> list[float]:
-        """When it is due, of looks (time, missing)."""
-        need = Need(1.0, 60.0)
-        return [now for now, missing in looks if need.is_due(missing, now)]
-
-    def test_it_waits_for_a_moment(self) -> None:
-        """A short lack is no need."""
-        assert self.looks((0.0, 3), (0.5, 3), (0.9, 0), (1.5, 3), (2.4, 3)) == []
-
-    def test_it_is_told_once(self) -> None:
-        """While workers start nobody is told again."""
-        assert self.looks((0.0, 3), (1.0, 3), (2.0, 3), (30.0, 1), (60.9, 5)) == [1.0]
-
-    def test_it_is_told_again_after_the_cooldown(self) -> None:
-        """If nobody came."""
-        assert self.looks((0.0, 3), (1.0, 3), (61.0, 3), (62.0, 3)) == [1.0, 61.0]
-
-    def test_a_need_that_was_met_ends(self) -> None:
-        """The next one is another, and waits for a moment too."""
-        assert self.looks((0.0, 3), (1.0, 3), (5.0, 0), (6.0, 1), (7.0, 1), (8.0, 1)) == [1.0, 7.0]
+@pytest.mark.parametrize(
+    ("looks", "due"),
+    [
+        pytest.param([(0, 3), (0.5, 3), (0.9, 0), (1.5, 3), (2.4, 3)], [], id="a short lack"),
+        pytest.param([(0, 3), (1, 3), (2, 3), (30, 1), (60.9, 5)], [1], id="once for a need"),
+        pytest.param([(0, 3), (1, 3), (61, 3), (62, 3)], [1, 61], id="again after the cooldown"),
+        pytest.param([(0, 3), (1, 3), (5, 0), (6, 1), (7, 1), (8, 1)], [1, 7], id="the next need"),
+    ],
+)
+def test_a_need_is_due_after_a_moment_and_again_after_the_cooldown(
+    looks: list[tuple[float, int]], due: list[float]
+) -> None:
+    need = Need(1.0, 60.0)
+    assert [now for now, missing in looks if need.is_due(missing, now)] == due

@@ -26,7 +26,6 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.mark.parametrize("share", [0.5, 0.95, 0.99])
 def test_a_percentile_lies_in_the_bucket_of_the_true_one(share: float) -> None:
-    """Whatever the durations are, the error is less than the bucket is wide."""
     chance = random.Random(share)
     times = sorted(chance.lognormvariate(-2, 2) for _ in range(1000))
     counts = [0] * (len(DURATIONS) + 1)
@@ -50,12 +49,10 @@ def test_a_percentile_lies_in_the_bucket_of_the_true_one(share: float) -> None:
     ],
 )
 def test_percentiles_of_few(counts: list[int], share: float, expected: float | None) -> None:
-    """Nothing, one bucket, a border between two, and the bucket without a bound."""
     assert percentile(counts, share) == expected
 
 
-def test_reports_add_up_to_what_was_counted() -> None:
-    """Each has only what is new, and their sum is the whole."""
+def test_the_sum_of_reports_is_what_was_counted() -> None:
     waited, ran = [0] * 21, [0] * 21
     reports = []
     for step in range(4):
@@ -70,8 +67,7 @@ def test_reports_add_up_to_what_was_counted() -> None:
     assert found.wait.p50 is not None and found.run.p99 == 43200
 
 
-def test_rates_count_the_whole_time() -> None:
-    """From the begin of the first slot until now, also where nothing was counted."""
+def test_rates_include_slots_without_tasks() -> None:
     since = NOW - timedelta(minutes=9, seconds=30)
     slots = {since + MINUTE: {0: 19, 1: 1}, since + 3 * MINUTE: {0: 19, 2: 38}}
     found = class_figures("m:A", slots, since, NOW, 60)
@@ -82,7 +78,6 @@ def test_rates_count_the_whole_time() -> None:
 
 
 def test_the_finest_resolution_that_reaches_back() -> None:
-    """Minutes for two hours, ten minutes for all that is longer."""
     assert resolution_for(timedelta(hours=2)) == RESOLUTIONS[0]
     assert resolution_for(timedelta(hours=2, seconds=1)) == RESOLUTIONS[1]
     assert resolution_for(timedelta(days=30)) == RESOLUTIONS[1]

@@ -63,12 +63,10 @@ def text(*frames: str, error: str = "ValueError: no", head: str = "most recent c
     ],
 )
 def test_the_place_is_the_innermost_frame_of_the_users_code(traceback: str, place: str) -> None:
-    """Whatever Nonet, Python and libraries do around it."""
     assert place_of(traceback) == place
 
 
 def test_a_real_traceback_has_a_place() -> None:
-    """The text that workers write is read."""
     try:
         raise_it()
     except ZeroDivisionError as error:
@@ -82,12 +80,10 @@ def raise_it() -> None:
 
 
 def test_the_place_is_bounded() -> None:
-    """A function with an endless name fits into its column."""
     assert len(place_of(text(f"/srv/x/a.py:{'f' * 5000}"))) == 255
 
 
 def test_class_error_and_place_make_a_fingerprint() -> None:
-    """The reason counts only if there is no place."""
     letters = [
         ("a:A", "ValueError", "retries", "x:f"),
         ("a:B", "ValueError", "retries", "x:f"),

@@ -22,5 +22,4 @@ def test_the_pace_begins_with_the_first_tasks() -> None:
 
 
 def test_without_tasks_there_is_no_pace() -> None:
-    """Nothing ended: all rates are zero, and no time is known."""
     assert pace_of({}, NOW + timedelta(hours=1)).ended == 0.0

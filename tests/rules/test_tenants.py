@@ -38,13 +38,14 @@ def started(small: int = 0, medium: int = 0, large: int = 0) -> dict[int, int]:
 def test_starts_are_due_by_weight(
     wanted: tuple[int, ...], weights: tuple[int, ...], expected: tuple[float, ...]
 ) -> None:
-    """90 starts are divided among those that want some."""
     found = due(90, dict(zip(NAMES, wanted, strict=True)), dict(zip(NAMES, weights, strict=True)))
     assert tuple(found.get(name, 0) for name in NAMES) == pytest.approx(expected)
 
 
 @given(st.lists(st.tuples(st.integers(0, 1000), st.integers(1, 50)), min_size=1), st.data())
-def test_what_is_due_is_fair(tenants: list[tuple[int, int]], data: st.DataObject) -> None:
+def test_the_starts_that_are_due_are_fair(
+    tenants: list[tuple[int, int]], data: st.DataObject
+) -> None:
     """All starts are due, none beyond what is wanted, and who wants more has no less by weight."""
     wanted = {str(n): number for n, (number, _) in enumerate(tenants)}
     weights = {str(n): float(weight) for n, (_, weight) in enumerate(tenants)}
@@ -58,8 +59,7 @@ def test_what_is_due_is_fair(tenants: list[tuple[int, int]], data: st.DataObject
             assert by_weight[name] >= max(by_weight.values()) - 1e-6
 
 
-def test_sizes_are_divided_by_themselves() -> None:
-    """A tenant with large tasks is not due the starts of small workers."""
+def test_the_starts_of_each_size_are_divided_separately() -> None:
     vectors = {"a": started(small=90), "b": started(large=10)}
     loads = {
         "a": TenantLoad(waiting={"small": 500}),
@@ -71,7 +71,6 @@ def test_sizes_are_divided_by_themselves() -> None:
 
 
 def test_a_tenant_that_starts_too_little_is_behind() -> None:
-    """It has tasks that wait, and others have had its share."""
     vectors = {"a": started(small=90), "b": started(small=10)}
     loads = {name: TenantLoad(waiting={"small": 1000}) for name in "ab"}
     found = shares(vectors, loads, {"a": 1, "b": 1})
@@ -79,8 +78,7 @@ def test_a_tenant_that_starts_too_little_is_behind() -> None:
     assert shares({}, loads, {"a": 1, "b": 1}) == {}
 
 
-def test_figures_of_a_tenant_are_sums() -> None:
-    """Over all slots."""
+def test_the_figures_of_a_tenant_are_sums_over_all_slots() -> None:
     waits = [0] * 10 + [4]
     slots = [vector([3, 1, 2], waits, [], {}, (5, 0, 1)), vector([1], [], [], {}, (1, 0, 0))]
     found = tenant_figures("a", TenantLoad(live=7), slots, 2.0, Share(0.5, 0.25))
@@ -88,8 +86,7 @@ def test_figures_of_a_tenant_are_sums() -> None:
     assert found.wait.p50 is not None and 1 < found.wait.p50 <= 2.5
 
 
-def test_named_tenants_are_told_apart_first() -> None:
-    """Then those with most tasks; the sum of the others is never one of them."""
+def test_configured_tenants_are_kept_before_those_with_most_tasks() -> None:
     tasks = {"b": 5.0, "c": 9.0, "d": 7.0, OTHERS: 1000.0}
     assert order(["z", "b"], tasks, most=3) == (["z", "b", "c"], 2)
     assert order(["z", "y", "x"], tasks, most=2) == (["z", "y"], 2)
@@ -97,15 +94,12 @@ def test_named_tenants_are_told_apart_first() -> None:
 
 
 @pytest.mark.parametrize("name", [OTHERS, NOBODY])
-def test_no_tenant_has_a_name_that_means_something_else(name: str) -> None:
-    """A label can have any text."""
+def test_a_reserved_name_of_a_tenant_is_replaced(name: str) -> None:
     assert tenant_of("label:group", "m:T", "", {"group": name}) == f"?{name[1:]}"
 
 
 @pytest.mark.parametrize("by", ORDERS)
-def test_the_others_are_last(by: str) -> None:
-    """However tenants are sorted."""
-
+def test_the_sum_of_other_tenants_is_last_in_any_order(by: str) -> None:
     def tenant(name: str, number: int) -> TenantFigures:
         return TenantFigures(
             *(name, 1.0, number, number, float(number), number, 0.1, 0.1 * number),

@@ -17,8 +17,7 @@ def failure(attempt: int, text: str = "no") -> ErrorDocument:
     return ErrorDocument("", "ValueError", text, "Traceback …", attempt, at, usage)
 
 
-def test_a_task_that_is_retried() -> None:
-    """Its failed attempts have duration, error and traceback; then comes what it waits for."""
+def test_a_retried_task_shows_its_failed_attempts_and_the_next() -> None:
     status = TaskStatus("a", "m:A", "delayed", attempt=2, submitted=BEGIN, due=BEGIN)
     found = timeline(status, [failure(1), failure(2)])
     assert [step.what for step in found.steps] == [
@@ -29,7 +28,7 @@ def test_a_task_that_is_retried() -> None:
     assert second.traceback and not found.missing
 
 
-def test_missing_attempts_are_told() -> None:
+def test_missing_attempts_are_named() -> None:
     """Redis keeps the last failed attempts of a live task, and none of one that has ended."""
     live = TaskStatus("a", "m:A", "running", attempt=23, started=BEGIN)
     found = timeline(live, [failure(number) for number in range(3, 23)])
@@ -42,7 +41,6 @@ def test_missing_attempts_are_told() -> None:
 
 
 def test_a_dead_letter_keeps_all_attempts() -> None:
-    """Its rows are the attempts; the last one is the end itself."""
     status = TaskStatus("a", "m:A", "dead", attempt=2, finished=BEGIN, traceback="Traceback …")
     rows = [{"attempt": 1, "at": 1.0, "error": "OSError: x"}, {"attempt": 2, "at": 2.0}]
     found = timeline(status, [], rows)

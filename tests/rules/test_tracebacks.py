@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import traceback
 from collections.abc import Callable
 
@@ -48,8 +47,7 @@ def grouped() -> None:
     raise BaseExceptionGroup("both", parts)
 
 
-def test_the_causes_are_in_the_text() -> None:
-    """With their frames and masked texts, the first one first."""
+def test_the_text_contains_the_causes_with_masked_texts() -> None:
     text = summarize(caught(chained), hide).traceback
     assert (
         text.index("ValueError: ***") < text.index("KeyError: '***'") < text.index("OSError: ***")
@@ -59,9 +57,7 @@ def test_the_causes_are_in_the_text() -> None:
     assert SECRET not in text
 
 
-def test_a_suppressed_context_is_left_out() -> None:
-    """As Python leaves it out."""
-
+def test_the_text_leaves_out_a_suppressed_context() -> None:
     def raises() -> None:
         try:
             fall(0)
@@ -71,15 +67,13 @@ def test_a_suppressed_context_is_left_out() -> None:
     assert "ValueError" not in summarize(caught(raises)).traceback
 
 
-def test_the_parts_of_a_group_are_in_the_text() -> None:
-    """The error of a TaskGroup alone says nothing of what failed."""
+def test_the_text_contains_the_parts_of_a_group() -> None:
     text = summarize(caught(grouped)).traceback
     assert text.index("ValueError: one") < text.index("ValueError: two") < text.index("both")
     assert text.count("in fall") == 2
 
 
 def test_a_cycle_of_causes_ends() -> None:
-    """Each exception is in the text once."""
     error = caught(chained)
     assert error.__cause__ is not None
     error.__cause__.__cause__ = error
@@ -94,22 +88,16 @@ def test_a_cycle_of_causes_ends() -> None:
         caught(lambda: chained("x" * 20_000)),
     ],
 )
-def test_the_innermost_frames_are_kept(error: BaseException) -> None:
-    """A long traceback loses its outer frames, and says so."""
+def test_a_long_traceback_keeps_its_innermost_frames(error: BaseException) -> None:
     text = summarize(error).traceback
     assert len(text.encode()) <= TRACEBACK_BYTES
     assert "raise ValueError(text)" in text
     assert f"{type(error).__name__}: " in text
 
 
-def test_a_cut_tells_of_outer_frames() -> None:
-    """A mark is in the place of the frames that are left out."""
+def test_a_bounded_text_is_cut_at_a_frame_and_has_a_mark() -> None:
     text = summarize(caught(lambda: fall(200))).traceback
     assert text.startswith("Traceback (most recent call last):\n  …\n  File ")
-
-
-def test_a_text_that_got_longer_is_cut_at_a_frame() -> None:
-    """What is left can still be read back."""
     text = summarize(caught(lambda: fall(50))).traceback
     cut = bounded("x" * 3000 + "\n" + text)
     assert len(cut.encode()) <= TRACEBACK_BYTES and cut.startswith("  …\n  File ")
@@ -117,13 +105,7 @@ def test_a_text_that_got_longer_is_cut_at_a_frame() -> None:
     assert len(traceback.extract_tb(made.__traceback__)) > 10
 
 
-def test_an_error_without_frames_has_no_traceback() -> None:
-    """Type and text say all of it."""
-    assert summarize(ValueError("never raised")).traceback == ""
-
-
-def test_notes_are_part_of_the_text() -> None:
-    """What an author adds with ``add_note`` is there to be read."""
+def test_the_text_contains_notes() -> None:
     error = ValueError("no")
     error.add_note(f"row {SECRET}")
     assert summarize(error, hide) == ErrorSummary("ValueError", "no\nrow ***")
@@ -136,7 +118,6 @@ def as_logged(error: BaseException) -> BaseException:
 
 
 def test_a_made_exception_reads_like_the_original() -> None:
-    """Class, text, frames, source lines and causes."""
     error = caught(chained)
     shown = "".join(traceback.format_exception(error)).replace(SECRET, "***")
     bare = [line for line in shown.splitlines(keepends=True) if line.strip(" ~^\n") or line == "\n"]
@@ -148,7 +129,6 @@ def test_a_made_exception_reads_like_the_original() -> None:
 
 @pytest.mark.parametrize("raises", [chained, grouped])
 def test_a_made_exception_has_no_values(raises: Callable[[], object]) -> None:
-    """Neither variables, nor outer frames, nor the arguments of the original."""
     ahead: list[BaseException | None] = [as_logged(caught(raises))]
     seen = 0
     while ahead:
@@ -164,17 +144,7 @@ def test_a_made_exception_has_no_values(raises: Callable[[], object]) -> None:
     assert seen == 3
 
 
-def test_a_handler_sees_a_real_exception() -> None:
-    """Its record has class, value and traceback, as for ``logger.exception``."""
-    record = logging.LogRecord("x", logging.ERROR, "", 0, "failed", (), None)
-    made = as_logged(caught(chained))
-    record.exc_info = (type(made), made, made.__traceback__)
-    shown = logging.Formatter().format(record)
-    assert "in chained" in shown and shown.endswith("\nOSError: ***")
-
-
 @pytest.mark.parametrize("name", ["Outer.<locals>.Inner", "with\0null", ""])
 def test_any_name_and_text_makes_an_exception(name: str) -> None:
-    """They may come from another process."""
     made = exception_of(name, "text", 'garbage\n\n  File "x", line 99999999, in y\n')
     assert str(made) == "text" and traceback.format_exception(made)

@@ -60,7 +60,6 @@ def _text(view: object) -> str:
 
 
 def test_a_viewer_sees_the_types_of_errors() -> None:
-    """What remains of an error is its type, and the progress its fraction."""
     assert for_viewer(STATUS).error == "ValueError"
     assert for_viewer(STATUS).progress == Progress(0.5, "", NOW)
     assert for_viewer(ENDED).error_type == "ValueError"
@@ -70,7 +69,6 @@ def test_a_viewer_sees_the_types_of_errors() -> None:
 
 
 def test_a_viewer_sees_why_a_task_was_cancelled_and_what_it_waits_for() -> None:
-    """Words of operators and names of locks are no details."""
     cancelled = TaskStatus("a", "reports:Daily", "cancelled", error="cancelled by ann: too late")
     waiting = TaskStatus("a", "reports:Daily", "waiting", blocker="lock:mutex:job:7")
     assert for_viewer([cancelled, waiting]) == [cancelled, waiting]
@@ -86,21 +84,18 @@ def test_a_viewer_sees_why_a_task_was_cancelled_and_what_it_waits_for() -> None:
     ],
 )
 def test_an_explanation_hides_texts_of_errors(facts: Facts) -> None:
-    """The explanation for a viewer says the same without quotations."""
     assert SECRET in explain(facts).text
     hidden = explain(for_viewer(facts))
     assert SECRET not in hidden.text
     assert hidden.cause == explain(facts).cause
 
 
-def test_an_explanation_still_names_the_quarantine() -> None:
-    """A viewer gets the same next step for a quarantined task."""
+def test_a_viewer_gets_the_next_step_for_a_quarantined_task() -> None:
     facts = Facts("a", "dead", 0.0, is_ended=True, error=f"{ERROR} (quarantined)")
     assert explain(for_viewer(facts)).next == explain(facts).next != ""
 
 
 def test_an_overview_hides_texts_of_errors() -> None:
-    """The findings for a viewer count deaths, and name the types of their errors."""
     server = Server({}, leader="a/1", failed_hooks={"warm": ERROR}, broken={"e": ERROR})
     found = Situation(
         server, dying=2, dying_error=f"reports:Daily, {ERROR}",

@@ -83,10 +83,7 @@ def task(id: str, locks: str = "") -> Submission:
     return Submission(id, "probe:Task", "normal:small", b"{}", locks=locks)
 
 
-async def test_a_submit_that_no_replica_has_fails_and_may_be_repeated(
-    pair: Pair, broker: Broker
-) -> None:
-    """Also the repetition, of a task that is known by then, fails until the replica has it."""
+async def test_an_unconfirmed_submit_fails_and_may_be_repeated(pair: Pair, broker: Broker) -> None:
     pair.freeze()
     for _ in range(2):
         with pytest.raises(NotConfirmedError, match=r"by 1 replica .* the same id \(a\)"):
@@ -97,7 +94,7 @@ async def test_a_submit_that_no_replica_has_fails_and_may_be_repeated(
     assert len((await broker.fetch("w", "small", 9))[0]) == 1
 
 
-async def test_locks_that_no_replica_has_are_not_granted(pair: Pair, broker: Broker) -> None:
+async def test_unconfirmed_locks_are_not_granted(pair: Pair, broker: Broker) -> None:
     """Who fetches a task with a mutex does not get it, a hold fails, an admit refuses."""
     await broker.submit([task("a", MUTEX), task("b")])
     (plain,) = [one for one in (await broker.fetch("w", "small", 2))[0] if one.id == "b"]
@@ -123,8 +120,7 @@ async def test_locks_that_no_replica_has_are_not_granted(pair: Pair, broker: Bro
     assert sorted(ended) == [("a", 0), ("b", 0)]
 
 
-async def test_what_needs_no_lock_goes_on_without_replicas(pair: Pair, broker: Broker) -> None:
-    """Tasks without structural locks are fetched beside others with them, and settled."""
+async def test_tasks_without_locks_need_no_replica(pair: Pair, broker: Broker) -> None:
     await broker.submit([task("a"), task("locked", MUTEX)])
     pair.freeze()
     ((delivery,), _) = await broker.fetch("w", "small", 2)
@@ -132,8 +128,9 @@ async def test_what_needs_no_lock_goes_on_without_replicas(pair: Pair, broker: B
     assert await broker.settle(delivery, "done", b"{}") == "OK"
 
 
-async def test_the_setting_asks_for_replicas(pair: Pair, tmp_path: Path) -> None:
-    """`NONET_CONFIRM_REPLICAS` of an application holds for what it submits."""
+async def test_an_application_waits_for_the_replicas_of_its_setting(
+    pair: Pair, tmp_path: Path
+) -> None:
     pair.freeze()
     try:
         options = {"namespace": "test", "state_dir": tmp_path, "confirm_replicas": 1}
@@ -145,7 +142,7 @@ async def test_the_setting_asks_for_replicas(pair: Pair, tmp_path: Path) -> None
         pair.thaw()
 
 
-async def test_a_script_that_writes_nothing_is_not_confirmed_for_that(
+async def test_a_script_that_writes_nothing_needs_confirmation_too(
     pair: Pair, broker: Broker
 ) -> None:
     """It has found its work done, by a call whose reply was lost and which no replica has."""

@@ -63,7 +63,6 @@ async def slow_failovers(url: str, home: Path) -> dict[str, str]:
 async def test_the_doctor_reads_the_settings_of_failovers(
     sentinels: Sentinels, tmp_path: Path
 ) -> None:
-    """Of the master and of each Sentinel; a user who may not ask is told that, and no more."""
     url = sentinels.url
     told = await slow_failovers(url, tmp_path)
     assert set(told) == {"down-after-milliseconds"} and "is 1000:" in told.popitem()[1]
@@ -113,8 +112,7 @@ def task(id: str) -> Submission:
         ),
     ],
 )
-def test_a_url_names_a_server_or_who_knows_it(url: str, plain: str, shown: str) -> None:
-    """Login, database and options are of the server; who is asked for it is shown without them."""
+def test_a_url_names_a_server_or_where_to_ask_for_it(url: str, plain: str, shown: str) -> None:
     place = read_place(url, PREFIX)
     assert place.url == plain
     assert str(place.finder).startswith(shown)
@@ -137,16 +135,14 @@ def test_a_url_names_a_server_or_who_knows_it(url: str, plain: str, shown: str) 
         ("redis+cluster://:secret@a?socket_timeout=x", "Invalid value"),
     ],
 )
-def test_a_url_that_names_none_is_refused(url: str, said: str) -> None:
-    """With what to write, and without the password."""
+def test_a_malformed_url_is_refused_without_its_password(url: str, said: str) -> None:
     for make in (connect, connect_blocking, connect_sync):
         with pytest.raises(ConfigurationError, match="NONET_REDIS_URL") as caught:
             make(url, PREFIX)
         assert said in str(caught.value) and "cret" not in str(caught.value)
 
 
-async def test_any_node_leads_to_the_one_with_the_namespace(cluster: Cluster) -> None:
-    """One of the others is named alone: the tasks are where they belong."""
+async def test_any_node_leads_to_the_node_of_the_namespace(cluster: Cluster) -> None:
     (other, *_) = [node for node in cluster.nodes if node is not cluster.home]
     async with open_broker(f"redis+cluster://127.0.0.1:{other.port}") as broker:
         await broker.ping()
@@ -155,22 +151,23 @@ async def test_any_node_leads_to_the_one_with_the_namespace(cluster: Cluster) ->
         assert client.exists(f"{PREFIX}t:from-another")
 
 
-async def test_a_node_of_a_cluster_says_which_url_to_write(cluster: Cluster) -> None:
-    """A plain URL of a node that has other keys does not work, and the error says what does."""
+async def test_a_url_that_leads_nowhere_is_refused_with_the_reason(
+    cluster: Cluster, sentinels: Sentinels, redis_server: RedisServer
+) -> None:
     (other, *_) = [node for node in cluster.nodes if node is not cluster.home]
-    async with open_broker(other.url) as broker:
-        with pytest.raises(ConfigurationError, match=r"write redis\+cluster://"):
-            await broker.ping()
+    wrong = ConfigurationError
+    for url, error, reason in (
+        (other.url, wrong, r"write redis\+cluster://"),
+        (f"redis+cluster://127.0.0.1:{redis_server.port}", wrong, "not a node .*: write redis://"),
+        (sentinels.url.replace("/nonet/", "/other/"), wrong, "no service 'other'; it knows nonet"),
+        ("redis+sentinel://127.0.0.1:1/nonet", ServerUnreachableError, r"127\.0\.0\.1:1: .*refus"),
+    ):
+        async with open_broker(url) as broker:
+            with pytest.raises(error, match=reason):
+                await broker.ping()
 
 
-async def test_a_plain_server_is_no_cluster(redis_server: RedisServer) -> None:
-    """The error says which URL to write."""
-    async with open_broker(f"redis+cluster://127.0.0.1:{redis_server.port}") as broker:
-        with pytest.raises(ConfigurationError, match="is not a node of a cluster: write redis://"):
-            await broker.ping()
-
-
-async def test_nobody_runs_a_script_on_half_of_the_keys(cluster: Cluster) -> None:
+async def test_no_script_runs_on_half_of_the_keys(cluster: Cluster) -> None:
     """While the slot moves calls wait; the new node gets no key but by the move; then they end."""
     async with open_broker(cluster.url) as broker:
         await broker.submit([task(f"before-{n}") for n in range(20)])
@@ -201,20 +198,6 @@ def _asked(client: Any) -> int:
     return int(client.info("errorstats").get("errorstat_ASK", {}).get("count", 0))
 
 
-async def test_the_sentinels_name_what_they_know(sentinels: Sentinels) -> None:
-    """A service that no Sentinel knows is a mistake of the URL, and not waited for."""
-    async with open_broker(sentinels.url.replace("/nonet/", "/other/")) as broker:
-        with pytest.raises(ConfigurationError, match="no service 'other'; it knows nonet"):
-            await broker.ping()
-
-
-async def test_no_sentinel_is_a_server_that_does_not_answer() -> None:
-    """With the address of each that was asked."""
-    async with open_broker("redis+sentinel://127.0.0.1:1/nonet") as broker:
-        with pytest.raises(ServerUnreachableError, match=r"up; 127\.0\.0\.1:1: .*refused"):
-            await broker.ping()
-
-
 async def test_a_submit_waits_for_the_new_master(sentinels: Sentinels) -> None:
     """The master is killed: a submit a moment later succeeds, by a script called again."""
     async with open_broker(sentinels.url, confirm_replicas=2) as broker:
@@ -229,8 +212,6 @@ async def test_a_submit_waits_for_the_new_master(sentinels: Sentinels) -> None:
 async def test_an_application_listens_to_all_sentinels(
     sentinels: Sentinels, tmp_path: Path
 ) -> None:
-    """Whoever opens it hears of another master from whichever of them says so first."""
-
     def heard_by() -> list[int]:
         counts = []
         for sentinel in sentinels.sentinels:
@@ -244,8 +225,7 @@ async def test_an_application_listens_to_all_sentinels(
         await until(lambda: heard_by() == [n + 1 for n in before], "all have a listener more")
 
 
-def test_who_calls_rarely_finds_the_master_each_time(sentinels: Sentinels) -> None:
-    """The watchdog's beats go over a new connection each."""
+def test_each_beat_of_the_watchdog_has_a_new_connection(sentinels: Sentinels) -> None:
     with connect_sync(sentinels.url, PREFIX) as client:
         ids = set()
         for _ in range(2):
@@ -277,8 +257,7 @@ class Told:
         return self.address
 
 
-async def test_who_is_told_of_another_server_leaves_the_old_one() -> None:
-    """Once for each change; not when it hears of the first, the same, or none."""
+async def test_another_master_is_followed_once_for_each_change() -> None:
     finder, moves = Told(), []
 
     async def moved() -> None:
@@ -303,7 +282,7 @@ async def test_who_is_told_of_another_server_leaves_the_old_one() -> None:
     following.cancel()
 
 
-async def test_an_order_to_fail_over_is_followed(sentinels: Sentinels) -> None:
+async def test_a_failover_by_order_is_followed(sentinels: Sentinels) -> None:
     """The old master does not break off our connections at once: we do."""
     async with open_broker(sentinels.url) as broker:
         broker.follow()

@@ -11,7 +11,7 @@ from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
 from topologies.valkey import ValkeyServer
-from waits import until, wait_until
+from waits import WAIT_SECONDS, until, wait_until
 
 import nonet.stores
 from nonet.base.keys import prefix
@@ -74,7 +74,7 @@ async def test_no_script_is_begun_while_the_slot_moves(cluster: Cluster, broker:
         move.end()
 
 
-async def test_asking_the_new_node_would_tear_the_namespace(cluster: Cluster) -> None:
+async def test_following_ask_would_divide_the_namespace(cluster: Cluster) -> None:
     """A client that followed ASK would begin a second, empty namespace: so ours must not."""
     with cluster.client() as client:
         client.flushall()
@@ -90,7 +90,6 @@ async def test_asking_the_new_node_would_tear_the_namespace(cluster: Cluster) ->
 
 
 async def test_a_call_waits_until_the_slot_has_moved(cluster: Cluster, broker: Broker) -> None:
-    """What is called meanwhile is answered by the new node, with all that the old one had."""
     await submit(broker, "before")
     move = cluster.begin_move()
     try:
@@ -117,8 +116,7 @@ def refused(source: RedisServer) -> bool:
         )
 
 
-async def test_who_is_blocked_is_sent_on(cluster: Cluster) -> None:
-    """A blocking pop ends with MOVED when its slot has gone, long before its timeout."""
+async def test_a_blocking_pop_ends_when_its_slot_has_moved(cluster: Cluster) -> None:
     source = cluster.home
     with source.client() as client, source.client() as looker:
 
@@ -129,12 +127,13 @@ async def test_who_is_blocked_is_sent_on(cluster: Cluster) -> None:
         await until(lambda: looker.info("clients")["blocked_clients"], "it is blocked")
         cluster.begin_move().end()
         with pytest.raises(exceptions.MovedError):
-            await asyncio.wait_for(popping, 30)
+            await asyncio.wait_for(popping, WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("cluster", [ValkeyServer], ids=["Valkey"], indirect=True)
-async def test_a_slot_that_moves_at_once_stops_nobody(cluster: Cluster, broker: Broker) -> None:
-    """Valkey moves it as a whole: what is called meanwhile is answered by one of the nodes."""
+async def test_calls_are_answered_while_valkey_moves_a_slot_as_a_whole(
+    cluster: Cluster, broker: Broker
+) -> None:
     moving = asyncio.create_task(asyncio.to_thread(cluster.move_at_once))
     count = 0
     while not moving.done():

@@ -32,36 +32,21 @@ async def answer(url: str) -> str:
     return ""
 
 
-async def test_files_of_the_url_open_the_door(server: TlsServer) -> None:
-    """Authority, certificate and key, all three as parameters of the URL."""
+async def test_a_client_without_the_right_files_is_refused_in_one_line(server: TlsServer) -> None:
     assert await answer(server.url) == ""
+    untrusted = await answer(server.url.replace("ssl_ca_certs", "ssl_ca_path"))
+    assert "certificate verify failed" in untrusted and "check ssl_ca_certs" in untrusted
+    without_certificate = await answer(server.url.partition("&")[0])
+    plain = await answer(f"redis://127.0.0.1:{server.port}/0")
+    for problem in (untrusted, without_certificate, plain):
+        assert "\n" not in problem and str(server.port) in problem
 
 
-async def test_an_unknown_authority_is_named(server: TlsServer) -> None:
-    """Without the file of its authority the server is not trusted, and that is what is said."""
-    said = await answer(server.url.replace("ssl_ca_certs", "ssl_ca_path"))
-    assert "\n" not in said and str(server.port) in said
-    assert "certificate verify failed" in said and "check ssl_ca_certs" in said
-
-
-async def test_a_daemon_ends_at_once_where_it_trusts_nobody(
+async def test_a_daemon_that_does_not_trust_the_server_ends_with_the_parameter_to_check(
     server: TlsServer, tmp_path: Path
 ) -> None:
-    """Waiting does not mend a certificate: exit code 2, and the parameter to look at."""
     url = server.url.replace("ssl_ca_certs", "ssl_ca_path")
     environment = {"NONET_REDIS_URL": url, "NONET_STATE_DIR": str(tmp_path / "state")}
     with Daemon("task-scheduler", environment=environment, log=tmp_path / "log") as daemon:
         assert daemon.wait() == 2
     assert "check ssl_ca_certs" in daemon.log and "Traceback" not in daemon.log
-
-
-async def test_who_has_no_certificate_is_not_let_in(server: TlsServer) -> None:
-    """The server drops the connection; that is one readable line."""
-    said = await answer(server.url.partition("&")[0])
-    assert "\n" not in said and str(server.port) in said
-
-
-async def test_plain_url_to_a_tls_port_is_no_success(server: TlsServer) -> None:
-    """One readable line."""
-    said = await answer(f"redis://127.0.0.1:{server.port}/0")
-    assert str(server.port) in said and "\n" not in said
