@@ -20,7 +20,6 @@ MakeRig = Callable[..., Rig]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what came of each scenario."""
     failed = {report.nodeid for report in terminalreporter.stats.get("failed", [])}
     if _verdicts:
         terminalreporter.section("faults")
@@ -61,7 +60,6 @@ def make_rig(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MakeRig
 
 @pytest.fixture
 def rig(make_rig: MakeRig) -> Rig:
-    """A rig without a proxy."""
     return make_rig()
 
 
@@ -73,6 +71,5 @@ def proxied(make_rig: MakeRig) -> Rig:
 
 @pytest.fixture
 def own_maria() -> Iterator[MariaServer]:
-    """A MariaDB that this test may stop."""
     with MariaServer() as server:
         yield server

@@ -42,8 +42,6 @@ class Timed(BaseTask):
 
 @dataclass
 class FailsOnce(BaseTask):
-    """Fails in its first attempt."""
-
     size = Size.SMALL
     retry_policy = SOON
 
@@ -81,8 +79,6 @@ class Family(BaseTask):
 
 @dataclass
 class Heavy(BaseTask):
-    """Carries `data` with it."""
-
     data: bytes
     size = Size.SMALL
 

@@ -15,8 +15,6 @@ from daemons import Daemon
 
 @dataclass(frozen=True)
 class Deletion:
-    """How a pod ended."""
-
     code: int  # of the worker
     killed: bool  # whether SIGKILL was needed
     seconds: float  # how long all of it took
@@ -40,11 +38,9 @@ class Pod:
         self.daemon: Daemon = site.worker(*options, size=size, wait=False, **environment)
 
     def wait_ready(self) -> None:
-        """Wait until it takes tasks."""
         self.daemon.wait_ready()
 
     def freeze(self) -> None:
-        """Stop the worker where it is."""
         os.kill(self.daemon.pid, signal.SIGSTOP)
 
     def delete(self) -> Deletion:

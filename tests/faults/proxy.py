@@ -43,7 +43,7 @@ class Proxy:
         self.dropped = 0
         self.reset_probability = 0.0
         self._target_port = target_port
-        self._counts = counts
+        self.counts = counts
         self._random = random.Random(seed)
         self._delay = 0.0
         self._doomed: int | None = None
@@ -68,7 +68,6 @@ class Proxy:
 
     @property
     def url(self) -> str:
-        """For redis-py."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     def delay(self, seconds: float) -> None:
@@ -87,10 +86,6 @@ class Proxy:
         """Whether `drop_reply` still waits for its command."""
         return self._doomed is not None
 
-    def disarm(self) -> None:
-        """Forget `drop_reply` if it has not happened."""
-        self._do(lambda: setattr(self, "_doomed", None))
-
     def black_hole(self) -> None:
         """Accept and read, but forward nothing; neither of existing connections."""
         self._do(self._passing.clear)
@@ -104,12 +99,10 @@ class Proxy:
         self._do(lambda: [line.half_close() for line in list(self._lines)])
 
     def reset_all(self) -> None:
-        """Reset all connections, in the middle of whatever they do."""
         self._do(lambda: [line.reset() for line in list(self._lines)])
 
     @property
     def connections(self) -> int:
-        """How many are open."""
         return len(self._lines)
 
     def _do(self, action: Callable[[], object]) -> None:
@@ -168,11 +161,6 @@ class Proxy:
             await asyncio.sleep(left)
         await self._passing.wait()
 
-    @property
-    def counts(self) -> bool:
-        """Whether commands and replies are told apart."""
-        return self._counts
-
 
 _Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 _Chunks = asyncio.Queue[tuple[float, bytes]]
@@ -214,7 +202,6 @@ class _Line:
             self._client[1].write_eof()
 
     def reset(self) -> None:
-        """End both connections at once."""
         for _, writer in (self._client, self._server):
             _reset(writer)
         for task in self._tasks:

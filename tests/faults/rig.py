@@ -76,7 +76,6 @@ class Rig:
         self._tasks = self._forgotten = 0
 
     def close(self) -> None:
-        """Kill what still runs."""
         if self.proxy:
             self.proxy.restore()
         self.site.close()
@@ -187,7 +186,6 @@ class Rig:
         )
 
     def names_reported(self) -> set[str]:
-        """The names of the groups that were called back."""
         return {event.details["name"] for event in self.site.journal("start", task="Report")}
 
     def report(self) -> Verdict:
@@ -356,7 +354,6 @@ class Load:
 
     @contextlib.asynccontextmanager
     async def running(self) -> AsyncIterator[Load]:
-        """Submit while the block lasts."""
         stop, numbers = asyncio.Event(), itertools.count()
         clients = [asyncio.create_task(self._run(stop, numbers)) for _ in range(self.clients)]
         try:
@@ -413,7 +410,6 @@ class Settled:
             assert listener.listening.wait(WAIT_SECONDS), "nobody announces settlements"
 
     def close(self) -> None:
-        """Stop listening."""
         for listener in self._listeners:
             listener.close()
         self._client.close()
@@ -438,7 +434,6 @@ class Settled:
         return wanted <= self.ids()
 
     def counts(self) -> dict[str, int]:
-        """How often each has ended, up to now."""
         self._catch_up()
         return {id: len(times) for id, times in self._at.copy().items()}
 

@@ -35,7 +35,6 @@ class Clock:
         self.environment = {"LD_PRELOAD": str(library), "CLOCK_SHIFT": str(self._file)}
 
     def set(self, seconds: int) -> None:
-        """Let it be wrong by so much from now on."""
         with self._file.open("r+b") as file:
             file.write(struct.pack("l", seconds))
 

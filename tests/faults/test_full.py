@@ -103,7 +103,6 @@ async def test_no_file_can_be_opened(rig: Rig) -> None:
 
 
 def program(preparation: str, *command: str) -> str:
-    """Python that prepares its process and becomes a command of this environment."""
     lines = f"""
 import os, pathlib, resource, sys
 {textwrap.dedent(preparation)}

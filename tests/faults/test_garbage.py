@@ -234,6 +234,5 @@ async def test_a_worker_outlives_garbage_in_other_keys(
 
 
 def scripts_run(site: Site) -> int:
-    """How many scripts Redis was asked to run so far."""
     found = site.redis.info("commandstats")
     return int(found["cmdstat_evalsha"]["calls"])

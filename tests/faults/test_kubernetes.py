@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from acceptance.contention import scales
@@ -15,8 +14,6 @@ from faults.pod_tasks import LargeTimed, MediumTimed
 from faults.pods import Deletion, Pod
 from faults.rig import PRODUCTION, TASKS, Load, Rig
 from waits import until
-
-from nonet import BaseTask
 
 # Fast and slow ones of all sizes, under locks or not, and one that is retried.
 MIX = [
@@ -31,8 +28,6 @@ MIX = [
 
 @dataclass(frozen=True)
 class Rollout:
-    """How much is deployed, and how often anew."""
-
     small: int
     others: int
     rounds: int
@@ -48,7 +43,7 @@ async def test_rolling_restarts(rig: Rig, scale: Rollout) -> None:
     deletions: list[Deletion] = []
     in_hand = 0
     async with rig.site.app() as app:
-        ids = await rig.submit(app, itertools.islice(_mix(), scale.backlog))
+        ids = await rig.submit(app, itertools.islice(itertools.cycle(MIX), scale.backlog))
         load = Load(rig, app, lambda number: MIX[number % len(MIX)], clients=4)
         async with load.running():
             for _, place in itertools.product(range(scale.rounds), range(len(pods))):
@@ -71,27 +66,6 @@ async def test_rolling_restarts(rig: Rig, scale: Rollout) -> None:
     longest = max(item.seconds for item in deletions)
     print(f"\n{len(deletions)} pods deleted, {in_hand} deliveries in hand, {longest:.1f} s at most")
     await rig.judge(f"{len(deletions)} pods replaced one by one")
-
-
-async def test_the_grace_is_too_short(rig: Rig) -> None:
-    """What is cut off by the grace is handed back, and runs elsewhere in its first attempt."""
-    gate = rig.site.gate()
-    pod = _pod(rig, "small", slots=10, NONET_GRACE="1")
-    async with rig.site.app() as app:
-        ids = await rig.submit(app, [Gated(gate) for _ in range(30)])
-        await asyncio.to_thread(pod.wait_ready)
-        await rig.site.until_event("start", 10)
-        deletion = await asyncio.to_thread(pod.delete)
-        assert (deletion.code, deletion.killed) == (1, False), pod.daemon.log[-2000:]
-        records = [rig.site.redis.hgetall(rig.site.key(f"t:{id}")) for id in ids]
-        states = {(item["state"], item.get("attempt", "0")) for item in records}
-        assert states == {("queued", "0")}
-        rig.site.open(gate)
-        _pod(rig, "small")
-        await rig.settles(ids)
-    assert {event.attempt for event in rig.site.journal("start")} == {1}
-    assert not any(record.get("deaths") for record in records)
-    await rig.judge("a pod deleted with tasks that outlast the grace")
 
 
 async def test_only_sigkill_helps(rig: Rig) -> None:
@@ -123,7 +97,3 @@ def _pod(
 ) -> Pod:
     wanted = slots or (20 if size == "small" else 2)
     return Pod(rig.site, size, slots=wanted, period=period, **environment)
-
-
-def _mix() -> Iterator[BaseTask]:
-    return itertools.cycle(MIX)

@@ -16,7 +16,6 @@ from waits import wait_until
 
 @pytest.fixture
 def proxy(redis_server: RedisServer, redis_url: str) -> Iterator[Proxy]:
-    """A proxy before an empty Redis."""
     with Proxy(redis_server.port) as made:
         yield made
 
@@ -31,7 +30,6 @@ def client(proxy: Proxy) -> Iterator[redis.Redis]:
 
 @pytest.fixture
 def direct(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    """A client that sees what the server has."""
     with redis_server.client() as made:
         yield made
 

@@ -48,6 +48,7 @@ async def test_stop_with_a_backlog(rig: Rig, scale: Backlog) -> None:
         site.open(gate)
         site.worker("--concurrency", str(scale.slots))
         await rig.settles(ids)
+    assert {event.attempt for event in site.journal("start")} == {1}
     await rig.judge(
         f"SIGTERM, grace {scale.grace:g} s, backlog of {scale.tasks}",
         recovery=took,

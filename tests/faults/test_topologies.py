@@ -29,18 +29,14 @@ from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask
 
-
-def tls_cluster(home: Path) -> Cluster:
-    nodes = partial(TlsServer, certificates=Certificates(home))
-    return Cluster(NAMESPACE, *ANNOUNCING, make=nodes)
-
-
 TOPOLOGIES: dict[str, Callable[[Path], Any]] = {
     "Valkey": lambda home: ValkeyServer(*ANNOUNCING),
     "TLS, ACL": lambda home: AclServer(NAMESPACE, *ANNOUNCING),
     "Sentinel": lambda home: Sentinels(*ANNOUNCING),
     "Cluster": lambda home: Cluster(NAMESPACE, *ANNOUNCING),
-    "TLS Cluster": tls_cluster,
+    "TLS Cluster": lambda home: Cluster(
+        NAMESPACE, *ANNOUNCING, make=partial(TlsServer, certificates=Certificates(home))
+    ),
     "Valkey Cluster": lambda home: Cluster(NAMESPACE, *ANNOUNCING, make=ValkeyServer),
 }
 # In each test run; Sentinel and Cluster have scenarios of their own there.
@@ -73,7 +69,6 @@ def mixed(n: int) -> BaseTask:
 
 
 def every_fifth(n: int) -> float:
-    """A short delay for some of them."""
     return 0.3 if n % 5 == 0 else 0.0
 
 

@@ -44,23 +44,9 @@ class Verdict:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown, the first row its headings, numbers to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    right = [all(_is_number(row[column]) for row in rows[1:]) for column in range(len(rows[0]))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(cells, widths, right, strict=True)
-        ]
-        return f"| {' | '.join(padded)} |"
-
-    rule = [
-        "-" * (width - 1) + (":" if to_right else "-")
-        for width, to_right in zip(widths, right, strict=True)
-    ]
-    return "\n".join([line(rows[0]), line(rule), *(line(row) for row in rows[1:])])
-
-
-def _is_number(text: str) -> bool:
-    return not text or text.replace(",", "").replace(".", "").isdigit()
+    """A table in Markdown, the first row its headings."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    rule = ["-" * width for width in widths]
+    return "\n".join(
+        f"| {' | '.join(map(str.ljust, row, widths))} |" for row in (rows[0], rule, *rows[1:])
+    )

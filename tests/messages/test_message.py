@@ -295,7 +295,6 @@ def test_too_many_objects_are_refused_before_they_are_made(element: bytes) -> No
 
 
 def flat(element: bytes, size: int) -> bytes:
-    """A list of equal elements in at most so many bytes."""
     count = (size - 5) // len(element)
     return b"\xdd" + count.to_bytes(4, "big") + element * count
 

@@ -22,7 +22,6 @@ from nonet.pipelines.backoff import Pauses
     ]
 )
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """An empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/rows.db"
     found: str = request.getfixturevalue(f"{request.param}_url")
@@ -31,7 +30,6 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 async def database(url: str) -> AsyncIterator[RowDatabase]:
-    """A database with the tables."""
     opened = RowDatabase(url, connections=6)
     async with opened.engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
@@ -41,8 +39,6 @@ async def database(url: str) -> AsyncIterator[RowDatabase]:
 
 @pytest.fixture
 def add(database: RowDatabase) -> Any:
-    """Adds rows, and returns their keys."""
-
     async def adding(*rows: Any) -> list[int]:
         async with database.transaction() as session:
             session.add_all(rows)

@@ -21,8 +21,6 @@ PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 class Note(BaseTask):
-    """A task that pipelines submit."""
-
     size = Size.SMALL
 
     async def execute(self) -> None:
@@ -31,7 +29,6 @@ class Note(BaseTask):
 
 @asynccontextmanager
 async def hosted(nonet: Nonet, pipelines: Any) -> Any:
-    """Run pipelines while the block runs."""
     async with nonet.injector() as injector:
         host, stop = PipelineHost(nonet._opened(), injector, pipelines, list(pipelines)), Stop()
         running = asyncio.create_task(host.run(stop))
@@ -54,18 +51,15 @@ async def until(condition: Callable[[], Any]) -> None:
 
 
 async def count(database: RowDatabase, model: Any, **values: Any) -> int:
-    """How many rows have these values."""
     async with database.sessions() as session:
         query = sa.select(sa.func.count()).select_from(model).filter_by(**values)
         return int(await session.scalar(query) or 0)
 
 
 async def are_done(database: RowDatabase, number: int) -> bool:
-    """Whether so many instances are done."""
     return await count(database, Instance, status="done") == number
 
 
 async def change(database: RowDatabase, model: Any, key: Any, **values: Any) -> None:
-    """Change columns of a row."""
     async with database.transaction() as session:
         await session.execute(sa.update(model).where(model.id == key).values(values))

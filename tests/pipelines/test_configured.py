@@ -20,7 +20,6 @@ pytestmark = pytest.mark.server
 
 
 async def publish(nonet: Nonet, text: str) -> None:
-    """Publish a configuration, as the leading scheduler does."""
     term = await Leadership(nonet.broker, "test").lead("a", 30, "{}") or ""
     config = parse_config(text, "c.yaml")
     version = config.fingerprint()[:12]

@@ -18,8 +18,6 @@ pytestmark = [pytest.mark.soak, pytest.mark.server]
 
 
 def timed(database: RowDatabase, starts: list[float], seconds: float, workers: int) -> Any:
-    """A pipeline that notes when rows start."""
-
     class Timed(Instances):
         async def process(self, row: Any) -> Changes:
             starts.append(time.monotonic())
@@ -30,7 +28,6 @@ def timed(database: RowDatabase, starts: list[float], seconds: float, workers: i
 
 
 async def begun(starts: list[float], number: int) -> None:
-    """Wait until so many rows have started."""
     while len(starts) < number:  # noqa: ASYNC110  # the pipeline under test has no event for it
         await asyncio.sleep(0.01)
 
@@ -130,7 +127,6 @@ _FILL = (
 
 
 async def refilled(database: RowDatabase, rows: int, due_at: str) -> None:
-    """Replace all rows."""
     async with database.engine.begin() as connection:
         if database.engine.dialect.name == "mysql":
             await connection.execute(sa.text("SET SESSION max_recursive_iterations = 2000000"))
@@ -143,7 +139,6 @@ async def refilled(database: RowDatabase, rows: int, due_at: str) -> None:
 
 
 async def p95_of_fetches(database: RowDatabase) -> float:
-    """Milliseconds."""
     pipelines = on(database, Instances)
     leasing = pipelines.leasing(pipelines["instances"])
     times = []

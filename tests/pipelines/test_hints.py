@@ -27,7 +27,6 @@ async def hints(nonet: Nonet) -> Hints:
 
 @pytest.fixture
 def redis(redis_url: str) -> Iterator[Redis]:
-    """A client of the same Redis."""
     with Redis.from_url(redis_url) as client:
         yield client
 

@@ -95,7 +95,6 @@ async def test_no_row_has_two_holders_and_none_waits_forever(
 
 
 async def _left(database: RowDatabase) -> int:
-    """How many rows are not done."""
     left = 0
     async with database.sessions() as session:
         for model in (Fleet, Instance, Job):

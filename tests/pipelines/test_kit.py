@@ -19,7 +19,6 @@ class TestJobs(PipelineTests):
     pipeline = Jobs
 
     async def make_row(self, session: Any) -> Job:
-        """A job on an instance."""
         instance = Instance()
         session.add(instance)
         await session.flush()
@@ -27,12 +26,9 @@ class TestJobs(PipelineTests):
 
 
 class TestFleets(PipelineTests):
-    """A good pipeline with children."""
-
     pipeline = Fleets
 
     async def make_row(self, session: Any) -> Fleet:
-        """A fleet of two."""
         fleet = Fleet()
         session.add(fleet)
         await session.flush()
@@ -41,27 +37,18 @@ class TestFleets(PipelineTests):
 
 
 class Blind(Jobs):
-    """Selects nothing."""
-
     def select(self) -> Any:
-        """Select no job."""
         return sa.select(Job).where(Job.status == "never")
 
 
 class Careless(Jobs):
-    """Changes the row itself."""
-
     async def process(self, row: Any) -> Changes:
-        """Change it in place."""
         row.status = "done"
         return Changes()
 
 
 class Hasty(Jobs):
-    """Does not lease the instance."""
-
     def needs_related(self, row: Any) -> bool:
-        """Never."""
         return False
 
 

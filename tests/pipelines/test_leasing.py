@@ -21,8 +21,6 @@ NOTHING = Changes()
 
 
 class InstanceTask(RowTask):
-    """Processes an instance."""
-
     size = Size.SMALL
 
 

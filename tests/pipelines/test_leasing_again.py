@@ -25,29 +25,22 @@ pytestmark = pytest.mark.server
 
 
 class Folder(LeaseMixin, Base):
-    """Has a long key, and files."""
-
     __tablename__ = "folders"
     path: Mapped[str] = mapped_column(sa.String(400), primary_key=True)
 
 
 class File(LeaseMixin, Base):
-    """Is in a folder."""
-
     __tablename__ = "files"
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
     folder: Mapped[str] = mapped_column(sa.String(400), index=True)
 
 
 class Folders(Pipeline[Folder]):
-    """Leases a folder with its files."""
-
     name = "folders"
     model = Folder
     related = (Children(File, File.folder),)
 
     async def process(self, row: Folder) -> Changes:
-        """Finish it."""
         return Changes().finish()
 
 

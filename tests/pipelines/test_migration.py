@@ -16,7 +16,6 @@ pytestmark = pytest.mark.server
 
 
 def described(connection: sa.Connection, table: str) -> Any:
-    """Columns and indexes of a table."""
     found = sa.inspect(connection)
     columns = {
         column["name"]: (str(column["type"]), column["nullable"], str(column["default"]))

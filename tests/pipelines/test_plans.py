@@ -16,10 +16,7 @@ pytestmark = pytest.mark.server
 
 
 class Chosen(Instances):
-    """Half of the rows fit."""
-
     def select(self) -> Any:
-        """Select the new ones."""
         return sa.select(Instance).where(Instance.status == "new")
 
 

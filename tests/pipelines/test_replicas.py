@@ -27,8 +27,6 @@ _MINUTES = float(os.environ.get("REPLICA_MINUTES", "10"))
 
 
 class Note(NamedTuple):
-    """A line of `row_replicas`."""
-
     at: float
     pid: int
     event: str
@@ -37,8 +35,6 @@ class Note(NamedTuple):
 
 
 class Crew:
-    """Processes that run all pipelines of `row_replicas`."""
-
     def __init__(self, url: str, redis_url: str, home: Path, **variables: str) -> None:
         self._home = home
         self.notes_file = home / "notes"
@@ -55,14 +51,12 @@ class Crew:
         }
 
     def start(self, pipelines: str = "fleets,instances,jobs") -> Daemon:
-        """Start one more."""
         self._number += 1
         log = self._home / f"{self._number}.log"
         command = ("task-worker", "--pipelines", pipelines)
         return Daemon(*command, environment=self.environment, log=log)
 
     def notes(self) -> list[Note]:
-        """What was noted so far."""
         if not self.notes_file.exists():
             return []
         found = (line.split() for line in self.notes_file.read_text().splitlines())

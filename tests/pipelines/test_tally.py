@@ -11,7 +11,6 @@ from nonet.telemetry.metrics import METRICS, Histogram
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The monotonic time, which a test sets."""
     now = [1000.0]
     monkeypatch.setattr(tally.time, "monotonic", lambda: now[0])
     return now

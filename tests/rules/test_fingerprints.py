@@ -75,7 +75,6 @@ def test_a_real_traceback_has_a_place() -> None:
 
 
 def raise_it() -> None:
-    """Fails."""
     raise ZeroDivisionError
 
 

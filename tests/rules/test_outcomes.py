@@ -46,8 +46,6 @@ class At(RetryPolicyBase):
 
 
 class Nowhere(tzinfo):
-    """A broken time zone."""
-
     def utcoffset(self, instant: datetime | None) -> None:
         return None
 

@@ -158,8 +158,6 @@ def test_a_viewer_sees_no_text_of_an_error() -> None:
 
 
 class Volumes:
-    """The attributes of a pipeline that can be configured."""
-
     workers, interval, queue = 20, 10.0, None
 
 

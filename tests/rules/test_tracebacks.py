@@ -18,7 +18,6 @@ def hide(text: str, is_cut: bool) -> str:
 
 
 def caught(function: Callable[[], object]) -> BaseException:
-    """The exception that a function raises."""
     try:
         function()
     except BaseException as error:

@@ -40,8 +40,6 @@ def text(limit: int) -> str:
 
 
 class Rig:
-    """Schedulers that follow one file, and whoever leads."""
-
     def __init__(self, app: Nonet, file: Path) -> None:
         self.app = app
         self.file = file
@@ -52,7 +50,6 @@ class Rig:
         self.term = await leadership.lead(owner, 3600, "{}") or self.term
 
     def loop(self) -> ConfigurationLoop:
-        """That of a process that has just started."""
         return self.app.scheduler(self.app.injector())._parts.configuration
 
     async def tick(self, loop: ConfigurationLoop) -> None:

@@ -93,8 +93,6 @@ class Locked(PeriodicBaseTask):
 
 @dataclass
 class Needy(PeriodicBaseTask):
-    """Enabled, and cannot be made of nothing."""
-
     path: str
     _schedule = HOURLY
 
@@ -111,7 +109,6 @@ class NeedyPilots(PeriodicVoAwareBaseTask):
 
 
 def registry(*classes: type[BaseTask]) -> Registry:
-    """These classes, of category ``x``."""
     made = Registry()
     for cls in classes or (Clean, Pilots, Picky, Plain, Model, Locked):
         made.add(cls, "x")
@@ -119,7 +116,6 @@ def registry(*classes: type[BaseTask]) -> Registry:
 
 
 def problems_of(text: str, *vos: str) -> list[str]:
-    """What is wrong with the arguments."""
     found = argument_problems(parse_config(text, "c.yaml"), registry(), vos)
     return str(problems_error(found)).splitlines()
 

@@ -21,8 +21,6 @@ Copy = dict[bytes, bytes]
 
 
 class Rig:
-    """Schedulers of one namespace."""
-
     def __init__(self, app: Nonet) -> None:
         self.app = app
         self.leadership = Leadership(app.broker, "test")
@@ -32,7 +30,6 @@ class Rig:
         self.term = await self.leadership.lead(owner, 3600, "{}") or self.term
 
     def memory(self, mirror: Callable[[], Awaitable[Mirror]] | None = None) -> PauseMemory:
-        """That of a process that has just started."""
         epoch, may_have_sql = self.app.broker.epoch, self.app.settings.may_have_sql
         return PauseMemory(
             self.app.stores.controls, epoch, mirror or self.app.stores.mirror, may_have_sql

@@ -87,7 +87,6 @@ class Rig:
         self.term = await self.leadership.lead(owner, 3600, "{}") or self.term
 
     def loop(self, *entries: Entry) -> PeriodicLoop:
-        """That of a process that has just started."""
         memory = Memory(self.app.stores.mirror, self.app.settings.may_have_sql)
         loop = PeriodicLoop(self.app.client, self.store, memory, GRACE)
         self.app.broker.now = self._now  # type: ignore[method-assign]
@@ -96,6 +95,15 @@ class Rig:
 
     async def _now(self) -> datetime:
         return self.now
+
+    async def tick(self, loop: PeriodicLoop, seconds: float, **options: Any) -> float:
+        """Tick once at a time; no worker runs what is submitted."""
+        self.now = START + timedelta(seconds=seconds)
+        return await loop.tick(self.term, **options)
+
+    async def lose_everything(self) -> None:
+        await self.app.broker.client.flushall()
+        await self.lead()
 
     async def at(self, loop: PeriodicLoop, seconds: float, *, looks: int = 1) -> list[int]:
         """Tick at a time; the seconds of the occurrences that ran then, one after the other.
@@ -114,7 +122,6 @@ class Rig:
         return ran
 
     async def run_all(self) -> list[int]:
-        """Run what is queued."""
         deliveries, _ = await self.app.broker.fetch("small-a", "small", 100)
         for delivery in deliveries:
             assert await self.app.broker.settle(delivery, "done", b"document") == "OK"
@@ -179,14 +186,12 @@ async def test_an_outage_of_a_frequent_entry_costs_one_run(rig: Rig) -> None:
 async def test_overlap_follows_the_locks_of_the_task(rig: Rig) -> None:
     loop = rig.loop(entry("Sweep"), entry("Shared"), entry("Queued", overlap=Overlap.QUEUE))
     await rig.at(loop, 0)
-    rig.now = START + timedelta(seconds=10)
-    await loop.tick(rig.term)
+    await rig.tick(loop, 10)
     running, _ = await rig.app.broker.fetch("small-a", "small", 10)
     started = round((START + timedelta(seconds=10)).timestamp() * 1_000_000)
     for delivery in running:
         await rig.app.broker.client.hset(f"{{test}}:t:{delivery.id}", "started", started)
-    rig.now = START + timedelta(seconds=20)
-    await loop.tick(rig.term)
+    await rig.tick(loop, 20)
     found = await rig.store.statuses()
     counts = {item.task[-6:]: (item.fired, item.skipped) for item in found}
     assert counts == {":Sweep": (1, 1), "Shared": (2, 0), "Queued": (1, 0)}
@@ -199,8 +204,7 @@ async def test_nothing_repeats_or_shifts_after_a_loss_of_redis(rig: Rig) -> None
     loop = rig.loop(entry("Shared"))
     assert await rig.at(loop, 10) == []
     assert await rig.at(loop, 20) == [20]
-    await rig.app.broker.client.flushall()
-    await rig.lead()
+    await rig.lose_everything()
     assert await rig.at(loop, 43) == [30, 40]
 
 
@@ -210,8 +214,7 @@ async def test_a_standby_forgets_its_memory(rig: Rig) -> None:
     assert await rig.at(first, 20) == [20]
     first.memory.stand_by()
     assert await rig.at(second, 30) == [30]
-    await rig.app.broker.client.flushall()
-    await rig.lead()
+    await rig.lose_everything()
     assert await rig.at(first, 35) == []
     assert await rig.at(first, 40) == [40]
 
@@ -227,8 +230,7 @@ async def test_a_scheduler_that_starts_after_a_loss_continues_from_sql(
     await rig.at(loop, 10)
     assert await rig.at(loop, 20) == [20]
     await loop.memory.save(rig.term)
-    await rig.app.broker.client.flushall()
-    await rig.lead()
+    await rig.lose_everything()
     restarted = rig.loop(entry("Shared"))
     assert await rig.at(restarted, 43) == ([30, 40] if has_sql else [])
     assert await rig.at(restarted, 55) == [50]
@@ -267,8 +269,7 @@ async def test_a_waiting_occurrence_survives_a_new_schedule(rig: Rig) -> None:
     loop = rig.loop(entry("Shared"))
     await rig.at(loop, 5)
     for seconds in (10, 21):  # no worker is there: 20 waits for 10
-        rig.now = START + timedelta(seconds=seconds)
-        await loop.tick(rig.term)
+        await rig.tick(loop, seconds)
     loop.adopt([replace(entry("Shared"), schedule=IntervalSecondsSchedule(5))])
     assert await rig.at(loop, 22) == [10, 15, 20]
 
@@ -283,8 +284,7 @@ async def test_jitter_delays_an_occurrence(rig: Rig) -> None:
 async def test_a_queued_occurrence_gets_the_new_arguments_of_its_entry(rig: Rig) -> None:
     loop = rig.loop(entry())
     await rig.at(loop, 5)
-    rig.now = START + timedelta(seconds=10)
-    await loop.tick(rig.term)  # it is queued, and no worker is there
+    await rig.tick(loop, 10)  # it is queued, and no worker is there
     loop.adopt([replace(entry(), args={"depth": 2})])
     rig.now += timedelta(seconds=1)
     await loop.tick(rig.term)
@@ -371,8 +371,7 @@ async def test_entries_refused_by_a_full_redis_fire_later(rig: Rig) -> None:
     client = rig.app.broker.client
     await client.config_set("maxmemory", 1)
     try:
-        rig.now = START + timedelta(seconds=10)
-        await loop.tick(rig.term)
+        await rig.tick(loop, 10)
         assert "BrokerFullError" in loop.problems[entry().key]
     finally:
         await client.config_set("maxmemory", 0)
@@ -455,8 +454,7 @@ async def test_the_cost_of_a_waiting_occurrence_does_not_grow(rig: Rig) -> None:
     waiting = entry("Shared", schedule=Counting())
     loop = rig.loop(waiting)
     await rig.at(loop, 5)
-    rig.now = START + timedelta(seconds=10)
-    await loop.tick(rig.term)  # submitted, and no worker is there
+    await rig.tick(loop, 10)  # submitted, and no worker is there
     costs = []
     for hours in range(1, 30):
         rig.now = START + timedelta(hours=hours)
@@ -497,8 +495,7 @@ async def test_an_entry_whose_schedule_fails_is_planned_later(rig: Rig) -> None:
 
 async def test_a_schedule_that_returns_the_past_is_broken(rig: Rig) -> None:
     loop = rig.loop(entry("Shared", schedule=Once(*[START] * 9)))
-    rig.now = START + timedelta(seconds=5)
-    await loop.tick(rig.term)
+    await rig.tick(loop, 5)
     assert "not after" in loop.problems[entry("Shared").key]
     assert await loop.tick(rig.term) > 0.5
 
@@ -533,8 +530,7 @@ async def test_a_schedule_that_hangs_does_not_hold_up_others(
 async def test_occurrences_during_startup_hooks_fire_after_them(rig: Rig) -> None:
     loop = rig.loop(entry("Shared"))
     for seconds in (5, 12, 21):
-        rig.now = START + timedelta(seconds=seconds)
-        await loop.tick(rig.term, may_fire=False)
+        await rig.tick(loop, seconds, may_fire=False)
         assert await rig.run_all() == []
     assert await rig.at(loop, 25) == [10, 20]
 

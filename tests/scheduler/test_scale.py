@@ -43,7 +43,6 @@ def entry(name: str, schedule: TaskScheduleBase, task: str = "test_scale:Tick") 
 
 
 def crons() -> list[Entry]:
-    """Entries of two time zones, all of which are due at each full minute."""
     zones = ("UTC", "Europe/Zurich")
     return [entry(str(n), CronSchedule("* * * * *", zones[n % 2])) for n in range(NUMBER)]
 

@@ -28,8 +28,6 @@ LOCKED = Finding("lock", "lock:mutex:job:1", "3 tasks wait", "task-run locks")
 
 @dataclass
 class Found:
-    """The part of an overview that the webhook reads."""
-
     findings: list[Finding] = field(default_factory=list)
 
 
@@ -59,7 +57,6 @@ class Receiver:
 
     @property
     def told(self) -> list[tuple[str, str]]:
-        """The status and subject of all findings that it got."""
         found = [item for body in self.bodies for item in json.loads(body)["findings"]]
         return [(item["status"], item["subject"]) for item in found]
 

@@ -21,8 +21,6 @@ from nonet import (
 
 
 class Database:
-    """What is injected."""
-
     closed: bool = False
 
 

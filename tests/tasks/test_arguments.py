@@ -36,7 +36,6 @@ def travel(task: Any) -> Any:
 
 
 def state(task: Any) -> dict[str, Any]:
-    """What an author sees of an instance."""
     return {name: value for name, value in vars(task).items() if not name.startswith("_")}
 
 
@@ -396,7 +395,6 @@ class Box(BaseTask, Generic[T]):
 
 @cache
 def box(hint: Any) -> type:
-    """A task class with one argument of a type."""
     made = type("Typed", (BaseTask,), {"__annotations__": {"value": hint}})
     return dataclass(made)
 

@@ -61,8 +61,6 @@ def test_a_value_is_carried_as_text_and_decoded() -> None:
 
 @dataclass
 class Tells(BaseTask):
-    """Tells its context."""
-
     async def execute(self) -> list[Any]:
         return [plain.get("none"), number.get()]
 

@@ -18,7 +18,6 @@ from nonet.tasks.task import Options, SubmitManyOptions, SubmitOptions
 
 @pytest.fixture
 def handle() -> Handle:
-    """One of a client that never connects."""
     return Handle("some-id", Nonet.__new__(Nonet))
 
 

@@ -43,8 +43,6 @@ async def injector() -> AsyncIterator[Injector]:
 
 
 async def given_to(injector: Injector, annotation: Any, dependency: Callable[..., Any]) -> Any:
-    """What a parameter of this annotation receives."""
-
     def execute(x: Annotated[annotation, Depends(dependency)]) -> None: ...
 
     async with injector.open(execute) as arguments:
@@ -52,8 +50,6 @@ async def given_to(injector: Injector, annotation: Any, dependency: Callable[...
 
 
 class Optimise(BaseTask):
-    """As a module of DiracX has it: nothing has replaced `create`."""
-
     async def execute(self, config: Annotated[Config, Depends(ConfigSource.create)]) -> str:
         return type(config).__name__
 
@@ -197,8 +193,6 @@ LEAVES: list[tuple[Any, Any, bool]] = [
 
 
 def annotations() -> st.SearchStrategy[tuple[Any, Any, bool]]:
-    """(annotation, a value that fits, whether a `Fake` must be refused)."""
-
     def wrapped(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         optional = inner.map(lambda one: (typing.Optional[one[0]], None, one[2]))  # noqa: UP045
         marked = inner.map(lambda one: (Annotated[one[0], "a remark"], one[1], one[2]))

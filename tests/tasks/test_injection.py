@@ -48,7 +48,6 @@ async def injector() -> AsyncIterator[Injector]:
 
 @pytest.fixture
 def global_registry() -> Iterator[DependencyRegistry]:
-    """The registry of the process, empty before and after."""
     REGISTRY.clear()
     yield REGISTRY
     REGISTRY.clear()
@@ -61,8 +60,6 @@ async def provided(injector: Injector, function: Callable[..., Any], **values: A
 
 
 class FileDB:
-    """A class with every shape of session."""
-
     def __init__(self) -> None:
         self.name = "files"
 
@@ -167,8 +164,6 @@ async def test_the_marker_may_be_a_default(injector: Injector) -> None:
 
 
 class Foreign:
-    """A marker like FastAPI's."""
-
     def __init__(self, dependency: Callable[..., Any] | None = None) -> None:
         self.dependency = dependency
 
@@ -769,16 +764,16 @@ async def test_an_exception_of_the_body_rolls_back(
     assert bank.log == [f"rollback inner {error.__name__}", f"rollback outer {error.__name__}"]
 
 
-async def test_a_failing_commit_rolls_the_others_back(injector: Injector, bank: Bank) -> None:
-    """The exception of a commit leaves the block, and what was opened before sees it."""
+async def test_a_failing_commit_or_rollback_rolls_the_others_back(
+    injector: Injector, bank: Bank
+) -> None:
+    """Its exception leaves the block, with that of the body as its context."""
     bank.at_commit["inner"] = fail(Boom)
     with pytest.raises(Boom):
         async with injector.open(bank.execute):
             pass
     assert bank.log == ["commit inner", "rollback outer Boom"]
-
-
-async def test_a_failing_rollback_is_chained(injector: Injector, bank: Bank) -> None:
+    bank.log.clear()
     bank.at_rollback["inner"] = fail(Worse)
     with pytest.raises(Worse) as caught:
         async with injector.open(bank.execute):

@@ -25,8 +25,6 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 def plainly(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator that does not know about coroutines."""
-
     @functools.wraps(function)
     def wrapper(**arguments: Any) -> Any:
         return function(**arguments)

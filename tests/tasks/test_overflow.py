@@ -15,8 +15,6 @@ number = 7
 
 
 class Scaler:
-    """A hook may be a method."""
-
     @staticmethod
     def scale(overflow: Overflow) -> None:
         called.append(overflow)

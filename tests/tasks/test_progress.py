@@ -16,8 +16,6 @@ OWN = TaskContext("a", "p:T", 1, 1, {})
 
 
 class Reports(BaseTask):
-    """Reports from a coroutine."""
-
     async def execute(self) -> None:
         context().progress(0.4, "page 12 of 30")
         context().progress(None, "finishing")

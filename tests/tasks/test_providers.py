@@ -23,8 +23,6 @@ from nonet.tasks.injection import (
 
 
 class BaseDB:
-    """Notes how it was opened."""
-
     def __init__(self, how: str = "") -> None:
         self.how = how
 
@@ -70,7 +68,6 @@ async def injector() -> AsyncIterator[Injector]:
 
 @pytest.fixture
 def global_registry() -> Iterator[DependencyRegistry]:
-    """The registry of the process, empty before and after."""
     REGISTRY.clear()
     yield REGISTRY
     REGISTRY.clear()
@@ -174,8 +171,6 @@ def test_a_provider_that_fails_is_named(injector: Injector) -> None:
 
 
 class Source:
-    """Has no own idea of what it is."""
-
     @classmethod
     def create(cls) -> str:
         raise NotImplementedError("a daemon replaces it")

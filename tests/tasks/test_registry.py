@@ -120,41 +120,31 @@ def test_registering_a_class_again_changes_nothing() -> None:
 # --- modules --------------------------------------------------------------------------------------
 
 
-def test_a_module_gives_its_last_part_as_category(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_part_of_a_module_is_the_category(install: Install, tmp_path: Path) -> None:
     """Its own classes with an execute() are tasks; bases and imported ones are not."""
-    package = tmp_path / "registry_package"
+    shared = "class Shared(BaseTask):\n    def execute(self): ...\n"
+    install("registry-package", shared)
+    source = """
+        from abc import abstractmethod, ABC
+        from registry_package import Shared
+
+        class Base(BaseTask):
+            pass
+
+        class Abstract(Base, ABC):
+            @abstractmethod
+            def execute(self): ...
+
+        class Concrete(Abstract):
+            def execute(self): ...
+    """
+    package = tmp_path / "registry-package" / "registry_files"
     package.mkdir()
-    (package / "__init__.py").touch()
-    (package / "files.py").write_text(
-        HEADER
-        + textwrap.dedent(
-            """
-            from abc import abstractmethod, ABC
-            from nonet import PeriodicBaseTask
-            from registry_package.common import Shared
-
-            class Base(BaseTask):
-                pass
-
-            class Abstract(Base, ABC):
-                @abstractmethod
-                def execute(self): ...
-
-            class Concrete(Abstract):
-                def execute(self): ...
-            """
-        )
-    )
-    (package / "common.py").write_text(
-        HEADER + "class Shared(BaseTask):\n    def execute(self): ...\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
+    (package / "files.py").write_text(HEADER + textwrap.dedent(source))
     registry = Registry()
-    registry.add_module("registry_package.files")
+    registry.add_module("registry_files.files")
     assert [item.name for item in registry] == ["files:Concrete"]
-    assert registry.get("Concrete").place == "registry_package.files.Concrete"
+    assert registry.get("Concrete").place == "registry_files.files.Concrete"
 
 
 @pytest.mark.parametrize(
@@ -278,33 +268,25 @@ def test_entry_points_give_category_and_class(install: Install) -> None:
 
 
 def test_lock_types_of_entry_points_are_registered_before_tasks(install: Install) -> None:
-    install(
-        "nonet-test-locks",
-        """
+    tasks = """
         from nonet import LockedObjectType, MutexLock
 
         class ByType(BaseTask):
-            @property
-            def execution_locks(self):
-                return [MutexLock(LockedObjectType.TEST_REGISTRY_DATASET, 1)]
+            execution_locks = [MutexLock(LockedObjectType.TEST_REGISTRY_DATASET, 1)]
             def execute(self): ...
-        """,
-        """
-        [nonet.tasks.files]
-        a = nonet_test_locks:ByType
-
-        [nonet.lock_object_types]
-        z = nonet_test_locks_types:DATASET
-        """,
-    )
-    install(
-        "nonet-test-locks-types",
-        """
+    """
+    types = """
         from nonet import register_locked_object_type
         DATASET = register_locked_object_type("test_registry_dataset")
-        """,
-        header="",
-    )
+    """
+    entry_points = """
+        [nonet.tasks.files]
+        a = nonet_test_locks:ByType
+        [nonet.lock_object_types]
+        z = nonet_test_locks_types:DATASET
+    """
+    install("nonet-test-locks", tasks, entry_points)
+    install("nonet-test-locks-types", types)
     registry = Registry()
     registry.add_entry_points(["nonet"])
     (lock,) = registry.get("ByType").cls().execution_locks
@@ -340,7 +322,6 @@ def test_a_broken_entry_point_is_named(install: Install, value: str, reason: str
 
 @pytest.fixture
 def extensions(install: Install) -> None:
-    """Three distributions that define files:RemoveFile."""
     for dist in ("nonet-test-base", "Nonet.Test_Ext", "nonet-test-last"):
         module = dist.replace("-", "_").replace(".", "_").lower()
         install(dist, REMOVE, f"[nonet.tasks.files]\nremove = {module}:RemoveFile\n")

@@ -15,6 +15,7 @@ from nonet.base.errors import RegistrationError
 from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 
 ERROR = ValueError("no")
+BACKOFF: Any = ExponentialBackoff
 
 
 def assert_waits(policy: RetryPolicyBase, expected: list[float | None]) -> None:
@@ -103,16 +104,6 @@ def test_an_own_policy_gets_the_exception() -> None:
     assert OnlyTimeouts(pause=1).schedule_retry(1, TimeoutError()) is not None
 
 
-def misspelt() -> None:
-    arguments: Any = {"base_delay": 3}
-    ExponentialBackoff(**arguments)
-
-
-def by_position() -> None:
-    policy: Any = ExponentialBackoff
-    policy(3)
-
-
 def with_own_init() -> None:
     class Own(RetryPolicyBase):
         def __init__(self, pause: float) -> None:
@@ -128,22 +119,30 @@ def with_async_rule() -> None:
         ) -> None: ...
 
 
-def without_rule() -> None:
-    RetryPolicyBase().schedule_retry(1, ERROR)
-
-
 @pytest.mark.parametrize(
     ("make", "error", "reason"),
     [
-        (misspelt, TypeError, "unknown argument 'base_delay'.* Did you mean base_delay_seconds"),
-        (by_position, TypeError, "pass arguments by name: base_delay_seconds=…, max_retries=…"),
+        (
+            lambda: BACKOFF(base_delay=3),
+            TypeError,
+            "unknown argument 'base_delay'.* Did you mean base_delay_seconds",
+        ),
+        (
+            lambda: BACKOFF(3),
+            TypeError,
+            "pass arguments by name: base_delay_seconds=…, max_retries=…",
+        ),
         (with_own_init, AttributeError, "Own.pause cannot be set: .* without an __init__"),
         (
             with_async_rule,
             RegistrationError,
             "Waits: schedule_retry is not awaited: .*without async",
         ),
-        (without_rule, NotImplementedError, "RetryPolicyBase does not define"),
+        (
+            lambda: RetryPolicyBase().schedule_retry(1, ERROR),
+            NotImplementedError,
+            "RetryPolicyBase does not define",
+        ),
     ],
 )
 def test_a_mistake_in_a_policy_is_named(

@@ -31,7 +31,6 @@ def at(text: str) -> datetime:
 
 
 def answers(schedule: TaskScheduleBase, after: datetime, until: datetime) -> Iterator[datetime]:
-    """What a schedule says, asked again and again."""
     moment = schedule.next_occurrence(after)
     while moment is not None and moment <= until:
         yield moment

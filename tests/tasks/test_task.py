@@ -108,8 +108,6 @@ def test_the_vo_aware_base_sets_the_attributes_it_gets() -> None:
 
 
 class Recorder:
-    """A submitter that notes its calls."""
-
     def __init__(self) -> None:
         self.calls: list[tuple[BaseTask, dict[str, Any]]] = []
 

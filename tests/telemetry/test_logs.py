@@ -46,14 +46,12 @@ log.info("again")
 
 @pytest.fixture
 def pipe() -> Iterator[tuple[IO[bytes], int]]:
-    """A pipe: where it is read, and where it is written."""
     end, written = os.pipe()
     with os.fdopen(end, "rb") as read:
         yield read, written
 
 
 def start(script: str, form: str, stderr: int) -> subprocess.Popen[str]:
-    """A process that logs to a pipe, which nobody else has then."""
     command = [sys.executable, "-c", SET_UP + script, form]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=stderr, text=True)

@@ -17,7 +17,6 @@ logger = logging.getLogger(__name__)
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """A monotonic clock that a test moves."""
     made = SimpleNamespace(now=100.0)
     made.monotonic = lambda: made.now
     monkeypatch.setattr(outage, "time", made)

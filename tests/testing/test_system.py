@@ -84,8 +84,6 @@ class Hourly(PeriodicBaseTask):
 
 
 class Gate:
-    """Tasks wait here until the test opens it."""
-
     def __init__(self) -> None:
         self.open, self.entered = asyncio.Event(), asyncio.Event()
 
@@ -96,8 +94,6 @@ def gate() -> Gate:
 
 @dataclass
 class Held(BaseTask):
-    """Holds a mutex until the gate is open."""
-
     number: int = 1
 
     @property
@@ -126,14 +122,12 @@ class Limited(BaseTask):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """One server for all tests of this file."""
     with open_embedded(tmp_path_factory.mktemp("server")) as opened:
         yield opened.url
 
 
 @pytest.fixture
 async def system(server: str) -> AsyncIterator[System]:
-    """A system with the tasks of this file."""
     tasks = [Add, Fails, Held, Limited, Doubles]
     async with System(tasks, redis_url=server) as opened:
         yield opened

@@ -37,7 +37,6 @@ class AclServer(TlsServer):
 
     @property
     def url(self) -> str:
-        """As a program that submits has it."""
         return self.url_of("nonet-client")
 
     def url_for(self, command: str) -> str:
@@ -45,7 +44,6 @@ class AclServer(TlsServer):
         return self.url_of(f"nonet-{_USERS.get(command, 'client')}")
 
     def url_of(self, user: str) -> str:
-        """Of one user."""
         return f"rediss://{user}:{PASSWORD}@127.0.0.1:{self.port}/0?{self.query}"
 
     def start(self) -> None:
@@ -56,6 +54,5 @@ class AclServer(TlsServer):
                 client.execute_command("ACL", "SETUSER", user, *rules)
 
     def denials(self) -> set[str]:
-        """What was denied to whom since the start."""
         with self.client() as client:
             return {f"{item['username']}: {item['object']}" for item in client.acl_log(1000)}

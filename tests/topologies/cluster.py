@@ -58,18 +58,15 @@ class Cluster:
 
     @property
     def url(self) -> str:
-        """For `Nonet`: all nodes."""
         first = urlsplit(self.nodes[0].url)
         nodes = ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
         return urlunsplit((f"{first.scheme}+cluster", nodes, "", first.query, ""))
 
     def url_for(self, command: str) -> str:
-        """The same for all."""
         return self.url
 
     @property
     def home(self) -> RedisServer:
-        """The node that holds the namespace."""
         for node in self.nodes:
             if self._knows_home(node, node):
                 return node
@@ -87,7 +84,6 @@ class Cluster:
         return redis.RedisCluster.from_url(url, **{"decode_responses": True, **options})
 
     def begin_move(self) -> Move:
-        """Let the slot of the namespace begin to move to the next node."""
         source = self.home
         return Move(self, source, self._after(source))
 

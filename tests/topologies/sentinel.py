@@ -53,12 +53,10 @@ class Sentinels:
 
     @property
     def url(self) -> str:
-        """For `Nonet`: all sentinels."""
         hosts = ",".join(f"127.0.0.1:{sentinel.port}" for sentinel in self.sentinels)
         return f"redis+sentinel://{hosts}/{SERVICE}/0"
 
     def url_for(self, command: str) -> str:
-        """The same for all."""
         return self.url
 
     @property
@@ -70,17 +68,14 @@ class Sentinels:
 
     @property
     def master(self) -> RedisServer:
-        """The server that leads."""
         (found,) = [server for server in self.nodes if server.port == self.port]
         return found
 
     @property
     def pid(self) -> int:
-        """Of the master."""
         return self.master.pid
 
     def leads(self, port: int) -> bool:
-        """Whether this server is the master, as the first sentinel has it."""
         return port == self.port
 
     @property
@@ -101,7 +96,6 @@ class Sentinels:
         return master
 
     def stop(self) -> None:
-        """Ask the master to end: it waits until its replicas have all."""
         self.master.stop()
 
     def fail_over(self) -> None:
@@ -157,8 +151,6 @@ class Sentinels:
 
 
 class _SentinelServer(Server):
-    """One sentinel."""
-
     binary_name = "redis-server"
 
     def __init__(self, master: int) -> None:

@@ -40,7 +40,6 @@ LOOKS = (
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[AclServer]:
-    """A server with all users."""
     with AclServer(NAMESPACE) as server:
         yield server
 
@@ -185,7 +184,6 @@ def test_a_daemon_that_lacks_a_permission_names_it(
 def run(
     server: AclServer, home: Path, user: str, *args: str, program: str = "task-run"
 ) -> subprocess.CompletedProcess[str]:
-    """A command as one of the users."""
     variables = {
         "NONET_REDIS_URL": server.url_of(user),
         "NONET_NAMESPACE": NAMESPACE,

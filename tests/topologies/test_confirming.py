@@ -34,18 +34,15 @@ class Pair:
     replica: RedisServer
 
     def freeze(self) -> None:
-        """The replica takes nothing from now on, and nobody waits long for it."""
         redis_store._CONFIRM_MS = 300
         os.kill(self.replica.pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It takes all that it has missed."""
         redis_store._CONFIRM_MS = _PATIENCE_MS
         os.kill(self.replica.pid, signal.SIGCONT)
         wait_until(self.is_in_step, "the replica has all that the master has")
 
     def is_in_step(self) -> bool:
-        """Whether the replica has confirmed all that the master has."""
         with self.master.client() as client:
             client.set("another", 1)
             return bool(client.execute_command("WAIT", 1, 1000))
@@ -53,7 +50,6 @@ class Pair:
 
 @pytest.fixture(scope="module", params=[RedisServer, ValkeyServer])
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
-    """Of Redis, and of Valkey."""
     make = request.param
     with make("--repl-diskless-sync-delay", "0") as master, make() as replica:
         with replica.client() as client:
@@ -79,7 +75,6 @@ async def broker(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[B
 
 
 def task(id: str, locks: str = "") -> Submission:
-    """A task that may need locks."""
     return Submission(id, "probe:Task", "normal:small", b"{}", locks=locks)
 
 

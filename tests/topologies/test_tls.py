@@ -15,7 +15,6 @@ from nonet.stores.queue.broker import Broker
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[TlsServer]:
-    """A server that asks for certificates."""
     with TlsServer() as server:
         yield server
 

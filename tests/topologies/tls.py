@@ -93,7 +93,6 @@ class TlsServer(RedisServer):
 
     @property
     def url(self) -> str:
-        """With the files of a client."""
         return f"rediss://127.0.0.1:{self.port}/0?{self.query}"
 
     def _listen(self, port: int) -> str:

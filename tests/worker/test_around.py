@@ -40,8 +40,6 @@ class Slow(Middleware):
 
 
 class Quick(Middleware):
-    """Is inside of the slow one."""
-
     order = 1
 
     async def around_attempt(self, task: RunningTask) -> AsyncIterator[None]:
@@ -59,7 +57,6 @@ async def tools() -> AsyncIterator[Tools]:
 
 
 async def run(tools: Tools) -> Outcome:
-    """Execute an attempt, and conclude it."""
     attempt = attempt_at(Works(), tools)
     outcome = await carry_out(attempt, tools)
     assert attempt.around is not None

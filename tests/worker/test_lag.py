@@ -16,8 +16,6 @@ from nonet.worker.lag import Culprit, LoopLag
 
 
 class Watched:
-    """A watched loop, and what was said of it."""
-
     def __init__(self) -> None:
         self.blocked: list[Culprit] = []
         self.lag = LoopLag(self._identify, self.blocked.append)
@@ -33,7 +31,6 @@ class Watched:
             await asyncio.sleep(0.01)
 
     async def named(self, count: int = 1) -> None:
-        """Wait until so many were named."""
         await until(lambda: len(self.blocked) >= count, f"{count} were named")
 
 

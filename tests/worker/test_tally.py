@@ -20,7 +20,6 @@ QUEUED = 1_800_000_000_123_456
 
 @pytest.fixture
 async def tally() -> Iterator[Tally]:
-    """In a loop, as an attempt needs one."""
     return Tally(["files:Audit"], "small")
 
 
@@ -37,6 +36,12 @@ def attempt(
     made = Attempt(delivery, 0.0)
     made.context.name = name
     return made
+
+
+def ended(tally: Tally, outcome: str, *, wall: float = 1.0, **more: Any) -> None:
+    one = attempt(**more)
+    tally.started(one)
+    tally.finished(one, outcome, Usage(wall=wall))
 
 
 def found(tally: Tally, name: str) -> dict[tuple[str, ...], float]:
@@ -63,9 +68,7 @@ async def test_each_attempt_is_counted_once_at_its_start_and_once_at_its_end(tal
 async def test_figures_contain_only_what_is_new(tally: Tally) -> None:
     outcomes = ("done", "done", "dead", "retry", "crash", "cancelled", "expired", "back", "lost")
     for outcome in outcomes:
-        one = attempt()
-        tally.started(one)
-        tally.finished(one, outcome, Usage(wall=2.0))
+        ended(tally, outcome, wall=2.0)
     first = tally.figures().classes["files:Audit"]
     total = figures_of(first)
     assert (total.ended, total.failed, total.retried) == (5, 2, 2)
@@ -73,9 +76,7 @@ async def test_figures_contain_only_what_is_new(tally: Tally) -> None:
     assert total.run.p50 is not None and 1 < total.run.p50 <= 2.5
     counted = tally.figures()
     assert (counted.classes, counted.tenants, tally.tenants.running()) == ({}, {}, {})
-    one = attempt(name="made:Up")
-    tally.started(one)
-    tally.finished(one, "done")
+    ended(tally, "done", name="made:Up")
     (name, second) = next(iter(tally.figures().classes.items()))
     assert (name, figures_of(second).ended) == (UNKNOWN, 1)
 
@@ -83,9 +84,7 @@ async def test_figures_contain_only_what_is_new(tally: Tally) -> None:
 async def test_times_of_a_fast_class_are_sampled(tally: Tally) -> None:
     """All attempts count, and those that are measured stand for the others, until the next beat."""
     for _ in range(9000):
-        one = attempt()
-        tally.started(one)
-        tally.finished(one, "done", Usage(wall=1.0))
+        ended(tally, "done")
     first = tally.figures().classes["files:Audit"]
     assert (first[0], sum(first.values())) == (9000, 3 * 9000)
     tally.started(attempt())
@@ -101,9 +100,7 @@ async def test_counts_of_a_class_start_at_0(tally: Tally) -> None:
         for outcome in OUTCOMES:
             assert first["nonet_tasks_finished_total", (task, "small", outcome)] == 0
     assert "nonet_task_run_seconds" not in {name for name, _ in first}
-    one = attempt()
-    tally.started(one)
-    tally.finished(one, "dead", Usage(wall=1.0))
+    ended(tally, "dead")
     assert {(name, labels) for name, labels, _ in tally.samples()} - set(first) == {
         ("nonet_task_run_seconds", ("files:Audit",)),
         ("nonet_task_wait_seconds", ("normal", "small")),

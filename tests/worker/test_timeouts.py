@@ -44,8 +44,17 @@ class Softly(BaseTask):
 
 @dataclass
 class Obeys(Softly):
+    """Raises an error when it is cancelled, if it has one."""
+
+    error: str = ""
+
     async def execute(self, opened: Opened) -> None:
-        await asyncio.sleep(NEVER)
+        try:
+            await asyncio.sleep(NEVER)
+        except asyncio.CancelledError:
+            if self.error:
+                raise {"OSError": OSError, "Stop": StopRetrying}[self.error]("broken") from None
+            raise
 
 
 @dataclass
@@ -78,27 +87,7 @@ class Swallows(Softly):
 
 
 @dataclass
-class FailsWhenCancelled(Softly):
-    async def execute(self, opened: Opened) -> None:
-        try:
-            await asyncio.sleep(NEVER)
-        except asyncio.CancelledError:
-            raise OSError("the connection broke off") from None
-
-
-@dataclass
-class StopsWhenCancelled(Softly):
-    async def execute(self, opened: Opened) -> None:
-        try:
-            await asyncio.sleep(NEVER)
-        except asyncio.CancelledError:
-            raise StopRetrying("it will never be faster") from None
-
-
-@dataclass
 class Stubborn(BaseTask):
-    """Nothing ends it but the event."""
-
     soft_timeout = 0.3
     hard_timeout = 0.5
 
@@ -115,8 +104,6 @@ class Stubborn(BaseTask):
 
 
 def plainly(function: Any) -> Any:
-    """A decorator that does not know about coroutines."""
-
     @functools.wraps(function)
     def wrapper(*args: Any, **arguments: Any) -> Any:
         return function(*args, **arguments)
@@ -201,7 +188,7 @@ class SlowOpening(Softly):
 
 
 CLASSES = [
-    *(Obeys, InTime, ObeysHard, Swallows, FailsWhenCancelled, StopsWhenCancelled, Stubborn),
+    *(Obeys, InTime, ObeysHard, Swallows, Stubborn),
     *(ThreadAsks, ThreadReturns, ThreadGivesAwaitable, ThreadHangs),
     *(SlowCommit, SlowOpening, Decorated, Exits),
 ]
@@ -238,7 +225,7 @@ async def failure(task: BaseTask, tools: Tools) -> BaseException:
         (ObeysHard(), "hard timeout of 0.05 s exceeded (hard_timeout of ObeysHard)", "Cancelled"),
         (Swallows(), "soft timeout of 0.05 s exceeded (soft_timeout of Swallows)", ""),
         (Decorated(), "soft timeout of 0.05 s exceeded", "CancelledError"),
-        (FailsWhenCancelled(), "soft timeout of 0.05 s exceeded", "OSError('the connection"),
+        (Obeys("OSError"), "soft timeout of 0.05 s exceeded", "OSError('broken"),
         (ThreadAsks(), "soft timeout of 0.05 s exceeded (soft_timeout of ThreadAsks)", ""),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseTask) else None,
@@ -267,7 +254,7 @@ async def test_an_exit_ends_the_attempt_only(tools: Tools) -> None:
 
 
 async def test_a_cancelled_task_may_stop_its_retries(tools: Tools) -> None:
-    assert isinstance(await failure(StopsWhenCancelled(), tools), StopRetrying)
+    assert isinstance(await failure(Obeys("Stop"), tools), StopRetrying)
 
 
 async def test_a_coroutine_that_cannot_be_cancelled_is_given_up(tools: Tools) -> None:

@@ -24,12 +24,10 @@ class Machine:
         self.cgroups.mkdir()
 
     def has(self, available_kib: int, group: str) -> None:
-        """Set the available memory and the control group of the process."""
         self.memory.available = available_kib * 1024
         (self.proc / "self" / "cgroup").write_text(f"0::{group}\n")
 
     def limit(self, group: str, most: int | str, used: int, cache: int = 0) -> None:
-        """A control group with a limit."""
         folder = self.cgroups / group
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "memory.max").write_text(f"{most}\n")
