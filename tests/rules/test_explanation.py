@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from rules.sentences import contains
 
 from nonet.rules.explanation import Explanation, Facts, explain
 from nonet.rules.pauses import Pause
@@ -66,17 +66,17 @@ def queued(**known: Any) -> Facts:
 @pytest.mark.parametrize(
     ("known", "cause", "text"),
     [
-        (facts("done", is_ended=True), "ended", "done"),
-        (facts("dead", is_ended=True, error="ValueError: no"), "ended", "dead: ValueError: no"),
-        (facts("cancelled", is_ended=True, error="by ann"), "ended", "cancelled: by ann"),
-        (facts("expired", is_ended=True), "ended", "expired"),
+        (facts("done", is_ended=True), "ended", "done$"),
+        (facts("dead", is_ended=True, error="ValueError: no"), "ended", "dead: ValueError: no$"),
+        (facts("cancelled", is_ended=True, error="by ann"), "ended", "cancelled: by ann$"),
+        (facts("expired", is_ended=True), "ended", "expired$"),
         (
             facts("waiting", paused=Pause("task:Audit", SINCE, "ann@host 7")),
-            *("paused", "task Audit is paused since 2026-07-01 11:00:00Z by ann@host 7"),
+            *("paused", "task Audit is paused since 2026-07-01 11:00:00Z by ann@host 7$"),
         ),
         (
             queued(paused=Pause("stream:normal:small", SINCE, "ann@host 7", "disk full")),
-            *("paused", "stream normal:small is paused since … by ann@host 7: disk full"),
+            *("paused", "stream normal:small is paused since … by ann@host 7: disk full$"),
         ),
         (parked(None, paused=Pause("all", SINCE, "ann")), "paused", "everything is paused since"),
         (
@@ -84,10 +84,10 @@ def queued(**known: Any) -> Facts:
             "step",
             "it comes after w:3 (mail:Send, waiting) and 2 others. … w:0 (mail:Fet",
         ),
-        (blocked(missing=1, before=ROOT), "step", "it comes after w:0 (mail:Fetch, running)"),
+        (blocked(missing=1, before=ROOT), "step", "it comes after w:0 (mail:Fetch, running)$"),
         (
             blocked(missing=2, before=replace(ROOT, state="done")),
-            *("step", "(mail:Fetch, done, but not the steps that it added) and 1 other"),
+            *("step", "(mail:Fetch, done, but not the steps that it added) and 1 other$"),
         ),
         (blocked(state="building", before=None, root=None), "step", "w is still being submitted"),
         (blocked(state="resuming"), "step", "its workflow w is still being resumed"),
@@ -96,7 +96,7 @@ def queued(**known: Any) -> Facts:
         (blocked(before=replace(BEFORE, state="followed")), "step", "w:3 has ended, and its succ"),
         (blocked(before=replace(BEFORE, state="lost")), "step", "after w:3, which is gone from"),
         (blocked(state=""), "step", "its workflow w is gone from Redis"),
-        (on_host("running", running_seconds=12.3), "running", "running on 7@host for 12 s"),
+        (on_host("running", running_seconds=12.3), "running", "running on 7@host for 12 s$"),
         (
             on_host("running", **DEAD_WORKER, workers=1),
             "running",
@@ -120,7 +120,7 @@ def queued(**known: Any) -> Facts:
         (burial(peers=(Peer("7@host", sql="no"),)), "sql", "to SQL: no. 7@host retries every few"),
         (
             parked(MUTEX),
-            *("lock", "lock:mutex:job:7, held for 1 min 15 s by task t-1 (files:Audit on 7@host)"),
+            *("lock", "lock:mutex:job:7, held for 1 min 15 s by task t-1 (files:Audit on 7@host)$"),
         ),
         (parked(replace(MUTEX, ahead=3, first="t-3")), "lock", "by task t-1 … on 7@host); 3 ahead"),
         (
@@ -146,18 +146,18 @@ def queued(**known: Any) -> Facts:
             "turn",
             "job:7: 1 ahead of it",
         ),
-        (parked(SLOTS), "limiter", "waiting for limiter:conc:job:7: 8 of 8 in use"),
-        (parked(replace(SLOTS, used=9, ahead=2)), "limiter", "9 of 8 in use; 2 ahead of it"),
-        (parked(RATE), "rate", "10 of 10 used in 60 s. Next token in 3.2 s"),
+        (parked(SLOTS), "limiter", "waiting for limiter:conc:job:7: 8 of 8 in use$"),
+        (parked(replace(SLOTS, used=9, ahead=2)), "limiter", "9 of 8 in use; 2 ahead of it$"),
+        (parked(RATE), "rate", "10 of 10 used in 60 s. Next token in 3.2 s$"),
         (parked(replace(RATE, used=8, items=3)), "rate", "8 of 10 … one execution counts 3. Next"),
         (
             parked(replace(RATE, items=11, is_impossible=True)),
             *("impossible", "can never admit it: the limit is 10, and one execution counts 11"),
         ),
-        (parked(None), "look", "nothing refuses it any more. It is checked again within 30 s"),
+        (parked(None), "look", "nothing refuses it any more. It is checked again within 30 s$"),
         (facts("waiting", due=NOW + 12, blocker="no x:T"), "hand-back", "no x:T. Next try in 12 s"),
-        (facts("delayed", due=NOW + 3600), "time", "delayed until 2026-07-01 13:00:00Z (in 1 h)"),
-        (failed(used=1), "retry", "for attempt 2. The last attempt failed: ValueError: no"),
+        (facts("delayed", due=NOW + 3600), "time", "delayed until 2026-07-01 13:00:00Z (in 1 h)$"),
+        (failed(used=1), "retry", "for attempt 2. The last attempt failed: ValueError: no$"),
         (
             failed(
                 used=2, crashes=2, crash_limit=3, error="TaskCrashed: its process was killed\nmore"
@@ -165,15 +165,15 @@ def queued(**known: Any) -> Facts:
             *("retry", "for attempt 3. … TaskCrashed: its process was killed (crash 2 of 3)"),
         ),
         # It crashed before, and failed in another way last.
-        (failed(used=2, crashes=1, crash_limit=3), "retry", "ValueError: no"),
+        (failed(used=2, crashes=1, crash_limit=3), "retry", "ValueError: no$"),
         (
             facts("delayed", due=NOW - 60),
             "promoter",
             "delayed, overdue by 1 min: no scheduler leads",
         ),
-        (facts("delayed", due=NOW - 60, promoters=1), "time", "2026-07-01 11:59:00Z (in 0 s)"),
-        (queued(workers=0, ahead=9), "worker", "queued: no small worker is live"),
-        (queued(ahead=9), "queue", "queued, 9 ahead of it. Both live small workers are busy"),
+        (facts("delayed", due=NOW - 60, promoters=1), "time", "2026-07-01 11:59:00Z (in 0 s)$"),
+        (queued(workers=0, ahead=9), "worker", "queued: no small worker is live$"),
+        (queued(ahead=9), "queue", "queued, 9 ahead of it. Both live small workers are busy$"),
         (queued(ahead=1, idle=1), "queue", "1 ahead of it. An idle small worker is about to read"),
         (queued(ahead=1000, place="beyond"), "queue", "queued, more than 1000 ahead of it"),
         (queued(place="suspects", ahead=3), "suspect", "so it runs alone, … tasks; 3 ahead of it"),
@@ -183,7 +183,7 @@ def queued(**known: Any) -> Facts:
         (queued(place="none"), "queue", "queued, but in no stream"),
         (
             on_host("running", running_seconds=3, cancel="by ann: enough"),
-            *("cancelling", "running on 7@host for 3 s, cancelled by ann: enough"),
+            *("cancelling", "running on 7@host for 3 s, cancelled by ann: enough$"),
         ),
         (on_host("running", **DEAD_WORKER, cancel="by ann"), "cancelling", "when its lease ends"),
         (queued(cancel="by ann"), "cancelling", "cancelled by ann. It ends when a worker reads it"),
@@ -198,7 +198,7 @@ def test_the_first_cause_is_a_sentence_that_begins_with_the_state(
     found = explain(known)
     assert (found.cause, found.state) == (cause, known.state)
     assert found.text.startswith(found.state)
-    assert re.search(".*".join(map(re.escape, text.split("…"))), found.text), found.text
+    assert contains(found.text, text), found.text
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from rules.sentences import contains
 
 from nonet.rules.overview import troubles
 from nonet.rules.pauses import Pause
@@ -43,7 +43,7 @@ def situation(**known: Any) -> Situation:
     [
         (
             {"dying": 2, "dying_error": "files:Audit, OSError: no space"},
-            "2 dead letters (files:Audit, OSError: no space) wait for SQL",
+            "2 dead letters (files:Audit, OSError: no space) wait for SQL$",
             "task-run db check",
         ),
         (
@@ -62,7 +62,7 @@ def situation(**known: Any) -> Situation:
                 "crews": [Crew("large", 0), Crew("small", 0)],
                 "active": {("files:Audit", "normal:large"): 12, ("p:Other", "normal:small"): 1},
             },
-            "no large worker is live: 12 tasks are queued, the oldest for 3 min (files:Audit)",
+            "no large worker is live: 12 tasks are queued, the oldest for 3 min (files:Audit)$",
             "task-worker --size large",
         ),
         (
@@ -70,7 +70,7 @@ def situation(**known: Any) -> Situation:
                 "streams": [StreamLoad("normal", "small", 1, 0, 5)],
                 "crews": [Crew("small", 2, slots=8, idle_reason="memory is short")],
             },
-            "no small worker takes tasks (memory is short): 1 task is queued, for 5 s",
+            "no small worker takes tasks (memory is short): 1 task is queued, for 5 s$",
             "task-worker --size small",
         ),
         (
@@ -85,7 +85,7 @@ def situation(**known: Any) -> Situation:
         ),
         (
             {"deaths": [DEATHS]},
-            f"{DIED}: ValueError: no (task-run result t-9)",
+            f"{DIED}: ValueError: no (task-run result t-9)$",
             "task-run result t-9",
         ),
         (
@@ -114,9 +114,13 @@ def situation(**known: Any) -> Situation:
         ),
         (
             {"stuck_workflows": [StuckWorkflows("resuming", "w", 1, 120)]},
-            *("workflow w is being resumed for 2 min", "task-run workflows resume w"),
+            *("workflow w is being resumed for 2 min$", "task-run workflows resume w"),
         ),
-        ({"lost_workers": 1}, "1 worker died within an hour", "task-run events --kind worker-lost"),
+        (
+            {"lost_workers": 1},
+            "1 worker died within an hour$",
+            "task-run events --kind worker-lost",
+        ),
         (
             {"waiters": [Waiters(MUTEX, 19, 60, ("files:Audit", "files:Sweep"))]},
             "19 tasks wait for lock:mutex:job:7 (files:Audit, files:Sweep), held … for 1 h",
@@ -124,12 +128,12 @@ def situation(**known: Any) -> Situation:
         ),
         (
             {"waiters": [Waiters(SMTP, 19, 60)]},
-            "19 tasks wait for limiter:rate:mailer:smtp, 1 per 600 s, the last in 3 h 5 min",
+            "19 tasks wait for limiter:rate:mailer:smtp, 1 per 600 s, the last in 3 h 5 min$",
             "task-run limits set limiter:rate:mailer:smtp --rate 20 --window 600",
         ),
         (
             {"waiters": [Waiters(SLOTS, 1, 60)]},
-            "1 task waits for limiter:conc:storage_element:CERN, 5 at a time",
+            "1 task waits for limiter:conc:storage_element:CERN, 5 at a time$",
             "task-run limits set limiter:conc:storage_element:CERN --concurrency 6",
         ),
         (
@@ -137,12 +141,12 @@ def situation(**known: Any) -> Situation:
                 "pauses": [Pause("stream:normal:small", SINCE, "ann@host 7", "disk full")],
                 "streams": [StreamLoad("normal", "small", 7, 1, 5)],
             },
-            "stream normal:small is paused since … by ann@host 7 (disk full): 7 tasks wait",
+            "stream normal:small is paused since … by ann@host 7 (disk full): 7 tasks wait$",
             "task-run resume --stream normal:small",
         ),
         (
             {"late": {"files:Sweep": 90.0}},
-            "the next occurrence of files:Sweep is 1 min 30 s overdue",
+            "the next occurrence of files:Sweep is 1 min 30 s overdue$",
             "task-run schedules show files:Sweep",
         ),
         (
@@ -154,27 +158,27 @@ def situation(**known: Any) -> Situation:
                 "streams": [StreamLoad("normal", "small", 3000, 8, 300)],
                 "crews": [Crew("small", 2, slots=8, busy=8)],
             },
-            "3000 tasks are queued, the oldest for 5 min; small workers: 2, 8 of 8 slots are busy",
+            "3000 tasks are queued, the oldest for 5 min; small workers: 2, 8 of 8 slots are busy$",
             "task-worker --size small",
         ),
         (
             {"stalls": {"7@host": 2500, "8@host": 20}},
-            *("the event loop of 7@host was blocked for 2.5 s", "task-run workers 7@host"),
+            *("the event loop of 7@host was blocked for 2.5 s$", "task-run workers 7@host"),
         ),
-        ({"quarantined": 1}, "1 message in the quarantine", "task-run quarantine list"),
+        ({"quarantined": 1}, "1 message in the quarantine$", "task-run quarantine list"),
         (
             {"kept": (1, 42.0)},
             "1 durable task is still not in Redis, 42 s after",
             "start task-sched",
         ),
-        ({"unreadable": {"pauses": "WRONG"}}, "pauses cannot be read: WRONG", "task-run doctor"),
+        ({"unreadable": {"pauses": "WRONG"}}, "pauses cannot be read: WRONG$", "task-run doctor"),
     ],
 )
 def test_each_fault_has_one_finding_with_its_command(
     known: dict[str, Any], problem: str, hint: str
 ) -> None:
     (finding,) = troubles(situation(**known))
-    assert re.match(".*".join(map(re.escape, problem.split("…"))), finding.problem), finding
+    assert contains(finding.problem, problem), finding
     assert finding.hint.startswith(hint)
 
 
