@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from row_tables import Fleet, Fleets, Instance, Instances, Job, Jobs, on
+from waits import WAIT_SECONDS
 
 from nonet.pipelines import Changes, RowDatabase
 from nonet.pipelines.leasing import Lease, Leasing, Loaded, NotSelected, RelatedBusy, Stale
 
 pytestmark = pytest.mark.server
-_SECONDS = 90.0
 
 
 class Actors:
@@ -68,17 +68,23 @@ async def _nothing(session: Any) -> None:
     """Do nothing within the transaction."""
 
 
-@pytest.mark.parametrize("chance_of_death", [0.0, 0.3])
+@pytest.mark.parametrize(
+    ("rows", "chance_of_death"),
+    [
+        pytest.param(6, 0.0, id="alive"),
+        pytest.param(6, 0.3, id="dying"),
+        pytest.param(24, 0.3, id="full-dying", marks=pytest.mark.soak),
+    ],
+)
 async def test_no_row_has_two_holders_and_none_waits_forever(
-    database: RowDatabase, add: Any, chance_of_death: float
+    database: RowDatabase, add: Any, rows: int, chance_of_death: float
 ) -> None:
-    """Whatever the graph, whoever dies: each row is processed, by one worker at a time."""
     seed = random.randrange(10**6)
     chance = random.Random(seed)
-    fleets = await add(*(Fleet() for _ in range(4)))
+    fleets = await add(*(Fleet() for _ in range(rows // 3)))
     of_fleets = [*fleets, None]
-    instances = await add(*(Instance(fleet_id=chance.choice(of_fleets)) for _ in range(12)))
-    await add(*(Job(instance_id=chance.choice([*instances, None])) for _ in range(12)))
+    instances = await add(*(Instance(fleet_id=chance.choice(of_fleets)) for _ in range(rows)))
+    await add(*(Job(instance_id=chance.choice([*instances, None])) for _ in range(rows)))
     # Long enough for the pauses of an actor that was just cut off by a busy machine.
     pipelines = on(database, Fleets, Instances, Jobs, lease=3.0, max_attempts=1000)
     actors, stop = Actors(chance, chance_of_death), asyncio.Event()
@@ -86,7 +92,7 @@ async def test_no_row_has_two_holders_and_none_waits_forever(
     async with asyncio.TaskGroup() as working:
         for name in list(pipelines) * replicas:
             working.create_task(actors.work(pipelines.leasing(pipelines[name]), stop))
-        ends_at = time.monotonic() + _SECONDS
+        ends_at = time.monotonic() + WAIT_SECONDS * rows / 6
         while left := await _left(database):
             assert time.monotonic() < ends_at, f"{left} rows still wait (seed {seed})"
             await asyncio.sleep(0.1)
