@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
+from msgspec import structs
 from row_tables import Instance
 from waits import WAIT_SECONDS
 
@@ -63,3 +65,9 @@ async def are_done(database: RowDatabase, number: int) -> bool:
 async def change(database: RowDatabase, model: Any, key: Any, **values: Any) -> None:
     async with database.transaction() as session:
         await session.execute(sa.update(model).where(model.id == key).values(values))
+
+
+def set_grace(nonet: Nonet, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    parts = nonet._opened()
+    settings = structs.replace(parts.settings, grace=seconds)
+    monkeypatch.setattr(nonet, "_parts", structs.replace(parts, settings=settings))

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from msgspec import structs
-from pipelines.hosting import Note, change, count, hosted, until
+from pipelines.hosting import Note, change, count, hosted, set_grace, until
 from row_tables import Fleet, Fleets, Instance, Instances, on
 
 from nonet import Nonet, StopRetrying
@@ -233,9 +232,7 @@ async def test_a_stop_does_not_cut_off_an_apply(
         await apply(*arguments, **options)
 
     monkeypatch.setattr(Leasing, "apply", slow)
-    parts = nonet._opened()
-    hurried = structs.replace(parts.settings, grace=0.0)
-    monkeypatch.setattr(nonet, "_parts", structs.replace(parts, settings=hurried))
+    set_grace(nonet, monkeypatch, 0.0)
     async with hosted(nonet, on(database, Instances)) as (_, stop, running):
         await applying.wait()
         stop.request()

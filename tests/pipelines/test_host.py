@@ -14,11 +14,10 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from msgspec import structs
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from pipelines.hosting import PAST, Note, are_done, count, hosted, until
+from pipelines.hosting import PAST, Note, are_done, count, hosted, set_grace, until
 from row_tables import Event, Fleet, Instance, Instances, on
 from waits import WAIT_SECONDS, wait_until
 
@@ -278,9 +277,7 @@ async def test_a_stop_releases_rows_without_using_an_attempt(
             await asyncio.sleep(60)
             return Changes()
 
-    parts = nonet._opened()
-    hurried = structs.replace(parts.settings, grace=0.3)
-    monkeypatch.setattr(nonet, "_parts", structs.replace(parts, settings=hurried))
+    set_grace(nonet, monkeypatch, 0.3)
     async with hosted(nonet, on(database, Long)) as (_, stop, running):
         await begun.wait()
         stop.request()
@@ -308,36 +305,29 @@ def test_d22_a_second_process_on_a_sqlite_file_is_refused(tmp_path: Path) -> Non
     kept.close()
 
 
+@pytest.mark.parametrize(
+    ("paused", "cause"),
+    [("pipeline:instances", "paused by ann"), ("all", "paused with everything else by ann")],
+)
 async def test_d23_a_paused_pipeline_fetches_nothing_until_it_is_resumed(
-    database: RowDatabase, add: Any, nonet: Nonet
+    database: RowDatabase, add: Any, nonet: Nonet, paused: str, cause: str
 ) -> None:
-    await add(Instance())
-    await nonet.stores.controls.pause(["pipeline:instances"], "ann@host 1")
-    async with hosted(nonet, on(database, Instances)) as (host, _, _):
-        await until(lambda: host.report().ready)
-        await until(lambda: nonet.stores.pipelines.read())
-        [status] = await nonet.stores.pipelines.read()
-        assert status.cause == "paused by ann@host 1"
-        assert host.runners[0].tally.fetches == 0
-        await nonet.stores.controls.resume(["pipeline:instances"], "ann@host 1")
-        await until(lambda: count(database, Instance, status="done"))
-
-
-async def test_a_pause_of_everything_is_named(
-    database: RowDatabase, add: Any, nonet: Nonet
-) -> None:
+    """A pause holds from the start, its cause is reported, and its end needs no restart."""
     await add(Instance(), Instance())
-    await nonet.stores.controls.pause(["all"], "ann@host 1")
+    await nonet.stores.controls.pause([paused], "ann")
 
     async def is_counted() -> bool:
         return any(item.rows.due == 2 for item in await nonet.stores.pipelines.read())
 
     async with hosted(nonet, on(database, Instances)) as (host, _, _):
+        await until(lambda: host.report().ready)
         await until(is_counted)
         [status] = await nonet.stores.pipelines.read()
-        assert status.cause == "paused with everything else by ann@host 1"
+        assert (status.cause, host.runners[0].tally.fetches) == (cause, 0)
         found = {name: value for name, _, value in host.samples()}
         assert found["nonet_pipeline_paused"] == found["nonet_pipeline_database_up"] == 1
+        await nonet.stores.controls.resume([paused], "ann")
+        await until(lambda: are_done(database, 2))
 
 
 def ordered(order: Any) -> Any:
