@@ -12,7 +12,7 @@ from nonet.base.clock import ClockWatch, Reading, clock_step
 HOUR = timedelta(hours=1)
 START = 1_700_000_000.0
 
-# Seconds: mostly as in life, sometimes somebody is frozen.
+# Seconds: mostly short, sometimes those of a frozen process.
 delays = st.floats(0, 2) | st.floats(0, 600)
 prompt = st.floats(0, 0.99)
 steps = st.floats(10, 90_000) | st.floats(-90_000, -10)
@@ -97,7 +97,7 @@ def test_a_slow_reply_is_ignored() -> None:
 
 
 def test_the_latest_time_allows_for_the_tolerance() -> None:
-    """Nobody knows it before the first reading; then it is that, what passed, and 5 s."""
+    """It is unknown before the first reading; then it is that, the time since, and 5 s."""
     watch = ClockWatch()
     assert watch.latest(0) is None
     watch.look(reading(0, 0, 0))

@@ -27,7 +27,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: a close sends RST and forgets wha
 
 
 class Proxy:
-    """Forwards bytes, unless it is told not to.
+    """Forwards bytes, except for the faults that are switched on.
 
     Attributes:
         port: where it listens, on loopback.
@@ -134,7 +134,7 @@ class Proxy:
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             upstream = await asyncio.open_connection("127.0.0.1", self._target_port, limit=_CHUNK)
-        except OSError:  # the server is away: the client learns it as it would without a proxy
+        except OSError:  # no server: the client sees the same as without a proxy
             _reset(writer)
             return
         line = _Line(self, (reader, writer), upstream)

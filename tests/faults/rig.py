@@ -42,7 +42,7 @@ PRODUCTION = {"NONET_LEASE": "45", "NONET_LOCK_TTL": "30", "NONET_WORKER_TTL": "
 RECOVERY = 10.0
 _OWNED_BY_NOBODY = ("lock:*", "limiter:conc:*", "queue:*", "writers:*", "[tbleh]:*", "awaits:*")
 _BATCH = 500
-# A master that was replaced may go on for a while, with whoever listens to it.
+# A replaced master may continue for a while, and announce to its listeners.
 _LOOK_SECONDS = 0.2
 _FEW = 2000
 # What its Redis must be started with: it forgets a setting that is made later.
@@ -53,7 +53,7 @@ class Rig:
     """One namespace with servers and daemons of its own, to be broken.
 
     Attributes:
-        server: its Redis, which nobody else uses.
+        server: its Redis, which no other test uses.
         proxy: what daemons and clients go through, if the rig has one.
         site: daemons, journal and keys.
         settled: which tasks have ended, and when.
@@ -407,7 +407,7 @@ class Settled:
         leads = getattr(server, "leads", lambda port: True)
         self._listeners = [_Listener(connect, leads, self._note) for connect in server.announcers]
         for listener in self._listeners:
-            assert listener.listening.wait(WAIT_SECONDS), "nobody announces settlements"
+            assert listener.listening.wait(WAIT_SECONDS), "no server announces settlements"
 
     def close(self) -> None:
         for listener in self._listeners:
@@ -420,7 +420,7 @@ class Settled:
 
     def includes(self, wanted: set[str]) -> bool:
         """Whether all these have ended. The few that are missing are looked up in Redis: what
-        ends before the threads have come back to a new server is announced to nobody."""
+        ends before the threads have come back to a new server is not announced."""
         missing = sorted(wanted - self.ids())
         if 0 < len(missing) <= _FEW:
             self._catch_up()

@@ -1,4 +1,4 @@
-"""Redis is full, the disk for logs is full, nobody reads the logs, no file may be opened."""
+"""Redis is full, the disk for logs is full, no process reads the logs, no file may be opened."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ async def next_task_runs(app: Nonet) -> None:
 
 
 async def test_thirty_kinds_of_garbage_are_quarantined_or_dropped(site: Site) -> None:
-    """All of it is put aside or dropped; the worker neither dies nor grows; good tasks go on."""
+    """All of it is put aside or dropped; the worker neither dies nor grows; good tasks run."""
     worker = site.worker()
     async with site.app() as app:
         kept = await app.submit(Quick(1), id="kept")
@@ -213,7 +213,7 @@ EACH = [pytest.param((key,), marks=pytest.mark.soak) for keys in OTHER_KEYS for 
 async def test_a_worker_outlives_garbage_in_other_keys(
     site: Site, names: tuple[str, ...], kind: str
 ) -> None:
-    """Nobody can work with a broken index, but when it is gone the same workers go on."""
+    """No worker can use a broken index, but without it the same workers continue."""
     worker = site.worker()
     keys = [site.key(name) for name in names]
     async with site.app() as app:

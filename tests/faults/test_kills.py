@@ -29,7 +29,7 @@ class Kills:
 
 @scales(Kills(600, 0.2, 3, 15, 2.0), Kills(10_000, 0.5, 4, 100, 45.0, PRODUCTION))
 async def test_workers_killed_every_second(rig: Rig, scale: Kills) -> None:
-    """Killed workers lose and double nothing, cost at most their slots, and blame nobody."""
+    """Killed workers lose and double nothing, cost at most their slots, and use no attempt."""
     fleet = rig.workers(scale.workers, slots=scale.slots, **scale.settings)
     async with rig.site.app() as app:
         ids = await rig.submit(app, [Timed(scale.seconds) for _ in range(scale.tasks)])
@@ -49,7 +49,7 @@ async def test_workers_killed_every_second(rig: Rig, scale: Kills) -> None:
 
 @scales(1, 5)
 async def test_workers_frozen_beyond_their_lease(rig: Rig, scale: int) -> None:
-    """Workers that stand still for two leases and go on settle nothing that moved on."""
+    """Workers that stood still for two leases settle no task that another worker has."""
     fleet = rig.workers(3, slots=10)
     chosen = random.Random(5)
     async with rig.site.app() as app:

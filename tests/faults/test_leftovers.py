@@ -57,7 +57,7 @@ async def rest(rig: Rig, wait: bool) -> tuple[set[str], int]:
     # What the walk over all records notes, which may be under way, and a slot of figures a minute.
     others = key("active:"), key("figures:")
     await until(lambda: client.exists(key("promoted")), "the leader has promoted")
-    await until(lambda: not client.exists(key("watch")), "nobody watches a lock")
+    await until(lambda: not client.exists(key("watch")), "no lock is watched")
     if wait:
         passed = client.time()[0] + DEDUP_TTL + 1
         await until(lambda: client.time()[0] > passed, "the TTLs have passed", seconds=60)

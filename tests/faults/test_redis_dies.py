@@ -17,7 +17,7 @@ from waits import until
 
 
 async def test_redis_killed_and_started_empty(rig: Rig) -> None:
-    """The same daemons go on, and a task that had ended does not end again."""
+    """The same daemons continue, and a task that had ended does not end again."""
     async with under_load(rig) as own:
         await own.is_busy()
         rig.server.kill()
@@ -107,7 +107,7 @@ def _sleep(rig: Rig, seconds: int) -> None:
 
 @scales(2, 20)
 async def test_redis_stands_still(rig: Rig, scale: float) -> None:
-    """Redis is stopped (SIGSTOP) far beyond every lease and goes on: nothing is lost."""
+    """Redis is stopped (SIGSTOP) far beyond every lease and continues: nothing is lost."""
     async with under_load(rig) as own:
         await own.is_busy()
         os.kill(rig.server.pid, signal.SIGSTOP)

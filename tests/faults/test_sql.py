@@ -1,4 +1,4 @@
-"""SQL is away, slow or asked twice at once."""
+"""SQL is unavailable, slow or called twice at once."""
 
 from __future__ import annotations
 

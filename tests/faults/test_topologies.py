@@ -54,7 +54,7 @@ AFTERWARDS = 15.0
 # After an order Sentinel lets the old master go on for so long. It is no replica of the new one
 # meanwhile, which those miss who want all replicas to confirm.
 OLD_MASTER = 10.0
-# Of a task that had ended just before its server died nobody may know it; the witness, a thread of
+# The end of a task just before its server died may be unknown; the witness, a thread of
 # a busy process, may hear of it late.
 LAST_MOMENT = 10.0
 # Two failovers in a row: so many seconds apart, among so many tasks.
@@ -111,7 +111,7 @@ async def test_same_faults(make_rig: MakeRig, tmp_path: Path, topology: str, sce
     ],
 )
 async def test_failover(make_rig: MakeRig, how: str, confirmed: int, rounds: int) -> None:
-    """Another master under load: what replicas have confirmed is not lost, and all go on soon."""
+    """Another master under load: what replicas confirmed is kept, and all daemons continue."""
     sentinels = Sentinels(*ANNOUNCING)
     rig = make_rig(other=sentinels)
     rig.site.settings["NONET_CONFIRM_REPLICAS"] = str(confirmed)

@@ -73,7 +73,7 @@ def test_the_same_data_never_look_the_same() -> None:
 
 
 @pytest.mark.parametrize("keys", [{}, {"old": OLD}, {"new": OLD}], ids=["none", "other", "forged"])
-def test_a_missing_key_is_told_from_damaged_data(keys: dict[str, bytes]) -> None:
+def test_a_missing_key_is_distinguished_from_damaged_data(keys: dict[str, bytes]) -> None:
     """Also where another key has its name: a worker hands such a task on."""
     cipher = Cipher(keys, "test")
     with pytest.raises(MissingKeyError, match=r"key 'new'; this process has no key") as raised:

@@ -1,4 +1,4 @@
-"""Which repeat of a dead letter comes next, and how it is told from other tasks."""
+"""Which repeat of a dead letter comes next, and what distinguishes it from other tasks."""
 
 from __future__ import annotations
 

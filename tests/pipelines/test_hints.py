@@ -60,7 +60,7 @@ async def test_a_hint_follows_the_commit(
 
 
 async def test_hints_of_a_forgetful_redis_come_back(redis: Redis, hints: Hints) -> None:
-    """After a flush nobody listens until the processes say so again, which they do every 10 s."""
+    """After a flush no process listens until it registers again, which it does every 10 s."""
     redis.flushall()
     assert await hints.send({"instances"}) == 0
     await hints.listen("a", ["instances"])

@@ -33,7 +33,7 @@ from nonet.telemetry import tracing
 pytestmark = pytest.mark.server
 
 
-def test_d04_a_fetch_asks_for_what_the_queue_lacks() -> None:
+def test_d04_a_fetch_fills_the_queue() -> None:
     assert [wanted(length, 20, None) for length in (0, 9, 10, 40)] == [40, 31, 0, 0]
     assert [wanted(length, 20, 4) for length in (0, 3, 4)] == [4, 1, 0]
 
@@ -77,7 +77,7 @@ async def test_d06_a_hint_wakes_a_sleeping_fetch(
 async def test_d10_d11_d12_leases_are_renewed_while_the_loop_is_blocked(
     database: RowDatabase, add: Any
 ) -> None:
-    """The thread renews what is held, drops what was lost, and touches nobody else's row."""
+    """The thread renews held rows, drops lost ones, and leaves rows of other processes alone."""
     held = {"lease_token": "mine", "lease_owner": "instances", "lease_expires_at": PAST}
     mine, foreign = await add(Instance(**held), Instance(**held | {"lease_token": "theirs"}))
     heartbeat = Heartbeat(database)

@@ -1,4 +1,4 @@
-"""Who may lease which row, and what a lease protects: D1 to D22 of the requirements."""
+"""Which rows a pipeline may lease, and what a lease protects: D1 to D22 of the requirements."""
 
 from __future__ import annotations
 

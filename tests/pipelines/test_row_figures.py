@@ -50,7 +50,7 @@ async def test_due_rows_are_counted_by_what_they_wait_for(database: RowDatabase,
 async def test_a_row_of_a_dead_process_is_late_from_the_end_of_its_lease(
     database: RowDatabase, add: Any
 ) -> None:
-    """A long run does not look like a long wait, but a lease that nobody takes over does."""
+    """A long run does not look like a long wait, but a lease that no process takes over does."""
     pipelines = on(database, Instances)
     leasing = pipelines.leasing(pipelines.find("instances"))
     await add(Instance(**leased(600)))

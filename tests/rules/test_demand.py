@@ -1,4 +1,4 @@
-"""How many workers a size wants, and when somebody is told."""
+"""How many workers a size wants, and when the need is reported."""
 
 from __future__ import annotations
 

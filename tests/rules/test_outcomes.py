@@ -87,7 +87,7 @@ TABLE = [
     (ILL, IN_A_MINUTE, False, ("dead", 0, "quarantined", False, True)),
     (Failed(UnableToAcquireLockError("busy")), IN_A_MINUTE, True, ("back", 1, "busy", False, True)),
     (FULL, NoRetry(), True, ("back", 5, "Redis is full: it cannot submit", False, True)),
-    # Whoever is refused a submission comes again when he was told to.
+    # A refused submission names the seconds until the next try.
     (
         Failed(AdmissionRejected(5, 5, 7, scope="task:a:A")),
         NoRetry(),

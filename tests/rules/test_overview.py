@@ -196,7 +196,7 @@ def test_each_fault_has_one_finding_with_its_command(
     ],
     ids=["idle", "short waits", "few deaths", "a short queue", "a moment late"],
 )
-def test_what_is_everyday_business_is_not_reported(known: dict[str, Any]) -> None:
+def test_short_waits_and_few_deaths_are_not_reported(known: dict[str, Any]) -> None:
     """An overview that always finds something would not be read."""
     assert troubles(situation(**known)) == []
 

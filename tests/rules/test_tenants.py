@@ -1,4 +1,4 @@
-"""Tenants: what each is due, which are told apart, and how they are sorted."""
+"""Tenants: the starts that each is due, which are reported by name, and how they are sorted."""
 
 from __future__ import annotations
 

@@ -264,7 +264,7 @@ def test_more_than_a_batch_is_fired_in_several_calls() -> None:
 
 
 class FromNow(TaskScheduleBase):
-    """An author's schedule that is told no time: its answers are those of its clock."""
+    """An author's schedule without an argument: it answers by its own clock."""
 
     def __init__(self, *answers: datetime | None) -> None:
         self.answers = list(answers)

@@ -172,7 +172,7 @@ AT = "c.yaml:1: common.periodic-tasks"
                 "Pilots[0].args.x: unknown argument 'x', known are ce_regex.",
             ],
         ),
-        ("Pilots: [{args: {ce_regex: cern}}]", []),  # nobody runs it, and it may fit some VO
+        ("Pilots: [{args: {ce_regex: cern}}]", []),  # no VO is configured, and it may fit one
         ("Nothing: [{args: {x: 1}}]", []),  # a problem of its own, as are these:
         ("Pilots: [{args: {vo: 5}}]", []),
     ],

@@ -74,7 +74,7 @@ def entry(task: str = "Sweep", name: str = "a", **more: Any) -> Entry:
 
 
 class Rig:
-    """A scheduler's periodic loop at a time of ours, and a worker that runs what it submits."""
+    """A periodic loop at a time that a test sets, and a worker that runs what it submits."""
 
     def __init__(self, app: Nonet) -> None:
         self.app = app
@@ -136,7 +136,7 @@ class Rig:
 async def rig(
     redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Rig]:
-    # How long this machine takes to answer is no matter of ours.
+    # How long this machine takes to answer must not matter.
     monkeypatch.setattr(periodic, "_SHARE", 0)
     monkeypatch.setattr(periodic, "_since", lambda now, asked: now)
     async with Nonet.from_settings(
@@ -223,7 +223,7 @@ async def test_a_standby_forgets_its_memory(rig: Rig) -> None:
 async def test_a_scheduler_that_starts_after_a_loss_continues_from_sql(
     rig: Rig, has_sql: bool
 ) -> None:
-    """With a database nothing is lost; without one it goes on from now, and repeats nothing."""
+    """With a database nothing is lost; without one it continues from now and repeats nothing."""
     if has_sql:
         await (await rig.app.stores.mirror()).save("other", {"x": "1"})  # makes the SQLite file
     loop = rig.loop(entry("Shared"))
@@ -416,7 +416,7 @@ async def test_nothing_repeats_when_redis_returns_with_older_data(rig: Rig) -> N
 
 
 async def test_a_long_task_skips_later_occurrences_after_a_takeover(rig: Rig) -> None:
-    """Only what nobody could fire is late; the rest is skipped as ever, and nothing piles up."""
+    """Only occurrences without a leader are late; the rest is skipped, and nothing piles up."""
     loop = rig.loop(entry())
     await rig.at(loop, 5)
     rig.now = START + timedelta(seconds=25)  # 10 and 20 were missed

@@ -136,7 +136,7 @@ vo-overrides:
     }
 
 
-def test_the_shipped_example_plans_what_it_says() -> None:
+def test_the_shipped_example_has_its_entries_in_the_plan() -> None:
     example = parse_config((ROOT / "config.example.yaml").read_text(), "config.example.yaml")
     plan = entries(example, {"wms:SubmitPilots": SubmitPilots})
     assert [(e.vo, e.name, e.schedule) for e in plan] == [
@@ -185,7 +185,7 @@ vo-overrides: {a: {periodic-tasks: {Sleeping: [], Nothing: []}}}
         ({}, ["files:Sweep"], "is a task that is not periodic: only code and 'task-run submit'"),
     ],
 )
-def test_the_error_tells_a_task_that_is_not_periodic_from_an_unknown_one(
+def test_the_error_distinguishes_a_task_that_is_not_periodic_from_an_unknown_one(
     classes: dict[str, type[PeriodicBaseTask]], others: list[str], reason: str
 ) -> None:
     config = parse_config("common: {periodic-tasks: {Sweep: []}}", "c.yaml")

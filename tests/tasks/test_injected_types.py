@@ -33,7 +33,7 @@ class ConfigSource:
 
 
 class Fake:
-    """Looks like anything to somebody who does not look closely."""
+    """An instance of no annotated class."""
 
 
 @pytest.fixture

@@ -181,7 +181,7 @@ class Foreign:
 async def test_the_last_marker_wins_and_ours_before_a_foreign_one(
     injector: Injector, annotation: Any
 ) -> None:
-    """Of several markers the last counts; a foreign one only if there is none of ours."""
+    """Of several markers the last counts; a foreign one only without a marker of Nonet."""
 
     def execute(x: annotation) -> None: ...
 
@@ -904,7 +904,7 @@ async def async_never() -> AsyncIterator[int]:
 async def test_a_generator_that_yields_twice_is_refused(
     injector: Injector, dependency: Callable[..., Any], body_fails: bool
 ) -> None:
-    """A second yield is a DependencyError that names the generator, unless the body's goes on."""
+    """A second yield is a DependencyError that names the generator; the error of a body wins."""
 
     def execute(x: Annotated[int, Depends(dependency)]) -> None: ...
 

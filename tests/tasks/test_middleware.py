@@ -53,7 +53,9 @@ class NoThread(Middleware):
         (NoThread(), "NoThread: around_thread must be a def with one yield"),
     ],
 )
-def test_what_is_no_middleware_is_refused_when_registered(made: Any, problem: str) -> None:
+def test_an_object_that_is_no_middleware_is_refused_when_registered(
+    made: Any, problem: str
+) -> None:
     with pytest.raises(RegistrationError, match=problem):
         register_middleware(made)
 

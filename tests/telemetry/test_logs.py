@@ -1,4 +1,4 @@
-"""Lines as a process writes them: what nobody can forge, and pipes that are shared or not read."""
+"""Lines as a process writes them: no forged fields, and pipes that are shared or not read."""
 
 from __future__ import annotations
 

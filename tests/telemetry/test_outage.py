@@ -1,4 +1,4 @@
-"""The lines about a Redis that is away: how many there are."""
+"""How many lines an unavailable Redis causes."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from nonet.testing import System, inline, run_inline
 
 @dataclass
 class Sorts(BaseTask):
-    """Its type of lock is registered by nobody but a package."""
+    """Its type of lock is registered by a package only."""
 
     type_name: str
 

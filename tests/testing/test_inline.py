@@ -141,7 +141,7 @@ class Fails(BaseTask):
 
 
 async def test_retries_follow_the_policy_without_waiting() -> None:
-    """Each attempt has its number and the checkpoint of the one before; nobody waits."""
+    """Each attempt has its number and the checkpoint of the one before."""
     run = await run_inline(Fails(), retry=True)
     assert (run.result, run.attempts) == (3, 3)
     assert [str(error) for error in run.errors] == ["attempt 1, saved None", "attempt 2, saved 1"]
@@ -323,7 +323,7 @@ async def following(note: Note) -> None:
         (lambda note: spawn_with_callback([note], note), "with CallbackSpawner"),
     ],
 )
-async def test_what_needs_a_system_is_refused_with_the_way_out(
+async def test_an_operation_that_needs_a_system_is_refused_with_the_way_out(
     how: Any, problem: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Submits, "how", how)

@@ -50,7 +50,7 @@ class Project:
         return (self._home / name).read_text()
 
     def run(self, *options: str) -> subprocess.CompletedProcess[str]:
-        """Run its tests, without anything of ours around them."""
+        """Run its tests without the settings of this run."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("NONET_")}
         kept.pop("PYTEST_ADDOPTS", None)
         plugins = ("-p", "no:valkey", "-p", "pytest_nonet", "-p", "no:cacheprovider")

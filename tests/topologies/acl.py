@@ -25,7 +25,7 @@ def users(namespace: str) -> dict[str, list[str]]:
 
 
 class AclServer(TlsServer):
-    """Lets each process in as the user that its role has; whoever looks at it is the default user.
+    """Lets each process in as the user of its role, and a test as the default user.
 
     Args:
         namespace: whose keys the users may touch.

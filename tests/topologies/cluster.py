@@ -137,7 +137,7 @@ class Cluster:
 
 
 class Move:
-    """The move of a slot as an administrator does it: keys by keys, while clients go on.
+    """The move of a slot as an administrator does it: keys by keys, while clients continue.
 
     Attributes:
         source: the node that has the slot.

@@ -84,7 +84,7 @@ class Sentinels:
         return [self.client]
 
     def client(self, **options: Any) -> redis.Redis:
-        """A client of whoever is master; close it."""
+        """A client of the current master; close it."""
         hosts = [("127.0.0.1", sentinel.port) for sentinel in self.sentinels]
         made = Sentinel(hosts).master_for(SERVICE, **{"decode_responses": True, **options})
         return made

@@ -90,7 +90,7 @@ async def test_an_unconfirmed_submit_fails_and_may_be_repeated(pair: Pair, broke
 
 
 async def test_unconfirmed_locks_are_not_granted(pair: Pair, broker: Broker) -> None:
-    """Who fetches a task with a mutex does not get it, a hold fails, an admit refuses."""
+    """A fetch gets no task with a mutex, a hold fails, an admit refuses."""
     await broker.submit([task("a", MUTEX), task("b")])
     (plain,) = [one for one in (await broker.fetch("w", "small", 2))[0] if one.id == "b"]
     assert await broker.disown("w", "small", [plain]) == 1

@@ -200,7 +200,7 @@ def test_each_beat_of_the_watchdog_has_a_new_connection(sentinels: Sentinels) ->
 
 
 class Told:
-    """A finder that says what it is told, and fails when that is nothing."""
+    """A finder whose address a test sets; it fails without one."""
 
     is_announced = True
 
@@ -216,7 +216,7 @@ class Told:
     def find(self) -> Address:
         self.asked += 1
         if self.address is None:
-            raise exceptions.ConnectionError("nobody knows")
+            raise exceptions.ConnectionError("no address is known")
         return self.address
 
 

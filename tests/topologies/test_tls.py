@@ -20,7 +20,7 @@ def server() -> Iterator[TlsServer]:
 
 
 async def answer(url: str) -> str:
-    """What a client of this URL is told; empty: it is let in."""
+    """The error for a client of this URL; empty: it is let in."""
     broker = Broker(url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
     try:
         await broker.ping()

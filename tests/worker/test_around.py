@@ -65,7 +65,7 @@ async def run(tools: Tools) -> Outcome:
 
 
 @pytest.mark.parametrize("place", ["before", "after"])
-async def test_an_attempt_goes_on_without_a_slow_middleware(
+async def test_an_attempt_continues_without_a_slow_middleware(
     tools: Tools, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(around, "MOST_SECONDS", 0.05)

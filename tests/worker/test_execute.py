@@ -48,7 +48,7 @@ async def tools() -> AsyncIterator[Tools]:
 
 
 async def run(attempt: Attempt, tools: Tools, has_ended: Callable[[], bool]) -> Outcome:
-    """Execute it; its lease has ended, seen by nobody else, when it asks and `has_ended`."""
+    """Execute it. When it checks its lease and `has_ended`, the lease is lost."""
 
     def check() -> None:
         if has_ended():

@@ -1,4 +1,4 @@
-"""Who blocks the event loop is seen from outside: by name and line, once; the innocent are not."""
+"""A task that blocks the event loop is named from outside, with its line, once."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class ThreadReturns(Softly):
 
 @dataclass
 class ThreadGivesAwaitable(Softly):
-    """Its thread ends after the limit, and gives a coroutine that would go on for long."""
+    """Its thread ends after the limit, and returns a coroutine that would take an hour."""
 
     def execute(self, opened: Opened) -> Any:
         goes_on.wait(NEVER)
@@ -208,7 +208,7 @@ async def run(task: BaseTask, tools: Tools) -> Any:
     ended = asyncio.create_task(carry_out(attempt_at(task, tools), tools))
     # No timeout of asyncio: it would cancel, which is what is tested.
     done, _ = await asyncio.wait({ended}, timeout=WAIT_SECONDS)
-    assert done, "it goes on"
+    assert done, "it has not ended"
     return ended.result()
 
 

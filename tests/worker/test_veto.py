@@ -82,7 +82,7 @@ def test_memory_is_measured_twice_a_second_at_most(monkeypatch: pytest.MonkeyPat
         return 10 - looks[0]
 
     def forbidden() -> float:
-        raise AssertionError("nobody asked for the load")
+        raise AssertionError("the load is not configured")
 
     monkeypatch.setattr("nonet.worker.veto.time.monotonic", lambda: now[0])
     veto = Veto(Fitness(memory_floor=9), free=free, load=forbidden)
