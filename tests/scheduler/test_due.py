@@ -286,3 +286,6 @@ def test_an_authors_schedule_is_called_once_per_firing() -> None:
     again = FromNow(at("13:00"))
     skipped = due(again, None, at("12:00"), GRACE, planned=at("11:00"), catch_up=CatchUp.SKIP)
     assert skipped == Due([Occurrence(at("11:00"), missed=1, fires=False)], at("13:00"))
+    young = {"planned": at("11:00"), "catch_up": CatchUp.SKIP}
+    fired = due(FromNow(at("13:00")), None, at("11:00:30"), GRACE, **young)
+    assert fired == Due([Occurrence(at("11:00"))], at("13:00"))
