@@ -6,6 +6,7 @@ anew; a new screen is a new block of one line, the command.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -14,10 +15,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import preloaded
 import pytest
 from daemons import Daemon
 from docs.pages import DOCS
-from docs.stable import stable
 from servers import RedisServer
 from waits import WAIT_SECONDS, wait_until
 
@@ -25,7 +26,6 @@ _PAGE = DOCS / "reference" / "screens.md"
 _COLUMNS = 80
 _TESTS = Path(__file__).parents[1]
 _SCREEN = re.compile(r"(?ms)^```console\n\$ (task-run [^\n]*)\n(.*?)^```\n")
-_SCRIPT = Path(__file__).with_name("stable.py")
 
 
 class System:
@@ -39,51 +39,53 @@ class System:
             "NONET_STATE_DIR": str(home / "state"),
             "NONET_DB_URL": f"sqlite+aiosqlite:///{home}/nonet.db",
             "NONET_TASKS": "mailer",
-            "PYTHONPATH": str(_TESTS),
         }
 
-    def screen(self, command: str) -> str:
-        """What a command prints at a terminal of 80 columns, without colours."""
-        _, *words = command.split()
+    def screens(self, commands: list[str]) -> list[str]:
+        """Return what commands print at a terminal of 80 columns, without colours."""
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        more = {"COLUMNS": str(_COLUMNS), "PYTHONPATH": str(_TESTS)}
         ended = subprocess.run(
-            [sys.executable, str(_SCRIPT), *words],
-            env={**kept, **self._variables, "COLUMNS": str(_COLUMNS)},
+            [sys.executable, str(Path(__file__).with_name("stable.py"))],
+            env={**kept, **self._variables, **more},
             cwd=self._home,
-            stdin=subprocess.DEVNULL,
+            input=json.dumps([command.split() for command in commands]),
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
             text=True,
             timeout=WAIT_SECONDS,
+            check=True,
         )
-        return stable(ended.stdout)
+        printed: list[str] = json.loads(ended.stdout)
+        return printed
 
     def run(self) -> Iterator[None]:
         """Start the daemons, and bring tasks into each state."""
         with ExitStack() as running:
-            self.screen("task-run db upgrade")
+            self._command("db upgrade")
             for daemon in (["task-scheduler"], ["task-worker", "--size", "small"]):
                 log = self._home / f"{daemon[0]}.log"
                 started = Daemon(*daemon, environment=self._variables, log=log)
                 running.enter_context(started).wait_ready()
-            self.screen("task-run pause --task Greet --reason maintenance")
+            self._command("pause --task Greet --reason maintenance")
             self._reach("invoice-7", "running", "SendInvoice --args [7]")
             self._reach("invoice-7-again", "waiting", "SendInvoice --args [7]")
             self._reach("users", "dead", 'ImportUsers --args ["/data/users.csv"]')
             self._reach("archive", "queued", "RenderArchive --args [2025]")
             self._reach("greet-ann", "delayed", 'Greet --args ["ann"] --at 2099-01-01')
-            wait_until(
-                lambda: "lock:mutex:invoice:7" in self.screen("task-run overview"), "it waits long"
-            )
+            wait_until(lambda: "lock:mutex:invoice:7" in self._command("overview"), "it waits long")
             yield
 
     def _reach(self, id: str, state: str, task: str) -> None:
         """Submit a task, and wait until it has this state."""
-        assert self.screen(f"task-run submit {task} --id {id}") == f"{id}\n"
+        assert self._command(f"submit {task} --id {id}") == f"{id}\n"
         wait_until(
-            lambda: f'"state": "{state}"' in self.screen(f"task-run status {id} --json"),
+            lambda: f'"state": "{state}"' in self._command(f"status {id} --json"),
             f"{id} is {state}",
         )
+
+    def _command(self, words: str) -> str:
+        ended = preloaded.run("task-run", *words.split(), variables=self._variables, cwd=self._home)
+        return ended.stdout
 
 
 @pytest.fixture(scope="module")
@@ -93,17 +95,16 @@ def system(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) 
     yield from (made for _ in made.run())
 
 
-@pytest.mark.long
 def test_the_page_shows_what_commands_print(system: System) -> None:
     """Ten commands and more, on a system with a task in each state; no line is too long."""
     page = _PAGE.read_text(encoding="utf-8")
-    made = _SCREEN.sub(
-        lambda found: f"```console\n$ {found[1]}\n{system.screen(found[1])}```\n", page
-    )
+    commands = [command for command, _ in _SCREEN.findall(page)]
+    printed = iter(system.screens(commands))
+    made = _SCREEN.sub(lambda found: f"```console\n$ {found[1]}\n{next(printed)}```\n", page)
     if os.environ.get("SCREENS") == "write":
         _PAGE.write_text(made, encoding="utf-8")
         page = made
-    assert len(_SCREEN.findall(page)) >= 10
+    assert len(commands) >= 10
     for command, output in _SCREEN.findall(made):
         assert max(map(len, output.splitlines())) <= _COLUMNS, command
     assert page == made, "run make screens"

@@ -43,12 +43,6 @@ def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
         exec("from nonet import Lock")
 
 
-def test_public_names_are_documented() -> None:
-    """Everything that programs may rely on has a docstring of its own."""
-    missing = [name for name in nonet.__all__ if not getattr(nonet, name).__doc__]
-    assert missing == []
-
-
 def test_modules_say_what_they_are_for() -> None:
     """The first line of each module gives the reason to open it."""
     modules = map(importlib.import_module, MODULES)
@@ -63,8 +57,9 @@ def test_modules_say_what_they_are_for() -> None:
 def test_examples_in_docstrings_are_true() -> None:
     """Every ``>>>`` gives what it says, and there are some."""
     tried = 0
-    for name in MODULES:
-        result = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
-        assert result.failed == 0, name
-        tried += result.attempted
+    for module in map(importlib.import_module, MODULES):
+        if ">>>" in Path(str(module.__file__)).read_text():
+            result = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
+            assert result.failed == 0, module.__name__
+            tried += result.attempted
     assert tried >= 10
