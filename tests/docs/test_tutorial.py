@@ -31,18 +31,30 @@ def _pinned() -> str:
     )
 
 
-def _download(folder: Path, pinned: Path) -> None:
+def _download(folder: Path, pinned: Path, wheel: Path) -> None:
     """Fetch what the tutorial installs, in the versions that are written to `pinned`."""
     pinned.write_text(_pinned())
     pip = [sys.executable, "-m", "pip", "download", "-q", "-d", folder, "-c", pinned]
-    wanted = [f"{ROOT}[embedded]", "hatchling"]
-    ended = subprocess.run([*pip, *wanted], capture_output=True, text=True)
+    ended = subprocess.run(
+        [*pip, f"{wheel}[embedded]", "hatchling"], capture_output=True, text=True
+    )
     assert ended.returncode == 0, f"no packages to install from:\n{ended.stderr}"
+    (folder / wheel.name).unlink()  # of these files, which change
     (folder / _DONE).touch()
 
 
 @pytest.fixture
-def index(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+def wheel(tmp_path: Path) -> Path:
+    """A wheel of this clone: pip would need a minute to build one in each environment."""
+    uv = str(Path(sys.executable).parent / "uv")
+    command = [uv, "build", "-q", "--wheel", "--no-build-isolation", "--python", sys.executable]
+    subprocess.run([*command, "--out-dir", str(tmp_path), str(ROOT)], check=True)
+    (made,) = tmp_path.glob("*.whl")
+    return made
+
+
+@pytest.fixture
+def index(request: pytest.FixtureRequest, wheel: Path, tmp_path: Path) -> Path:
     """A folder with all packages that the tutorial installs, in place of a package index.
 
     It is kept from run to run, where pytest keeps anything, so that a test run needs no network.
@@ -52,12 +64,12 @@ def index(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     folder = cache.mkdir(f"nonet-wheels-{key}") if cache else tmp_path / "wheels"
     with alone(folder.with_suffix(".lock")):  # two runs of one clone
         if not (folder / _DONE).exists():
-            _download(folder, tmp_path / "constraints.txt")
+            _download(folder, tmp_path / "constraints.txt", wheel)
     return folder
 
 
 @pytest.mark.long
-def test_the_tutorial_works(index: Path) -> None:
+def test_the_tutorial_works(index: Path, wheel: Path) -> None:
     """Each command does what the page shows, and nothing runs any more at its end."""
     offline = {
         "PIP_CONFIG_FILE": "/dev/null",
@@ -67,5 +79,5 @@ def test_the_tutorial_works(index: Path) -> None:
     }
     parts = [Page.read(name) for name in ("tutorial.md", "tutorial-deploy.md")]
     page = Page("docs/tutorial*.md", "\n".join(part.source for part in parts))
-    with followed(page, instead={"PATH/TO/CLONE": str(ROOT)}, environment=offline) as terminal:
+    with followed(page, instead={"PATH/TO/CLONE": str(wheel)}, environment=offline) as terminal:
         assert terminal.left() == []
