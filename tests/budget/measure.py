@@ -49,7 +49,7 @@ NUMBER = 2000
 # A cost may grow by a tenth, and by so much where batches differ from run to run.
 GROWTH, SLACK = 1.1, {"commands": 0.2, "scripts": 0.05, "trips": 0.05, "bytes": 15.0, "memory": 5.0}
 SLACK |= {"commands per second": 6.0, "trips per second": 2.0, "calls if unchanged": 10.0}
-IDLE_SECONDS = 10.0  # a beat of each
+IDLE_SECONDS = 5.0
 KINDS = {"plain": Noop, "with a mutex": Locked}
 # Below this share of the budget, the budget is no guard any more.
 SHRUNK = 0.75
@@ -218,7 +218,7 @@ async def idle(bench: Bench) -> Costs:
     with ExitStack() as stack:
         workers = [stack.enter_context(bench.worker()) for _ in range(10)]
         await asyncio.gather(*(asyncio.to_thread(worker.wait_ready) for worker in workers))
-        await asyncio.sleep(5)  # one of them is on duty, and what they do once is over
+        await asyncio.sleep(1)  # what they do once is over
         bench.meter.start()
         await asyncio.sleep(IDLE_SECONDS)
         costs = bench.meter.costs(1, "commands", "trips")

@@ -14,7 +14,6 @@ PLACES = ("", "stores/")
 FILES = sorted(set(re.findall(r"`((?:[\w*]+/)*[\w*]+\.(?:py|lua))(?:: ([\w.]+))?`", PAGE)))
 FOLDERS = sorted(set(re.findall(r"`((?:\w+/)+)`", PAGE)))
 METHODS = sorted(set(re.findall(r"`([A-Z]\w+\.\w+)`", PAGE)))
-STEPS = re.findall(r"(?ms)^\d+\. (.*?)(?=^\d+\. |^\S)", PAGE.partition("## One task")[2])
 
 
 def texts(pattern: str) -> list[str]:
@@ -25,7 +24,7 @@ def texts(pattern: str) -> list[str]:
 
 @pytest.mark.parametrize(("file", "name"), FILES)
 def test_each_file_is_there_and_has_the_name(file: str, name: str) -> None:
-    """A path that is told leads to a file, and a name behind it to its definition there."""
+    """Each path leads to a file, which defines the name behind it."""
     found = texts(file)
     assert found, file
     for part in filter(None, name.split(".")):
@@ -41,22 +40,7 @@ def test_each_folder_is_there(folder: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_is_there(method: str) -> None:
-    """Who looks for it finds it."""
+    """Its class defines it."""
     owner, _, name = method.partition(".")
     owners = [text for text in texts("**/*.py") if re.search(rf"^class {owner}\b", text, re.M)]
     assert any(re.search(rf"\bdef {name}\b", text) for text in owners), method
-
-
-@pytest.mark.parametrize("step", STEPS, ids=[step.split("**")[1] for step in STEPS])
-def test_a_step_takes_three_sentences(step: str) -> None:
-    """The way of a task can be read in one pass."""
-    plain = re.sub(r"`[^`]*`|\([^)]*\)", "", step.split("**", 2)[2])
-    assert 1 <= len(re.findall(r"\.(?=\s|$)", plain)) <= 3
-
-
-def test_all_steps_are_there() -> None:
-    """From the call of `schedule` to its result."""
-    assert [step.split("**")[1].rstrip(".") for step in STEPS] == [
-        *("Ask", "Prepare", "Submit", "Promote", "Fetch", "Hold", "Begin", "Identify", "Place"),
-        *("Execute", "Conclude", "Settle", "Bury", "Forget", "Hear of it"),
-    ]

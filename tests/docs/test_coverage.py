@@ -1,6 +1,6 @@
 """The reference is complete: what the code has is documented, and what is documented is there.
 
-Elsewhere: alerts (`chart/test_monitoring.py`), causes of `explain` (`test_explain_page.py`),
+Elsewhere: alerts (`chart/test_monitoring.py`), causes of `explain` and
 findings of the doctor (`test_operator_pages.py`), promises (`test_promises.py`), commands that
 pages show (`test_shown.py`), public names (`test_site.py`).
 """

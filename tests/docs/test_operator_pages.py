@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from typing import get_args
 
 from docs.pages import Page, codes
 
 from nonet.operate import doctor
 from nonet.rules import diagnosis, servers
+from nonet.rules.explanation import Cause
 from nonet.rules.outcomes import Reason
 from nonet.stores.queue import workers
 from nonet.stores.queue.workers import DRAINS
@@ -34,6 +36,12 @@ def _constants(module: object, call: str) -> set[str]:
         and node.args
         and isinstance(node.args[0], ast.Constant)
     }
+
+
+def test_each_cause_of_explain_has_a_next_step() -> None:
+    """The page has a row for each cause that the code can name, and for no other."""
+    page = Page.read("how-to/find-out-why-it-waits.md")
+    assert set(_first_column(page, "| `cause` |")) == set(get_args(Cause))
 
 
 def test_each_kind_of_finding_of_the_doctor_has_a_next_step() -> None:

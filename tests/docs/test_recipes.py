@@ -11,6 +11,7 @@ from docs.followed import followed
 from docs.pages import ROOT, Page
 
 RECIPES = (
+    "add-a-task",
     "functions-as-tasks",
     "submit-and-cancel",
     "submit-once",

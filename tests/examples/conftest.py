@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sqlite3
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,9 +11,7 @@ from typing import Any
 
 import preloaded
 import pytest
-import redis
 from daemons import Daemon
-from servers import RedisServer
 from waits import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -26,21 +23,18 @@ class Example:
 
     Attributes:
         environment: of all of them.
-        redis: a synchronous client.
     """
 
-    def __init__(self, installed: Path, tables: Path, server: RedisServer, home: Path) -> None:
-        self._home, self._database = home, home / "example.db"
-        shutil.copy(tables, self._database)
+    def __init__(self, installed: Path, tables: Path, redis_url: str, home: Path) -> None:
+        self._home = home
+        shutil.copy(tables, home / "example.db")
         self._daemons: list[Daemon] = []
-        self.redis: redis.Redis = server.client()
         self.environment = {
             "PYTHONPATH": str(installed),
-            "NONET_REDIS_URL": server.url,
-            "NONET_DB_URL": f"sqlite+aiosqlite:///{self._database}",
+            "NONET_REDIS_URL": redis_url,
+            "NONET_DB_URL": f"sqlite+aiosqlite:///{home}/example.db",
             "NONET_STATE_DIR": str(home / "state"),
             "NONET_CONFIG": str(CONFIG),
-            "NONET_LOCK_TTL": "2",  # for so long locks rest after a loss of data
             "EXAMPLE_STORAGE": str(home / "storage"),
         }
         for element in ("CERN-DST", "RAL-DST"):
@@ -50,7 +44,6 @@ class Example:
         """Kill every daemon."""
         for daemon in self._daemons:
             daemon.kill()
-        self.redis.close()
 
     def worker(self, **environment: str) -> Daemon:
         """A worker for small tasks: all of the package are."""
@@ -82,33 +75,11 @@ class Example:
         lines = "\n".join(f"        {line}" for line in body.splitlines())
         text = (
             "import asyncio\nfrom nonet import Nonet\n"
-            "from nonet_example import files, groups, pilots\n"
+            "from nonet_example import files\n"
             f"async def main():\n    async with Nonet.from_settings() as app:\n{lines}\n"
             "asyncio.run(main())\n"
         )
         return self.said("python", "-c", text)
-
-    def add(
-        self, lfn: str, element: str, *, transformation: int = 0, state: str = "present"
-    ) -> None:
-        """A row, and the file if the element exists."""
-        directory = self._home / "storage" / element
-        if directory.exists():
-            (directory / lfn.replace("/", "%2F")).write_text("abc")
-        with sqlite3.connect(self._database) as rows:
-            rows.execute(
-                "INSERT INTO example_files (lfn, vo, storage_element, transformation, state,"
-                " registered, asked) VALUES (?, 'lhcb', ?, ?, ?, '2026-01-01', '2026-01-02')",
-                (lfn, element, transformation, state),
-            )
-        rows.close()
-
-    def states(self) -> dict[str, str]:
-        """Those of all files, by LFN."""
-        with sqlite3.connect(self._database) as rows:
-            found = dict(rows.execute("SELECT lfn, state FROM example_files").fetchall())
-        rows.close()
-        return found
 
     def _start(self, *command: str, **environment: str) -> Daemon:
         log = self._home / f"{len(self._daemons)}.log"
@@ -134,9 +105,9 @@ def tables(example_package: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def example(
-    example_package: Path, tables: Path, redis_server: RedisServer, redis_url: str, tmp_path: Path
+    example_package: Path, tables: Path, redis_url: str, tmp_path: Path
 ) -> Iterator[Example]:
     """The package with an empty Redis, empty tables and two storage elements."""
-    made = Example(example_package, tables, redis_server, tmp_path)
+    made = Example(example_package, tables, redis_url, tmp_path)
     yield made
     made.close()

@@ -66,7 +66,9 @@ def test_it_is_built(tmp_path: Path) -> None:
         "nonet_example-0.1.0.dist-info",
     }
     with tarfile.open(archive) as opened_archive:
-        assert any(name.endswith("tests/test_files.py") for name in opened_archive.getnames())
+        archived = opened_archive.getnames()
+    assert any(name.endswith("tests/test_files.py") for name in archived)
+    assert not any("/shelf/" in name for name in archived), "the other example is not in it"
 
 
 def test_no_other_test_sees_it() -> None:

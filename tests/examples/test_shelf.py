@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,23 +144,3 @@ def test_a_host_is_not_asked_more_often_than_it_may(
     blockers = wait_until(lambda: found if len(found := waiting()) == 3 else [], "three wait")
     assert set(blockers) == {"limiter:rate:host:127.0.0.1"}
     assert site.asked == 3
-
-
-def test_one_bad_picture_spoils_no_other(service: httpx.Client, site: Any) -> None:
-    """The workflow has failed, and the others are on the shelf."""
-    address = site.add_page(3)
-    site.files["/1.png"] = b"no picture"
-    assert _collect(service, address) == "failed"
-    assert len(service.get("/shelves/ann").json()) == 2
-
-
-def test_its_wheel_has_no_tests(tmp_path: Path) -> None:
-    """The source archive of the other example does not have this one."""
-    uv = str(Path(sys.executable).parent / "uv")
-    command = [uv, "build", "-q", "--sdist", "--no-build-isolation", "--python", sys.executable]
-    subprocess.run([*command, "--out-dir", str(tmp_path), str(ROOT / "examples")], check=True)
-    (archive,) = tmp_path.glob("*.tar.gz")
-    listed = subprocess.run(
-        ["tar", "tzf", str(archive)], capture_output=True, text=True, check=True
-    )
-    assert "/shelf/" not in listed.stdout

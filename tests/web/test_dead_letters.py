@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -269,7 +268,7 @@ async def press(page: Page, selector: str) -> None:
 async def test_a_frozen_database_costs_only_its_pages(
     redis_url: str, mariadb_behind_a_door: tuple[Door, str], tmp_path: Path
 ) -> None:
-    """They answer 503 within five seconds, and the other pages meanwhile."""
+    """The other pages answer before they do, with 503."""
     door, url = mariadb_behind_a_door
     await sql.upgrade(url)
     async with Nonet.from_settings(
@@ -283,13 +282,11 @@ async def test_a_frozen_database_costs_only_its_pages(
             app.state.site.shared.forget()
             door.freeze()
             paths = ["/dead-letters", f"/dead-letters/{row}", API, f"{API}/clusters"] * 4
-            began = time.monotonic()
             frozen = asyncio.gather(*(client.get(path) for path in paths))
             await asyncio.sleep(0)
             others = [await client.get(path) for path in ("/quarantine", "/api/v1/quarantine")]
             assert not frozen.done()
             answers = await frozen
-            assert time.monotonic() - began < 15  # of an idle machine: 5
             assert {answer.status_code for answer in others} == {200}
             assert {answer.status_code for answer in answers} == {503}
             assert all("SQL does not answer" in answer.text for answer in answers)

@@ -10,20 +10,17 @@ from pathlib import Path
 
 import httpx
 import pytest
-from web.access.doors import ORIGIN, OURS, csrf_of, door, log_in
+from web.access.doors import OURS, csrf_of, door, log_in
 from web.access.provider import FakeProvider, providing
 from web.access.test_oidc import options
-from web.access.test_tokens import SHA
 from web.conftest import ClientOf
 from web_tasks import Report
 
 from nonet import Nonet
-from nonet.base.errors import ConfigurationError
 from nonet.rules.permissions import Role
 from nonet.rules.viewing import HIDDEN
 from nonet.stores.queue.workers import WorkerStatus
 from nonet.web import workers
-from nonet.web.access.users import Users
 
 API = "/api/v1"
 TASKS = f"{API}/tasks"
@@ -140,24 +137,3 @@ async def test_a_network_of_one_ipv6_caller_counts_once(nonet: Nonet, users: Pat
         headers["X-Forwarded-For"] = "2001:db8:0:8::1"
         answer = await client.post("/login/link", data={"code": "x"}, headers=headers)
         assert answer.status_code == 401
-
-
-def test_a_token_with_two_names_is_refused(tmp_path: Path) -> None:
-    """Else the last line decides its scope, and the audit may name the other one."""
-    file = tmp_path / "users.yaml"
-    file.write_text(
-        f"tokens:\n  - {{name: a, sha256: {SHA}, role: viewer}}\n"
-        f"  - {{name: b, sha256: {SHA}, role: admin}}\n"
-    )
-    with pytest.raises(ConfigurationError, match=r":3: tokens\[1\] is the token of another line"):
-        Users(file)
-
-
-async def test_a_refused_host_gets_no_page_of_ours(nonet: Nonet, users: Path) -> None:
-    """Its answer has no link to the name that it used."""
-    async with door(nonet, users=users) as client:
-        for host in ("evil.example", "127.0.0.1.evil.example", "evil@evil.example:8800", ""):
-            answer = await client.get("/login", headers={"Host": host})
-            assert answer.status_code == 421 and f"//{host}/" not in answer.text
-        answer = await client.get("/login", headers={"Host": "localhost:8800"})
-        assert answer.status_code == 200 and ORIGIN not in answer.text

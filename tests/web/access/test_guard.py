@@ -166,6 +166,7 @@ async def test_only_names_of_ours_are_served(
     async with door(nonet, **settings) as client:
         answer = await client.get("/login", headers={"Host": host})
     assert answer.status_code == status
+    assert status == 200 or f"//{host}/" not in answer.text, "a page links to the refused name"
 
 
 async def test_long_bodies_are_refused(stranger: httpx.AsyncClient) -> None:

@@ -146,6 +146,10 @@ _END = "$8$1$AAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAA"
         (f"tokens:\n  - {{{_TOKEN}, role: admin, namespaces: }}", "no value for namespaces"),
         (f"tokens:\n  - {{{_TOKEN}, role: admin, expires: null}}", "no value for expires"),
         (f"tokens: [{{{_TOKEN}, role: admin}}, {{{_TOKEN}, role: admin}}]", "repeats 'a'"),
+        (
+            f"tokens:\n  - {{{_TOKEN}, role: viewer}}\n  - {{name: b, sha256: {SHA}, role: admin}}",
+            ":3: tokens[1] is the token of another line",
+        ),
     ],
 )
 def test_a_wrong_file_is_refused_by_line(tmp_path: Path, text: str, problem: str) -> None:
