@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 from fastapi import FastAPI, Request
-from playwright.async_api import Page, async_playwright
+from playwright.async_api import Page, async_playwright, expect
 from ports import free_port
+from waits import WAIT_SECONDS, Found, until
 
 from nonet import Isolation, Nonet, Size
 from nonet.config.web_settings import WebSettings
@@ -22,9 +24,28 @@ from nonet.web.app import create_app
 from nonet.web.server import Server
 
 CHROMIUM = "/usr/bin/chromium"
+expect.set_options(timeout=WAIT_SECONDS * 1000)
 PASSWORD = "correct horse"
 # Each role has a user of its name. A hash takes a fifth of a second, so they share one.
 _HASH = str(PasswordHash.of(PASSWORD))
+
+
+async def eventually(condition: Callable[[], Awaitable[Found]], claim: str) -> Found:
+    """`waits.until` for a condition that is awaited: its value as soon as that is true."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (found := await condition()):
+        assert time.monotonic() < deadline, f"it is still not true that {claim}"
+        await asyncio.sleep(0.02)
+    return found
+
+
+async def in_state(nonet: Nonet, id: str, state: str) -> None:
+    """Wait until a task is in a state."""
+
+    async def is_there() -> bool:
+        return (await nonet.status(id)).state == state
+
+    await eventually(is_there, f"{id} is {state}")
 
 
 class Fixed:
@@ -83,9 +104,8 @@ async def serving(app: FastAPI, settings: WebSettings) -> AsyncIterator[str]:
     stop = Stop()
     server = Server(app, settings, [app.state.site])
     running = asyncio.create_task(server.run(stop))
-    while not server.is_ready:
-        await asyncio.sleep(0.02)
-        assert not running.done(), running.result()
+    await until(lambda: server.is_ready or running.done(), "the dashboard is served")
+    assert server.is_ready, running.result()
     try:
         yield f"http://127.0.0.1:{settings.port}"
     finally:
@@ -102,10 +122,11 @@ async def working(
     async with nonet.injector() as injector:
         worker = nonet.worker(size, injector, concurrency=concurrency, isolation=Isolation.LOOP)
         running = asyncio.create_task(worker.run(stop))
-        while worker.id not in [  # noqa: ASYNC110  # Redis tells of no event
-            item.worker for item in await nonet.stores.results.workers()
-        ]:
-            await asyncio.sleep(0.02)
+
+        async def is_registered() -> bool:
+            return worker.id in [item.worker for item in await nonet.stores.results.workers()]
+
+        await eventually(is_registered, "the worker is registered")
         try:
             yield running
         finally:

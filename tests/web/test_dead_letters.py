@@ -13,8 +13,7 @@ import httpx
 import pytest
 from doors import Door
 from playwright.async_api import Page, expect
-from waits import WAIT_SECONDS
-from web.conftest import ClientOf, Fixed, principal
+from web.conftest import ClientOf, Fixed, eventually, principal
 from web_tasks import Report
 
 from nonet import Nonet
@@ -58,12 +57,12 @@ async def fill(nonet: Nonet, number: int, **changes: Any) -> list[int]:
 
 async def ended(client: httpx.AsyncClient, bulk: dict[str, Any]) -> dict[str, Any]:
     """Wait until a bulk change has ended, and return its state."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            state: dict[str, Any] = (await client.get(f"{API}/bulk/{bulk['id']}")).json()
-            if state["ended"]:
-                return state
-            await asyncio.sleep(0.02)
+
+    async def is_over() -> dict[str, Any] | None:
+        state: dict[str, Any] = (await client.get(f"{API}/bulk/{bulk['id']}")).json()
+        return state if state["ended"] else None
+
+    return await eventually(is_over, "the change has ended") or {}
 
 
 async def statuses(nonet: Nonet) -> dict[int, str]:

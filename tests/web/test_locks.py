@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager, suppress
 import httpx
 import pytest
 from playwright.async_api import Page
-from web.conftest import ClientOf
+from waits import WAIT_SECONDS
+from web.conftest import ClientOf, eventually
 
 from nonet import ConcurrencyLimiter, MutexLock, Nonet, RateLimiter
 from nonet.base.errors import LeaseLostError
@@ -27,9 +28,7 @@ async def waiter(nonet: Nonet, *locks: MutexLock | ConcurrencyLimiter) -> AsyncI
             await asyncio.Event().wait()
 
     waiting = asyncio.create_task(wait())
-    while not await nonet.stores.locks.waiting():
-        assert not waiting.done()
-        await asyncio.sleep(0.02)
+    await eventually(nonet.stores.locks.waiting, "it waits")
     yield
     waiting.cancel()
     with suppress(asyncio.CancelledError):
@@ -77,7 +76,7 @@ async def test_a_lock_is_released_with_the_keyboard(
             await browser_page.keyboard.press("Backspace")
             await browser_page.keyboard.press("Enter")
             await browser_page.get_by_text(f"released {JOB}, voided").wait_for()
-            await asyncio.sleep(60)
+            await asyncio.sleep(WAIT_SECONDS)  # the loss of the lock cancels it
     kinds = [event.kind for event in await nonet.stores.events.last(5)]
     assert "lock-released" in kinds
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 
 import httpx
@@ -10,6 +9,7 @@ import pytest
 from fastapi.responses import HTMLResponse
 from playwright.async_api import Page, Route, expect
 from ports import free_port
+from web.access.doors import app_of
 from web.conftest import Fixed, LoggedInPage, principal, serving
 
 from nonet import Nonet
@@ -58,80 +58,104 @@ async def test_an_unchanged_page_is_not_sent_again(nonet: Nonet, client: httpx.A
     assert (same.status_code, same.content) == (304, b"")
     assert same.headers["ETag"] == first.headers["ETag"]
     assert same.headers["Content-Security-Policy"] == first.headers["Content-Security-Policy"]
-    await asyncio.sleep(2)  # viewers share what was read until then
+    app_of(client).state.site.shared.forget()  # which viewers share for two seconds
     await nonet.stores.events.log("resume", "bob", "stream normal:small")
     changed = await client.get("/events", headers=known)
     assert (changed.status_code, "normal:small" in changed.text) == (200, True)
 
 
+async def open_with_clock(page: Page, url: str) -> None:
+    """Open a page whose clock stands still until `refresh` moves it."""
+    await page.clock.install(time=0)
+    await page.clock.pause_at(3600)
+    await page.goto(url)
+
+
+async def refresh(page: Page) -> None:
+    """Let the time pass after which a page asks for itself."""
+    await page.clock.run_for(3000)
+
+
 async def test_a_page_replaces_what_has_changed(url: str, browser_page: Page) -> None:
     """It says when; open details, the scrolled text and the focus stay as they are."""
-    await browser_page.goto(url)
-    await browser_page.click("summary")
-    await browser_page.evaluate("document.querySelector('.graph').scrollTop = 30")
-    await browser_page.get_by_text("another link").focus()
+    page = browser_page
+    await open_with_clock(page, url)
+    await page.click("summary")
+    await page.evaluate("document.querySelector('.graph').scrollTop = 30")
+    await page.get_by_text("another link").focus()
     for count in ("2", "3"):
-        await expect(browser_page.locator("#count")).to_have_text(count)
-        await expect(browser_page.locator("#kept .seen")).to_have_text(count)
-        assert await browser_page.get_attribute("details", "open") is not None
-        assert await browser_page.evaluate("document.querySelector('.graph').scrollTop") == 30
-        await expect(browser_page.get_by_text("another link")).to_be_focused()
-    assert await browser_page.inner_text("#connection") > "as of 00:00:00 UTC"
+        await refresh(page)
+        await expect(page.locator("#count")).to_have_text(count)
+        await expect(page.locator("#kept .seen")).to_have_text(count)
+        assert await page.get_attribute("details", "open") is not None
+        assert await page.evaluate("document.querySelector('.graph').scrollTop") == 30
+        await expect(page.get_by_text("another link")).to_be_focused()
+    assert await page.inner_text("#connection") == "as of 01:00:06 UTC"
+
+
+_PART = "document.querySelector('#used {}')"
 
 
 @pytest.mark.parametrize(
     ("begin", "end"),
     [
         ("document.querySelector('[name=text]').focus()", "document.activeElement.blur()"),
-        ("document.querySelector('[name=text]').value = 'hel'", "{name}.value = ''"),
-        ("document.querySelector('[value=a]').checked = true", "{box}.checked = false"),
+        (
+            f"{_PART.format('[name=text]')}.value = 'hel'",
+            f"{_PART.format('[name=text]')}.value = ''",
+        ),
+        (
+            f"{_PART.format('[value=a]')}.checked = true",
+            f"{_PART.format('[value=a]')}.checked = false",
+        ),
         ("question.showPopover()", "question.hidePopover()"),
-        ("getSelection().selectAllChildren({seen})", "getSelection().empty()"),
+        (f"getSelection().selectAllChildren({_PART.format('.seen')})", "getSelection().empty()"),
     ],
+    ids=["focus", "text", "box", "question", "selection"],
 )
 async def test_a_part_in_use_is_left_alone(
     url: str, browser_page: Page, begin: str, end: str
 ) -> None:
     """The other parts are replaced, the page says so, and the part follows when it is free."""
-    part = "document.querySelector('#used {}')"
-    names = {
-        "{name}": part.format("[name=text]"),
-        "{box}": part.format("[value=a]"),
-        "{seen}": part.format(".seen"),
-    }
-    for name, script in names.items():
-        begin, end = begin.replace(name, script), end.replace(name, script)
-    await browser_page.goto(url)
-    await browser_page.evaluate(begin)
-    await expect(browser_page.locator("#count")).to_have_text("2")
-    await expect(browser_page.locator("#connection")).to_contain_text(", except what you use")
-    assert await browser_page.inner_text("#used .seen") == "1"
-    await browser_page.evaluate(end)
-    await expect(browser_page.locator("#used .seen")).to_have_text("3")
-    await expect(browser_page.locator("#connection")).not_to_contain_text("except")
+    page = browser_page
+    await open_with_clock(page, url)
+    await page.evaluate(begin)
+    await refresh(page)
+    await expect(page.locator("#count")).to_have_text("2")
+    await expect(page.locator("#connection")).to_contain_text(", except what you use")
+    assert await page.inner_text("#used .seen") == "1"
+    await page.evaluate(end)
+    await refresh(page)
+    await expect(page.locator("#used .seen")).to_have_text("3")
+    await expect(page.locator("#connection")).not_to_contain_text("except")
 
 
 async def test_a_hidden_page_does_not_ask(url: str, browser_page: Page) -> None:
     """It asks as soon as it is visible again."""
-    await browser_page.goto(url)
+    page, asked = browser_page, list[str]()
+    await open_with_clock(page, url)
+    page.on("request", lambda request: asked.append(request.url))
     become = """(hidden) => {
         Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
         document.dispatchEvent(new Event("visibilitychange"));
     }"""
-    await browser_page.evaluate(become, True)
-    await asyncio.sleep(4)
-    assert await browser_page.inner_text("#count") == "1"
-    await browser_page.evaluate(become, False)
-    await expect(browser_page.locator("#count")).to_have_text("2", timeout=2000)
+    await page.evaluate(become, True)
+    await refresh(page)
+    await refresh(page)
+    await page.evaluate("fetch('/static/nonet.css').then((answer) => answer.text())")
+    assert url not in asked
+    await page.evaluate(become, False)
+    await expect(page.locator("#count")).to_have_text("2")
 
 
 async def test_a_page_says_that_no_answer_comes(url: str, browser_page: Page) -> None:
-    """It names the time of the last answer and why there is none, and goes on asking."""
+    """It names the time of the last answer and why there is none, and asks again."""
     assert browser_page.context.browser
     page = await browser_page.context.browser.new_page()  # whose console may have errors
-    await page.goto(url)
+    await open_with_clock(page, url)
     badge = page.locator("#connection")
     await page.route("**/probe", lambda route: route.abort())
+    await refresh(page)
     await expect(badge).to_contain_text("no answer since")
     await expect(badge).to_have_attribute("aria-live", "polite")
 
@@ -140,8 +164,10 @@ async def test_a_page_says_that_no_answer_comes(url: str, browser_page: Page) ->
 
     await page.unroute("**/probe")
     await page.route("**/probe", unavailable)
+    await refresh(page)
     await expect(badge).to_contain_text("Redis or SQL does not answer")
     await page.unroute("**/probe")
+    await refresh(page)
     await expect(badge).to_contain_text("as of")
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import httpx
 import pytest
 from ports import free_port
-from waits import WAIT_SECONDS
+from waits import WAIT_SECONDS, until
 from web.conftest import Fixed, principal
 
 from nonet import Nonet
@@ -21,14 +20,6 @@ from nonet.web.app import create_app
 from nonet.web.server import Server
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Wait until something holds."""
-    while True:
-        if condition():
-            return
-        await asyncio.sleep(0.02)
-
-
 async def test_the_daemon_reports_requests_and_an_outage(
     nonet: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,24 +29,23 @@ async def test_the_daemon_reports_requests_and_an_outage(
     port, stop = free_port(), Stop()
     server = Server(app, WebSettings.plain(port=port), [app.state.site])
     running = asyncio.create_task(server.run(stop))
-    async with asyncio.timeout(WAIT_SECONDS):
-        await eventually(lambda: server.report().ready)
-        async with httpx.AsyncClient(
-            base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS
-        ) as client:
-            for path in ("/streams/normal/small", "/streams/normal/large", "/nothing"):
-                await client.get(path)
-        found = {(name, labels): value for name, labels, value in server.samples()}
-        counted = found["nonet_web_requests_total", ("/streams/{priority}/{size}", "GET", "2xx")]
-        assert counted == 2
-        assert found["nonet_web_requests_total", ("none", "GET", "4xx")] == 1
-        assert {name for name, _ in found} <= METRICS.keys()
+    await until(lambda: server.report().ready, "it is ready")
+    async with httpx.AsyncClient(
+        base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS
+    ) as client:
+        for path in ("/streams/normal/small", "/streams/normal/large", "/nothing"):
+            await client.get(path)
+    found = {(name, labels): value for name, labels, value in server.samples()}
+    counted = found["nonet_web_requests_total", ("/streams/{priority}/{size}", "GET", "2xx")]
+    assert counted == 2
+    assert found["nonet_web_requests_total", ("none", "GET", "4xx")] == 1
+    assert {name for name, _ in found} <= METRICS.keys()
 
-        async def away(**_: bool) -> None:
-            raise ServerUnreachableError("Redis does not answer")
+    async def no_answer(**_: bool) -> None:
+        raise ServerUnreachableError("Redis does not answer")
 
-        monkeypatch.setattr(app.state.site.nonet.stores.measures, "figures", away)
-        await eventually(lambda: not server.report().ready)
-        assert server.report().reasons == ["Redis does not answer"]
+    monkeypatch.setattr(app.state.site.nonet.stores.measures, "figures", no_answer)
+    await until(lambda: not server.report().ready, "it reports the outage")
+    assert server.report().reasons == ["Redis does not answer"]
     stop.request()
     await running

@@ -12,7 +12,7 @@ import pytest
 from playwright.async_api import Page
 from pydantic import SecretStr
 from waits import WAIT_SECONDS
-from web.conftest import working
+from web.conftest import in_state, working
 from web_tasks import Failing, Held, Locked, Login, Report
 
 from nonet import LockedObjectType, MutexLock, Nonet
@@ -29,15 +29,8 @@ async def run(nonet: Nonet, *tasks: Any) -> list[str]:
     async with working(nonet, Report.size):
         handles = [await nonet.submit(task) for task in tasks]
         for handle in handles:
-            await nonet.client.results.wait(handle, 30)
+            await nonet.client.results.wait(handle, WAIT_SECONDS)
     return [str(handle) for handle in handles]
-
-
-async def in_state(nonet: Nonet, id: str, state: str) -> None:
-    """Wait until a task is in a state."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while (await nonet.status(id)).state != state:  # noqa: ASYNC110  # Redis tells of no event
-            await asyncio.sleep(0.02)
 
 
 async def test_search_and_cancel_by_keyboard(
@@ -156,7 +149,7 @@ async def test_arguments_are_revealed_with_secrets_masked(
     assert "task-run call web_tasks:Login --kwargs" in text and "**********" in text
     assert (await client.get(f"/tasks/{id}")).text.count("neil") == 0
     async with working(nonet, Report.size):
-        await nonet.client.results.wait(id, 30)
+        await nonet.client.results.wait(id, WAIT_SECONDS)
     text = (await client.post(f"/tasks/{id}/reveal")).text
     assert (
         "o&#39;neil" in text and "t0ps3cret" not in text
@@ -244,7 +237,7 @@ async def test_a_running_task_links_its_worker(
         link = re.search(r'href="(/workers/[^"]+)">([0-9]+@[^<]+)<', text)
         assert link and link[2] in (await client.get(link[1])).text
         Held.gate.set()
-        await nonet.client.results.wait(id, 30)
+        await nonet.client.results.wait(id, WAIT_SECONDS)
 
 
 async def test_groups(nonet: Nonet, client: httpx.AsyncClient) -> None:

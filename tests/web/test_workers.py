@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 import httpx
 import pytest
 from playwright.async_api import Page, expect
 from waits import WAIT_SECONDS
-from web.conftest import ClientOf, working
+from web.conftest import ClientOf, in_state, working
 from web_tasks import Held
 
 from nonet import Nonet, Size
 from nonet.daemon.service import ExitCode
 from nonet.rules.permissions import Role
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until something holds."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.02)
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +50,7 @@ async def test_pages_show_workers_and_drain_them(
     """The list leads to a worker with its tasks and classes, where a button drains it."""
     async with working(nonet) as running, working(nonet, Size.LARGE) as other:
         held = await nonet.submit(Held())
-        await eventually(lambda: _runs(nonet, held))
+        await in_state(nonet, held, "running")
         await browser_page.goto(f"{address}/workers?q=web_tasks:Held")
         table = browser_page.locator("#workers tbody tr")
         await expect(table).to_have_count(1)
@@ -79,13 +69,5 @@ async def test_pages_show_workers_and_drain_them(
         await browser_page.get_by_role("button", name="Drain 1 large worker").click()
         await expect(browser_page.get_by_role("status").last).to_contain_text("1 workers drain")
         assert await other is ExitCode.OK
-        await eventually(lambda: _shows(browser_page, "No worker is registered"))
-
-
-async def _shows(page: Page, text: str) -> bool:
-    await page.reload()
-    return text in await page.inner_text("main")
-
-
-async def _runs(nonet: Nonet, id: str) -> bool:
-    return (await nonet.status(id)).state == "running"
+        await browser_page.reload()
+        await expect(browser_page.locator("main")).to_contain_text("No worker is registered")

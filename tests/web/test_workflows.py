@@ -9,8 +9,7 @@ import pytest
 from playwright.async_api import Page
 from waits import WAIT_SECONDS
 from web.accessible import faults
-from web.conftest import ClientOf, working
-from web.test_tasks import in_state, run
+from web.conftest import ClientOf, in_state, working
 from web_tasks import Failing, Mail, Report
 
 from nonet import Nonet, Workflow, WorkflowRun, chain, ended, failed
@@ -233,4 +232,3 @@ async def test_ids_of_all_kinds(nonet: Nonet, client: httpx.AsyncClient, id: str
     )
     assert "<h1>Workflow</h1>" in (await client.get(link)).text
     assert (await client.post(f"{API}/{link.rpartition('/')[2]}/cancel")).status_code == 200
-    await run(nonet)

@@ -44,7 +44,7 @@ async def test_a_result_is_waited_for_and_audited(
     early = await client.get(f"{TASKS}/{id}/result", params={"wait": 0.1})
     assert (early.status_code, early.json()["state"]) == (202, "queued")
     assert audit() == []
-    waiting = asyncio.create_task(client.get(f"{TASKS}/{id}/result", params={"wait": 30}))
+    waiting = asyncio.create_task(client.get(f"{TASKS}/{id}/result", params={"wait": WAIT_SECONDS}))
     async with working(nonet):
         answer = await waiting
     assert answer.status_code == 200
@@ -57,7 +57,7 @@ async def test_a_failure_has_its_error(client: httpx.AsyncClient, nonet: Nonet) 
     """A task that died is answered with its error and traceback."""
     id = await nonet.submit(Failing("nothing there"), labels=SMALL)
     async with working(nonet):
-        answer = await client.get(f"{TASKS}/{id}/result", params={"wait": 30})
+        answer = await client.get(f"{TASKS}/{id}/result", params={"wait": WAIT_SECONDS})
     found = answer.json()
     assert (answer.status_code, found["state"], found["has_result"]) == (200, "dead", False)
     assert "ValueError: nothing there" in found["error"]
@@ -124,7 +124,7 @@ async def test_a_submitter_gets_results_only(
         await nonet.submit(Failing("hunter2"), labels=SMALL),
     )
     async with working(nonet), client_of(Role.SUBMITTER) as program:
-        answers = [await program.get(f"{TASKS}/{id}/result?wait=30") for id in (done, dead)]
+        answers = [await program.get(f"{TASKS}/{id}/result?wait=60") for id in (done, dead)]
         assert (await program.get(f"{TASKS}/{done}/arguments")).status_code == 403
     assert [answer.json()["result"] for answer in answers] == [7, None]
     assert answers[1].json()["error"] == "ValueError" and "hunter2" not in answers[1].text
