@@ -10,14 +10,13 @@ from __future__ import annotations
 import inspect
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
 from docs.pages import DOCS, ROOT, Page, all_pages, codes
 from metrics_names import series_names
 from msgspec import structs
-from sqlalchemy import Table
 
 from nonet.base import errors, keys
 from nonet.base.keys import EVENT_KINDS
@@ -55,11 +54,11 @@ def rows(page: str, title: str = "") -> list[list[str]]:
     return Page.read(f"{page if '/' in page else f'reference/{page}'}.md").rows(title)
 
 
-def told(page: str, title: str = "") -> dict[str, list[str]]:
+def shown(page: str, title: str = "") -> dict[str, list[str]]:
     """Rows that begin with a name in backquotes, each once, by that name."""
     found = [row for row in rows(page, title) if row[0].startswith("`")]
     names = [codes(row[0])[0] for row in found]
-    assert len(names) == len(set(names)), f"{page}: a row is there twice"
+    assert len(names) == len(set(names)), f"{page}: two rows have the same name"
     return dict(zip(names, found, strict=True))
 
 
@@ -69,25 +68,14 @@ def settings() -> dict[str, list[str]]:
     return {codes(row[0])[0]: row for row in found}
 
 
-def test_extras_are_those_of_the_package() -> None:
-    """Each is told, and no other one."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert set(told("settings", "Extras")) == set(project["optional-dependencies"])
-
-
-def test_settings_are_those_of_the_code() -> None:
-    """Each is there, and no other one."""
-    assert {f"NONET_{name}" for name in settings()} == {*_VARIABLES}
-
-
 @pytest.mark.parametrize("variable", _VARIABLES)
-def test_a_setting_is_told_as_it_is(variable: str) -> None:
+def test_the_row_of_a_setting_is_right(variable: str) -> None:
     """Its default, its bounds, the words that fit, and whether it may come in a file."""
     model, name = _VARIABLES[variable]
     (field,) = [field for field in structs.fields(model) if field.name == name]
     kind, limits = bounded(field.type)
-    shown = variable.removeprefix("NONET_")
-    _, fits, default, readers, meaning = settings()[shown]
+    short = variable.removeprefix("NONET_")
+    _, fits, default, readers, meaning = settings()[short]
     bounds = [limits[bound] for bound in ("ge", "gt", "le") if bound in limits]
     if bounds:
         assert [float(number) for number in _NUMBER.findall(fits)] == bounds
@@ -103,50 +91,7 @@ def test_a_setting_is_told_as_it_is(variable: str) -> None:
     elif name != "state_dir":
         assert not default.startswith("`")
     assert set(readers.split()) <= {"w", "s", "p", "d"} and readers
-    assert (f"`{shown}_FILE`" in meaning) == (name in model.FROM_FILES)
-
-
-@pytest.mark.parametrize("page", all_pages(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_pages_name_settings_that_exist(page: Any) -> None:
-    """Wherever a variable of Nonet is mentioned, there is one."""
-    known = {name for model in _MODELS for name in model.variables()}
-    named = set(re.findall(r"\bNONET_[A-Z][A-Z_]*[A-Z]\b|\bNONET_X\b", page.read_text()))
-    assert named - known - _NO_SETTINGS == set()
-
-
-@pytest.mark.parametrize("page", all_pages(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_pages_name_metrics_that_exist(page: Any) -> None:
-    """Wherever a metric is mentioned, or its family, there is one."""
-    known = series_names() | set(METRICS) | {name.removesuffix("_total") for name in METRICS}
-    assert set(re.findall(r"\bnonet_[a-z_]+", page.read_text())) - known - _NO_METRICS == set()
-
-
-def test_the_chart_has_places_for_the_settings_that_it_sets() -> None:
-    """Settings that are no free value of the chart are in the table of the others."""
-    text = (ROOT / "scripts" / "chart").read_text(encoding="utf-8")
-    own = set(re.findall(r'"(\w+)"', text.partition("OWN = {")[2].partition("}")[0]))
-    assert set(told("settings", "In the chart")) == own
-
-
-def test_metrics_are_those_of_the_code() -> None:
-    """Each name, type and label is in the code, and vice versa."""
-    found = {
-        name: (row[1], set(codes(row[2])))
-        for name, row in told("metrics").items()
-        if name.startswith("nonet_") and len(row) == 4
-    }
-    assert found == {name: (item.kind, set(item.labels)) for name, item in METRICS.items()}
-
-
-def test_events_are_those_of_the_code() -> None:
-    """Each kind with its words, and no other one."""
-    assert {name: row[1] for name, row in told("events", "Kinds").items()} == EVENT_KINDS
-
-
-def test_keys_are_those_of_the_code() -> None:
-    """Each key of `nonet.base.keys`, with its type, and no other one."""
-    found = {name: row[1] for name, row in told("redis-keys").items()}
-    assert found == dict(_KEY.findall(keys.__doc__ or ""))
+    assert (f"`{short}_FILE`" in meaning) == (name in model.FROM_FILES)
 
 
 def parts_of(name: str) -> set[str]:
@@ -161,46 +106,6 @@ def with_part(part: str) -> set[str]:
     return {path.stem for path in _SCRIPTS.glob("*.lua") if part in parts_of(path.stem)}
 
 
-def test_scripts_are_those_of_the_code() -> None:
-    """Each is told of once, and no other one."""
-    found = [name for row in rows("scripts") for name in codes(row[0])]
-    assert sorted(found) == sorted(path.stem for path in _SCRIPTS.glob("*.lua"))
-
-
-@pytest.mark.parametrize("table", [dlq_tasks, outbox_tasks, mirror], ids=lambda table: table.name)
-def test_columns_are_those_of_the_code(table: Table) -> None:
-    """Each is told of once, and no other one."""
-    found = [name for row in rows("sql-tables", table.name) for name in codes(row[0])]
-    assert sorted(found) == sorted(table.columns.keys())
-
-
-def test_entry_points_are_those_of_the_code() -> None:
-    """Each group that Nonet looks at is told of, and no other one."""
-    asked = set(re.findall(r'(?:entries\(prefixes, "|f"\{prefix\}\.)([a-z_]+)', source()))
-    assert {re.split("[.]", name)[1] for name in told("entry-points")} == asked
-
-
-def source() -> str:
-    """All of the package."""
-    return "".join(path.read_text() for path in (ROOT / "src" / "nonet").rglob("*.py"))
-
-
-def test_paths_of_a_daemon_are_those_of_the_code() -> None:
-    """Whatever a daemon answers under its port has a row, and no other one."""
-    found = set(re.findall(r'"(/[a-z]+)": ', source()))
-    assert {name for name in told("how-to/monitor") if name.startswith("/")} == found
-
-
-def test_fixtures_are_those_of_the_plugin() -> None:
-    """What the pytest plugin offers is in the reference of the API, and no other one."""
-    text = (ROOT / "src" / "pytest_nonet" / "__init__.py").read_text()
-    offered = set(re.findall(r"^(?:def )?(nonet_\w+)(?: =|\()", text, re.MULTILINE))
-    found = {
-        name for name, row in told("reference/api/testing").items() if row[1].startswith("fixture")
-    }
-    assert found == offered
-
-
 def transitions() -> Iterator[tuple[set[str], str, set[str], str]]:
     """Rows of the table: from, to, scripts, when."""
     for before, after, scripts, when in rows("states", "Transitions"):
@@ -208,16 +113,16 @@ def transitions() -> Iterator[tuple[set[str], str, set[str], str]]:
 
 
 def test_states_are_those_of_the_code() -> None:
-    """The states of live tasks and their ends; each is reached, and no end is left."""
+    """The page has the states of live tasks and their ends; each is reached, and ends are final."""
     ends = {"done", "dead", "cancelled", "expired"}
     states = set(get_args(LiveState)) | ends
-    assert set(told("states", "States")) == states
+    assert set(shown("states", "States")) == states
     assert {after for _, after, _, _ in transitions()} == states
     assert set.union(*(before for before, _, _, _ in transitions())) == set(get_args(LiveState))
 
 
 def test_transitions_are_made_by_scripts_that_can() -> None:
-    """Who wakes, expires, replaces or takes back is who includes the part that does it."""
+    """A script that wakes, expires, replaces or requeues tasks includes the part that does it."""
     for _, _, scripts, _ in transitions():
         assert scripts and all((_SCRIPTS / f"{name}.lua").exists() for name in scripts)
 
@@ -236,40 +141,6 @@ def test_transitions_are_made_by_scripts_that_can() -> None:
     assert scripts_of("queued", "cancelled", "replaces") == with_part("replacing")
     assert scripts_of("running", "queued", "worker died") == with_part("lost")
     assert scripts_of("running", "dying", "it has crashed") == with_part("lost")
-
-
-def test_reasons_are_those_of_the_code() -> None:
-    """Each reason why a task ended without a result, and no other one."""
-    assert set(told("states", "Reasons of dead")) == {str(reason) for reason in Reason}
-
-
-def test_exit_codes_are_those_of_the_code() -> None:
-    """Each code with its name, and no other one."""
-    found = {
-        codes(row[1])[0]: int(row[0]) for row in rows("errors-and-exit-codes") if row[0].isdigit()
-    }
-    assert found == {code.name: int(code) for code in ExitCode}
-
-
-def test_errors_are_those_of_the_code() -> None:
-    """Each error with its bases and the code that a command ends with, and no other one."""
-    defined = {
-        name: item
-        for name, item in vars(errors).items()
-        if inspect.isclass(item) and issubclass(item, errors.NonetError)
-    }
-    found = {
-        name: (codes(row[1]), int(row[2]))
-        for name, row in told("errors-and-exit-codes", "Errors").items()
-    }
-    assert found == {
-        name: ([base.__name__ for base in item.__bases__], int(code_of(item)))
-        for name, item in defined.items()
-    }
-
-
-def code_of(error: type[errors.NonetError]) -> ExitCode:
-    return exit_code(error.__new__(error))
 
 
 def schema_keys() -> dict[str, dict[str, Any]]:
@@ -299,7 +170,7 @@ def schema_keys() -> dict[str, dict[str, Any]]:
 
 def configuration() -> dict[str, list[str]]:
     """Rows of the table of all keys, with names as `schema_keys` has them."""
-    found = told("configuration", "All keys")
+    found = shown("configuration", "All keys")
     return {re.sub(r"\b(?!SECTION)[A-Z]+\b", "*", name): row for name, row in found.items()}
 
 
@@ -313,13 +184,8 @@ def section_keys() -> dict[str, dict[str, Any]]:
     return {name: item for name, item in found.items() if ".limits.*.*.*." not in name}
 
 
-def test_keys_of_the_configuration_are_those_of_the_schema() -> None:
-    """Each key that the file may have, and no other one."""
-    assert set(configuration()) == set(section_keys())
-
-
 @pytest.mark.parametrize("name", sorted(section_keys()))
-def test_a_key_of_the_configuration_is_told_as_it_is(name: str) -> None:
+def test_the_row_of_a_configuration_key_is_right(name: str) -> None:
     """Its bounds, and the words that fit."""
     node, cell = section_keys()[name], configuration()[name][1]
     others = node.get("additionalProperties")
@@ -336,3 +202,127 @@ def test_each_word_of_the_glossary_is_there_once() -> None:
     text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
     words = [word.strip("`").casefold() for word in re.findall(r"(?m)^- \*\*(.+?)\*\*: ", text)]
     assert words == sorted(words) and len(words) == len(set(words)) > 40
+
+
+def source() -> str:
+    """All of the package."""
+    return "".join(path.read_text() for path in (ROOT / "src" / "nonet").rglob("*.py"))
+
+
+def of_errors() -> dict[str, tuple[list[str], int]]:
+    """The bases of each error, and the code that a command ends with."""
+    return {
+        name: ([base.__name__ for base in item.__bases__], int(exit_code(item.__new__(item))))
+        for name, item in vars(errors).items()
+        if inspect.isclass(item) and issubclass(item, errors.NonetError)
+    }
+
+
+def of_fixtures() -> set[str]:
+    text = (ROOT / "src" / "pytest_nonet" / "__init__.py").read_text()
+    return set(re.findall(r"^(?:def )?(nonet_\w+)(?: =|\()", text, re.MULTILINE))
+
+
+def of_the_chart() -> set[str]:
+    """Settings that are no free value of the chart."""
+    text = (ROOT / "scripts" / "chart").read_text(encoding="utf-8")
+    return set(re.findall(r'"(\w+)"', text.partition("OWN = {")[2].partition("}")[0]))
+
+
+def of_entry_points() -> set[str]:
+    return set(re.findall(r'(?:entries\(prefixes, "|f"\{prefix\}\.)([a-z_]+)', source()))
+
+
+def in_cells(page: str, title: str = "") -> list[str]:
+    """All names in the first column, sorted: one that is there twice is a difference."""
+    return sorted(name for row in rows(page, title) for name in codes(row[0]))
+
+
+def the_metrics() -> dict[str, tuple[str, set[str]]]:
+    return {
+        name: (row[1], set(codes(row[2])))
+        for name, row in shown("metrics").items()
+        if name.startswith("nonet_") and len(row) == 4
+    }
+
+
+def the_errors() -> dict[str, tuple[list[str], int]]:
+    table = shown("errors-and-exit-codes", "Errors")
+    return {name: (codes(row[1]), int(row[2])) for name, row in table.items()}
+
+
+def the_exit_codes() -> dict[str, int]:
+    table = [row for row in rows("errors-and-exit-codes") if row[0].isdigit()]
+    return {codes(row[1])[0]: int(row[0]) for row in table}
+
+
+def the_fixtures() -> set[str]:
+    table = shown("reference/api/testing").items()
+    return {name for name, row in table if row[1].startswith("fixture")}
+
+
+_PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+_TABLES = (dlq_tasks, outbox_tasks, mirror)
+# What a page has, and what the code has.
+_COMPLETE: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
+    "extras": (
+        lambda: set(shown("settings", "Extras")),
+        lambda: set(_PROJECT["optional-dependencies"]),
+    ),
+    "settings": (lambda: {f"NONET_{name}" for name in settings()}, lambda: {*_VARIABLES}),
+    "settings of the chart": (lambda: set(shown("settings", "In the chart")), of_the_chart),
+    "metrics": (
+        the_metrics,
+        lambda: {name: (item.kind, set(item.labels)) for name, item in METRICS.items()},
+    ),
+    "events": (
+        lambda: {name: row[1] for name, row in shown("events", "Kinds").items()},
+        lambda: EVENT_KINDS,
+    ),
+    "Redis keys": (
+        lambda: {name: row[1] for name, row in shown("redis-keys").items()},
+        lambda: dict(_KEY.findall(keys.__doc__ or "")),
+    ),
+    "scripts": (
+        lambda: in_cells("scripts"),
+        lambda: sorted(path.stem for path in _SCRIPTS.glob("*.lua")),
+    ),
+    "columns": (
+        lambda: [in_cells("sql-tables", table.name) for table in _TABLES],
+        lambda: [sorted(table.columns.keys()) for table in _TABLES],
+    ),
+    "entry points": (
+        lambda: {name.split(".")[1] for name in shown("entry-points")},
+        of_entry_points,
+    ),
+    "paths of a daemon": (
+        lambda: {name for name in shown("how-to/monitor") if name.startswith("/")},
+        lambda: set(re.findall(r'"(/[a-z]+)": ', source())),
+    ),
+    "fixtures": (the_fixtures, of_fixtures),
+    "reasons": (
+        lambda: set(shown("states", "Reasons of dead")),
+        lambda: {str(reason) for reason in Reason},
+    ),
+    "exit codes": (the_exit_codes, lambda: {code.name: int(code) for code in ExitCode}),
+    "errors": (the_errors, of_errors),
+    "configuration keys": (lambda: set(configuration()), lambda: set(section_keys())),
+}
+
+
+@pytest.mark.parametrize("what", _COMPLETE)
+def test_the_reference_has_all_and_no_other(what: str) -> None:
+    """What the code has is on its page, with what belongs to it, and nothing else is."""
+    page, code = _COMPLETE[what]
+    assert page() == code()
+
+
+def test_pages_name_settings_and_metrics_that_exist() -> None:
+    """Wherever a variable, a metric or its family is mentioned, there is one."""
+    variables = {name for model in _MODELS for name in model.variables()} | _NO_SETTINGS
+    metrics = series_names() | set(METRICS) | {name.removesuffix("_total") for name in METRICS}
+    for page in all_pages():
+        text = page.read_text()
+        named = set(re.findall(r"\bNONET_[A-Z][A-Z_]*[A-Z]\b|\bNONET_X\b", text))
+        assert named - variables == set(), page
+        assert set(re.findall(r"\bnonet_[a-z_]+", text)) - metrics - _NO_METRICS == set(), page

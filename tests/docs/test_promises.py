@@ -25,57 +25,36 @@ def promises() -> dict[int, str]:
     return {int(number): body for number, body in zip(parts[1::2], parts[2::2], strict=True)}
 
 
-def definitions(name: str) -> Iterator[ast.AST]:
-    """The module of a test, and in it its class and itself."""
+def marks(name: str) -> Iterator[str]:
+    """Source of the marks of a test, of its class and of its module; of cases: of one that runs."""
     path, *inner = name.split("::")
     node: ast.AST = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    yield node
+    for item in ast.iter_child_nodes(node):
+        if isinstance(item, ast.Assign) and ast.unparse(item).startswith("pytestmark"):
+            yield ast.unparse(item)
     for wanted in inner:
-        found = [
-            item
-            for item in ast.iter_child_nodes(node)
-            if isinstance(item, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-            and item.name == wanted
-        ]
+        found = [item for item in ast.iter_child_nodes(node) if getattr(item, "name", "") == wanted]
         assert len(found) == 1, f"{name}: there is no {wanted}"
         (node,) = found
-        yield node
+        for mark in node.decorator_list:  # type: ignore[attr-defined]  # a class or a function
+            cases = [ast.unparse(mark)]
+            if isinstance(mark, ast.Call) and ast.unparse(mark.func).endswith("parametrize"):
+                cases = [ast.unparse(case) for case in getattr(mark.args[1], "elts", mark.args[1:])]
+            yield min(cases, key=lambda case: bool(_NOT_RUN.search(case)))
 
 
-def conditions(node: ast.AST) -> str:
-    """Source of what decides whether a test is run: marks that it has as a whole."""
-    if isinstance(node, ast.Module):
-        marks = [
-            ast.unparse(item)
-            for item in node.body
-            if isinstance(item, ast.Assign) and ast.unparse(item).startswith("pytestmark")
-        ]
-        return "\n".join(marks)
-    assert isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    return "\n".join(map(condition, node.decorator_list))
-
-
-def condition(mark: ast.expr) -> str:
-    """Source of one mark; of cases: of one that is run, if any is."""
-    if not isinstance(mark, ast.Call) or not ast.unparse(mark.func).endswith("parametrize"):
-        return ast.unparse(mark)
-    listed = mark.args[1]
-    cases = [ast.unparse(case) for case in getattr(listed, "elts", [listed])]
-    return min(cases, key=lambda case: bool(_NOT_RUN.search(case)))
-
-
-def test_all_are_there_in_their_order() -> None:
+def test_all_promises_are_there_in_their_order() -> None:
     """From the first to the last, each once, each with a sentence of its own."""
     assert list(promises()) == list(NUMBERS)
     assert len({body.partition("**")[2].partition("**")[0] for body in promises().values()}) == 25
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_each_names_who_guards_it(number: int) -> None:
+def test_each_promise_names_tests_that_run(number: int) -> None:
     """At least one test, each of which is there, and is not left to `make soak`."""
     names = _TEST.findall(promises()[number])
     assert names
     assert len(set(names)) == len(names)
     for name in names:
-        for node in definitions(name):
-            assert not _NOT_RUN.search(conditions(node)), f"{name} is not run by `make test`"
+        for mark in marks(name):
+            assert not _NOT_RUN.search(mark), f"{name} is not run by `make test`"
