@@ -36,7 +36,7 @@ def test_costs_stay_in_their_budget(scenario: str, bench: measure.Bench) -> None
     ],
 )
 def test_a_budget_is_neither_exceeded_nor_forgotten(cost: float, problem: list[str]) -> None:
-    """A tenth more is told, and so is a quarter less: such a budget would guard nothing."""
+    """A cost that is a tenth above its budget fails, and so does one that is a quarter below."""
     assert measure.problems("drain", {"commands": cost}, {"commands": 10.0}) == problem
     few = {"trips": 0.05}  # as large as the difference between two runs
     assert measure.problems("drain", {"trips": 0.09}, few) == []

@@ -17,7 +17,9 @@ def test_its_configuration_is_that_of_the_package() -> None:
     assert values["config"]["files"]["nonet.yaml"] == values_of(_EXAMPLES / "nonet.yaml")
 
 
-def test_what_is_rendered_is_good(charts: Charts, example_package: Path, tmp_path: Path) -> None:
+def test_the_rendered_configuration_is_valid(
+    charts: Charts, example_package: Path, tmp_path: Path
+) -> None:
     """The scheduler would take the ConfigMap, with the package in its image."""
     files = charts.ci("example").named("ConfigMap", "-config")["data"]
     for name, text in files.items():

@@ -48,7 +48,7 @@ def _schemas_are_kept() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_schemas_are_kept")
-def test_every_object_is_what_kubernetes_takes(rendered: Rendered) -> None:
+def test_every_object_is_valid_for_kubernetes(rendered: Rendered) -> None:
     """Each object fits the strict schema of the oldest and the newest version of Kubernetes."""
     for item in [*rendered.objects, *rendered.hooks]:
         if item["apiVersion"].startswith(("monitoring.coreos.com/", "keda.sh/")):
@@ -129,7 +129,7 @@ def test_a_worker_has_time_to_drain(rendered: Rendered) -> None:
         assert pod["spec"]["terminationGracePeriodSeconds"] >= needed + 10, name
 
 
-def test_selectors_find_what_they_are_for(rendered: Rendered) -> None:
+def test_selectors_select_their_pods(rendered: Rendered) -> None:
     """Each selector finds the pods of one workload, and no pod belongs to two workloads."""
     labels = {name: pod["metadata"]["labels"] for name, pod in rendered.pods(hooks=False)}
 
@@ -148,7 +148,7 @@ def test_selectors_find_what_they_are_for(rendered: Rendered) -> None:
 
 
 def test_schedulers_are_kept_apart(charts: Charts) -> None:
-    """Two schedulers are rather not on one node, unless the values say where they go."""
+    """Two schedulers prefer different nodes, unless the values say where they go."""
     values: Object = {"redis": {"url": "redis://redis:6379/0"}}
     scheduler = charts.render(values).named("Deployment", "-scheduler")["spec"]["template"]
     rules = scheduler["spec"]["affinity"]["podAntiAffinity"]
@@ -164,7 +164,7 @@ def test_schedulers_are_kept_apart(charts: Charts) -> None:
 
 
 def test_pods_that_are_not_ready_keep_no_node(rendered: Rendered) -> None:
-    """A node can be drained although Redis is away, as a budget counts only what is ready."""
+    """A node can be drained without Redis, too: a disruption budget counts only ready pods."""
     for item in rendered.of_kind("PodDisruptionBudget"):
         assert item["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
 
@@ -228,7 +228,7 @@ def test_the_configuration_is_watched(rendered: Rendered) -> None:
                 assert environment(container)["NONET_CONFIG"] in mounts
 
 
-def test_what_autoscalers_set_is_left_to_them(rendered: Rendered) -> None:
+def test_replicas_are_set_only_without_an_autoscaler(rendered: Rendered) -> None:
     """A Deployment has replicas if and only if no autoscaler has it as its target."""
     scalers = [
         item["spec"]["scaleTargetRef"]["name"]
@@ -267,7 +267,7 @@ def test_a_network_policy_covers_each_pod(rendered: Rendered) -> None:
 
 
 def test_only_this_release_reaches_its_redis(charts: Charts) -> None:
-    """The bundled server lets in the pods of its release, at one port, and calls nobody."""
+    """The bundled server lets in the pods of its release, at one port, and connects to no other."""
     bundled = {"redis": {"bundled": {"enabled": True}}, "networkPolicy": {"enabled": True}}
     rendered = charts.render(bundled)
     policy = rendered.named("NetworkPolicy", "-redis")["spec"]

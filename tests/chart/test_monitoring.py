@@ -93,7 +93,7 @@ def test_alerts_wait_for_two_leases_of_the_leader(charts: Charts) -> None:
         assert alert["for"] == expected
 
 
-def test_what_rests_on_purpose_is_no_alert(monitored: Rendered) -> None:
+def test_drains_and_pauses_raise_no_alert(monitored: Rendered) -> None:
     """A long drain is no pod that is not ready, and a paused backlog misses no workers."""
     found = {alert["alert"]: alert["expr"] for alert in _alerts(monitored)}
     here = f'{{namespace="{NAMESPACE}",nonet_release="prod-nonet"}}'
@@ -105,14 +105,14 @@ def test_what_rests_on_purpose_is_no_alert(monitored: Rendered) -> None:
     assert re.findall(r"nonet_\w+(?={)", no_workers) == ["nonet_desired_workers", "nonet_workers"]
 
 
-def test_what_is_asked_for_is_exported(monitored: Rendered) -> None:
+def test_alerts_and_dashboard_use_exported_series(monitored: Rendered) -> None:
     """Each series in an alert or the dashboard is one that Nonet has."""
     asked = {name for text in _asked(monitored) for name in re.findall(r"\bnonet_[a-z_]+", text)}
     asked -= {"nonet_release", "nonet_namespace"}
     assert asked and asked <= series_names(), asked - series_names()
 
 
-def test_labels_that_are_asked_for_exist(monitored: Rendered) -> None:
+def test_alerts_and_dashboard_use_existing_labels(monitored: Rendered) -> None:
     """What a series is selected by is a label of that metric, or one that the scrape adds."""
     # The last one is there if there are several namespaces.
     scraped = {"namespace", "nonet_release", "pod", "nonet_namespace"}

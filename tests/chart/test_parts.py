@@ -17,38 +17,27 @@ _BUNDLED = {"redis": {"bundled": {"enabled": True}}}
 
 def test_each_pool_sees_its_own_secrets(charts: Charts) -> None:
     """A pod sees the secrets that its pool names, else the common ones, and no others."""
-    seen = {name: _secrets(pod) for name, pod in charts.ci("per-pool-secrets").pods()}
+    seen = {
+        name.removeprefix("prod-nonet-"): sorted(map("/".join, _secrets(pod).values()))
+        for name, pod in charts.ci("per-pool-secrets").pods()
+    }
+    sql, encryption = "nonet-db/db-url", "nonet-encryption/encryption-keys"
+    signing = "nonet-signing/signing-keys"
     assert seen == {
-        "prod-nonet-scheduler": {
-            "redis-url": ("nonet-redis-scheduler", "redis-url"),
-            "db-url": ("nonet-db-scheduler", "url"),
-            "signing-keys": ("nonet-signing", "signing-keys"),
-            "encryption-keys": ("nonet-encryption", "encryption-keys"),
-        },
-        "prod-nonet-worker-small": {
-            "redis-url": ("nonet-redis-small", "redis-url"),
-            "db-url": ("nonet-db", "db-url"),
-            "signing-keys": ("nonet-signing", "signing-keys"),
-            "encryption-keys": ("nonet-encryption", "encryption-keys"),
-        },
-        "prod-nonet-worker-medium": {
-            "redis-url": ("nonet-redis-medium", "redis-url"),
-            "db-url": ("nonet-db", "db-url"),
-            "signing-keys": ("nonet-signing-medium", "keys"),
-            "encryption-keys": ("nonet-encryption-medium", "keys"),
-        },
-        "prod-nonet-worker-large": {
-            "redis-url": ("nonet-redis-large", "redis-url"),
-            "db-url": ("nonet-db", "db-url"),
-            "signing-keys": ("nonet-signing", "signing-keys"),
-            "encryption-keys": ("nonet-encryption", "encryption-keys"),
-        },
-        "prod-nonet-canary": {
-            "redis-url": ("nonet-redis-submit", "redis-url"),
-            "signing-keys": ("nonet-signing", "signing-keys"),
-            "encryption-keys": ("nonet-encryption", "encryption-keys"),
-        },
-        "prod-nonet-migrate": {"db-url": ("nonet-db", "db-url")},
+        "scheduler": [
+            "nonet-db-scheduler/url",
+            encryption,
+            "nonet-redis-scheduler/redis-url",
+            signing,
+        ],
+        "worker-small": [sql, encryption, "nonet-redis-small/redis-url", signing],
+        "worker-medium": [
+            *(sql, "nonet-encryption-medium/keys", "nonet-redis-medium/redis-url"),
+            "nonet-signing-medium/keys",
+        ],
+        "worker-large": [sql, encryption, "nonet-redis-large/redis-url", signing],
+        "canary": [encryption, "nonet-redis-submit/redis-url", signing],
+        "migrate": [sql],
     }
 
 
@@ -211,7 +200,7 @@ def test_the_bundled_redis_may_keep_its_data(charts: Charts) -> None:
         ),
     ],
 )
-def test_notes_tell_what_to_do(charts: Charts, values: Object, said: list[str]) -> None:
+def test_notes_name_the_next_commands(charts: Charts, values: Object, said: list[str]) -> None:
     """The notes name the next commands and what is not fit for production."""
     notes = charts.render(values).notes
     assert all(text in notes for text in said), notes
@@ -234,7 +223,7 @@ def test_files_of_the_configuration_stay_as_they_are(charts: Charts) -> None:
     assert data == {**files, "c.yaml": "vos: []\n"}
 
 
-def test_a_pool_can_be_taken_away(charts: Charts) -> None:
+def test_a_pool_can_be_disabled(charts: Charts) -> None:
     """A pool that is null, or not enabled, leaves nothing behind, nor a canary of its size."""
     values = {**_REDIS, "workers": {"medium": None, "large": {"enabled": False}}}
     rendered = charts.render(values)

@@ -78,7 +78,7 @@ def kubelet(tmp_path: Path, redis_url: str) -> Kubelet:
     return Kubelet(tmp_path, redis_url)
 
 
-def test_what_is_rendered_runs(charts: Charts, kubelet: Kubelet) -> None:
+def test_rendered_daemons_run(charts: Charts, kubelet: Kubelet) -> None:
     """Daemons get ready and end at SIGTERM, the canary runs, and KEDA's number is there."""
     rendered = charts.render(_VALUES)
     kubelet.mount(rendered)
@@ -157,7 +157,7 @@ def _decoded(secret: Object, key: str) -> str:
 
 
 def _get(port: int, path: str) -> tuple[int, str]:
-    """Status and body; 0 while nobody listens."""
+    """Status and body; 0 if the port is closed."""
     try:
         with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()

@@ -91,7 +91,7 @@ def test_an_hpa_reads_the_same_number(charts: Charts) -> None:
 
 
 @pytest.mark.parametrize("kind", ["keda", "hpa"])
-def test_pods_are_taken_away_slowly(charts: Charts, kind: str) -> None:
+def test_pools_shrink_after_the_configured_time(charts: Charts, kind: str) -> None:
     """The time for which fewer must have been wanted is that of the values."""
     rendered = charts.render(
         {

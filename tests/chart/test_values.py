@@ -9,6 +9,12 @@ from typing import Any
 import pytest
 from rendering import CHART, Charts, Object, Refused, Rendered, values_of
 
+_SECRETS = {
+    "redis": {"name": "r"},
+    "database": {"name": "d"},
+    "signing": {"name": "s"},
+    "encryption": {"name": "e"},
+}
 _BASE: Object = {
     "canary": {"enabled": True},
     "config": {
@@ -20,38 +26,18 @@ _BASE: Object = {
     "redis": {"bundled": {"enabled": True, "persistence": {"enabled": True}}},
     "signing": {"secret": {"name": "keys"}},
     "encryption": {"secret": {"name": "keys"}},
-    "scheduler": {
-        "secrets": {
-            "redis": {"name": "r"},
-            "database": {"name": "d"},
-            "signing": {"name": "s"},
-            "encryption": {"name": "e"},
-        }
-    },
+    "scheduler": {"secrets": _SECRETS},
     "web": {
         "enabled": True,
         "url": "https://jobs.example.org",
         "users": {"name": "u"},
         "oidcSecret": {"name": "o"},
         "ingress": {"enabled": True},
-        "secrets": {
-            "redis": {"name": "r"},
-            "database": {"name": "d"},
-            "signing": {"name": "s"},
-            "encryption": {"name": "e"},
-        },
+        "secrets": _SECRETS,
     },
     "webhook": {"secret": {"name": "w"}, "signing": {"name": "w"}},
     "workers": {"other": {"size": "small"}},
-    "workerDefaults": {
-        "autoscaling": {"type": "keda"},
-        "secrets": {
-            "redis": {"name": "r"},
-            "database": {"name": "d"},
-            "signing": {"name": "s"},
-            "encryption": {"name": "e"},
-        },
-    },
+    "workerDefaults": {"autoscaling": {"type": "keda"}, "secrets": _SECRETS},
 }
 # What must be otherwise for a value to have its say.
 _WITH: dict[str, Object] = {

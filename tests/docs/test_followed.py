@@ -28,7 +28,7 @@ from docs.pages import Page
         ("", "error\n", False),
     ],
 )
-def test_what_is_shown_is_compared(shown: str, output: str, fitting: bool) -> None:
+def test_shown_output_is_compared(shown: str, output: str, fitting: bool) -> None:
     """Only ids, times and the like may differ, and what a page leaves out."""
     assert fits(shown, output) is fitting
 
@@ -58,14 +58,15 @@ def test_the_shell_is_one_for_the_whole_page() -> None:
         assert terminal.left() == []
 
 
-def test_what_prints_for_ever_is_ended_and_shown() -> None:
-    """Also the shell itself, whose output nobody reads any more."""
+def test_an_endless_command_is_ended_and_its_output_shown() -> None:
+    """The shell itself ends, too, although nothing reads its output any more."""
     endless = pytest.raises(AssertionError, match=r"it has not ended:\n.*\n(more\n)+")
     with endless, Terminal() as terminal:
-        terminal.type("while :; do echo more; done", seconds=0.2)
+        terminal.type("echo")
+        terminal.type("while :; do echo more; done", seconds=1)
 
 
-def test_what_stays_behind_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_left_behind_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that a page forgets is found while the terminal is open, and ended with it."""
     monkeypatch.setattr("docs.followed._END_SECONDS", 0)
     source = "```sh\nsleep 1000 &\nuntil grep -q sleep /proc/$!/cmdline; do :; done\n```\n"

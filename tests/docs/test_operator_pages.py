@@ -45,7 +45,7 @@ def test_each_cause_of_explain_has_a_next_step() -> None:
 
 
 def test_each_kind_of_finding_of_the_doctor_has_a_next_step() -> None:
-    """Those that it can tell of, and no other."""
+    """The table has the kinds of the code, and no other."""
     told = _first_column(OPERATE, "| `kind` |")
     kinds = set[str]().union(
         *(_constants(module, "Finding") for module in (diagnosis, servers, doctor))
@@ -54,17 +54,17 @@ def test_each_kind_of_finding_of_the_doctor_has_a_next_step() -> None:
 
 
 def test_each_reason_of_a_dead_letter_has_a_next_step() -> None:
-    """All but that of tasks that somebody cancelled, which are none."""
+    """All but that of cancelled tasks, which are no dead letters."""
     told = _first_column(DEAD_LETTERS, "| `reason` |")
     assert sorted(told) == sorted(set(Reason) - {Reason.CANCELLED})
 
 
-def test_each_status_of_a_dead_letter_is_told() -> None:
+def test_the_page_explains_each_status_of_a_dead_letter() -> None:
     """With what it means."""
     assert _first_column(DEAD_LETTERS, "| `status` |") == list(Status)
 
 
-def test_each_state_of_a_worker_is_told() -> None:
+def test_the_page_explains_each_state_of_a_worker() -> None:
     """With what to do."""
     told = _first_column(OPERATE, "| `state` | it means |")
     # Rest state, a beat that is due, a veto, a drain: all that the rule knows.

@@ -46,13 +46,13 @@ def _make_site(made: Path) -> None:
 
 
 def test_the_site_has_each_page(site: Path) -> None:
-    """It is made without a warning: no dead link, no example that is none, no page left out."""
+    """It is made without a warning, such as that of a dead link."""
     pages = [path.relative_to(DOCS).with_suffix(".html") for path in documents()]
     assert [page for page in pages if not (site / page).exists()] == []
 
 
-def test_no_page_says_that_nothing_leads_to_it() -> None:
-    """Sphinx takes a page for an orphan unless that says it is meant to be one: none does."""
+def test_no_page_is_marked_as_an_orphan() -> None:
+    """Sphinx reports a page without links to it, unless the page is marked so."""
     assert [path for path in documents() if re.search(r"(?m)^orphan:", path.read_text())] == []
 
 
@@ -131,7 +131,7 @@ def problem_of(target: str, folder: Path) -> str | None:
 
 @pytest.mark.parametrize("page", all_texts(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere_in_the_repository(page: Path) -> None:
-    """Each file and heading that a page refers to is there, also for who reads it as a file."""
+    """Each file and heading that a page refers to is there, also for a reader of files."""
     text = Page.read(page).prose
     targets = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
     here = [target for target in targets if not re.match(r"[a-z]+:|#", target)]
@@ -140,7 +140,7 @@ def test_links_lead_somewhere_in_the_repository(page: Path) -> None:
 
 
 def test_pages_that_the_code_names_are_there() -> None:
-    """Messages, docstrings and comments send nobody to a page or heading that is gone."""
+    """Messages, docstrings and comments name pages and headings that exist."""
     found = [
         f"{path.relative_to(ROOT)}: {problem}"
         for path in sources()

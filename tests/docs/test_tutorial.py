@@ -1,4 +1,4 @@
-"""The tutorial, followed literally by somebody who has nothing but Python and a clone."""
+"""The tutorial, followed literally with nothing but Python and a package of this clone."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from waits import wait_until
 _ELEMENTS = ("CERN-DST", "RAL-DST")
 
 
-def test_what_the_readme_says_runs(example: Example) -> None:
+def test_the_program_of_the_readme_runs(example: Example) -> None:
     """The program writes and removes files, also again; what cannot be removed is a dead letter."""
     example.scheduler()
     example.worker()
@@ -47,7 +47,7 @@ def test_pilots_are_submitted_for_each_vo(example: Example) -> None:
     )
 
 
-def test_storage_elements_get_so_much_as_is_configured(example: Example) -> None:
+def test_storage_elements_run_as_many_removals_as_configured(example: Example) -> None:
     """Three removals at a time at CERN-DST, five by default: never more, and not less."""
     example.scheduler()
     worker = example.worker(EXAMPLE_SECONDS="0.2")

@@ -45,8 +45,8 @@ def test_a_fork_says_and_ends_as_a_real_start(tmp_path: Path, options: list[str]
         assert file.read() == real.stdout
 
 
-def test_a_killed_fork_says_by_what(tmp_path: Path, redis_url: str) -> None:
-    """A signal reaches the command itself; later ones reach nobody."""
+def test_a_killed_fork_reports_its_signal(tmp_path: Path, redis_url: str) -> None:
+    """A signal reaches the command itself; later ones have no effect."""
     with (tmp_path / "log").open("w+b") as file:
         process = forked(file, tmp_path, "events", "--follow", NONET_REDIS_URL=redis_url)
         process.send_signal(signal.SIGSTOP)
@@ -64,7 +64,7 @@ def test_a_killed_fork_says_by_what(tmp_path: Path, redis_url: str) -> None:
         *(("LD_PRELOAD", False), ("OTEL_PYTHON_CONTEXT", False), ("PYTHONPATH", False)),
     ],
 )
-def test_what_a_fork_cannot_change_gets_a_real_start(name: str, forks: bool) -> None:
+def test_variables_that_are_read_at_the_start_need_a_real_start(name: str, forks: bool) -> None:
     """What the loader, the interpreter or a library reads at its start is not read again."""
     assert may_be_preloaded("task-worker", {name: "1"}) is forks
     assert not may_be_preloaded("python", {})

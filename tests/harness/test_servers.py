@@ -21,7 +21,7 @@ with RedisServer() as server:
 
 
 def test_a_killed_run_leaves_no_server_and_no_files() -> None:
-    """Whoever kills a test run finds its memory free again."""
+    """The helper ends the server and removes its files."""
     tests = Path(__file__).parents[1]
     with subprocess.Popen(
         [sys.executable, "-c", _RUN],

@@ -9,8 +9,8 @@ import pytest
 from sharing import shared
 
 
-def test_what_is_shared_is_made_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Whoever comes meanwhile waits, and gets the same; whole, as it is moved there."""
+def test_a_shared_directory_is_made_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """A second process waits, and gets the same directory when it is complete."""
     made = []
     tmp_path_factory.getbasetemp()  # pytest makes it at the first call, not safe among threads
 
@@ -27,7 +27,9 @@ def test_what_is_shared_is_made_once(tmp_path_factory: pytest.TempPathFactory) -
     assert len(made) == 1
 
 
-def test_what_could_not_be_made_is_made_anew(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_shared_directory_that_failed_is_made_again(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
     """Half of it is no reason to think that it is there."""
 
     def fail(place: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from nonet import (
     BaseTask,
@@ -33,36 +34,27 @@ class Add(SmallTask):
         return self.a + self.b
 
 
-@dataclass
-class RemoveFile(SmallTask):
-    storage_element: str
-    lfn: str
+def made(name: str, result: Any = None, **fields: Any) -> Any:
+    """A task class with these arguments, which gives this result."""
 
-    async def execute(self) -> int:
-        return len(self.lfn)
+    async def execute(self: SmallTask) -> Any:
+        return result
 
-
-@dataclass
-class SendInvoice(SmallTask):
-    number: int
-    recipient: str
-
-    async def execute(self) -> int:
-        return self.number
+    body = {"__annotations__": fields, "__module__": __name__, "execute": execute}
+    return dataclass(type(name, (SmallTask,), body))
 
 
-@dataclass
-class Charge(SmallTask):
-    number: int
-
-    async def execute(self) -> None: ...
-
-
-@dataclass
-class SendMail(SmallTask):
-    recipient: str
-
-    async def execute(self) -> None: ...
+RemoveFile = made("RemoveFile", 7, storage_element=str, lfn=str)
+SendInvoice = made("SendInvoice", 7, number=int, recipient=str)
+Charge = made("Charge", number=int)
+SendMail = made("SendMail", recipient=str)
+Transfer = made("Transfer", lfn=str)
+Hash = made("Hash", 7, part=str)
+Extract = made("Extract", [1, 2], day=str)
+Load = made("Load", 2, rows=list[int])
+Sum = made("Sum", 3, numbers=list[int])
+Resize = made("Resize", path=str)
+Submit = made("Submit", job=int)
 
 
 @dataclass
@@ -70,52 +62,6 @@ class Refresh(SmallTask):
     customer: str
 
     unique = Unique.until_start()
-
-    async def execute(self) -> None: ...
-
-
-@dataclass
-class Transfer(SmallTask):
-    lfn: str
-
-    async def execute(self) -> None: ...
-
-
-@dataclass
-class Hash(SmallTask):
-    part: str
-
-    async def execute(self) -> int:
-        return hash(self.part)
-
-
-@dataclass
-class Extract(SmallTask):
-    day: str
-
-    async def execute(self) -> list[int]:
-        return [1, 2]
-
-
-@dataclass
-class Load(SmallTask):
-    rows: list[int]
-
-    async def execute(self) -> int:
-        return len(self.rows)
-
-
-@dataclass
-class Sum(SmallTask):
-    numbers: list[int]
-
-    async def execute(self) -> int:
-        return sum(self.numbers)
-
-
-@dataclass
-class Resize(SmallTask):
-    path: str
 
     async def execute(self) -> None: ...
 
@@ -146,13 +92,6 @@ class Report(SmallTask):
 class HashAll(SmallTask):
     async def execute(self, spawn: CallbackSpawner) -> str:
         return await spawn([Hash("a"), Hash("b")], Report())
-
-
-@dataclass
-class Submit(SmallTask):
-    job: int
-
-    async def execute(self) -> None: ...
 
 
 class SendReports(PeriodicBaseTask):

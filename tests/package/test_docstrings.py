@@ -105,7 +105,7 @@ def test_parameters_and_fields_are_explained() -> None:
 
 
 def test_public_names_have_an_example() -> None:
-    """All but errors that nobody has to catch or raise, and parts of classes."""
+    """All but errors and members of classes have one."""
     lacking = [
         name
         for name, thing in DOCUMENTED.items()
@@ -116,7 +116,7 @@ def test_public_names_have_an_example() -> None:
     assert lacking == []
 
 
-def test_what_is_returned_is_read_as_a_sentence() -> None:
+def test_returns_sections_are_sentences() -> None:
     """On the site what stands before a colon of the first line would be shown as a type."""
     for name, thing in DOCUMENTED.items():
         first = sections(doc_of(thing)).get("Returns", "").split("\n")[0]

@@ -59,7 +59,7 @@ def test_an_import_brings_what_it_needs(code: str, most: int, unwanted: tuple[st
 def test_help_brings_next_to_nothing(
     command: str, arguments: list[str], most: int, unwanted: tuple[str, ...]
 ) -> None:
-    """Whoever asks how a command is used does not wait for Redis, SQL or the models."""
+    """The help of a command imports neither Redis nor SQL nor the models."""
     code = f"import sys; sys.argv[1:] = {arguments!r}; from nonet.cli.{command} import main; main()"
     check(code, most, unwanted)
 
@@ -83,7 +83,7 @@ def test_a_worker_brings_what_it_needs() -> None:
 
 @pytest.mark.parametrize("name", ["base.errors", "tasks.task", "client.client", "app"])
 def test_an_import_does_not_bring_sql(name: str) -> None:
-    """SQL, the command line and web frameworks are imported by who needs them."""
+    """SQL, the command line and web frameworks are imported where they are needed."""
     check(f"import nonet.{name}", 478, (*SQL, "fastapi", "starlette", "typer", "rich"))
 
 

@@ -34,7 +34,7 @@ def test_the_architecture_names_each_layer(layers: list[set[str]]) -> None:
     assert [names(layer) for layer in told.split("→")] == layers
 
 
-def test_contributors_are_told_where_each_module_is(layers: list[set[str]]) -> None:
+def test_the_table_for_contributors_names_each_module(layers: list[set[str]]) -> None:
     """Each is in one row of the table, whose rows go down; a layer may have several."""
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     rows = [names(row) for row in re.findall(r"(?m)^\| (`.+?) \|", text)]

@@ -19,7 +19,7 @@ MODULES = sorted(
 )
 
 
-def test_public_names_are_what_is_declared() -> None:
+def test_public_names_are_those_declared() -> None:
     """Type checkers see the same names as programs, at the same places."""
     tree = ast.parse(Path(nonet.__file__).read_text())
     declared = next(node for node in tree.body if isinstance(node, ast.If))
@@ -36,14 +36,14 @@ def test_public_names_are_what_is_declared() -> None:
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
-    """A misspelt name is told as that of any module."""
+    """A misspelt name fails as that of any module."""
     with pytest.raises(AttributeError, match="'nonet' has no attribute 'Lock'"):
         nonet.Lock  # noqa: B018
     with pytest.raises(ImportError, match="cannot import name 'Lock'"):
         exec("from nonet import Lock")
 
 
-def test_modules_say_what_they_are_for() -> None:
+def test_each_module_has_a_docstring() -> None:
     """The first line of each module gives the reason to open it."""
     modules = map(importlib.import_module, MODULES)
     silent = [

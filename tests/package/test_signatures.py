@@ -85,7 +85,7 @@ def is_ours(name: str, module: ModuleType) -> bool:
     return not (defined is None or is_no_type or is_constraint or is_private_alias)
 
 
-def test_what_signatures_name_is_public() -> None:
+def test_types_in_signatures_are_public() -> None:
     """Each type of ours is offered by a public module, so that callers can annotate with it."""
     walked, hidden = 0, dict[str, str]()
     for whose, text, module in signatures():
@@ -107,7 +107,7 @@ def test_types_are_those_that_are_declared() -> None:
         nonet.types.Worked  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_the_reference_tells_what_each_type_stands_for() -> None:
+def test_the_reference_explains_each_type() -> None:
     """One row of a table for each, and none for another."""
     rows = Page.read("reference/api/application.md").rows(head="| name | what it stands for |")
     assert [codes(row[0])[0].partition("[")[0] for row in rows] == list(nonet.types.__all__)

@@ -77,7 +77,7 @@ def test_each_python_of_the_classifiers_is_allowed() -> None:
 
 
 def test_a_second_build_has_the_same_bytes(tree: Path, dist: Path, tmp_path: Path) -> None:
-    """Whoever builds it again can compare."""
+    """Anyone can build it again and compare."""
     again = tmp_path / "again"
     build(tree, again)
     names = sorted(file.name for file in dist.iterdir())

@@ -13,7 +13,7 @@ OLD = "## [0.2.0] - 2026-02-01\n\n### Fixed\n\n- Another.\n\n"
 OLDER = "## [0.1.0] - 2026-01-01\n\n### Added\n\n- All.\n"
 
 
-def test_ours_has_it() -> None:
+def test_our_changelog_is_valid() -> None:
     """That of this checkout."""
     done = script("changelog.py", str(ROOT / "CHANGELOG.md"))
     assert (done.returncode, done.stdout) == (0, "")
@@ -37,7 +37,7 @@ def test_ours_has_it() -> None:
         (HEAD + NEW + "Prose.\n", "not a list entry"),
     ],
 )
-def test_what_is_wrong_is_said(tmp_path: Path, text: str, problem: str) -> None:
+def test_a_wrong_changelog_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     """With the section in which it is."""
     file = tmp_path / "CHANGELOG.md"
     file.write_text(text)

@@ -77,7 +77,7 @@ def test_a_release_is_committed_tagged_and_built(checkout: Path, service: str) -
 
 
 @pytest.mark.parametrize("name", ["README.md", "SECURITY.md", "CHANGELOG.md"])
-def test_what_is_released_does_not_deny_that_there_is_a_release(name: str) -> None:
+def test_released_files_do_not_deny_a_release(name: str) -> None:
     """The files are in the tag as they are before it."""
     text = " ".join((ROOT / name).read_text(encoding="utf-8").split())
     assert not re.search("no release yet|first release|not released", text)
@@ -130,7 +130,7 @@ def find_a_vulnerability(_: Path) -> None:
         (None, "soon", "is not a version"),
     ],
 )
-def test_what_is_not_fit_is_refused(
+def test_an_unfit_release_is_refused(
     checkout: Path, service: str, change: Any, version: str, why: str
 ) -> None:
     """And nothing is committed, tagged or built."""
@@ -151,7 +151,7 @@ def test_what_is_not_fit_is_refused(
         ({"merge.verifySignatures": "true"}, "git merge failed: "),
     ],
 )
-def test_what_git_refuses_leaves_branch_and_tags_as_they_were(
+def test_a_refusal_of_git_leaves_branch_and_tags_unchanged(
     checkout: Path, service: str, settings: dict[str, str], why: str
 ) -> None:
     """And one line has git's reason."""
@@ -165,7 +165,7 @@ def test_what_git_refuses_leaves_branch_and_tags_as_they_were(
     assert git(checkout, "worktree", "list").count("\n") == 0
 
 
-def test_a_build_of_no_revision_says_what_git_said() -> None:
+def test_a_build_of_an_unknown_revision_shows_the_error_of_git() -> None:
     """In one line."""
     done = script("dist.py", "no-such-revision")
     assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
@@ -184,7 +184,7 @@ def test_the_checks_pass_before_and_after_a_build(checkout: Path, built: bool) -
     assert done.returncode == 0, done.stdout
 
 
-def test_an_audit_that_can_ask_nobody_says_so() -> None:
+def test_an_audit_without_its_database_fails_with_a_reason() -> None:
     """In one sentence, and with an exit code of its own: nothing is known then."""
     done = script("audit.py", AUDIT_URL="http://127.0.0.1:9", UV_HTTP_RETRIES="0")
     assert done.returncode == 2

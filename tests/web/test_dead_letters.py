@@ -91,7 +91,7 @@ async def test_letters_are_resubmitted_at_a_rate(nonet: Nonet, client: httpx.Asy
     assert sorted(item.state for item in repeats) == ["delayed"] * 4 + ["queued"]
     due = sorted(item.due for item in repeats if item.due)
     steps = [second - first for first, second in pairwise(due)]
-    assert all(abs(step - timedelta(seconds=10)) < timedelta(seconds=1) for step in steps)
+    assert min(steps) > timedelta(seconds=9)  # ten, for one each ten seconds
     (event,) = await nonet.stores.events.last(1, kind="dlq-resubmit")
     assert event.text.startswith("5 rows") and event.who == "alice"
 
@@ -108,7 +108,7 @@ async def test_the_deadline_of_a_class_counts_from_the_start(
     explained = await nonet.client.explain_by_facts(str(handle))
     deadline = explained[1].start_by
     assert deadline is not None
-    assert abs(deadline - explained[1].now - 3660) < 30
+    assert abs(deadline - due.timestamp() - 60) < 1
 
 
 async def test_letters_of_a_class_that_is_unknown_stay(
@@ -202,7 +202,7 @@ async def test_arguments_are_revealed_without_secrets(
 async def test_the_answer_with_arguments_names_the_page_to_read_again(
     nonet: Nonet, client: httpx.AsyncClient
 ) -> None:
-    """It has no address of its own, and the page goes on reading its changes."""
+    """It has no address of its own, and the page continues to read its changes."""
     (row,) = await fill(nonet, 1)
     shown = (await client.post(f"/dead-letters/{row}/reveal")).text
     assert f'data-read="/dead-letters/{row}"' in shown

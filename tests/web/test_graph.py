@@ -81,7 +81,7 @@ def test_edges_do_not_cross_needlessly() -> None:
     assert (heights["0"] < heights["1"]) == (heights["3"] < heights["2"])
 
 
-def test_what_a_step_added_hangs_at_it() -> None:
+def test_added_steps_are_drawn_behind_their_step() -> None:
     """Its edge has a letter of its own; the next step comes behind all of it."""
     found = picture({"0": [], "0.0": [], "0.1": ["s0.0"], "1": ["s0"]})
     assert [line.target.place for line in found.lines if line.on == ADDED] == ["0.0"]
@@ -89,7 +89,7 @@ def test_what_a_step_added_hangs_at_it() -> None:
 
 
 def test_a_large_workflow_is_counted() -> None:
-    """Beyond a number of steps or of edges a picture helps nobody."""
+    """There is no picture beyond a number of steps or of edges."""
     chain = {str(n): [f"s{n - 1}"] * (n > 0) for n in range(MOST_STEPS + 1)}
     assert is_too_large(chain)
     del chain[str(MOST_STEPS)]

@@ -5,12 +5,10 @@ from __future__ import annotations
 import httpx
 import pytest
 from playwright.async_api import Page
-from web.conftest import ClientOf
 
 from nonet import ConcurrencyLimiter, Nonet
 from nonet.base.errors import UnableToAcquireLockError
 from nonet.rules.limits import Limit, LimitAddress
-from nonet.rules.permissions import Role
 
 JOB = LimitAddress("job", "7")
 NAME = "limiter:conc:job:7"
@@ -96,14 +94,6 @@ async def test_a_mistake_is_refused(
     if "name" in values:
         assert (await client.post("/limits/edit", data=values)).status_code == 422
     assert await nonet.stores.limits.all() == []
-
-
-async def test_an_operator_sees_limits_and_changes_none(client_of: ClientOf, nonet: Nonet) -> None:
-    """Only an admin changes limits."""
-    await nonet.stores.limits.override(JOB, Limit(1), "ann@host 1")
-    async with client_of(Role.OPERATOR) as client:
-        page = (await client.get("/limits")).text
-        assert "set by hand" in page and "Change" not in page
 
 
 async def test_the_api_lists_ceilings(nonet: Nonet, client: httpx.AsyncClient) -> None:

@@ -78,7 +78,7 @@ async def test_pipelines_are_listed_and_shown(nonet: Nonet, client: httpx.AsyncC
 
 
 async def test_a_viewer_reads_types_of_errors_only(nonet: Nonet, client_of: ClientOf) -> None:
-    """Errors of databases may quote secrets; and who may not pause finds no button."""
+    """Errors of databases may quote secrets; a viewer, which may not pause, finds no button."""
     async with client_of(Role.VIEWER) as client:
         page = (await client.get("/pipelines/volumes")).text
         assert "OperationalError" in page and "secret" not in page and "Pause" not in page

@@ -134,7 +134,7 @@ async def test_an_unknown_entry_is_not_found(client: httpx.AsyncClient) -> None:
     assert answer.status_code == 404
 
 
-async def test_the_api_tells_when_an_entry_fires(planned: Nonet, client_of: ClientOf) -> None:
+async def test_the_api_shows_when_an_entry_fires(planned: Nonet, client_of: ClientOf) -> None:
     """One entry has its next occurrences, and why it does not run, without errors for a viewer."""
     url = "/api/v1/schedules"
     async with client_of(Role.VIEWER) as client:

@@ -127,7 +127,7 @@ def _foreign(id: str, name: str) -> Submission:
 
 
 async def test_a_viewer_sees_no_details(nonet: Nonet, client_of: Any) -> None:
-    """Who may not see details sees types of errors, no texts, and searches for none."""
+    """A viewer sees types of errors, no texts, and cannot search for them."""
     (dead,) = await run(nonet, Failing("the password is hunter2"))
     async with client_of(Role.VIEWER) as viewer:
         for path in (f"/tasks/{dead}", "/tasks?state=dead"):
@@ -211,7 +211,7 @@ async def test_cancel_all_that_existed(nonet: Nonet, client: httpx.AsyncClient) 
 
 
 async def test_submit_all_failures_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
-    """Failures that match become new tasks; those that were submitted before are told of."""
+    """Failures that match become new tasks; the answer counts those that were submitted before."""
     await run(nonet, *(Failing(f"bill {n}") for n in range(5)), Failing("other"))
     preview = (await client.get("/bulk/resubmit?state=ended&error=bill")).text
     assert "Submit again: 5 tasks" in preview and "web_tasks:Failing: 5" in preview
@@ -252,7 +252,7 @@ async def test_groups(nonet: Nonet, client: httpx.AsyncClient) -> None:
 
 
 async def test_an_unknown_task_says_where_to_look(client: httpx.AsyncClient) -> None:
-    """The page of a task of which nothing is kept names the other places."""
+    """The page of an unknown task names the other places."""
     answer = await client.get("/tasks/nope")
     assert answer.status_code == 404
     assert "ended tasks" in answer.text and "logs" in answer.text

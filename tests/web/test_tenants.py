@@ -32,7 +32,7 @@ async def shared(nonet: Nonet, redis_url: str) -> Nonet:
     return nonet
 
 
-async def test_without_tenants_the_page_says_so(client: httpx.AsyncClient) -> None:
+async def test_the_page_explains_tenants_before_there_are_any(client: httpx.AsyncClient) -> None:
     """And what tells them apart."""
     assert "Tenants are told apart by vo" in (await client.get("/tenants")).text
     found = (await client.get("/api/v1/tenants")).json()

@@ -120,7 +120,9 @@ async def test_a_step_and_its_workflow_are_linked(nonet: Nonet, client: httpx.As
     assert "2200" not in text and "Next check or start" not in text
 
 
-async def test_its_id_is_no_tasks(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_the_id_of_a_workflow_leads_to_its_page(
+    nonet: Nonet, client: httpx.AsyncClient
+) -> None:
     """The page of a task and the search field lead to the page of the workflow."""
     made = await submitted()
     for path in (f"/tasks/{made}", f"/tasks?q={made}"):
@@ -171,7 +173,7 @@ async def test_the_picture_is_drawn_and_follows(
 
 
 async def test_a_viewer_reads_types_of_errors_only(nonet: Nonet, client_of: ClientOf) -> None:
-    """Errors may quote secrets; and who may not change a workflow finds no button."""
+    """Errors may quote secrets; a viewer, which may not change a workflow, finds no button."""
     await failed_one(nonet)
     async with client_of(Role.VIEWER) as client:
         text = (await client.get("/workflows/nightly")).text
@@ -218,7 +220,9 @@ async def test_the_api_resumes_and_cancels(nonet: Nonet, client: httpx.AsyncClie
 
 
 @pytest.mark.parametrize("id", ["a/b", "50%", "ü"])
-async def test_ids_of_all_kinds(nonet: Nonet, client: httpx.AsyncClient, id: str) -> None:
+async def test_any_printable_ascii_is_an_id(
+    nonet: Nonet, client: httpx.AsyncClient, id: str
+) -> None:
     """Printable ASCII is an id, also where it means something in an address."""
     if not id.isascii():
         assert (await client.get(f"{API}/{id}")).status_code == 422

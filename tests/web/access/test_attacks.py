@@ -29,7 +29,7 @@ TASKS = f"{API}/tasks"
 async def test_a_viewer_reads_no_search_in_events(
     client: httpx.AsyncClient, client_of: ClientOf, nonet: Nonet
 ) -> None:
-    """Whoever cancels by label or error writes it into the event, which a viewer does not see."""
+    """A cancellation by label or error writes it into the event, where a viewer does not see it."""
     await nonet.submit(Report(1), labels={"customer": "acme"})
     wanted = {"labels": {"customer": "acme"}, "dry_run": False}
     moment = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()

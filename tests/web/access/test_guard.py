@@ -193,7 +193,7 @@ async def test_the_body_reaches_the_route(stranger: httpx.AsyncClient) -> None:
 
 
 async def test_floods_are_slowed_down(stranger: httpx.AsyncClient) -> None:
-    """Who sends too much gets 429, and when to come back."""
+    """A client that sends too much gets 429 with the time to wait."""
     answers = [await stranger.get("/api/v1/overview") for _ in range(150)]
     assert {answer.status_code for answer in answers} == {401, 429}
     slowed = [answer for answer in answers if answer.status_code == 429]
@@ -234,7 +234,7 @@ async def test_it_works_when_mounted(nonet: Nonet, users: Path) -> None:
 
 
 async def test_answers_protect_browsers(stranger: httpx.AsyncClient) -> None:
-    """Pages may run no script but ours, be framed by nobody, and stay out of caches."""
+    """Pages may run no script but ours, may not be framed, and stay out of caches."""
     headers = (await stranger.get("/login")).headers
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy

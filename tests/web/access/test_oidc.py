@@ -121,7 +121,7 @@ _STAFF = {"groups": ["staff"]}
 async def test_false_claims_are_refused(
     client: httpx.AsyncClient, provider: FakeProvider, claims: dict[str, Any]
 ) -> None:
-    """A token for another login, client or time, or of another issuer, logs nobody in."""
+    """A token for another login, client or time, or of another issuer, is no login."""
     provider.claims = {**_STAFF, **claims}
     answer = await arrive(client)
     assert answer.status_code == 403
@@ -176,7 +176,7 @@ async def test_a_refusal_of_the_provider_is_shown(
     assert found.status_code == 403 and "provider" in found.text
 
 
-async def test_it_leads_only_to_our_pages(
+async def test_a_login_with_a_provider_leads_only_to_our_pages(
     client: httpx.AsyncClient, provider: FakeProvider
 ) -> None:
     """A foreign `next` does not survive the way over the provider."""
@@ -184,7 +184,7 @@ async def test_it_leads_only_to_our_pages(
     assert (await arrive(client, "//evil.example")).headers["location"] == "/"
 
 
-async def test_a_provider_that_is_away_is_said(nonet: Nonet, provider: FakeProvider) -> None:
+async def test_an_unavailable_provider_is_reported(nonet: Nonet, provider: FakeProvider) -> None:
     """No answer, an issuer of another name, and an address without TLS, are 503 with the reason."""
     for issuer, reason in (
         ("http://127.0.0.1:1", "does not answer"),

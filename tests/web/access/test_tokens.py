@@ -41,7 +41,7 @@ def bearer(secret: str) -> dict[str, str]:
         (("role: admin", "expires: 2099-01-01T00:00:00Z"), "/api/v1/overview", 200),
     ],
 )
-async def test_a_token_does_what_its_line_says(
+async def test_a_token_has_the_rights_of_its_line(
     nonet: Nonet, tmp_path: Path, fields: tuple[str, ...], path: str, status: int
 ) -> None:
     """A token has a role, perhaps for some namespaces and until a time."""
@@ -113,7 +113,7 @@ async def test_users_of_a_proxy_need_a_csrf_token(nonet: Nonet) -> None:
 
 
 async def test_the_address_behind_a_proxy_counts(nonet: Nonet, users: Path) -> None:
-    """The audit has the address before the proxy, and nobody can make one up."""
+    """The audit has the address before the proxy, and no client can make one up."""
     async with door(nonet, peer="10.1.2.3", users=users, proxy_addresses=("10.1.0.0/16",)) as proxy:
         proxy.headers["X-Forwarded-For"] = "1.1.1.1, 198.51.100.7, 10.1.0.9"
         await log_in(proxy, "admin")

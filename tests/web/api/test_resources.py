@@ -123,7 +123,7 @@ async def test_an_entry_is_run_paused_and_resumed(client: httpx.AsyncClient, non
 async def test_delayed_tasks_are_started_and_cancelled(
     client: httpx.AsyncClient, nonet: Nonet
 ) -> None:
-    """What is no longer delayed is left alone, and its state is told."""
+    """A task that is no longer delayed stays as it is, and the answer has its state."""
     later = datetime.now(UTC) + timedelta(hours=1)
     for id in ("a", "b"):
         await nonet.submit(Report(1), id=id, at_time=later)

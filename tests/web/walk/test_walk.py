@@ -99,7 +99,7 @@ LOOKS = [
 
 
 @pytest.mark.parametrize(("theme", "width"), LOOKS)
-async def test_every_page_is_reached_by_keys_and_excludes_no_one(
+async def test_every_page_is_reached_by_keys_and_accessible(
     shop: Shop, theme: Theme, width: int
 ) -> None:
     """No page has a serious fault for axe-core, an error in the console, or scrolls sideways."""
