@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 from docs.pages import Page, codes
-from docs.test_shown import refusal, words_of
-
-from nonet.config.settings import Settings
 
 PAGE = Page.read("reference/diracx.md")
 _GROUPS = ("tasks.CATEGORY", "lock_object_types", "startup", "dependencies", "vos", "overflow")
@@ -43,26 +40,7 @@ def test_the_names_can_be_imported(name: str) -> None:
     assert _found(name) is not None
 
 
-@pytest.mark.parametrize("line", sorted(set(_told("Commands"))))
-def test_the_commands_are_understood(line: str) -> None:
-    """Complete as they are shown; or it is a setting."""
-    if line.startswith("NONET_"):
-        assert _is_setting(line)
-    else:
-        assert refusal(words_of(line)) is None
-
-
-@pytest.mark.parametrize("name", sorted(set(_told("Environment"))))
-def test_the_variables_are_settings(name: str) -> None:
-    """Each is read by a process of Nonet."""
-    assert _is_setting(name)
-
-
 def test_the_entry_points_are_looked_for() -> None:
     """The table has all groups that Nonet has, and no other."""
     told = {name for name in _told("Entry points") if name.startswith("nonet.")}
     assert told == {f"nonet.{group}" for group in _GROUPS}
-
-
-def _is_setting(name: str) -> bool:
-    return name.removeprefix("NONET_").lower() in Settings.__struct_fields__

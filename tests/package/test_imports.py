@@ -81,12 +81,6 @@ def test_a_worker_brings_what_it_needs() -> None:
     check("import nonet.cli.daemons.working", 515, unwanted)
 
 
-@pytest.mark.parametrize("name", ["base.errors", "tasks.task", "client.client", "app"])
-def test_an_import_does_not_bring_sql(name: str) -> None:
-    """SQL, the command line and web frameworks are imported where they are needed."""
-    check(f"import nonet.{name}", 478, (*SQL, "fastapi", "starlette", "typer", "rich"))
-
-
 def check(code: str, most: int, unwanted: tuple[str, ...], *, ends_with: int = 0) -> None:
     """See what is imported after `code`, in an interpreter of its own."""
     ran = subprocess.run([sys.executable, "-c", _TOLD + code], capture_output=True, text=True)

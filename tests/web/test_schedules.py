@@ -18,6 +18,7 @@ from nonet.tasks.schedules.description import described
 
 ENTRY = "web_tasks:Report||default"
 BEAT = "web_tasks:Beat|lhcb|default"
+OWN = "web_tasks:Own||default"
 BROKEN = {BEAT: "ValueError: the password is secret", "web_tasks:New||default": "TypeError: no x"}
 
 
@@ -41,7 +42,7 @@ async def planned(nonet: Nonet) -> Nonet:
     entries = [
         entry(ENTRY, rule, args={"number": 7}),
         entry(BEAT, "IntervalSecondsSchedule(10)", args={"login": "geheim"}),
-        entry("web_tasks:Own||default", "FullMoon()"),
+        entry(OWN, "FullMoon()"),
     ]
     await nonet.stores.periodic.plan(term, entries)
     return nonet
@@ -148,3 +149,22 @@ async def test_the_api_shows_when_an_entry_fires(planned: Nonet, client_of: Clie
         assert (await client.get(beat)).json()["why"] == "cannot be fired: ValueError"
     async with client_of(Role.OPERATOR) as client:
         assert "password is secret" in (await client.get(beat)).json()["why"]
+
+
+async def test_the_api_runs_pauses_and_resumes_entries(
+    planned: Nonet, client: httpx.AsyncClient
+) -> None:
+    """Entries are listed without arguments, page by page, and changed by their identity."""
+    url = "/api/v1/schedules"
+    first = (await client.get(url, params={"limit": 1})).json()
+    rest = (await client.get(url, params={"cursor": first["cursor"]})).json()
+    assert [item["entry"] for item in first["items"] + rest["items"]] == [BEAT, OWN, ENTRY]
+    assert len(first["items"]) == 1 and "args" not in first["items"][0]
+    made = (await client.post(f"{url}/run", json={"entry": ENTRY})).json()
+    assert (await planned.status(made["id"])).name == "web_tasks:Report"
+    both = {"entries": [BEAT, ENTRY], "reason": "to test"}
+    assert (await client.post(f"{url}/pause", json=both)).json() == {"changed": [BEAT, ENTRY]}
+    one = await client.post(f"{url}/resume", json={"entries": [BEAT]})
+    assert one.json() == {"changed": [BEAT]}
+    unknown = {"entries": ["web_tasks:Report||c"]}
+    assert (await client.post(f"{url}/resume", json=unknown)).status_code == 404

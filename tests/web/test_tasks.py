@@ -183,14 +183,6 @@ async def test_submit_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
     assert "it is done: its arguments are not kept" in (await client.get(f"/tasks/{done}")).text
 
 
-async def test_a_delayed_task_runs_now(nonet: Nonet, client: httpx.AsyncClient) -> None:
-    """The button makes it due, and the event stream says who did it."""
-    id = await nonet.submit(Report(1), at_time=datetime.now(UTC) + timedelta(hours=1))
-    assert (await client.post(f"/tasks/{id}/hasten")).status_code == 303
-    (event,) = await nonet.stores.events.last(5)
-    assert (event.kind, event.who) == ("tasks-hastened", "alice")
-
-
 async def test_cancel_all_that_existed(nonet: Nonet, client: httpx.AsyncClient) -> None:
     """The preview counts by class, and what is submitted after it is left alone."""
     await nonet.submit_many([Report(n) for n in range(30)])

@@ -47,11 +47,6 @@ async def test_workflows_are_listed(nonet: Nonet, client: httpx.AsyncClient) -> 
     assert (await client.get("/workflows?state=odd")).status_code == 422
 
 
-async def test_without_workflows(nonet: Nonet, client: httpx.AsyncClient) -> None:
-    """The page says what it would show, and how to make one."""
-    assert "No workflow is kept." in (await client.get("/workflows")).text
-
-
 def places(page: str) -> list[str]:
     """The places of the steps in the table of a page."""
     return re.findall(r'<th scope="row" class="nowrap"><a [^>]*>([\d.]+)</a>', page)

@@ -10,7 +10,6 @@ import httpx
 from web_tasks import Mail, Report
 
 from nonet import LockedObjectType, MutexLock, Nonet
-from nonet.stores.namespace.periodic import Change
 from nonet.web.api.openapi import described
 
 API = "/api/v1"
@@ -78,46 +77,6 @@ async def test_a_limit_is_set_and_unset(client: httpx.AsyncClient, nonet: Nonet)
     ).status_code == 422
     assert (await client.delete(url)).status_code == 204
     assert (await client.delete(url)).status_code == 404
-
-
-async def plan(nonet: Nonet, *names: str) -> list[str]:
-    """Plan entries of `Report` as a leader does, and return their identities."""
-    term = str(await nonet.stores.leadership.lead("leader", 86_400, "{}"))
-    shown = {
-        "task": "web_tasks:Report", "vo": "", "schedule": "every hour", "origin": "class",
-        "enabled": True, "overlap": "allow", "catch_up": "none", "jitter": 0.0,
-        "args": {"number": 5},
-    }  # fmt: skip
-    keys = [f"web_tasks:Report||{name}" for name in names]
-    now = datetime.now(UTC)
-    changes = [
-        Change("new", key, "web_tasks:Report", now, None, ("a", "b"), now + timedelta(hours=1),
-               {**shown, "name": name})
-        for key, name in zip(keys, names, strict=True)
-    ]  # fmt: skip
-    assert await nonet.stores.periodic.plan(term, changes) is not None
-    return keys
-
-
-async def test_an_entry_is_run_paused_and_resumed(client: httpx.AsyncClient, nonet: Nonet) -> None:
-    """Entries are listed without arguments, and changed by their identity."""
-    first, second = await plan(nonet, "a", "b")
-    answer = await client.get(f"{API}/schedules", params={"limit": 1})
-    page = await ok(answer)
-    assert [item["entry"] for item in page["items"]] == [first]
-    assert "args" not in page["items"][0]
-    rest = await ok(await client.get(f"{API}/schedules", params={"cursor": page["cursor"]}))
-    assert [item["entry"] for item in rest["items"]] == [second]
-    made = await ok(await client.post(f"{API}/schedules/run", json={"entry": first}))
-    assert (await nonet.status(made["id"])).name == "web_tasks:Report"
-    both = {"entries": [first, second], "reason": "to test"}
-    assert await ok(await client.post(f"{API}/schedules/pause", json=both)) == {
-        "changed": [first, second]
-    }
-    one = {"entries": [first]}
-    assert await ok(await client.post(f"{API}/schedules/resume", json=one)) == {"changed": [first]}
-    unknown = {"entries": ["web_tasks:Report||c"]}
-    assert (await client.post(f"{API}/schedules/resume", json=unknown)).status_code == 404
 
 
 async def test_delayed_tasks_are_started_and_cancelled(
