@@ -1,18 +1,22 @@
-"""What in the chart is made of something else is up to date."""
+"""What the chart has from elsewhere is up to date: settings, the version, the example."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
+import preloaded
 import yaml
-from rendering import CHART
+from rendering import CHART, Charts, values_of
+
+_ROOT = CHART.parents[1]
 
 
 def test_readme_and_schema_are_fresh() -> None:
     """README.md tells of each value, and the schema knows each setting that Nonet has."""
-    script = CHART.parents[1] / "scripts" / "chart"
+    script = _ROOT / "scripts" / "chart"
     done = subprocess.run(
         [sys.executable, str(script), "--check"], capture_output=True, text=True, check=False
     )
@@ -21,6 +25,24 @@ def test_readme_and_schema_are_fresh() -> None:
 
 def test_the_chart_is_for_this_version() -> None:
     """The image that is taken by default has the version of the package beside the chart."""
-    project = tomllib.loads((CHART.parents[1] / "pyproject.toml").read_text(encoding="utf-8"))
+    project = tomllib.loads((_ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
     assert chart["appVersion"] == project["project"]["version"]
+
+
+def test_the_example_has_the_configuration_of_its_package() -> None:
+    """The values in ci/example.yaml have what examples/nonet.yaml has."""
+    values = values_of(CHART / "ci" / "example.yaml")
+    assert values["config"]["files"]["nonet.yaml"] == values_of(_ROOT / "examples" / "nonet.yaml")
+
+
+def test_the_rendered_configuration_is_valid(
+    charts: Charts, example_package: Path, tmp_path: Path
+) -> None:
+    """The scheduler would take the ConfigMap, with the package in its image."""
+    for name, text in charts.ci("example").named("ConfigMap", "-config")["data"].items():
+        (tmp_path / name).write_text(text)
+    variables = {"PYTHONPATH": str(example_package)}
+    command = ("task-run", "config", "check", str(tmp_path))
+    ended = preloaded.run(*command, variables=variables, cwd=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from docs.followed import followed
@@ -16,6 +19,7 @@ from nonet.config.settings import Settings
 
 CELERY = Page.read("how-to/from-celery.md")
 OTHERS = Page.read("how-to/from-another-system.md")
+DIRACX = Page.read("reference/diracx.md")
 PAGES = [CELERY, OTHERS]
 _NAMES = {"None", "True", "False", "ID", "TASK", "REALTIME"}  # in codes, and no class of ours
 _THEIRS = re.compile(r"# celery: ([\w./]+\.py)\b")
@@ -78,3 +82,39 @@ def test_our_words_exist(cells: list[str]) -> None:
             assert setting.lower() in Settings.__struct_fields__, code
         for used in re.findall(r"(?<![\w.])([A-Z]\w+)\b", re.sub(r'"[^"]*"|NONET_\w+', "", code)):
             assert used in _NAMES or hasattr(nonet, used), code
+
+
+_GROUPS = ("tasks.CATEGORY", "lock_object_types", "startup", "dependencies", "vos", "overflow")
+
+
+def _ours(heading: str) -> Iterator[str]:
+    """What the second column of the table below a heading names in code; `none` names nothing."""
+    for _, second, *_ in DIRACX.rows(heading):
+        named = codes(second)
+        assert named or second.startswith("none"), second
+        yield from named
+
+
+def _found(name: str) -> Any:
+    """The object of a dotted name: of the longest module in it."""
+    module, *rest = name.split(".")
+    found: Any = importlib.import_module(module)
+    for part in rest:
+        module += f".{part}"
+        if not hasattr(found, part):
+            importlib.import_module(module)
+        found = getattr(found, part)
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(set(_ours("Names"))))
+def test_the_names_for_those_of_diracx_can_be_imported(name: str) -> None:
+    """Each is below `nonet`."""
+    assert name.startswith("nonet.")
+    assert _found(name) is not None
+
+
+def test_the_entry_points_for_those_of_diracx_exist() -> None:
+    """The table has all groups that Nonet has, and no other."""
+    ours = {name for name in _ours("Entry points") if name.startswith("nonet.")}
+    assert ours == {f"nonet.{group}" for group in _GROUPS}

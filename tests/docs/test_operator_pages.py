@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 from typing import get_args
 
@@ -12,6 +13,7 @@ from nonet.operate import doctor
 from nonet.rules import diagnosis, servers
 from nonet.rules.explanation import Cause
 from nonet.rules.outcomes import Reason
+from nonet.rules.permissions import ACTIONS, Action, Role
 from nonet.stores.queue import workers
 from nonet.stores.queue.workers import DRAINS
 from nonet.stores.sql.dead_letters import Status
@@ -75,3 +77,14 @@ def test_the_page_explains_each_state_of_a_worker() -> None:
         for running in (0, 1)
     }
     assert sorted(told) == sorted(states)
+
+
+def test_each_role_has_its_actions() -> None:
+    """The page about the dashboard has each role with its actions, and each action once."""
+    page = Page.read("how-to/secure-the-dashboard.md").source
+    for role in Role:
+        (row,) = re.findall(rf"(?m)^\| `{role}` \| (.+) \|$", page)
+        assert set(re.findall(r"`(\w+)`", row)) == set(ACTIONS[role])
+    verbs = "see|submit|pause|run|let|delete|change"
+    named = re.findall(rf"(?m)^\| ((?:`\w+`(?:, )?)+) \| (?:{verbs})", page)
+    assert sorted(name for row in named for name in re.findall(r"\w+", row)) == sorted(Action)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 
 import pytest
 from docs.followed import followed
 from docs.pages import ROOT, Page
+from ports import free_port
 
 RECIPES = (
     "add-a-task",
@@ -70,3 +72,32 @@ def test_all_code_of_a_recipe_is_tried(name: str) -> None:
     """Python and shell on these pages is a file or typed: nothing is only looked at."""
     for block in Page.read(f"how-to/{name}.md").blocks:
         assert block.file or block.language not in ("python", "bash", "console"), str(block)
+
+
+_WEB_EXAMPLE = Page.read("how-to/web-example.md")
+
+
+def test_the_code_of_the_web_example_is_in_the_repository() -> None:
+    """A block that names its file is there to the letter; all others run."""
+    shelf = ROOT / "examples" / "shelf"
+    parts = 0
+    for block in _WEB_EXAMPLE.blocks:
+        if found := re.match(r"# in ([\w/.]+)\n", block.text):
+            place = shelf / found[1]
+            place = place if place.exists() else shelf / "src" / "shelf" / found[1]
+            assert block.text[found.end() :] in place.read_text(), str(block)
+            parts += 1
+        else:
+            assert block.file or block.language != "python", str(block)
+    assert parts >= 7
+
+
+@pytest.mark.server
+def test_the_web_example_works_as_it_is_written() -> None:
+    """From an empty folder to the thumbnails; nothing runs any more at its end."""
+    ports = {"8000": str(free_port()), "8001": str(free_port())}
+    source = re.sub("800[01]", lambda found: ports[found[0]], _WEB_EXAMPLE.source)
+    page = Page(_WEB_EXAMPLE.name, source)
+    instead = {"PATH/TO/CLONE": str(ROOT)}
+    with followed(page, instead=instead, environment=ENVIRONMENT) as terminal:
+        assert terminal.left() == []
