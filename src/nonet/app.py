@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from nonet.base.actor import who
 from nonet.base.errors import ConflictError, NotBoundError, masked
@@ -251,16 +251,59 @@ class Nonet(Application):
         """
         return self.middlewares.add(make, args, options)
 
-    submit = of_client(Client.submit)
-    submit_many = of_client(Client.submit_many)
-    submit_workflow = of_client(Client.submit_workflow)
-    status = of_client(Client.status)
-    explain = of_client(Client.explain)
-    result = of_client(Client.result)
-    cancel = of_client(Client.cancel)
-    live = of_client(Client.live)
-    list_tasks = of_client(Client.list_tasks)
-    history = of_client(Client.history)
+    @of_client(Client.submit)
+    def submit(self) -> None: ...
+
+    @of_client(Client.submit_many)
+    def submit_many(self) -> None: ...
+
+    @of_client(Client.submit_workflow)
+    def submit_workflow(self) -> None: ...
+
+    @of_client(Client.status)
+    def status(self) -> None: ...
+
+    @of_client(Client.explain)
+    def explain(self) -> None: ...
+
+    @overload
+    async def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
+
+    @overload
+    async def result(  # type: ignore[overload-cannot-match]  # it is, where R cannot be as wanted
+        self, id: Handle[object], *, timeout: float | None = None
+    ) -> object: ...
+
+    @overload
+    async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
+
+    async def result(self, id: str, *, timeout: float | None = None) -> Any:
+        """Wait for a task to end and return what it returned, as `Client.result`.
+
+        Args:
+            id: id or handle of the task; with a handle the result is typed.
+            timeout: seconds to wait at most; None: as long as it takes.
+
+        Raises:
+            NotBoundError: the application is not open.
+            ResultError, NotFoundError, TimeoutError: as `Client.result`.
+
+        Example:
+            assert await app.result(handle, timeout=30) == 3
+        """
+        return await self.client.result(id, timeout=timeout)
+
+    @of_client(Client.cancel)
+    def cancel(self) -> None: ...
+
+    @of_client(Client.live)
+    def live(self) -> None: ...
+
+    @of_client(Client.list_tasks)
+    def list_tasks(self) -> None: ...
+
+    @of_client(Client.history)
+    def history(self) -> None: ...
 
     def workflow(self, id: str) -> WorkflowRun:
         """Return the run of a submitted workflow.

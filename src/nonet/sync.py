@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from nonet.base.errors import ConflictError, NotBoundError
 from nonet.base.synchronous import complete
@@ -55,7 +55,7 @@ _Item = TypeVar("_Item")
 
 def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, _Answer]],
-) -> Callable[Concatenate[Nonet, P], _Answer]:
+) -> Callable[[object], Callable[Concatenate[Nonet, P], _Answer]]:
     """Make the method that calls a method of the client and blocks until it has the answer."""
 
     def call(self: Nonet, /, *args: P.args, **options: P.kwargs) -> _Answer:
@@ -66,7 +66,7 @@ def _blocking(
 
 def _iterating(
     method: Callable[Concatenate[Client, P], AsyncIterator[_Item]],
-) -> Callable[Concatenate[Nonet, P], Iterator[_Item]]:
+) -> Callable[[object], Callable[Concatenate[Nonet, P], Iterator[_Item]]]:
     """Make the method that iterates over what a method of the client yields without suspending."""
 
     def call(self: Nonet, /, *args: P.args, **options: P.kwargs) -> Iterator[_Item]:
@@ -88,13 +88,15 @@ def _iterating(
     return _described(call, method)
 
 
-def _described(call: Callable[P, _Answer], method: Callable[..., Any]) -> Callable[P, _Answer]:
+def _described(
+    call: Callable[P, _Answer], method: Callable[..., Any]
+) -> Callable[[object], Callable[P, _Answer]]:
     """Give a method that blocks the documentation of the one that it calls."""
     update_wrapper(call, method)
     text = method.__doc__ or ""
     text = text.replace("await ", "").replace("async for ", "for ")
     call.__doc__ = text.replace("client.", "app.")
-    return call
+    return lambda _: call
 
 
 class Nonet(Application):
@@ -230,22 +232,71 @@ class Nonet(Application):
         """Check a task as `submit` does, for the framework, and submit nothing."""
         self._client().envelopes.prepare(task, Options.named(options))
 
-    status = _blocking(Client.status)
-    explain = _blocking(Client.explain)
-    result = _blocking(Client.result)
-    cancel = _blocking(Client.cancel)
-    cancel_many = _blocking(Client.cancel_many)
-    list_tasks = _blocking(Client.list_tasks)
-    history = _blocking(Client.history)
-    spawn_with_callback = _blocking(Client.spawn_with_callback)
-    workflow_status = _blocking(Client.workflow_status)
-    workflow_steps = _blocking(Client.workflow_steps)
-    workflow_ended = _blocking(Client.workflow_ended)
-    step_result = _blocking(Client.step_result)
-    cancel_workflow = _blocking(Client.cancel_workflow)
-    resume_workflow = _blocking(Client.resume_workflow)
-    live = _iterating(Client.live)
-    progress = _iterating(Client.progress)
+    @_blocking(Client.status)
+    def status(self) -> None: ...
+
+    @overload
+    def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
+
+    @overload
+    def result(self, id: str, *, timeout: float | None = None) -> Any: ...
+
+    def result(self, id: str, *, timeout: float | None = None) -> Any:
+        """Wait for a task to end and return what it returned, as `nonet.Nonet.result`.
+
+        Args:
+            id: id or handle of the task; with a handle the result is typed.
+            timeout: seconds to wait at most; None: as long as it takes.
+
+        Raises:
+            NotBoundError, ResultError, NotFoundError, TimeoutError: as `nonet.Nonet.result`.
+
+        Example:
+            assert app.result(handle, timeout=30) == 3
+        """
+        return complete(self._client().result(id, timeout=timeout))
+
+    @_blocking(Client.explain)
+    def explain(self) -> None: ...
+
+    @_blocking(Client.cancel)
+    def cancel(self) -> None: ...
+
+    @_blocking(Client.cancel_many)
+    def cancel_many(self) -> None: ...
+
+    @_blocking(Client.list_tasks)
+    def list_tasks(self) -> None: ...
+
+    @_blocking(Client.history)
+    def history(self) -> None: ...
+
+    @_blocking(Client.spawn_with_callback)
+    def spawn_with_callback(self) -> None: ...
+
+    @_blocking(Client.workflow_status)
+    def workflow_status(self) -> None: ...
+
+    @_blocking(Client.workflow_steps)
+    def workflow_steps(self) -> None: ...
+
+    @_blocking(Client.workflow_ended)
+    def workflow_ended(self) -> None: ...
+
+    @_blocking(Client.step_result)
+    def step_result(self) -> None: ...
+
+    @_blocking(Client.cancel_workflow)
+    def cancel_workflow(self) -> None: ...
+
+    @_blocking(Client.resume_workflow)
+    def resume_workflow(self) -> None: ...
+
+    @_iterating(Client.live)
+    def live(self) -> None: ...
+
+    @_iterating(Client.progress)
+    def progress(self) -> None: ...
 
     def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
         """Submit all steps of a workflow.

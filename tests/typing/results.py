@@ -21,7 +21,6 @@ from tasks import (
     lines,
     reset,
 )
-from waits import WAIT_SECONDS
 
 import nonet.sync
 from nonet import (
@@ -101,7 +100,7 @@ async def of_functions(app: Nonet) -> None:
 def of_sync_programs(app: nonet.sync.Nonet) -> None:
     handle = RemoveFile("/a").schedule_sync(delay=5, transaction=None)
     assert_type(handle, nonet.sync.Handle[int])
-    assert_type(handle.result(timeout=WAIT_SECONDS), int)
+    assert_type(handle.result(timeout=30), int)
     assert_type(handle.status(), TaskStatus)
     assert_type(handle.cancel(), str)
     assert_type(app.submit(Count("a")), nonet.sync.Handle[str])
@@ -135,7 +134,7 @@ async def with_options() -> None:
         unique=Unique.for_seconds(60),
     )
     assert_type(handle, Handle[int])
-    assert_type(await handle.result(timeout=WAIT_SECONDS), int)
+    assert_type(await handle.result(timeout=30), int)
     assert_type(await handle.status(), TaskStatus)
     assert_type(handle.created, bool)
     text: str = handle

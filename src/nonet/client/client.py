@@ -137,7 +137,7 @@ class Client:
         self.broker: Broker = stores.broker
         self.registry = registry
         self.settings = settings
-        self.namespace = settings.namespace
+        self.namespace: str = settings.namespace
         self.cipher: Cipher = stores.cipher
         self.live_config: LiveConfig = LiveConfig(stores.publication, registry)
         self.middlewares: Middlewares = Middlewares() if middlewares is None else middlewares
@@ -990,14 +990,14 @@ class _HasClient(Protocol):
 
 def of_client(
     method: Callable[Concatenate[Client, P], _Answer],
-) -> Callable[Concatenate[_HasClient, P], _Answer]:
+) -> Callable[[object], Callable[Concatenate[_HasClient, P], _Answer]]:
     """Make the method of something with a client that calls a method of this client."""
 
     def call(self: _HasClient, /, *args: P.args, **options: P.kwargs) -> _Answer:
         return method(self.client, *args, **options)
 
     update_wrapper(call, method)
-    return call
+    return lambda _: call
 
 
 async def _accept(client: Client, submissions: Sequence[Submission]) -> list[Accepted]:

@@ -27,12 +27,13 @@ class CallbackSpawner:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    __call__ = of_client(Client.spawn_with_callback)
+    @of_client(Client.spawn_with_callback)
+    def __call__(self) -> None: ...
 
 
 def _of_open(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, _Answer]], instead: str = ""
-) -> Callable[P, Coroutine[Any, Any, _Answer]]:
+) -> Callable[[object], Callable[P, Coroutine[Any, Any, _Answer]]]:
     """Make the function that calls a method of the client of the open application."""
 
     async def call(*args: P.args, **options: P.kwargs) -> _Answer:
@@ -48,10 +49,12 @@ def _of_open(
     call.__doc__ = (method.__doc__ or "").replace("client.", "")
     given = signature(method)
     vars(call)["__signature__"] = given.replace(parameters=list(given.parameters.values())[1:])
-    return call
+    return lambda _: call
 
 
-cancel_many = _of_open(Client.cancel_many)
-spawn_with_callback = _of_open(
-    Client.spawn_with_callback, "annotate a parameter of execute with CallbackSpawner, or "
-)
+@_of_open(Client.cancel_many)
+def cancel_many() -> None: ...
+
+
+@_of_open(Client.spawn_with_callback, "annotate a parameter of execute with CallbackSpawner, or ")
+def spawn_with_callback() -> None: ...

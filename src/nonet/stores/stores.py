@@ -219,8 +219,8 @@ class Stores:
         self._beside = beside
         self.cipher: Cipher = settings.cipher()
         self.lock_ttl_ms: int = broker.lock_ttl_ms
-        self.recheck_seconds = 1.5 * settings.lock_recheck_max  # the pause varies by half
-        self.namespace = settings.namespace
+        self.recheck_seconds: float = 1.5 * settings.lock_recheck_max  # the pause varies by half
+        self.namespace: str = settings.namespace
         self.broker = broker
         self._database: Database | None = None
 
