@@ -43,6 +43,7 @@ class Blocks(BaseTask):
     hard_timeout = 0.2
 
     async def execute(self) -> None:
+        (Path(self.place) / "begun").touch()
         while not (Path(self.place) / "gate").exists():
             pass
 

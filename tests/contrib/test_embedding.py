@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -143,14 +144,20 @@ async def test_signals_stay_those_of_the_program(make_app: MakeApp) -> None:
     assert [signal.getsignal(number) for number in numbers] == before
 
 
+def open_later(place: Path) -> None:
+    """Let the task `Blocks` end when it has blocked for long enough to be noticed."""
+    wait_until((place / "begun").exists, "the task blocks")
+    time.sleep(3)
+    (place / "gate").touch()
+
+
 async def test_a_task_that_blocks_the_loop_does_not_end_the_program(
     make_app: MakeApp, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One of the workers logs it, once; a worker process would end."""
     async with make_app() as app, app.running(sizes=["small", "medium"], scheduler=False):
-        ended = threading.Timer(3, (tmp_path / "gate").touch)
         handle = await app.submit(Blocks(str(tmp_path)))
-        ended.start()
+        threading.Thread(target=open_later, args=(tmp_path,)).start()
 
         async def has_ended() -> bool:
             return (await app.status(handle)).state in ("done", "dead")

@@ -66,6 +66,7 @@ class System:
                 log = self._home / f"{daemon[0]}.log"
                 started = Daemon(*daemon, environment=self._variables, log=log)
                 running.enter_context(started).wait_ready()
+            wait_until(lambda: "config-published" in self._command("events"), "it is published")
             self._command("pause --task Greet --reason maintenance")
             self._reach("invoice-7", "running", "SendInvoice --args [7]")
             self._reach("invoice-7-again", "waiting", "SendInvoice --args [7]")

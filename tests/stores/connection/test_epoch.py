@@ -190,3 +190,17 @@ async def test_a_loss_after_a_clock_was_set_back_is_noticed(broker: Broker) -> N
     await broker.submit([LOCKED])
     assert await fetched(broker) == []
     assert broker.epoch.since > 9000000000000005
+
+
+async def test_older_data_begin_a_new_epoch(broker: Broker) -> None:
+    """Data whose sequence is below one that was seen are known to be older, and said to be."""
+    leadership = Leadership(broker, "test")
+    await leadership.lead("me", 30, "{}")
+    older = await broker.client.dump("{test}:epoch")
+    await leadership.lead("me", 30, "{}")
+    first = broker.epoch.since
+    await broker.client.restore("{test}:epoch", 0, older, replace=True)
+    await broker.presence([])
+    assert broker.epoch.since > first
+    (event,) = await Events(broker.client, "test").last(10)
+    assert (event.kind, event.text) == ("epoch", "Redis came back with older data")

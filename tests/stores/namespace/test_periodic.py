@@ -227,3 +227,14 @@ async def test_a_pause_is_shown_in_one_line(broker: Broker, periodic: Periodic, 
     assert told == ["by an/n@host 7: tape | library", "by "]
     (event,) = await Events(broker.client, "test").last(10)
     assert (event.who, event.text) == ("an/n@host 7", "e: tape | library")
+
+
+async def test_an_occurrence_is_fired_once(broker: Broker, periodic: Periodic, term: str) -> None:
+    """Firing an occurrence again, or an older one, does nothing, whoever leads."""
+    assert await periodic.fire(term, "e", NOON, occurrence(1)) == "FIRED"
+    assert await periodic.fire(term, "e", NOON, occurrence(1)) == "KNOWN"
+    earlier = NOON - timedelta(seconds=1)
+    assert await periodic.fire(term, "e", earlier, occurrence(0)) == "KNOWN"
+    assert await periodic.pass_over(term, "e", earlier, 1, None) == "KNOWN"
+    assert await broker.client.xlen(STREAM) == 1
+    assert (await periodic.fired())["e"].last == NOON

@@ -367,3 +367,49 @@ async def test_broken_records_do_not_hold_up_others(broker: Broker, way: str) ->
         assert (await broker.promote()).moved == 1
     assert [delivery.id for delivery in await fetch(broker)] == ["c"]
     assert await broker.client.zscore("{test}:tasks:delayed", "a") is not None
+
+
+async def test_repeating_a_settle_changes_nothing(broker: Broker) -> None:
+    """A settle whose reply was lost may be repeated and answers OK, whatever its outcome."""
+    for id, outcome in (("a", "done"), ("b", "dead"), ("c", "retry"), ("d", "back")):
+        await broker.submit([task(id)])
+        delivery = await fetch_one(broker)
+        delay = timedelta(hours=1)
+        assert await broker.settle(delivery, outcome, b"x", delay=delay) == "OK"
+        before = await record(broker, id)
+        assert await broker.settle(delivery, outcome, b"x", delay=delay) == "OK"
+        assert await record(broker, id) == before
+
+
+async def test_a_stale_worker_changes_nothing(broker: Broker) -> None:
+    """After a reclaim the first worker's settle is refused; the second one's counts."""
+    await broker.submit([task("a")])
+    first = await fetch_one(broker)
+    await lapse(broker, first)
+    assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 1
+    second = await fetch_one(broker, "small-b")
+    assert await broker.settle(first, "done", b"first") == "STALE"
+    assert await broker.settle(second, "done", b"second") == "OK"
+    assert await broker.settle(first, "done", b"first") == "STALE"
+    assert (await broker.client.get("{test}:r:a")).endswith(b"|second")
+
+
+async def test_retry_keeps_the_id_and_raises_the_attempt(broker: Broker) -> None:
+    """A retry is the same id with the next attempt; a hand-back uses none."""
+    await broker.submit([task("a")])
+    attempts = []
+    for outcome in ("retry", "back", "retry", "done"):
+        delivery = await fetch_one(broker)
+        attempts.append((delivery.id, delivery.attempt))
+        await broker.settle(delivery, outcome, b"x")
+    assert attempts == [("a", 1), ("a", 2), ("a", 2), ("a", 3)]
+
+
+async def test_fences_grow(broker: Broker) -> None:
+    """Every admission has a larger fence than all before, also after a flush."""
+    fences = []
+    for round in range(3):
+        await broker.submit([task(f"{round}-{i}") for i in range(5)])
+        fences += [int(delivery.fence) for delivery in await fetch(broker)]
+        await broker.client.flushall()
+    assert fences == sorted(set(fences))

@@ -235,3 +235,30 @@ def test_a_group_fires_once_in_any_order(redis_server: Any, data: Any, total: in
         await broker.aclose()
 
     asyncio.run(play())
+
+
+async def test_no_children_fire_at_once(broker: Broker) -> None:
+    """An empty group fires when it is sealed."""
+    groups = await open_group(broker, 0)
+    assert await fired(broker) == []
+    assert await groups.seal("g", "") == "fired"
+    assert await fired(broker) == ["g.callback"]
+
+
+async def test_a_parent_that_is_run_again_finds_its_group(broker: Broker) -> None:
+    """Opening and spawning again doubles nothing, also after children have been forgotten."""
+    await broker.submit([task("parent")])
+    groups = await open_group(broker, 2, parent="parent")
+    deliveries = await fetch(broker)
+    await broker.settle(deliveries["g.0"], "done", b"")
+    await broker.client.delete("{test}:r:g.0")
+    await open_group(broker, 2, parent="parent")
+    await groups.seal("g", "parent")
+    await broker.settle(deliveries["g.1"], "done", b"")
+    assert await fired(broker) == ["g.callback"]
+    await broker.settle((await fetch(broker))["g.callback"], "done", b"")
+    # Even once the callback's id is forgotten.
+    await broker.client.delete("{test}:r:g.callback")
+    await open_group(broker, 2, parent="parent")
+    assert await groups.seal("g", "parent") == "fired"
+    assert list(await fetch(broker)) == []

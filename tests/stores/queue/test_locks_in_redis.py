@@ -200,3 +200,36 @@ async def test_five_hundred_tasks_with_locks_take_one_call(broker: Broker) -> No
     assert await broker.submit(tasks) == [True] * 500
     deliveries, _ = await broker.fetch("small-a", "small", 500)
     assert len(deliveries) == 500 and all(item.locks for item in deliveries)
+
+
+async def test_all_or_nothing(broker: Broker) -> None:
+    """A task that is refused one lock takes none of its others, whatever their order."""
+    await hold(broker, "holder", MUTEX)
+    limiter = ConcurrencyLimiter("task", "x", limit=1)
+    rate = RateLimiter("task", "x", limit=1, window_seconds=60)
+    other = MutexLock("job", 2)
+    assert await submit_and_fetch(broker, "a", other, limiter, rate, READER, MUTEX) == []
+    assert await hold(broker, "b", other, limiter, rate, WRITER) is not None
+
+
+async def test_lock_ends_at_its_ttl_and_the_late_settle_is_refused(redis_url: str) -> None:
+    """A holder that stops renewing loses its lock after the TTL; then its settle is LOST."""
+    broker = Broker(redis_url, "test", lock_ttl=0.2, lease=45, result_ttl=60, dedup_ttl=60)
+    (late,) = await submit_and_fetch(broker, "late", MUTEX, READER)
+    while (await hold(broker, "next", MUTEX, WRITER)) is None:
+        pass
+    assert await broker.settle(late, "done", b"") == "LOST"
+    assert await broker.client.hget("{test}:t:late", "state") == b"running"
+    assert await broker.settle(late, "back") == "OK"
+    assert await hold(broker, "third", MUTEX) is None
+    await broker.aclose()
+
+
+async def test_rate_tokens_come_back_when_the_attempt_never_started(broker: Broker) -> None:
+    """A hand-back before the start returns the token; a started attempt has used it."""
+    rate = RateLimiter("task", "x", limit=1, window_seconds=60)
+    (delivery,) = await submit_and_fetch(broker, "a", rate)
+    await broker.settle(delivery, "back", started=False)
+    ((again,), _) = await broker.fetch("small-a", "small", 1)
+    await broker.settle(again, "done", b"")
+    assert await submit_and_fetch(broker, "b", rate) == []

@@ -151,3 +151,14 @@ async def test_a_suspect_that_waited_is_still_a_suspect(broker: Broker, way: str
     await broker.promote()
     await broker.submit([task("n")])
     assert await fetch(broker) == "n (a)"
+
+
+async def test_the_last_crash_ends_a_task(broker: Broker) -> None:
+    """At the limit it is dying, reason worker-lost, and no policy is asked."""
+    await suspected(broker, "a")
+    for crashes in range(broker.crash_limit):
+        assert await found_in(broker, "a", "crashes") == [str(crashes or "")]
+        (a,) = await fetched(broker)
+        await broker.accuse("small-a", ["a"])
+        await die(broker, a)
+    assert await found_in(broker, "a", "state", "reason") == ["dying", "worker-lost"]
