@@ -159,6 +159,21 @@ OPTIONS: dict[str, tuple[Call, type[Exception], str]] = {
         TypeError,
         "cancel_many: task=3 must be a task class or its name",
     ),
+    "cancel_many all": (
+        lambda app: app.client.cancel_many(),
+        ValueError,
+        "cancel_many: pass a task class or labels, or it would cancel all tasks",
+    ),
+    "start_by a text": (
+        lambda app: app.submit(Add(1), start_by="soon"),  # type: ignore[arg-type]
+        InvalidArgumentsError,
+        "start_by",
+    ),
+    "start_by before at_time": (
+        lambda app: app.submit(Add(1), start_by=60, delay=61),
+        InvalidArgumentsError,
+        "start_by",
+    ),
     "cancel_many unknown": (
         lambda app: app.client.cancel_many(task="Ad"),
         UnknownTaskError,

@@ -172,6 +172,15 @@ async def test_a_plain_function_runs_in_a_thread() -> None:
     assert (run.result, run.saved) == (False, "half")
 
 
+async def test_a_checkpoint_that_would_block_the_loop_is_refused() -> None:
+    class Blocks(BaseTask):
+        async def execute(self) -> None:
+            context().checkpoint_from_thread("half")
+
+    with pytest.raises(RuntimeError, match=r"await checkpoint\(\) instead"):
+        await run_inline(Blocks())
+
+
 async def test_groups_are_noted() -> None:
     """A spawner that is injected keeps what it is given; a callback reads what the test says."""
 

@@ -65,16 +65,11 @@ def distribution_of(module: str) -> Distribution | None:
     the name of the package.
     """
     top = module.partition(".")[0]
-    found = _names_of(top)
+    found = tuple(dict.fromkeys(item.metadata["Name"] for item in _distributions().get(top, ())))
     if len(found) > 1:
         file = _file_of(module)
         found = tuple(name for name in found if file and file in _files(name))
     return distribution_named(found[0] if found else top)
-
-
-def _names_of(package: str) -> tuple[str, ...]:
-    """Return the distributions that contain a top-level package or module."""
-    return tuple(dict.fromkeys(item.metadata["Name"] for item in _distributions().get(package, ())))
 
 
 @cache

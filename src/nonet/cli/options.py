@@ -53,6 +53,15 @@ MetricsPort = Annotated[
         show_default="0",
     ),
 ]
+ConfigSource = Annotated[
+    str | None,
+    typer.Option(
+        "--config",
+        metavar="SOURCE",
+        help="Central configuration: a file, a directory or git+https://…#BRANCH.",
+        show_default="NONET_CONFIG",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one line of JSON on stdout.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Log at level DEBUG, with tracebacks.")]
 

@@ -61,17 +61,17 @@ def _lines(node: yaml.Node, at: Path, loader: _Loader) -> Iterator[tuple[Path, i
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             # The models reject a key that is not a scalar.
-            here = (*at, loader.construct_object(key, deep=True)) if _is_scalar(key) else at
+            here = (
+                (*at, loader.construct_object(key, deep=True))
+                if isinstance(key, yaml.ScalarNode)
+                else at
+            )
             yield here, key.start_mark.line + 1
             yield from _lines(value, here, loader)
     elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             yield (*at, index), item.start_mark.line + 1
             yield from _lines(item, (*at, index), loader)
-
-
-def _is_scalar(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode)
 
 
 class _Expansion:

@@ -523,8 +523,8 @@ class Config(Section):
     @field_validator("vos")
     @classmethod
     def _distinct_vos(cls, value: list[str]) -> list[str]:
-        if twice := _twice(value):
-            raise ValueError(f"listed twice: {twice}")
+        if twice := sorted({name for name in value if value.count(name) > 1}):
+            raise ValueError(f"listed twice: {', '.join(twice)}")
         return value
 
     @field_validator("namespaces")
@@ -665,10 +665,6 @@ def _raise_problems(problems: Sequence[tuple[Location, str]]) -> None:
                 for place, reason in problems
             ],
         )
-
-
-def _twice(names: Sequence[str]) -> str:
-    return ", ".join(sorted({name for name in names if names.count(name) > 1}))
 
 
 def _as_value_error(check: Callable[[], object]) -> None:

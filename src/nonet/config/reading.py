@@ -66,13 +66,9 @@ def parse_files(texts: Iterable[tuple[str, str]], source: str) -> Config:
             return config.read_from(source, merged.where)
     except ValidationError as error:
         for details in error.errors():
-            location = _location(details)
+            location = tuple(part for part in details["loc"] if part != "[key]")
             problems.append((merged.where(location), location, _reason(details)))
     raise problems_error(problems)
-
-
-def _location(details: Any) -> Location:
-    return tuple(part for part in details["loc"] if part != "[key]")
 
 
 def problems_error(problems: Iterable[Problem]) -> ConfigurationError:

@@ -52,13 +52,13 @@ def options(overrides: Overrides, task_class: TaskClass) -> list[dict[str, Any]]
     """
     declared = {item["name"]: item["value"] for item in _values(NONE, task_class, "")}
     return [
-        {**item, "declared": declared[item["name"]], "from": _path(item["from"])}
+        {
+            **item,
+            "declared": declared[item["name"]],
+            "from": "" if item["from"] in (CLASS, SIZE) else item["from"],
+        }
         for item in _values(overrides, task_class, "")
     ]
-
-
-def _path(origin: str) -> str:
-    return "" if origin in (CLASS, SIZE) else origin
 
 
 def _values(overrides: Overrides, task_class: TaskClass, vo: str) -> list[dict[str, Any]]:

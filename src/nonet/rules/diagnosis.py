@@ -243,26 +243,10 @@ def _entry(row: Row, _: float) -> Finding | None:
     return Finding("stream", f"{stream} {entry}", problem, hint)
 
 
-def _orphan(row: Row, _: float) -> Finding | None:
-    return Finding("task", row[0], "is due, but has no record", _REPAIRED)
-
-
 def _count(row: Row, _: float) -> Finding | None:
     stream, counted, found = row
     problem = f"counts {counted} tasks, but there are {found}"
     return Finding("count", stream, problem, "check that a worker runs: it corrects the count")
-
-
-def _part(row: Row, _: float) -> Finding | None:
-    return Finding("key", row[0], "belongs to a task that has no record", "delete it: it is unused")
-
-
-def _rest(row: Row, _: float) -> Finding | None:
-    return Finding("key", row[0], "belongs to a workflow that is gone", "delete it: it is unused")
-
-
-def _lasting(row: Row, _: float) -> Finding | None:
-    return Finding("key", row[0], "never expires, but must", _UNEXPIRING)
 
 
 def _type(row: Row, _: float) -> Finding | None:
@@ -281,8 +265,9 @@ def _lost_list(row: Row, _: float) -> Finding | None:
     return Finding("queue", row[0], problem, _REPAIRED)
 
 
-def _unknown(row: Row, _: float) -> Finding | None:
-    return Finding("key", row[0], "is not a key of Nonet", "use another NONET_NAMESPACE for it")
+def _always(kind: str, problem: str, hint: str) -> Callable[[Row, float], Finding]:
+    """Return the rule by which every row is a finding."""
+    return lambda row, _: Finding(kind, row[0], problem, hint)
 
 
 _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
@@ -295,16 +280,16 @@ _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "flow": _workflow,
     "step": _step,
     "blocked": _blocked,
-    "rest": _rest,
-    "part": _part,
-    "lasting": _lasting,
+    "rest": _always("key", "belongs to a workflow that is gone", "delete it: it is unused"),
+    "part": _always("key", "belongs to a task that has no record", "delete it: it is unused"),
+    "lasting": _always("key", "never expires, but must", _UNEXPIRING),
     "type": _type,
-    "unknown": _unknown,
+    "unknown": _always("key", "is not a key of Nonet", "use another NONET_NAMESPACE for it"),
     "worker": _worker,
     "member": _member,
     "idle": _idle,
     "entry": _entry,
     "lost": _lost_list,
-    "orphan": _orphan,
+    "orphan": _always("task", "is due, but has no record", _REPAIRED),
     "count": _count,
 }

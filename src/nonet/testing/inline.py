@@ -154,7 +154,7 @@ async def run_inline(
     _check_attempt(attempt)
     _load_installed()
     given: Any = task  # a `BaseTask`
-    run: InlineRun[Any] = InlineRun(None, saved=_travelled(saved))
+    run: InlineRun[Any] = InlineRun(None, saved=decode(encode(pack(saved))))
     inline = _Inline(given, run, labels=labels, id=id, group_results=group_results, inputs=inputs)
     async with Injector(dict(overrides or {})) as injector:
         while True:
@@ -195,10 +195,6 @@ def _load_installed() -> None:
     """Load the lock types and dependencies that installed packages register."""
     load_lock_types(("nonet",))
     load_entry_points(("nonet",))
-
-
-def _travelled(value: Any) -> Any:
-    return decode(encode(pack(value)))
 
 
 class _AnyClass(Registry):

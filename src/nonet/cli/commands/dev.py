@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from nonet.cli.options import ConfigSource
 from nonet.cli.output import has_colours
 from nonet.cli.process import run
 from nonet.cli.target import Target, flat
@@ -36,14 +37,7 @@ def dev(
             "--module", "-m", metavar="MODULE", help="A module of tasks, by its name. Repeatable."
         ),
     ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="Central configuration: a file, a directory or git+https://…#BRANCH.",
-            show_default="NONET_CONFIG",
-        ),
-    ] = None,
+    config: ConfigSource = None,
     grace: Annotated[
         float | None,
         typer.Option(

@@ -14,6 +14,7 @@ from nonet.cli.output import print_json, print_line
 from nonet.cli.progress import seconds_passing
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
+from nonet.rules.peers import counted
 
 if TYPE_CHECKING:
     from nonet.rules.diagnosis import Finding
@@ -63,13 +64,9 @@ async def doctor(
     else:
         print_findings(_labelled("problem", found.problems) + _labelled("hint", found.hints))
         looked_at = ", ".join(f"{name} {n}" for name, n in sorted(found.looked_at.items()))
-        verdict = "healthy" if found.is_healthy else _problems(len(found.problems))
+        verdict = "healthy" if found.is_healthy else counted(len(found.problems), "problem")
         print_line(f"{verdict} ({looked_at or 'empty namespace'}; {found.seconds:.1f} s)", err=True)
     return ExitCode.OK if found.is_healthy else ExitCode.FAILED
-
-
-def _problems(number: int) -> str:
-    return "1 problem" if number == 1 else f"{number} problems"
 
 
 def _labelled(level: str, findings: Sequence[Finding]) -> list[Finding]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import typer
 
-from nonet.cli.options import MetricsPort, Version
+from nonet.cli.options import ConfigSource, MetricsPort, Version
 from nonet.cli.plain_words import PlainCommand
 from nonet.cli.process import run, set_up_logging
 from nonet.cli.target import CodeTarget, flat
@@ -18,14 +16,7 @@ app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_mar
 @flat
 def schedule(
     target: CodeTarget,
-    config: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SOURCE",
-            help="Central configuration: a file, a directory or git+https://…#BRANCH.",
-            show_default="NONET_CONFIG",
-        ),
-    ] = None,
+    config: ConfigSource = None,
     metrics_port: MetricsPort = None,
     version: Version = False,
 ) -> None:

@@ -83,7 +83,8 @@ class Limits(RedisStore):
         return await self._with_use(sorted(found, key=lambda item: item.address), now_us)
 
     async def _with_use(self, limits: list[EffectiveLimit], now_us: int) -> list[EffectiveLimit]:
-        counted = [item.address for item in limits if _is_counted(item.address)]
+        addresses = (item.address for item in limits)
+        counted = [it for it in addresses if it.limiter == CONCURRENCY and it.key != DEFAULT]
         async with self._client.pipeline(transaction=False) as pipe:
             for address in counted:
                 pipe.zcount(f"{self._prefix}{address.counter}", f"({now_us}", "+inf")
@@ -126,10 +127,6 @@ def limits_version(limits: Mapping[LimitAddress, Limit]) -> str:
         return ""
     lines = sorted(f"{address.field} {limit.encode()}" for address, limit in limits.items())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _is_counted(address: LimitAddress) -> bool:
-    return address.limiter == CONCURRENCY and address.key != DEFAULT
 
 
 def _effective(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from secrets import token_hex
 
 import sqlalchemy as sa
 
@@ -42,11 +42,7 @@ class AuditEntry:
     what: str
     address: str
     outcome: str
-    id: str = field(default_factory=lambda: f"{time.time_ns() // 1_000_000:013d}-{_random()}")
-
-
-def _random() -> str:
-    return os.urandom(6).hex()
+    id: str = field(default_factory=lambda: f"{time.time_ns() // 1_000_000:013d}-{token_hex(6)}")
 
 
 class Audit:

@@ -92,7 +92,7 @@ async def list_schedules(
     """List the periodic entries, by class."""
     known = await site.shared.read(("schedules",), 5.0, site.nonet.stores.periodic.statuses)
     leader = await shown.leader(site, who)
-    found = [item for item in known if task in (None, item.task, _bare(item.task))]
+    found = [item for item in known if task in (None, item.task, item.task.rpartition(":")[2])]
     rows = slice_of(found, limit, cursor)
     return Page(items=[_shown(item, leader) for item in rows.items], cursor=rows.cursor)
 
@@ -147,10 +147,6 @@ async def _entries(site: Site, wanted: Sequence[str]) -> list[EntryStatus]:
     if unknown:
         raise NotFoundError(f"no periodic entry {unknown[0]}: GET /api/v1/schedules lists them")
     return [known[key] for key in wanted]
-
-
-def _bare(task: str) -> str:
-    return task.rpartition(":")[2]
 
 
 def _shown(item: EntryStatus, leader: Leader | None) -> Entry:

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 from nonet.base.errors import NonetError
 from nonet.rules.permissions import READING, Action
 from nonet.web.api.audit import AuditPage, read
+from nonet.web.pages.fields import Cursor
 from nonet.web.pages.rendering import render
 from nonet.web.site import AuditReader, SiteOf
 
@@ -28,7 +29,7 @@ async def page(
     action: str = "",
     since: str = "",
     until: str = "",
-    cursor: Annotated[str, Query(max_length=32)] = "",
+    cursor: Cursor = "",
 ) -> Response:
     """List changes, reveals and logins, the newest first."""
     wanted = who.strip(), action, _time(since), _time(until), cursor, _PER_PAGE

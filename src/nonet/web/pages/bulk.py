@@ -16,6 +16,7 @@ from nonet.operate.ended import FailurePreview, preview_resubmit, resubmit_all
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.connection.clock import instant
 from nonet.stores.namespace.history import FAILED
+from nonet.web.pages.fields import Reason
 from nonet.web.pages.rendering import amount, back, path_of, render
 from nonet.web.pages.task_search import Search, SearchOf
 from nonet.web.site import SiteOf, may
@@ -101,7 +102,7 @@ async def cancel(
     search: SearchOf,
     who: Canceller,
     until: Until,
-    reason: Annotated[str, Form(max_length=200)] = "",
+    reason: Reason = "",
     done: Done = 0,
 ) -> Response:
     """Cancel the tasks that existed at the preview, for some seconds; then offer to continue."""

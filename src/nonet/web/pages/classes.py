@@ -13,6 +13,7 @@ from nonet.operate.classes import options, published_overrides
 from nonet.rules.pauses import of_task, task as pause_of
 from nonet.rules.permissions import Action
 from nonet.web.classes import figures_of, summaries
+from nonet.web.pages.fields import Number
 from nonet.web.pages.pausing import add_pausing, pauses_of
 from nonet.web.pages.rendering import render
 from nonet.web.site import Site, SiteOf, Viewer
@@ -32,7 +33,7 @@ async def page(
     who: Viewer,
     q: Annotated[str, Query(max_length=200)] = "",
     order: str = "name",
-    number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
+    number: Number = 1,
 ) -> Response:
     """List the classes."""
     found = [item for item in await summaries(site) if q.casefold() in item.name.casefold()]

@@ -16,12 +16,11 @@ from nonet.stores.sql.dead_letters import DeadLetter, Status
 from nonet.tasks.secrecy import MASK, mask_names
 from nonet.web import letters
 from nonet.web.letters import Row
+from nonet.web.pages.fields import Note
 from nonet.web.pages.rendering import back, instant, path_of, render
 from nonet.web.site import Discarder, Resubmitter, Revealer, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
-
-_Note = Annotated[str, Form(max_length=1000)]
 
 
 @router.get("/dead-letters/{row:int}", name="dead_letter")
@@ -77,7 +76,7 @@ async def resubmit(
 
 @router.post("/dead-letters/{row:int}/discard", name="discard_letter")
 async def discard(
-    request: Request, site: SiteOf, row: Row, who: Discarder, note: _Note = ""
+    request: Request, site: SiteOf, row: Row, who: Discarder, note: Note = ""
 ) -> Response:
     """Delete a letter."""
     await letters.discard(site, row, who, note.strip())
@@ -86,7 +85,7 @@ async def discard(
 
 @router.post("/dead-letters/{row:int}/note", name="annotate_letter")
 async def annotate(
-    request: Request, site: SiteOf, row: Row, who: Resubmitter, note: _Note = ""
+    request: Request, site: SiteOf, row: Row, who: Resubmitter, note: Note = ""
 ) -> Response:
     """Write a note on a letter."""
     await letters.annotate(site, row, who, note.strip())

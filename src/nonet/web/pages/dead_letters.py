@@ -13,6 +13,7 @@ from nonet.base.errors import UnknownTaskError
 from nonet.stores.sql.dead_letters import LetterFilter, Status
 from nonet.web import letters
 from nonet.web.letters import WITHIN, WORDS, Row, Search
+from nonet.web.pages.fields import Note
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import Discarder, Resubmitter, Site, SiteOf, Viewer
 
@@ -149,12 +150,7 @@ async def preview_discarding(
 
 @router.post("/dead-letters/discard")
 async def discard_all(
-    request: Request,
-    site: SiteOf,
-    who: Discarder,
-    search: _Searched,
-    up_to: _UpTo,
-    note: Annotated[str, Form(max_length=500)] = "",
+    request: Request, site: SiteOf, who: Discarder, search: _Searched, up_to: _UpTo, note: Note = ""
 ) -> Response:
     """Delete the letters that existed at the preview."""
     selection = replace(search.selection(site.nonet.registry), up_to=up_to)

@@ -11,6 +11,7 @@ from fastapi.responses import Response
 
 from nonet.operate.delayed import cancel_delayed, hasten
 from nonet.rules.permissions import Action
+from nonet.web.pages.fields import Cursor, Reason
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import Canceller, Scheduler, Site, SiteOf, Viewer
 
@@ -29,7 +30,7 @@ async def delayed(
     site: SiteOf,
     who: Viewer,
     task: Annotated[str, Query(alias="class", max_length=500)] = "",
-    cursor: Annotated[str, Query(max_length=2000)] = "",
+    cursor: Cursor = "",
 ) -> Response:
     """Show delayed tasks, the soonest first."""
     read = partial(
@@ -60,11 +61,7 @@ async def now(request: Request, site: SiteOf, who: Scheduler, ids: _Ids) -> Resp
 
 @router.post("/delayed/cancel", name="delayed_cancel")
 async def cancel(
-    request: Request,
-    site: SiteOf,
-    who: Canceller,
-    ids: _Ids,
-    reason: Annotated[str, Form(max_length=300)] = "",
+    request: Request, site: SiteOf, who: Canceller, ids: _Ids, reason: Reason = ""
 ) -> Response:
     """Cancel delayed tasks."""
     async with site.changing(who, Action.CANCEL, f"{_named(ids)}: cancel: {reason}"):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from nonet.base.errors import NotFoundError
 from nonet.rules.permissions import Action
 from nonet.stores.queue.groups import GroupStatus, problem_of
 from nonet.tasks.handles import TaskStatus
+from nonet.web.pages.fields import Offset, Reason
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import Canceller, Site, SiteOf, Viewer
 
@@ -32,11 +32,7 @@ async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
 
 @router.get("/groups/{id}", name="group")
 async def group(
-    request: Request,
-    site: SiteOf,
-    id: str,
-    who: Viewer,
-    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    request: Request, site: SiteOf, id: str, who: Viewer, offset: Offset = 0
 ) -> Response:
     """Show a group and some of its children, in the order of spawning."""
     stores = site.nonet.stores
@@ -62,11 +58,7 @@ async def group(
 
 @router.post("/groups/{id}/cancel", name="cancel_group")
 async def cancel(
-    request: Request,
-    site: SiteOf,
-    id: str,
-    who: Canceller,
-    reason: Annotated[str, Form(max_length=200)] = "",
+    request: Request, site: SiteOf, id: str, who: Canceller, reason: Reason = ""
 ) -> Response:
     """Cancel the children of a group that have not ended."""
     async with site.changing(who, Action.CANCEL, f"group {id}: {reason}".removesuffix(": ")):

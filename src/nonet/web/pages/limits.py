@@ -24,22 +24,16 @@ from nonet.rules.limits import CONCURRENCY, DEFAULT, RATE, Limit, LimitAddress
 from nonet.rules.permissions import Action
 from nonet.rules.remedies import command
 from nonet.tasks.locks import LockedObjectType
+from nonet.web.pages.fields import Text, Word
 from nonet.web.pages.locks import locks_of
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import Limiter, Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
 
-_Text = Annotated[str, Query(max_length=500)]
-
 
 @router.get("/limits", name="limits")
-async def limits(
-    request: Request,
-    site: SiteOf,
-    who: Viewer,
-    text: Annotated[str, Query(alias="q", max_length=500)] = "",
-) -> Response:
+async def limits(request: Request, site: SiteOf, who: Viewer, text: Text = "") -> Response:
     """Show the limits in force, and the ceilings."""
     stores = site.nonet.stores
     names = (await locks_of(site)).names
@@ -61,14 +55,14 @@ async def edit(
     request: Request,
     site: SiteOf,
     who: Limiter,
-    name: _Text = "",
+    name: Word = "",
     object_type: Annotated[str, Query(alias="type", max_length=500)] = "",
-    key: _Text = "",
-    action: _Text = "",
-    vo: _Text = "",
-    limiter: _Text = CONCURRENCY,
-    number: _Text = "",
-    window: _Text = "",
+    key: Word = "",
+    action: Word = "",
+    vo: Word = "",
+    limiter: Word = CONCURRENCY,
+    number: Word = "",
+    window: Word = "",
 ) -> Response:
     """Ask for a limit; with a number, show what it would change."""
     fields = {"object_type": object_type, "key": key, "action": action, "vo": vo}

@@ -16,6 +16,7 @@ from nonet.rules.peers import counted
 from nonet.rules.permissions import Action
 from nonet.rules.refusal import named, refused_by
 from nonet.stores.namespace.lock_board import LockStatus, is_name, nobody_holds, waiters_of
+from nonet.web.pages.fields import Number, Text
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import Releaser, Site, SiteOf, Viewer
 
@@ -44,8 +45,8 @@ async def locks(
     site: SiteOf,
     who: Viewer,
     object_type: Annotated[str, Query(alias="type", max_length=200)] = "",
-    text: Annotated[str, Query(alias="q", max_length=500)] = "",
-    number: Annotated[int, Query(alias="page", ge=1, le=10_000)] = 1,
+    text: Text = "",
+    number: Number = 1,
 ) -> Response:
     """Show the locks in use, the most wanted first."""
     text = text.strip()

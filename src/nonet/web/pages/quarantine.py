@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from nonet.base.plain import plain
@@ -14,6 +14,7 @@ from nonet.rules.permissions import Action
 from nonet.stores.namespace.quarantine import Quarantined
 from nonet.tasks.secrecy import masked_arguments
 from nonet.web import quarantined
+from nonet.web.pages.fields import Note
 from nonet.web.pages.rendering import back, instant, path_of, render
 from nonet.web.site import Discarder, Resubmitter, Revealer, Site, SiteOf, Viewer
 
@@ -86,11 +87,7 @@ async def retry(request: Request, site: SiteOf, who: Resubmitter, entry: str) ->
 
 @router.post("/quarantine/{entry}/discard", name="discard_quarantined")
 async def discard(
-    request: Request,
-    site: SiteOf,
-    who: Discarder,
-    entry: str,
-    note: Annotated[str, Form(max_length=500)] = "",
+    request: Request, site: SiteOf, who: Discarder, entry: str, note: Note = ""
 ) -> Response:
     """Delete an entry."""
     await quarantined.discard(site, who, entry, note.strip())

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
-from fastapi import APIRouter, Form, HTTPException, Query, Request
+from fastapi import APIRouter, Form, HTTPException, Request
 from fastapi.responses import Response
 
 from nonet.base.actor import who as actor
@@ -21,6 +21,7 @@ from nonet.stores.namespace.periodic import EntryStatus
 from nonet.tasks.schedules.description import in_words, zone_of
 from nonet.tasks.secrecy import masked_arguments
 from nonet.web import shown
+from nonet.web.pages.fields import Number, Reason, Text, Word
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import Pauser, Revealer, Scheduler, Site, SiteOf, Viewer
 
@@ -30,9 +31,7 @@ PAGE = 100
 # An entry that is due for longer is late: the leader fires it within a second.
 _LATE_SECONDS = 30.0
 
-_Text = Annotated[str, Query(max_length=500)]
 _Entries = Annotated[list[str], Form(alias="entry", max_length=10_000)]
-_Reason = Annotated[str, Form(max_length=300)]
 
 
 @router.get("/schedules", name="schedules")
@@ -40,11 +39,11 @@ async def schedules(
     request: Request,
     site: SiteOf,
     who: Viewer,
-    text: Annotated[str, Query(alias="q", max_length=500)] = "",
-    vo: _Text = "",
-    state: _Text = "",
+    text: Text = "",
+    vo: Word = "",
+    state: Word = "",
     view: Literal["list", "calendar"] = "list",
-    number: Annotated[int, Query(alias="page", ge=1, le=1000)] = 1,
+    number: Number = 1,
 ) -> Response:
     """Show the periodic entries, or when they fire in the next 24 hours."""
     known = await site.shared.read(("schedules",), 5.0, site.nonet.stores.periodic.statuses)
@@ -110,7 +109,7 @@ async def run_now(
 
 @router.post("/schedules/pause", name="schedule_pause")
 async def pause(
-    request: Request, site: SiteOf, who: Pauser, chosen: _Entries, reason: _Reason = ""
+    request: Request, site: SiteOf, who: Pauser, chosen: _Entries, reason: Reason = ""
 ) -> Response:
     """Pause entries."""
     await _ensure_known(site, chosen)

@@ -73,7 +73,7 @@ async def one(request: Request, site: SiteOf, who: Viewer, id: str) -> Response:
         classes=classes,
         usual_version=workers.usual_version(item for item in found if item.alive),
         now=datetime.now(UTC),
-        host=_host,
+        host=lambda name: name.partition("@")[2],
     )
 
 
@@ -93,7 +93,3 @@ async def _all(site: SiteOf) -> list[WorkerStatus]:
 
 def _takers(found: list[WorkerStatus], size: Size) -> list[WorkerStatus]:
     return [item for item in found if item.size == size and item.alive and not item.drained_by]
-
-
-def _host(name: str) -> str:
-    return name.partition("@")[2]

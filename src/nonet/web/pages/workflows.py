@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from nonet.operate.workflows import WorkflowReport
@@ -13,6 +13,7 @@ from nonet.rules.workflows import after_in_words
 from nonet.tasks.runs import State
 from nonet.web import shown
 from nonet.web.graph import HEIGHT, WIDTH, is_too_large, layer_counts, picture
+from nonet.web.pages.fields import Cursor, Offset, Reason
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import Canceller, Resubmitter, SiteOf, Viewer
 
@@ -31,7 +32,7 @@ async def page(
     site: SiteOf,
     who: Viewer,
     state: State | Literal[""] = "",
-    cursor: Annotated[str, Query(max_length=200)] = "",
+    cursor: Cursor = "",
 ) -> Response:
     """Show workflows, those whose state changed last first."""
     found = await shown.workflows(site, [state] if state else [], _LIMIT, cursor)
@@ -53,7 +54,7 @@ async def workflow(
     id: str,
     who: Viewer,
     state: Annotated[str, Query(max_length=20)] = "",
-    offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+    offset: Offset = 0,
 ) -> Response:
     """Show a workflow: what it waits for, its graph, and some of its steps."""
     found = await shown.workflow(site, who, id, state=state or None, offset=offset, limit=_STEPS)
@@ -82,11 +83,7 @@ def _graph(found: WorkflowReport) -> dict[str, Any]:
 
 @router.post("/workflows/{id:path}/cancel", name="cancel_workflow")
 async def cancel(
-    request: Request,
-    site: SiteOf,
-    id: str,
-    who: Canceller,
-    reason: Annotated[str, Form(max_length=200)] = "",
+    request: Request, site: SiteOf, id: str, who: Canceller, reason: Reason = ""
 ) -> Response:
     """Cancel the steps of a workflow that have not ended."""
     async with site.changing(who, Action.CANCEL, f"workflow {id}: {reason}".removesuffix(": ")):

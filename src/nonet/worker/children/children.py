@@ -118,7 +118,7 @@ class Children:
             How it ended, or None if its fork server died, too.
         """
         # Escalate: ask the fork server, kill the group from here, kill the fork server.
-        for act in (self.ask_to_kill, ForkServer.kill_group, _end_server):
+        for act in (self.ask_to_kill, ForkServer.kill_group, lambda child: child.server.kill()):
             try:
                 async with asyncio.timeout(_EXIT_SECONDS):
                     return await asyncio.shield(child.exited)
@@ -247,7 +247,3 @@ class Children:
             self._server = server = ForkServer(self._settings, self._redis_url, self._middlewares)
             await server.start()
             return server
-
-
-def _end_server(child: Child) -> None:
-    child.server.kill()
