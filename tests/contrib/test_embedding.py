@@ -49,8 +49,10 @@ def runs(place: Path) -> list[str]:
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until a condition that asks Redis is true."""
     async with asyncio.timeout(WAIT_SECONDS):
-        while not await condition():
-            pass
+        while True:
+            if await condition():
+                return
+            await asyncio.sleep(0.02)
 
 
 async def test_tasks_run_in_the_program(make_app: MakeApp) -> None:
@@ -163,6 +165,7 @@ async def test_a_task_that_blocks_the_loop_does_not_end_the_program(
             return (await app.status(handle)).state in ("done", "dead")
 
         await eventually(has_ended)
+        await until(lambda: "the event loop was blocked" in caplog.text, "it is logged")
     (told,) = [line for line in caplog.messages if "the event loop was blocked" in line]
     assert f"task {handle} (embedded_tasks:Blocks)" in told
 

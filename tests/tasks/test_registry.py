@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -544,9 +545,9 @@ def test_a_shared_package_belongs_to_the_distribution_of_the_file(
 
     folder = Path(two.__file__).parent / "two-1.dist-info"
     (folder / "RECORD").write_text("two.py,,\n")
-    monkeypatch.setattr(versions, "_names_of", {"two": ("one", "two")}.__getitem__)
+    both = [SimpleNamespace(metadata={"Name": name}) for name in ("one", "two")]
+    monkeypatch.setattr(versions, "_distributions", lambda: {"two": both, "json": both})
     assert versions.distribution_of("two") == versions.Distribution("two", "1")
-    monkeypatch.setattr(versions, "_names_of", {"json": ("one", "two")}.__getitem__)
     assert versions.distribution_of("json") is None
 
 
