@@ -8,8 +8,9 @@ import socket
 HOST = "127.0.0.1"
 
 # Linux gives the ports from 32,768 on to outgoing connections. A port from there that is free now
-# may belong to a client before a server, which needs a moment to start, listens on it.
-_FIRST, _LAST = 10_000, 32_000
+# may belong to a client before a server, which needs a moment to start, listens on it. Browsers
+# refuse to connect to 10,080.
+_FIRST, _LAST = 10_100, 32_000
 # Each process of a run has ports of its own, and gives each out once a round: none is taken
 # between the moment when it is found free and the moment when a server listens on it.
 _WORKERS = 32
