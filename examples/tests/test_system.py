@@ -39,7 +39,7 @@ async def state_of(*lfns: str) -> list[str]:
 
 
 async def test_a_group_ends_with_one_callback(
-    nonet_system: System, db_url: str, elements: Storage
+    db_url: str, nonet_system: System, elements: Storage
 ) -> None:
     """The callback receives the results of all children."""
     nonet_system.dependency_overrides[storage] = lambda: elements
@@ -52,7 +52,7 @@ async def test_a_group_ends_with_one_callback(
 
 
 async def test_a_child_that_fails_is_a_dead_letter(
-    nonet_system: System, db_url: str, elements: Storage
+    db_url: str, nonet_system: System, elements: Storage
 ) -> None:
     """The failure callback receives the error, and an operator can resubmit the child."""
     nonet_system.dependency_overrides[storage] = lambda: elements
@@ -70,7 +70,7 @@ async def test_a_child_that_fails_is_a_dead_letter(
 
 
 async def test_a_workflow_copies_all_files(
-    nonet_system: System, db_url: str, elements: Storage
+    db_url: str, nonet_system: System, elements: Storage
 ) -> None:
     """Its last step receives the results of the steps that the first one added."""
     nonet_system.dependency_overrides[storage] = lambda: elements
@@ -85,7 +85,7 @@ async def test_a_workflow_copies_all_files(
 
 
 async def test_a_copy_that_fails_is_taken_over(
-    nonet_system: System, db_url: str, elements: Storage
+    db_url: str, nonet_system: System, elements: Storage
 ) -> None:
     """The workflow is done, because a step took the failure of an added step over."""
     nonet_system.dependency_overrides[storage] = lambda: elements
@@ -105,7 +105,7 @@ async def test_a_copy_that_fails_is_taken_over(
     now=datetime(2030, 1, 1, 1, 59, tzinfo=UTC),
 )
 async def test_old_files_are_removed_at_night(
-    nonet_system: System, db_url: str, elements: Storage
+    db_url: str, nonet_system: System, elements: Storage
 ) -> None:
     """The sweep submits the removals after its commit."""
     nonet_system.dependency_overrides[storage] = lambda: elements

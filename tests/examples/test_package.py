@@ -19,7 +19,7 @@ def test_its_own_tests_pass(example_package: Path) -> None:
     """With the package installed, as whoever copies it would run them."""
     ended = preloaded.run(
         "python",
-        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:randomly"),
+        *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),
         variables={"PYTHONPATH": str(example_package)},
         cwd=ROOT / "examples",
     )
