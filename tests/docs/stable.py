@@ -13,10 +13,14 @@ import os
 import re
 import socket
 import sys
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+import nonet
+
 _HOSTS = "|".join(sorted({re.escape(socket.getfqdn()), re.escape(socket.gethostname())})[::-1])
+_PACKAGE = re.escape(str(Path(nonet.__file__).parent))
 # In this order. Each result stays as it is when it is replaced again.
 _RULES = [
     (r"\d{4}-\d\d-\d\d([T ])\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)", r"2026-07-01\g<1>12:00:00Z"),
@@ -25,7 +29,7 @@ _RULES = [
     (rf"\b({_HOSTS})\b", "host-1"),
     # Frames of Nonet itself are left out: a change of its source must not change the page. Lines
     # are replaced one by one first, and the frame as a whole when all are printed.
-    (r'"/[^"\n]*/nonet/[^"\n]*", line \d+', r'"/nonet.py", line 7'),
+    (rf'"{_PACKAGE}/[^"\n]*", line \d+', r'"/nonet.py", line 7'),
     (r'(?m)^ +File "/nonet\.py", .*\n(?: {4}.*\n)*', ""),
     (r'"/[^"\n]*/(\w+/\w+\.py)", line \d+', r'"/app/\1", line 7'),
     (r"\bterm \d+", "term 1767225600000000"),
