@@ -19,6 +19,7 @@ import psutil
 import pytest
 from daemons import Daemon
 from dev.test_loading import PIPELINE
+from ports import free_port
 from preloaded import run
 from waits import WAIT_SECONDS, wait_until
 
@@ -103,7 +104,9 @@ class Dev:
     def start(self, *options: str, **environment: str) -> Daemon:
         """Run the command; `options` replace the file of tasks and ``--no-web``."""
         command = ("task-run", "dev", *(options or ("mytasks.py", "--no-web")))
-        variables = {"NONET_STATE_DIR": str(self.state), **environment}
+        # Not the first that is free: another test may find the same one.
+        port = {"NONET_WEB_PORT": str(free_port())}
+        variables = {"NONET_STATE_DIR": str(self.state), **port, **environment}
         self._running = Daemon(*command, environment=variables, log=self.home / "log")
         return self._running
 
@@ -175,6 +178,7 @@ def test_it_runs_all_that_tasks_need(dev: Dev) -> None:
     """Workers, scheduler and dashboard run, a first lock is granted; Ctrl-C ends all."""
     daemon = dev.start("mytasks.py")
     dev.ready()
+    assert " ended, exit code " not in dev.log
     assert "dev    | ready: mytasks:Ask, mytasks:Dies, mytasks:Gated, mytasks:Medium" in dev.log
     for name in ("small ", "medium", "large ", "sched ", "web   "):
         assert re.search(rf"(?m)^{name} \| .* ready: ", dev.log), name

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Self
 
 from docs.pages import Block, Page, write_file
+from ports import free_port
 
 _TYPED_SECONDS = 240.0  # an installation, on a machine with many tests at a time
 _END_SECONDS = 30.0
@@ -158,6 +159,8 @@ class Terminal:
             "USER": "somebody",
             "LOGNAME": "somebody",
             "PATH": f"{self.home / 'bin'}:/usr/local/bin:/usr/bin:/bin",
+            # `task-run dev` takes the first that is free: another test may find the same one.
+            "NONET_WEB_PORT": str(free_port()),
         }
 
     def type(self, text: str, *, seconds: float = _TYPED_SECONDS) -> Typed:

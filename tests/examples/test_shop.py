@@ -8,6 +8,7 @@ from pathlib import Path
 
 from daemons import Daemon
 from examples.conftest import ROOT
+from ports import free_port
 from waits import WAIT_SECONDS, wait_until
 
 _LINK = re.compile(r"http://\S+/login\?code=\S+")
@@ -15,7 +16,7 @@ _LINK = re.compile(r"http://\S+/login\?code=\S+")
 
 def test_the_dashboard_shows_a_shop_that_works(tmp_path: Path) -> None:
     """It gives a link to the dashboard, and works until a signal."""
-    environment = {"NONET_STATE_DIR": str(tmp_path / "state")}
+    environment = {"NONET_STATE_DIR": str(tmp_path / "state"), "NONET_WEB_PORT": str(free_port())}
     shop = ("dev", "--namespace", "shop", str(ROOT / "examples" / "shop.py"))
     with Daemon("task-run", *shop, environment=environment, log=tmp_path / "log") as daemon:
         link = wait_until(lambda: _LINK.search(daemon.log), "it shows a link")
