@@ -6,7 +6,7 @@ import inspect
 from typing import Any
 
 import pytest
-from tasks.function_tasks import Database, add, between, clean, nightly, peek, resize, shout
+from tasks.function_tasks import Database, add, between, clean, nightly, resize, shout
 
 import nonet
 from nonet import (
@@ -26,7 +26,7 @@ from nonet import (
     task,
 )
 from nonet.tasks.registry import Registry, locked_types
-from nonet.testing import System, run_inline
+from nonet.testing import System
 
 MODULE = "tasks.function_tasks"
 
@@ -110,12 +110,6 @@ async def test_execute_can_be_called_with_what_would_be_injected() -> None:
     made = between(1, last=2)  # type: ignore[call-arg]  # a checker sees what is injected, too
     context: Any = type("Context", (), {"attempt": 1})
     assert await made.execute(database, context) == [1, "Database", False, 2, 1]
-
-
-async def test_a_function_runs_inline_with_its_dependencies() -> None:
-    assert (await run_inline(between(1, last=2))).result == [1, "Database", False, 2, 1]  # type: ignore[call-arg]
-    assert (await run_inline(shout("a", times=2))).result == ["A by function_tasks:shout"] * 2
-    assert (await run_inline(peek())).result == "Database"
 
 
 @pytest.mark.server

@@ -7,12 +7,10 @@ from typing import Annotated, Any, Literal, NewType, Protocol, TypedDict, TypeVa
 from unittest.mock import AsyncMock
 
 import pytest
-from hypothesis import given, strategies as st
 
 from nonet import BaseTask
 from nonet.base.errors import DependencyError
 from nonet.tasks.injection import DependencyRegistry, Depends, Injector
-from nonet.tasks.injection.recipes import accepted
 from nonet.testing import run_inline
 
 
@@ -146,6 +144,9 @@ class Users(Repository[str]): ...
         (typing.Optional[Config], [Config(), None], [Fake()]),  # noqa: UP045  # the older spelling
         (Config | Path, [Config(), Path()], [None, Fake()]),
         (Annotated[Config, "a remark"], [Config()], [Fake()]),
+        (Annotated[Config | None, "a remark"], [Config(), None], [Fake()]),
+        (Annotated[Config, "a remark"] | dict[str, int] | None, [Config(), {}, None], [Fake()]),
+        (Annotated[Config | Any, "a remark"] | None, [Config(), Fake()], []),
         (dict[str, int], [{}, {"a": "not looked at"}], [[], None]),
         (Mapping[str, int], [{}], [[]]),
         (Callable[[], int], [len], [3]),
@@ -177,43 +178,6 @@ async def test_a_value_must_be_an_instance_of_its_annotation(
     for value in bad:
         with pytest.raises(DependencyError, match="parameter x of execute is annotated with"):
             await given_to(injector, annotation, lambda v=value: v)
-
-
-# Annotations with values that fit, and whether all of their classes can be asked for an instance.
-LEAVES: list[tuple[Any, Any, bool]] = [
-    (Config, Config(), True),
-    (Path, Path(), True),
-    (dict[str, int], {}, True),
-    (Repository[int], Repository(), True),
-    (int, 3, True),
-    (Any, "any", False),
-    (UserId, 3, False),
-    (Counts, "counts", False),
-]
-
-
-def annotations() -> st.SearchStrategy[tuple[Any, Any, bool]]:
-    def wrapped(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        optional = inner.map(lambda one: (typing.Optional[one[0]], None, one[2]))  # noqa: UP045
-        marked = inner.map(lambda one: (Annotated[one[0], "a remark"], one[1], one[2]))
-        union = st.tuples(inner, inner).map(
-            lambda two: (
-                typing.Union[two[0][0], two[1][0]],  # noqa: UP007  # of what Hypothesis has chosen
-                two[1][1],
-                two[0][2] and two[1][2],
-            )
-        )
-        return optional | marked | union
-
-    return st.recursive(st.sampled_from(LEAVES), wrapped, max_leaves=6)
-
-
-@given(annotations())
-def test_any_combination_of_annotations_accepts_what_fits(case: tuple[Any, Any, bool]) -> None:
-    annotation, value, refuses_others = case
-    classes = accepted(annotation)
-    assert not classes or isinstance(value, classes)
-    assert (bool(classes) and not isinstance(Fake(), classes)) == refuses_others
 
 
 async def test_the_yielded_value_is_checked(injector: Injector) -> None:

@@ -7,7 +7,6 @@ from typing import Annotated
 
 import fastapi
 import pytest
-from hypothesis import given, strategies as st
 
 from nonet import BaseTask, Nonet
 from nonet.base.errors import DependencyError, RegistrationError
@@ -101,25 +100,13 @@ async def test_a_provider_sees_the_metadata_of_the_parameter(injector: Injector)
         assert arguments["marked"] is arguments["with_depends"]
 
 
-MARKS = st.lists(
-    st.sampled_from([NoTransaction(), Replica(1), Replica(2), 1, True, Level.LOW, "1"])
-    | st.builds(Replica, st.integers(0, 2)),
-    max_size=2,
-).map(tuple)
-
-
-@given(st.sampled_from([JobDB, OtherDB]), st.sampled_from([JobDB, OtherDB]), MARKS, MARKS)
-def test_equal_class_and_metadata_are_one_dependency(
-    first: type, second: type, ours: tuple[object, ...], theirs: tuple[object, ...]
-) -> None:
-    registry = DependencyRegistry()
-    registry.register(BaseDB, opened)
-    is_same = first is second and list(map(_exact, ours)) == list(map(_exact, theirs))
-    assert (registry.find(first, ours) is registry.find(second, theirs)) == is_same
-
-
-def _exact(mark: object) -> tuple[type, object]:
-    return type(mark), mark
+def test_equal_class_and_metadata_are_one_dependency(injector: Injector) -> None:
+    """Values that are equal, but of other types, are others."""
+    marks: list[object] = [NoTransaction(), Replica(1), Replica(2), 1, True, Level.LOW, "1"]
+    cases = [(cls, (mark,)) for cls in (JobDB, OtherDB) for mark in marks]
+    found = [injector.registry.find(*case) for case in [*cases, (JobDB, tuple(marks)), (JobDB, ())]]
+    assert len(set(found)) == len(found)
+    assert injector.registry.find(JobDB, (Replica(1),)) is found[1]
 
 
 async def test_a_provider_without_metadata_is_called_once_a_class(injector: Injector) -> None:
