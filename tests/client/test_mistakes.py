@@ -106,6 +106,7 @@ GROUPS: dict[str, tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] 
     "policy": (([], Add(1)), {"policy": "any"}, ValueError, "'any' must be one of ('all_succ"),
     "no policy": (([], Add(1)), {"policy": None}, ValueError, "policy=None must be one of"),
     "time": (([], Add(1)), {"ttl_seconds": 0}, ValueError, "ttl_seconds=0 must be above 0"),
+    "argument": (([Add("x")], Add(1)), {}, InvalidArgumentsError, "a: Input should be a valid"),  # type: ignore[arg-type]
 }
 
 

@@ -6,11 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings, strategies as st
 
 from nonet import BaseTask, ExponentialBackoff, Isolation, NoRetry, Priority, RetryPolicyBase, Size
 from nonet.base.errors import ConfigurationError
-from nonet.config.models import Config
 from nonet.config.overrides import CLASS, NONE, SIZE, Overrides, override_problems
 from nonet.config.reading import parse_config
 from nonet.tasks.registry import Registry, TaskClass
@@ -212,6 +210,8 @@ def test_where_an_attempt_runs(
     found = overrides(text).effective(made(**attributes), "")
     assert found.isolation is expected
     assert found.origins["isolation"].startswith(origin)
+    if expected is Isolation.LOOP:  # no limit of a process holds there
+        assert (found.memory_limit, found.cpu_limit) == (None, None)
 
 
 def test_the_size_of_a_submission_decides() -> None:
@@ -227,80 +227,31 @@ def test_the_size_of_a_submission_decides() -> None:
     assert small.origins["hard_timeout"] == "common.sizes.small.hard-timeout"
 
 
-LIMITS = ("soft_timeout", "hard_timeout", "memory_limit", "cpu_limit")
-SECONDS, BYTES = st.integers(1, 4), st.integers(2**25, 2**25 + 3)
-SAID = st.fixed_dictionaries({}, optional=dict.fromkeys(LIMITS, SECONDS) | {"memory_limit": BYTES})
-ISOLATION = st.sampled_from([None, *Isolation])
-SAYS = st.tuples(SAID, ISOLATION).map(lambda drawn: (sound(*drawn), drawn[1]))
-PLACES = ("common", "vo")
-
-
-def sound(said: dict[str, int], isolation: Isolation | None) -> dict[str, int]:
-    """Remove what one place may not contain."""
-    if isolation == Isolation.LOOP:
-        said = {name: said[name] for name in LIMITS[:2] if name in said}
-    if said.get("soft_timeout", 0) > said.get("hard_timeout", 4):
-        del said["soft_timeout"]
-    return said
-
-
-def written(said: dict[str, int], isolation: Isolation | None = None) -> dict[str, Any]:
-    found: dict[str, Any] = {name.replace("_", "-"): value for name, value in said.items()}
-    return found | ({"isolation": isolation.value} if isolation else {})
-
-
-@settings(max_examples=100)
-@given(
-    of_class=SAYS,
-    size=st.sampled_from(Size),
-    of_tasks=st.fixed_dictionaries({}, optional=dict.fromkeys(PLACES, SAYS)),
-    of_sizes=st.fixed_dictionaries({}, optional=dict.fromkeys(PLACES, SAID)),
+@pytest.mark.parametrize("is_of_vo", [False, True])
+@pytest.mark.parametrize("name", ["soft_timeout", "hard_timeout", "memory_limit", "cpu_limit"])
+@pytest.mark.parametrize(
+    ("of_class", "of_size", "of_section", "expected"),
+    [(0, 0, 0, 0), (0, 1, 0, 1), (2, 0, 0, 2), (2, 1, 0, 2), (0, 1, 3, 3), (2, 1, 3, 3)],
 )
 def test_the_most_specific_limit_holds(
-    of_class: tuple[dict[str, int], Isolation | None],
-    size: Size,
-    of_tasks: dict[str, tuple[dict[str, int], Isolation | None]],
-    of_sizes: dict[str, dict[str, int]],
+    name: str, is_of_vo: bool, of_class: int, of_size: int, of_section: int, expected: int
 ) -> None:
     """The section of the class comes before the class, and the class before its size.
 
-    A section of the VO replaces the common one; no limit of a process holds in the loop.
+    A section of the VO replaces the common one.
     """
-    registry = Registry()
-    by_class, isolation = of_class
-    task_class = add(registry, "Made", size=size, isolation=isolation, **by_class)
-    shares = Isolation.LOOP if size is Size.SMALL else None
-    of_sizes = {place: sound(said, shares) for place, said in of_sizes.items()}
-    config = document(of_tasks, of_sizes, size)
-    assume(not override_problems(config, registry))
-    found = Overrides.of(config).effective(task_class, "lhcb")
-    by_tasks, placed = of_tasks.get("vo", of_tasks.get("common", ({}, None)))
-    by_size = of_sizes.get("vo", of_sizes.get("common", {}))
-    is_loop = found.isolation is Isolation.LOOP
-    for name in LIMITS:
-        default = None if is_loop and name in LIMITS[2:] else by_size.get(name)
-        expected = by_tasks.get(name, by_class.get(name, default))
-        if name == "soft_timeout" and expected and found.hard_timeout:
-            expected = min(expected, found.hard_timeout)
-        assert getattr(found, name) == expected, name
-    if explicit := placed or isolation:
-        assert found.isolation is explicit
-    assert not (is_loop and (found.memory_limit or found.cpu_limit))
+    unit = 2**25 if name == "memory_limit" else 1
 
+    def section(of_size: int, of_class: int) -> dict[str, Any]:
+        size, tasks = ({name.replace("_", "-"): n * unit} if n else {} for n in (of_size, of_class))
+        return {"sizes": {"medium": size}, "tasks": {"Made": tasks}}
 
-def document(
-    of_tasks: dict[str, tuple[dict[str, int], Isolation | None]],
-    of_sizes: dict[str, dict[str, int]],
-    size: Size,
-) -> Config:
-    """The configuration that says so."""
-    sections: dict[str, Any] = {"common": {}, "vo": {}}
-    for name, (said, isolation) in of_tasks.items():
-        sections[name]["tasks"] = {"Made": written(said, isolation)}
-    for name, said in of_sizes.items():
-        sections[name]["sizes"] = {size.value: written(said)}
-    whole = {"common": sections["common"], "vo-overrides": {"lhcb": sections["vo"]}}
-    return parse_config(json.dumps(whole), "c.yaml")
+    said: dict[str, Any] = {"common": section(of_size, of_section)}
+    if is_of_vo:
+        said = {"common": section(4, 5), "vo-overrides": {"lhcb": said["common"]}}
+    task_class = made(**({name: of_class * unit} if of_class else {}))
+    found = overrides(json.dumps(said)).effective(task_class, "lhcb")
+    assert getattr(found, name) == (expected * unit or None)
 
 
 def test_a_class_is_named_by_its_full_or_unique_name(registry: Registry) -> None:

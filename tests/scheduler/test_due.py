@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -187,27 +186,6 @@ def test_catching_up_counts_every_occurrence(
     assert fired == expected[len(expected) - len(fired) :]
     assert len(fired) + sum(step.missed for step in decision.steps) == len(expected)
     assert sum(instant <= now - GRACE for instant in fired) <= limit
-
-
-def test_a_daily_entry_fires_every_day_though_its_scheduler_restarts() -> None:
-    """Each restart, every 20 hours, is followed by an hour without a leader."""
-    daily = CronSchedule("30 4 * * *", "Europe/Zurich")
-    now = last = at("00:00")
-    fired: list[datetime] = []
-    while len(fired) < 100:
-        now += timedelta(hours=20)  # it starts, and knows nothing but what is stored
-        decision = due(daily, last, now, GRACE)
-        while decision.next is not None and decision.next < now + timedelta(hours=19):
-            fired += [step.instant for step in decision.steps]
-            last = fired[-1] if fired else last
-            decision = due(daily, last, decision.next, GRACE)
-        fired += [step.instant for step in decision.steps]
-        last = fired[-1] if fired else last
-    assert {later - earlier for earlier, later in pairwise(fired)} <= {
-        timedelta(days=1),
-        timedelta(hours=23),
-        timedelta(hours=25),
-    }
 
 
 @given(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,18 +12,10 @@ from nonet.base.errors import ConfigurationError
 from nonet.config.models import TaskConfig, dotted
 from nonet.config.reading import parse_config
 from nonet.scheduler.periodic.plan import Entry, dropped, entries
-from nonet.tasks.schedules import (
-    CatchUp,
-    CronSchedule,
-    IntervalSeconds,
-    Overlap,
-    RRuleSchedule,
-    TaskScheduleBase,
-)
+from nonet.tasks.schedules import CatchUp, CronSchedule, IntervalSeconds, Overlap, TaskScheduleBase
 from nonet.tasks.schedules.description import describe
 from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
-ROOT = Path(__file__).parents[2]
 HOURLY = IntervalSeconds(3600)
 
 
@@ -134,17 +125,6 @@ vo-overrides:
         ("a", "y", None, "vo-overrides.a.periodic-tasks.wms:SubmitPilots"),
         ("b", "default", "common", "common.periodic-tasks.SubmitPilots"),
     }
-
-
-def test_the_shipped_example_has_its_entries_in_the_plan() -> None:
-    example = parse_config((ROOT / "config.example.yaml").read_text(), "config.example.yaml")
-    plan = entries(example, {"wms:SubmitPilots": SubmitPilots})
-    assert [(e.vo, e.name, e.schedule) for e in plan] == [
-        ("lhcb", "SubmitPilotsCERN", RRuleSchedule("FREQ=HOURLY;INTERVAL=2")),
-        ("lhcb", "SubmitPilotsRAL", CronSchedule("0 */6 * * *")),
-        ("lhcb", "SubmitPilotsOthers", CronSchedule("@daily")),
-        ("gridpp", "default", CronSchedule("@daily")),
-    ]
 
 
 def test_problems_with_classes_are_reported_at_once_with_their_path() -> None:

@@ -91,16 +91,6 @@ def test_a_durable_task_needs_no_transaction(engine: sa.Engine, app: nonet.sync.
     assert rows(engine) == []
 
 
-def test_a_task_that_is_in_sql_only_is_cancelled(engine: sa.Engine, app: nonet.sync.Nonet) -> None:
-    """It is found there, by its id or its class."""
-    with engine.begin() as connection:
-        for id in ("a", "b"):
-            app.submit(Kept(1), id=id, transaction=connection)
-    assert app.cancel(["a"]) == {"a": "cancelled"}
-    assert app.cancel_many(task=Kept) == 1
-    assert rows(engine) == []
-
-
 def test_an_unsuitable_transaction_is_refused(environment: Environment, tmp_path: Path) -> None:
     """Of another database, of another kind, or for a class that is not durable."""
     other = sa.create_engine(f"sqlite:///{tmp_path}/other.db")

@@ -363,36 +363,6 @@ async def test_a_task_that_a_system_could_not_run_is_refused(
 
 
 @dataclass
-class Opens(BaseTask):
-    """Opens a group with the options that the test has left in a class variable."""
-
-    options: ClassVar[dict[str, Any]] = {}
-
-    async def execute(self, spawn: CallbackSpawner) -> str:
-        return await spawn(**{"children": [Note("a")], "callback": Note("b"), **self.options})
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "problem"),
-    [
-        ({"ttl_seconds": -1}, ValueError, "ttl_seconds=-1"),
-        ({"policy": "any"}, ValueError, "policy='any'"),
-        ({"children": [Note("a"), 3]}, TypeError, r"children\[1\]: 3 is not a task"),
-        ({"callback": Note}, TypeError, "callback: Note is a class"),
-        ({"on_failure": Note(7)}, InvalidArgumentsError, "text"),  # type: ignore[arg-type]
-    ],
-    ids=str,
-)
-async def test_a_group_that_a_system_refuses_is_refused(
-    options: dict[str, Any], error: type[Exception], problem: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Opens, "options", options)
-    run = await run_inline(Opens(), check=False)
-    assert isinstance(run.error, error) and re.search(problem, str(run.error))
-    assert run.groups == []
-
-
-@dataclass
 class Gives(BaseTask):
     """Returns what the test has left in a class variable."""
 
