@@ -62,17 +62,6 @@ async def test_a_failed_added_step_fails_the_step_that_added_it(flows: FlowSite,
     assert flows.leaks() == []
 
 
-async def test_a_cancelled_workflow_gets_no_steps(flows: FlowSite) -> None:
-    """A step that is done after the cancellation adds none: nothing would cancel them."""
-    run = await submitted("- | s0")
-    (first,) = await flows.fetch()
-    await run.cancel()
-    assert await flows.settle(first, added=flows.added_by(first, "- | -")) == "OK"
-    assert flows.states("w") == {"0": "done", "1": "cancelled"}
-    assert (await run.status()).state == "cancelled"
-    assert flows.leaks() == []
-
-
 async def test_at_most_500_steps_are_added(flows: FlowSite) -> None:
     """A step that adds 500 is settled in one script; one more is refused with what to do."""
     await submitted("- | s0")

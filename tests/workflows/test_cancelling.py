@@ -34,13 +34,14 @@ async def test_a_cancellation_ends_all_steps(flows: FlowSite) -> None:
 async def test_nothing_follows_a_step_that_ends_after_the_cancellation(
     flows: FlowSite, outcome: str
 ) -> None:
-    """However it ends: nothing follows it, and nothing is tried again."""
+    """However it ends: nothing follows it, it adds no steps, and nothing is tried again."""
     run = await submitted("- | s0 | f0 | a0")
     (first,) = await flows.fetch()
     await run.cancel()
-    await flows.settle(first, outcome)
+    await flows.settle(first, outcome, flows.added_by(first, "- | -"))
     await flows.app.broker.promote()
     assert await flows.fetch() == []
+    assert [*flows.states("w")] == [*"0123"]
     assert (await run.status()).state == "cancelled"
     assert flows.leaks() == []
 

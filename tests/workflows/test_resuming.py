@@ -117,8 +117,6 @@ async def test_an_interrupted_resume_is_continued(
 
 async def test_two_resumes_at_a_time_are_one(flows: FlowSite) -> None:
     """Both find the same work; each step runs once."""
-    import asyncio
-
     run = await submitted("- | s0 | s1")
     await flows.run(fails="0")
     await asyncio.gather(*(run.resume() for _ in range(5)), return_exceptions=True)
