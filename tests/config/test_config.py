@@ -8,6 +8,7 @@ import pytest
 from config.mistakes import mistakes, refusal, reports
 
 from nonet.base.errors import ConfigurationError
+from nonet.config.models import PipelineConfig
 from nonet.config.reading import parse_config, parse_files, problems_error
 from nonet.tasks.schedules import IntervalSeconds
 
@@ -77,12 +78,25 @@ class: RRuleSchedule, arg: 'FREQ=DAILY;COUNT=2' => arg: recurrence rule 'FREQ=DA
 class: IntervalSeconds, arg: [5]         => arg: an interval must be a number of seconds, not [5]
 class: IntervalSeconds, arg: 5, tz: UTC  => tz: unknown key 'tz', known are class, timezone, arg.
 """
+PIPELINE_MISTAKES = """
+workers: 0        => workers:
+workers: 10001    => workers:
+workers: many     => workers:
+workers: null     => workers:
+interval: 0       => interval:
+interval: 5s      => interval:
+queue: 0          => queue:
+queue: 2.5        => queue:
+pause: sometimes  => pause:
+wrokers: 4        => wrokers: unknown key 'wrokers', known are workers, interval, queue, pause.
+"""
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
         *mistakes("%s", "", DOCUMENT_MISTAKES),
+        *mistakes("pipelines: {a: {%s}}", "pipelines.a.", PIPELINE_MISTAKES),
         *mistakes(ENTRY, AT, ENTRY_MISTAKES),
         *mistakes(ENTRY % "{schedule: {%s}}", f"{AT}[0].schedule.", SCHEDULE_MISTAKES),
     ],
@@ -222,6 +236,15 @@ common:
         ("Transformation", "7", "Remove", "concurrency", 1, None),
         ("Transformation", "default", "Register", "rate", 3, 0.5),
     ]
+
+
+def test_values_of_a_pipeline_are_read_as_they_are_written() -> None:
+    """A missing value stays as the pipeline has it."""
+    written = "volumes: {workers: 40, interval: 0.5, queue: 100, pause: true}, disks: {}"
+    assert parse_config(f"pipelines: {{{written}}}", "c.yaml").pipelines == {
+        "volumes": PipelineConfig(workers=40, interval=0.5, queue=100, pause=True),
+        "disks": PipelineConfig(),
+    }
 
 
 def test_all_mistakes_are_reported_at_once() -> None:

@@ -16,6 +16,7 @@ from nonet.base.errors import ConfigurationError
 from nonet.base.streams import Priority, Size
 from nonet.config.models import Config, TaskConfig, TaskOverride
 from nonet.config.reading import parse_config
+from nonet.rules.limits import written_limits
 from nonet.tasks.retry import ExponentialBackoff, NoRetry, RetryPolicyBase
 from nonet.tasks.schedules import CatchUp, Overlap
 
@@ -370,24 +371,11 @@ def test_a_published_configuration_is_read_back_as_the_same(document: dict[str, 
     assert back.document() == config.document()
     assert back.fingerprint() == config.fingerprint()
     assert back.common.tasks == config.common.tasks
-
-    def limits(config: Config) -> set[tuple[object, ...]]:
-        """All limits, without how their keys were written."""
-        return {
-            (
-                vo,
-                rule.object_type,
-                rule.key,
-                rule.action,
-                rule.limiter,
-                rule.limit,
-                rule.window_seconds,
-            )
-            for _, vo, section in config.sections
-            for rule in section.limits
-        }
-
-    assert limits(back) == limits(config)
+    limits = [
+        {vo: written_limits(section.limits) for _, vo, section in one.sections}
+        for one in (config, back)
+    ]
+    assert limits[0] == limits[1]
 
 
 def test_a_document_has_no_defaults() -> None:
