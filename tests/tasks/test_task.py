@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from nonet.stores.queue.broker import Broker
 from nonet.tasks.execution import enter_context, running_context
 from nonet.tasks.locks import BaseLock
 from nonet.tasks.registry import Registry
-from nonet.tasks.task import current_submitter, declared_locks, submitters
+from nonet.tasks.task import declared_locks
 
 
 @dataclass
@@ -105,30 +104,6 @@ def test_the_vo_aware_base_sets_the_attributes_it_gets() -> None:
     assert vars(task)["ce_regex"] == ".*"
     with pytest.raises(TypeError, match="vo"):
         VoSweep()  # type: ignore[call-arg]
-
-
-class Recorder:
-    def __init__(self) -> None:
-        self.calls: list[tuple[BaseTask, dict[str, Any]]] = []
-
-    async def submit(self, task: BaseTask, **options: Any) -> str:
-        self.calls.append((task, options))
-        return "handle"
-
-
-async def test_schedule_submits_to_the_application_that_opened_last() -> None:
-    outer, inner = Recorder(), Recorder()
-    task, options = Simple(1), {"at_time": datetime(2026, 1, 1, tzinfo=UTC), "unique": None}
-    submitters.append(outer)
-    submitters.append(inner)
-    try:
-        assert await task.schedule(**options) == "handle"
-        submitters.remove(inner)
-        await task.schedule()
-        assert current_submitter() is outer
-    finally:
-        submitters.remove(outer)
-    assert (inner.calls, outer.calls) == ([(task, options)], [(task, {})])
 
 
 def make_context() -> TaskContext:
