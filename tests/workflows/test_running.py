@@ -23,7 +23,7 @@ from workflows.flow_tasks import (
     Values,
 )
 
-from nonet import PREVIOUS, ConflictError, Size, TaskFailed, Workflow, chain, chord, ended, group
+from nonet import PREVIOUS, ConflictError, Size, Workflow, chain, ended
 from nonet.tasks.runs import WorkflowRun
 from nonet.testing import System
 
@@ -73,23 +73,6 @@ async def test_inputs_are_in_the_order_of_edges(system: System) -> None:
     run = await ran(system, flow, "failed")
     assert await run.result(note, timeout=0) == ["done ", "dead ValueError: broken"]
     assert await run.result(first, timeout=0) == []
-
-
-async def test_only_steps_have_inputs_and_add_steps(system: System) -> None:
-    """A task outside of a workflow gets an error that says so."""
-    for task in (Note(), Spread(1)):
-        with pytest.raises(TaskFailed, match="is not a step of a workflow"):
-            await (await task.schedule()).result(timeout=WAIT_SECONDS)
-
-
-async def test_a_body_gets_the_results_of_its_own_parts(system: System) -> None:
-    """A chord in a chain in a chord in a group."""
-    body = Sum.given(numbers=PREVIOUS)
-    inner = chain(Add(1, 1), chord([Add.given(PREVIOUS, 1), Add.given(PREVIOUS, 2)], body))
-    middle = chain(chord([inner, Add(10, 0)], body), Add.given(PREVIOUS, 100))
-    flow = chord([group(middle, Add(1000, 0)), inner], body)
-    run = await ran(system, flow)
-    assert await run.result(flow.steps[-1], timeout=0) == 1124
 
 
 @pytest.mark.parametrize("seconds", [0, 1])
