@@ -136,7 +136,7 @@ async def test_a_scheduler_with_a_bad_file_starts_with_the_published_configurati
         await rig.loop().start()
 
 
-async def test_any_exception_of_a_class_is_an_error_of_the_file(rig: Rig) -> None:
+def test_any_exception_of_a_class_is_an_error_of_the_file() -> None:
     class Ending(Registry):
         def __iter__(self) -> Iterator[TaskClass]:
             raise SystemExit("odd")
