@@ -12,7 +12,7 @@ from nonet.base.errors import ConfigurationError
 from nonet.config.reading import parse_config
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
-from nonet.stores.namespace.leadership import DeposedError, Leadership
+from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
 from nonet.tasks.registry import Registry, TaskClass
 
@@ -176,13 +176,3 @@ async def test_configuration_and_problem_are_published_again_after_a_loss_of_red
     assert (after.version, after.document) == (before.version, before.document)
     assert after.problem == before.problem != ""
     assert await rig.limit() == Limit(1)
-
-
-async def test_a_deposed_leader_publishes_nothing(rig: Rig) -> None:
-    loop = rig.loop()
-    await loop.start()
-    await Leadership(rig.app.broker, "test").resign("a", rig.term)
-    with pytest.raises(DeposedError):
-        await rig.tick(loop)
-    assert await rig.publication.read() is None
-    assert await rig.limit() is None

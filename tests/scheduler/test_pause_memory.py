@@ -10,7 +10,7 @@ import pytest
 from nonet import Nonet
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.scheduler.pauses import PauseMemory
-from nonet.stores.namespace.leadership import DeposedError, Leadership
+from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.sql.mirror import Mirror
 
 STREAM, TASK, ENTRY = "stream:normal:small", "task:Audit", "files:Sweep||a"
@@ -118,17 +118,6 @@ async def test_a_standby_forgets_its_pauses(rig: Rig) -> None:
     await rig.app.stores.controls.resume([STREAM, TASK, PIPELINE], "me")
     await rig.lose_everything()
     await memory.tick(rig.term)
-    assert await rig.paused() == set()
-
-
-async def test_a_deposed_leader_restores_nothing(rig: Rig) -> None:
-    memory = rig.memory()
-    await memory.tick(rig.term)
-    before = rig.term
-    await rig.lose_everything()
-    await rig.leadership.resign("a", rig.term)
-    with pytest.raises(DeposedError):
-        await memory.tick(before)
     assert await rig.paused() == set()
 
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from servers import MariaServer
+from doors import Door
 from sqlalchemy import update
 
 from nonet.base.errors import ServerUnreachableError
@@ -83,22 +83,21 @@ async def test_no_sqlite_file_is_created_to_purge_it(sqlite_url: str) -> None:
     assert sql.is_missing(sqlite_url)
 
 
-@pytest.mark.server
-async def test_old_letters_are_purged_when_sql_is_back(caplog: pytest.LogCaptureFixture) -> None:
-    with MariaServer() as server:
-        server.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
-        url = server.url("letters")
-        await sql.upgrade(url)
-        letters = DeadLetters(url, "test")
-        await add(letters, url, 8, 6)
-        chore = retention(letters, 7 * DAY)
-        server.stop()
-        for _ in range(3):
-            with pytest.raises(ServerUnreachableError):
-                await chore.tick("1")
-        server.start()
-        caplog.set_level(logging.INFO, "nonet")
-        await chore.tick("1")
-        assert caplog.messages == ["purged old dead letters: number=1"]
-        assert await left(letters) == {"6"}
-        await letters.close()
+async def test_old_letters_are_purged_when_sql_is_back(
+    mariadb_behind_a_door: tuple[Door, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    door, url = mariadb_behind_a_door
+    await sql.upgrade(url)
+    letters = DeadLetters(url, "test")
+    await add(letters, url, 8, 6)
+    chore = retention(letters, 7 * DAY)
+    await door.close()
+    for _ in range(3):
+        with pytest.raises(ServerUnreachableError):
+            await chore.tick("1")
+    await door.open()
+    caplog.set_level(logging.INFO, "nonet")
+    await chore.tick("1")
+    assert caplog.messages == ["purged old dead letters: number=1"]
+    assert await left(letters) == {"6"}
+    await letters.close()

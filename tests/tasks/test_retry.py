@@ -122,27 +122,11 @@ def with_async_rule() -> None:
 @pytest.mark.parametrize(
     ("make", "error", "reason"),
     [
-        (
-            lambda: BACKOFF(base_delay=3),
-            TypeError,
-            "unknown argument 'base_delay'.* Did you mean base_delay_seconds",
-        ),
-        (
-            lambda: BACKOFF(3),
-            TypeError,
-            "pass arguments by name: base_delay_seconds=…, max_retries=…",
-        ),
+        (lambda: BACKOFF(base_delay=3), TypeError, "'base_delay'.* mean base_delay_seconds"),
+        (lambda: BACKOFF(3), TypeError, "pass arguments by name: base_delay_seconds=…, max_"),
         (with_own_init, AttributeError, "Own.pause cannot be set: .* without an __init__"),
-        (
-            with_async_rule,
-            RegistrationError,
-            "Waits: schedule_retry is not awaited: .*without async",
-        ),
-        (
-            lambda: RetryPolicyBase().schedule_retry(1, ERROR),
-            NotImplementedError,
-            "RetryPolicyBase does not define",
-        ),
+        (with_async_rule, RegistrationError, "Waits: schedule_retry is not awaited: .*without asy"),
+        (lambda: RetryPolicyBase().schedule_retry(1, ERROR), NotImplementedError, "does not def"),
     ],
 )
 def test_a_mistake_in_a_policy_is_named(

@@ -138,10 +138,10 @@ async def test_a_half_submitted_workflow_never_starts_and_expires(
 
 async def test_a_lost_step_of_a_large_workflow_is_found(flows: FlowSite) -> None:
     """Each walk reads another page of the steps."""
-    await submitted("-" + "".join(f" | s{number}" for number in range(2500)))
-    flows.redis.delete(f"{P}t:w:2000")
+    await submitted("-" + "".join(f" | s{number}" for number in range(700)))
+    flows.redis.delete(f"{P}t:w:600")
     for _ in range(5):
         await walk_later(flows)
-        if end := flows.redis.hget(f"{P}f:w:results", "2000"):
+        if end := flows.redis.hget(f"{P}f:w:results", "600"):
             break
     assert end.startswith("dead|")
