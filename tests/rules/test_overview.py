@@ -38,144 +38,132 @@ def situation(**known: Any) -> Situation:
     return Situation(**{"server": HEALTHY, **known})
 
 
+def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any]]:
+    return problem, hint, known
+
+
 @pytest.mark.parametrize(
-    ("known", "problem", "hint"),
+    ("problem", "hint", "known"),
     [
-        (
-            {"dying": 2, "dying_error": "files:Audit, OSError: no space"},
+        case(
             "2 dead letters (files:Audit, OSError: no space) wait for SQL$",
             "task-run db check",
+            dying=2,
+            dying_error="files:Audit, OSError: no space",
         ),
-        (
-            {"dying": 1, "server": leading(sql="gone")},
-            "SQL: gone; 1 dead letter waits",
-            "repair the",
+        case("SQL: gone; 1 dead letter waits", "repair the", dying=1, server=leading(sql="gone")),
+        case(
+            "configuration: is not applied; … c.yaml:1: bad",
+            "task-run config status",
+            server=leading(config_problem="c.yaml:1: bad"),
         ),
-        (
-            {"server": leading(config_problem="c.yaml:1: bad")},
-            *("configuration: is not applied; … c.yaml:1: bad", "task-run config status"),
-        ),
-        ({"server": Server(HEALTHY.info)}, "no scheduler leads: no periodic", "task-scheduler"),
-        (
-            {
-                "streams": [StreamLoad("normal", "large", 12, 0, 180)],
-                "crews": [Crew("large", 0), Crew("small", 0)],
-                "active": {("files:Audit", "normal:large"): 12, ("p:Other", "normal:small"): 1},
-            },
+        case("no scheduler leads: no periodic", "task-scheduler", server=Server(HEALTHY.info)),
+        case(
             "no large worker is live: 12 tasks are queued, the oldest for 3 min (files:Audit)$",
             "task-worker --size large",
+            streams=[StreamLoad("normal", "large", 12, 0, 180)],
+            crews=[Crew("large", 0), Crew("small", 0)],
+            active={("files:Audit", "normal:large"): 12, ("p:Other", "normal:small"): 1},
         ),
-        (
-            {
-                "streams": [StreamLoad("normal", "small", 1, 0, 5)],
-                "crews": [Crew("small", 2, slots=8, idle_reason="memory is short")],
-            },
+        case(
             "no small worker takes tasks (memory is short): 1 task is queued, for 5 s$",
             "task-worker --size small",
+            streams=[StreamLoad("normal", "small", 1, 0, 5)],
+            crews=[Crew("small", 2, slots=8, idle_reason="memory is short")],
         ),
-        (
-            {"foreign": FOREIGN},
-            "no small worker runs files:Audit: 5 tasks wait",
-            "install the pack",
-        ),
-        (
-            {"foreign": FOREIGN, "locked": {("files:Audit", "small"): "no key '2026'"}},
+        case("no small worker runs files:Audit: 5 tasks wait", "install the pack", foreign=FOREIGN),
+        case(
             "no small worker can decrypt files:Audit: 5 tasks wait (no key '2026')",
             "set NONET_ENCRYPTION_KEYS of the small workers: task-run workers",
+            foreign=FOREIGN,
+            locked={("files:Audit", "small"): "no key '2026'"},
         ),
-        (
-            {"deaths": [DEATHS]},
-            f"{DIED}: ValueError: no (task-run result t-9)$",
-            "task-run result t-9",
+        case(
+            f"{DIED}: ValueError: no (task-run result t-9)$", "task-run result t-9", deaths=[DEATHS]
         ),
-        (
-            {"deaths": [DEATHS], "active": {("files:Audit", "normal:small"): 1}},
-            *(DIED, "task-run pause --task files:Audit"),
+        case(
+            DIED,
+            "task-run pause --task files:Audit",
+            deaths=[DEATHS],
+            active={("files:Audit", "normal:small"): 1},
         ),
-        (
-            {"deaths": [Deaths("files:Audit", "not started", 3, "t-9", 12, "expired", "small")]},
+        case(
             "3 tasks of files:Audit expired within an hour, the last 12 s ago: not started",
             "task-worker --size small",
+            deaths=[Deaths("files:Audit", "not started", 3, "t-9", 12, "expired", "small")],
         ),
-        (
-            {"failed_workflows": [FailedWorkflows("", "w", 1, 12, "w:3", "files:Audit", "E: no")]},
+        case(
             "workflow w failed 12 s ago at step w:3 of files:Audit: E: no (task-run workflows",
             "task-run workflows resume w",
+            failed_workflows=[FailedWorkflows("", "w", 1, 12, "w:3", "files:Audit", "E: no")],
         ),
-        (
-            {"failed_workflows": [FailedWorkflows("import", "w", 4, 12, "w:3")]},
+        case(
             '4 workflows "import" failed within an hour, the last 12 s ago at step w:3',
             "task-run workflows resume w",
+            failed_workflows=[FailedWorkflows("import", "w", 4, 12, "w:3")],
         ),
-        (
-            {"stuck_workflows": [StuckWorkflows("building", "w", 2, 120, 500, 1000)]},
+        case(
             "workflow w is being submitted for 2 min: 500 of 1,000 steps … (and 1 more like this)",
             "task-run workflows cancel w",
+            stuck_workflows=[StuckWorkflows("building", "w", 2, 120, 500, 1000)],
         ),
-        (
-            {"stuck_workflows": [StuckWorkflows("resuming", "w", 1, 120)]},
-            *("workflow w is being resumed for 2 min$", "task-run workflows resume w"),
+        case(
+            "workflow w is being resumed for 2 min$",
+            "task-run workflows resume w",
+            stuck_workflows=[StuckWorkflows("resuming", "w", 1, 120)],
         ),
-        (
-            {"lost_workers": 1},
-            "1 worker died within an hour$",
-            "task-run events --kind worker-lost",
-        ),
-        (
-            {"waiters": [Waiters(MUTEX, 19, 60, ("files:Audit", "files:Sweep"))]},
+        case("1 worker died within an hour$", "task-run events --kind worker-lost", lost_workers=1),
+        case(
             "19 tasks wait for lock:mutex:job:7 (files:Audit, files:Sweep), held … for 1 h",
             "task-run cancel t-1",
+            waiters=[Waiters(MUTEX, 19, 60, ("files:Audit", "files:Sweep"))],
         ),
-        (
-            {"waiters": [Waiters(SMTP, 19, 60)]},
+        case(
             "19 tasks wait for limiter:rate:mailer:smtp, 1 per 600 s, the last in 3 h 5 min$",
             "task-run limits set limiter:rate:mailer:smtp --rate 20 --window 600",
+            waiters=[Waiters(SMTP, 19, 60)],
         ),
-        (
-            {"waiters": [Waiters(SLOTS, 1, 60)]},
+        case(
             "1 task waits for limiter:conc:storage_element:CERN, 5 at a time$",
             "task-run limits set limiter:conc:storage_element:CERN --concurrency 6",
+            waiters=[Waiters(SLOTS, 1, 60)],
         ),
-        (
-            {
-                "pauses": [Pause("stream:normal:small", SINCE, "ann@host 7", "disk full")],
-                "streams": [StreamLoad("normal", "small", 7, 1, 5)],
-            },
+        case(
             "stream normal:small is paused since … by ann@host 7 (disk full): 7 tasks wait$",
             "task-run resume --stream normal:small",
+            pauses=[Pause("stream:normal:small", SINCE, "ann@host 7", "disk full")],
+            streams=[StreamLoad("normal", "small", 7, 1, 5)],
         ),
-        (
-            {"late": {"files:Sweep": 90.0}},
+        case(
             "the next occurrence of files:Sweep is 1 min 30 s overdue$",
             "task-run schedules show files:Sweep",
+            late={"files:Sweep": 90.0},
         ),
-        (
-            {"full": {"stream:normal:small": 500}},
-            *("stream:normal:small has reached its ceiling of 500 tasks", "task-run queues"),
+        case(
+            "stream:normal:small has reached its ceiling of 500 tasks",
+            "task-run queues",
+            full={"stream:normal:small": 500},
         ),
-        (
-            {
-                "streams": [StreamLoad("normal", "small", 3000, 8, 300)],
-                "crews": [Crew("small", 2, slots=8, busy=8)],
-            },
+        case(
             "3000 tasks are queued, the oldest for 5 min; small workers: 2, 8 of 8 slots are busy$",
             "task-worker --size small",
+            streams=[StreamLoad("normal", "small", 3000, 8, 300)],
+            crews=[Crew("small", 2, slots=8, busy=8)],
         ),
-        (
-            {"stalls": {"7@host": 2500, "8@host": 20}},
-            *("the event loop of 7@host was blocked for 2.5 s$", "task-run workers 7@host"),
+        case(
+            "the event loop of 7@host was blocked for 2.5 s$",
+            "task-run workers 7@host",
+            stalls={"7@host": 2500, "8@host": 20},
         ),
-        ({"quarantined": 1}, "1 message in the quarantine$", "task-run quarantine list"),
-        (
-            {"kept": (1, 42.0)},
-            "1 durable task is still not in Redis, 42 s after",
-            "start task-sched",
+        case("1 message in the quarantine$", "task-run quarantine list", quarantined=1),
+        case(
+            "1 durable task is still not in Redis, 42 s after", "start task-sched", kept=(1, 42.0)
         ),
-        ({"unreadable": {"pauses": "WRONG"}}, "pauses cannot be read: WRONG$", "task-run doctor"),
+        case("pauses cannot be read: WRONG$", "task-run doctor", unreadable={"pauses": "WRONG"}),
     ],
 )
 def test_each_fault_has_one_finding_with_its_command(
-    known: dict[str, Any], problem: str, hint: str
+    problem: str, hint: str, known: dict[str, Any]
 ) -> None:
     (finding,) = troubles(situation(**known))
     assert contains(finding.problem, problem), finding
