@@ -211,33 +211,6 @@ def test_a_key_that_yaml_reads_as_another_is_refused(written: str, number: str) 
         assert rule.key == same.strip("'")
 
 
-def test_limits_are_read_as_they_are_written() -> None:
-    """Limiters of a key and of its actions, whole numbers as keys, and no limiter at all."""
-    config = parse_config(
-        """
-common:
-  limits:
-    Task: {}
-    Job: {default: {}}
-    Transformation:
-      12345: {ConcurrencyLimiter: {limit: 10_000}}
-      default: {Register: {RateLimiter: {limit: 3, window_seconds: 0.5}}, Remove: {}}
-      7: {ConcurrencyLimiter: {limit: 2}, Remove: {ConcurrencyLimiter: {limit: 1}}}
-""",
-        "c.yaml",
-    )
-    found = [
-        (rule.object_type, rule.key, rule.action, rule.limiter, rule.limit, rule.window_seconds)
-        for rule in config.common.limits
-    ]
-    assert found == [
-        ("Transformation", "12345", "", "concurrency", 10_000, None),
-        ("Transformation", "7", "", "concurrency", 2, None),
-        ("Transformation", "7", "Remove", "concurrency", 1, None),
-        ("Transformation", "default", "Register", "rate", 3, 0.5),
-    ]
-
-
 def test_values_of_a_pipeline_are_read_as_they_are_written() -> None:
     """A missing value stays as the pipeline has it."""
     written = "volumes: {workers: 40, interval: 0.5, queue: 100, pause: true}, disks: {}"

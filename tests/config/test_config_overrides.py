@@ -13,7 +13,7 @@ from config.mistakes import mistakes, refusal, reports
 from hypothesis import given
 
 from nonet.base.errors import ConfigurationError
-from nonet.base.streams import Priority, Size
+from nonet.base.streams import Size
 from nonet.config.models import Config, TaskConfig, TaskOverride
 from nonet.config.reading import parse_config
 from nonet.rules.limits import written_limits
@@ -53,19 +53,6 @@ def override(text: str) -> TaskOverride:
 def entry(text: str) -> TaskConfig:
     config = parse_config(ENTRY % text, "c.yaml")
     return config.common.periodic_tasks["T"][0]
-
-
-def test_an_override_is_read_as_it_is_written() -> None:
-    """Every field has its type; a missing one is left to the class."""
-    full = override(
-        "priority: realtime, size: large, soft-timeout: 0.5, hard-timeout: 60,"
-        " dlq-eligible: false, retry-policy: {class: ExponentialBackoff, args: {max_retries: 3}}"
-    )
-    assert (full.priority, full.size, full.dlq_eligible) == (Priority.REALTIME, Size.LARGE, False)
-    assert (full.soft_timeout, full.hard_timeout) == (0.5, 60)
-    assert full.retry_policy is not None
-    assert full.retry_policy.build() == ExponentialBackoff(max_retries=3)
-    assert set(override("").model_dump().values()) == {None}
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,10 @@ common:
     StorageElement:
       default: {RemoveFile: {ConcurrencyLimiter: {limit: 5}}}
       "CERN DST": {RemoveFile: {ConcurrencyLimiter: {limit: 8}}}
-    transformation: {12345: {ConcurrencyLimiter: {limit: 5}}}
+    transformation: {default: {}, 12345: {ConcurrencyLimiter: {limit: 10_000}}}
+    Job:
+      default: {Register: {RateLimiter: {limit: 3, window_seconds: 0.5}}, Remove: {}}
+      7: {ConcurrencyLimiter: {limit: 2}, Remove: {ConcurrencyLimiter: {limit: 1}}}
 vo-overrides:
   lhcb: {limits: {Task: {SubmitPilots: {ConcurrencyLimiter: {limit: 1}}}}}
 """
@@ -115,7 +118,10 @@ vo-overrides:
         "C||task|default|": "100",
         "C||storage_element|default|RemoveFile": "5",
         "C||storage_element|CERN%20DST|RemoveFile": "8",
-        "C||transformation|12345|": "5",
+        "C||transformation|12345|": "10000",
+        "L||job|default|Register": "3|500",
+        "C||job|7|": "2",
+        "C||job|7|Remove": "1",
         "C|lhcb|task|SubmitPilots|": "1",
     }
 
