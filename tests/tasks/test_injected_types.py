@@ -34,12 +34,6 @@ class Fake:
     """An instance of no annotated class."""
 
 
-@pytest.fixture
-async def injector() -> AsyncIterator[Injector]:
-    async with Injector(registry=DependencyRegistry()) as injector:
-        yield injector
-
-
 async def given_to(injector: Injector, annotation: Any, dependency: Callable[..., Any]) -> Any:
     def execute(x: Annotated[annotation, Depends(dependency)]) -> None: ...
 

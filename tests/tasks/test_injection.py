@@ -15,20 +15,19 @@ import threading
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import fastapi
 import httpx
 import pytest
 from hypothesis import given, strategies as st
+from tasks.conftest import Install
 from waits import WAIT_SECONDS
 
 from nonet import BaseTask, Nonet
 from nonet.base.errors import DependencyError, RegistrationError
 from nonet.config.settings import plain_settings
 from nonet.tasks.injection import (
-    REGISTRY,
     DependencyRegistry,
     Depends,
     Injector,
@@ -38,19 +37,6 @@ from nonet.tasks.injection import (
 
 if TYPE_CHECKING:
     from decimal import Decimal
-
-
-@pytest.fixture
-async def injector() -> AsyncIterator[Injector]:
-    async with Injector(registry=DependencyRegistry()) as injector:
-        yield injector
-
-
-@pytest.fixture
-def global_registry() -> Iterator[DependencyRegistry]:
-    REGISTRY.clear()
-    yield REGISTRY
-    REGISTRY.clear()
 
 
 async def provided(injector: Injector, function: Callable[..., Any], **values: Any) -> Any:
@@ -443,26 +429,21 @@ async def test_a_later_registration_is_noticed(injector: Injector) -> None:
     assert isinstance((await provided(injector, execute))["db"], JobDB)
 
 
-async def test_entry_points_register_once(
-    global_registry: DependencyRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_entry_points_register_once(
+    global_registry: DependencyRegistry, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    source = """
+        from nonet.tasks.injection import register_dependency
+        class DB: ...
+        def setup(): register_dependency(DB, lambda cls: cls)
+        def broken(): raise KeyError('nope')
+    """
     for prefix in ("nonet", "myext"):
-        (tmp_path / f"{prefix}_deps.py").write_text(
-            "from nonet.tasks.injection import register_dependency\n"
-            "class DB: ...\n"
-            "def setup(): register_dependency(DB, lambda cls: cls)\n"
-            "def broken(): raise KeyError('nope')\n"
-        )
-        info = tmp_path / f"{prefix}_deps-1.dist-info"
-        info.mkdir()
-        (info / "METADATA").write_text(f"Name: {prefix}_deps\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(
-            f"[{prefix}.dependencies]\ndb = {prefix}_deps:setup\n"
-            f"[broken-{prefix}.dependencies]\ndb = {prefix}_deps:broken\n"
-        )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    load_entry_points(["nonet", "myext"])
-    load_entry_points(["nonet", "myext"])
+        module = f"{prefix}_deps"
+        good, bad = f"[{prefix}.dependencies]", f"[broken-{prefix}.dependencies]"
+        install(module, source, f"{good}\ndb = {module}:setup\n{bad}\ndb = {module}:broken\n")
+    for _ in range(2):
+        load_entry_points(["nonet", "myext"])
     for prefix in ("nonet", "myext"):
         db = sys.modules[f"{prefix}_deps"].DB
         assert global_registry.find(db) is db
@@ -598,23 +579,20 @@ async def test_string_annotations_are_read_in_the_module_of_the_function(
 
 
 async def test_strings_of_a_class_are_read_in_the_modules_of_its_bases(
-    injector: Injector, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    injector: Injector, install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "nonet_parent.py").write_text(
-        "from __future__ import annotations\n"
-        "from dataclasses import dataclass\n"
-        "from typing import Annotated\n"
-        "from nonet.tasks.injection import Depends\n"
-        "@dataclass\n"
-        "class Parent:\n"
-        "    text: Annotated[str, Depends(lambda: 'text')]\n"
+    parent = """
+        from dataclasses import dataclass
+        from typing import Annotated
+        from nonet.tasks.injection import Depends
+        @dataclass
+        class Parent:
+            text: Annotated[str, Depends(lambda: 'text')]
+    """
+    install("nonet_parent", parent, header="from __future__ import annotations\n")
+    install(
+        "nonet_child", "import nonet_parent\n@dataclass\nclass Child(nonet_parent.Parent): ...\n"
     )
-    (tmp_path / "nonet_child.py").write_text(
-        "import dataclasses, nonet_parent\n"
-        "@dataclasses.dataclass\n"
-        "class Child(nonet_parent.Parent): ...\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
     child: Any = importlib.import_module("nonet_child").Child
 
     def execute(x: Annotated[object, Depends(child)]) -> None: ...

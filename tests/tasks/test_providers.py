@@ -1,7 +1,7 @@
 """Providers that read ``Annotated``, and dependencies that are replaced where a process starts."""
 
 import enum
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,7 +12,6 @@ from nonet import BaseTask, Nonet
 from nonet.base.errors import DependencyError, RegistrationError
 from nonet.config.settings import plain_settings
 from nonet.tasks.injection import (
-    REGISTRY,
     DependencyRegistry,
     Depends,
     Injector,
@@ -63,13 +62,6 @@ async def injector() -> AsyncIterator[Injector]:
     registry.register(BaseDB, opened)
     async with Injector(registry=registry) as injector:
         yield injector
-
-
-@pytest.fixture
-def global_registry() -> Iterator[DependencyRegistry]:
-    REGISTRY.clear()
-    yield REGISTRY
-    REGISTRY.clear()
 
 
 # -- Metadata ----------------------------------------------------------------------------------

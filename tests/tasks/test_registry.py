@@ -2,9 +2,8 @@
 
 import math
 import re
-import sys
 import textwrap
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
@@ -13,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tasks.conftest import HEADER, Install
 
 from nonet import BaseTask, Isolation, PeriodicBaseTask, PeriodicVoAwareBaseTask, Unique
 from nonet.base import versions
@@ -20,11 +20,6 @@ from nonet.base.errors import RegistrationError, UnknownTaskError
 from nonet.tasks.registry import Registry, vos_from_entry_points
 from nonet.tasks.retry import ExponentialBackoff
 from nonet.tasks.schedules import CronSchedule
-
-HEADER = """
-from dataclasses import dataclass
-from nonet import BaseTask
-"""
 
 
 @dataclass
@@ -46,27 +41,6 @@ def make_audit() -> type[BaseTask]:
         async def execute(self) -> int: ...
 
     return Audit
-
-
-Install = Callable[..., None]
-
-
-@pytest.fixture
-def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install a small distribution: a module with source, and its entry points."""
-
-    def install(dist: str, source: str = "", entry_points: str = "", header: str = HEADER) -> None:
-        module = dist.replace("-", "_").replace(".", "_").lower()
-        site = tmp_path / dist
-        info = site / f"{module}-1.dist-info"
-        info.mkdir(parents=True)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {dist}\nVersion: 1\n")
-        (info / "entry_points.txt").write_text(textwrap.dedent(entry_points))
-        (site / f"{module}.py").write_text(header + textwrap.dedent(source))
-        monkeypatch.syspath_prepend(str(site))
-        monkeypatch.delitem(sys.modules, module, raising=False)
-
-    return install
 
 
 REMOVE = """
