@@ -122,8 +122,10 @@ max_retries: '3'          => max_retries: must be
 max_retries: yes          => max_retries: must be
 max_retries: -1           => max_retries: must be
 max_retries: 1.5          => max_retries: must be
+base_delay_seconds: -1    => base_delay_seconds: must be
 base_delay_seconds: .nan  => base_delay_seconds: must be
-jitter: 2                 => jitter: must be
+cap: 0                    => cap: must be
+jitter: 1.1               => jitter: must be
 jitter: yes               => jitter: must be
 """
 SIZE_MISTAKES = """
