@@ -49,11 +49,6 @@ async def between(first: int, db: Session, last: int, ctx: TaskContext = Depends
     return [first, type(db).__name__, db.closed, last, ctx.attempt]
 
 
-@task(size=Size.SMALL)
-def peek(db: Session = Depends()) -> str:
-    return type(db).__name__
-
-
 @task(
     size=Size.SMALL,
     isolation=Isolation.CHILD,

@@ -41,7 +41,7 @@ def registry() -> Registry:
 def test_functions_of_a_module_are_registered_by_name(registry: Registry) -> None:
     assert [item.name for item in registry] == [
         f"function_tasks:{name}"
-        for name in ("add", "between", "clean", "nightly", "peek", "resize", "shout")
+        for name in ("add", "between", "clean", "nightly", "resize", "shout")
     ]
     assert registry.get("add").place == f"{MODULE}.add"
     assert registry.warnings() == []
