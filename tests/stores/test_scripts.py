@@ -6,8 +6,6 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
-import redis
-
 import nonet
 from nonet.base import keys
 from nonet.stores.connection.redis import script
@@ -138,10 +136,3 @@ def test_times_come_from_redis_only() -> None:
     for path, text in LUA.items():
         assert text.count("'TIME'") == (path == "lib/now.lua"), path
         assert not re.search(r"os\.time|tostring\(now", text), path
-
-
-def test_redis_can_compile_every_script(redis_url: str) -> None:
-    """Lua allows 200 local variables in a function; the parts of a script share these."""
-    with redis.Redis.from_url(redis_url) as client:
-        for name in NAMES:
-            client.script_load(script(name)[0])

@@ -126,19 +126,6 @@ async def test_an_emptied_redis_rests_its_locks(broker: Broker) -> None:
     assert 0 < int(rest_us) <= 30_000_000
 
 
-async def test_locks_are_granted_after_the_pause(broker: Broker) -> None:
-    """Waiting tasks are woken then."""
-    await fetched(broker)
-    await broker.client.flushall()
-    await broker.submit([LOCKED])
-    assert await fetched(broker) == []
-    await broker.client.hset("{test}:epoch", mapping={"calm": 1, "lost": 1})
-    watched = await broker.client.zrange("{test}:watch", 0, -1)
-    await broker.client.zadd("{test}:watch", dict.fromkeys(watched, 0))
-    await broker.promote()
-    assert await fetched(broker) == ["locked"]
-
-
 @pytest.mark.parametrize("who", ["worker", "watchdog", "leader", "hold"])
 async def test_every_process_reports_a_loss(
     broker: Broker, newcomer: Broker, redis_url: str, who: str

@@ -26,24 +26,16 @@ from nonet.stores.queue.submissions import Submission
 
 NAMESPACE = "refused"
 SECRET = "s3cret"
-Servers = tuple[RedisServer, RedisServer]
-
-
-@pytest.fixture(scope="module")
-def servers() -> Iterator[Servers]:
-    """One server that refuses, and one that it may follow."""
-    with RedisServer() as server, RedisServer() as leader:
-        yield server, leader
 
 
 @pytest.fixture
-def admin(servers: Servers) -> Iterator[redis.Redis]:
+def admin(redis_server: RedisServer) -> Iterator[redis.Redis]:
     """Logged in before the server refuses logins, which it no longer does afterwards."""
-    with servers[0].client() as client:
+    with redis_server.client() as client:
         client.ping()
         yield client
-        client.replicaof("NO", "ONE")
         client.config_set("requirepass", "")
+        client.acl_deluser("limited")
         client.flushall()
 
 
@@ -67,9 +59,11 @@ async def refusal(url: str, error: type[NonetError]) -> str:
     return message
 
 
-async def test_a_wrong_login_is_a_wrong_setting(servers: Servers, admin: redis.Redis) -> None:
+async def test_a_wrong_login_is_a_wrong_setting(
+    redis_server: RedisServer, admin: redis.Redis
+) -> None:
     """No password, a wrong one and a wrong user; the URL is masked."""
-    where = f"127.0.0.1:{servers[0].port}/0"
+    where = f"127.0.0.1:{redis_server.port}/0"
     admin.config_set("requirepass", "right")
     for login, shown in ((f":{SECRET}@", ":***@"), (f"u:{SECRET}@", "u:***@"), ("", "")):
         message = await refusal(f"redis://{login}{where}", ConfigurationError)
@@ -84,9 +78,9 @@ async def test_a_wrong_login_is_a_wrong_setting(servers: Servers, admin: redis.R
     assert "without any password" in message
 
 
-async def test_a_missing_database_is_refused(servers: Servers) -> None:
+async def test_a_missing_database_is_refused(redis_server: RedisServer) -> None:
     """The number at the end of the URL is named."""
-    message = await refusal(f"redis://127.0.0.1:{servers[0].port}/99", ConfigurationError)
+    message = await refusal(f"redis://127.0.0.1:{redis_server.port}/99", ConfigurationError)
     assert "/99 does not have this database" in message
 
 
@@ -99,34 +93,26 @@ async def test_a_missing_database_is_refused(servers: Servers) -> None:
     ],
 )
 async def test_a_missing_permission_is_named(
-    servers: Servers, admin: redis.Redis, rights: dict[str, list[str]], named: str
+    redis_server: RedisServer, admin: redis.Redis, rights: dict[str, list[str]], named: str
 ) -> None:
     """The error has what Redis says, and what to change."""
     admin.acl_setuser("limited", enabled=True, passwords=[f"+{SECRET}"], reset=True, **rights)
-    url = f"redis://limited:{SECRET}@127.0.0.1:{servers[0].port}/0"
+    url = f"redis://limited:{SECRET}@127.0.0.1:{redis_server.port}/0"
     message = await refusal(url, ConfigurationError)
     assert named in message and "limited:***@" in message and "ACL SETUSER" in message
 
 
-async def test_a_replica_is_unreachable_for_now(servers: Servers, admin: redis.Redis) -> None:
-    """After a failover it leads, or the URL names the leader."""
-    server, leader = servers
-    admin.replicaof("127.0.0.1", str(leader.port))
-    message = await refusal(server.url, ServerUnreachableError)
-    assert "cannot be used now: READONLY" in message and "127.0.0.1" in message
-
-
-async def test_a_failing_script_is_named(servers: Servers, admin: redis.Redis) -> None:
+async def test_a_failing_script_is_named(redis_server: RedisServer, admin: redis.Redis) -> None:
     """With the first line of Redis, also in synchronous calls of the watchdog."""
     for key in ("workers", "tasks:delayed"):
         admin.set(f"{{{NAMESPACE}}}:{key}", "not a sorted set")
-    async with open_broker(servers[0].url) as broker:
+    async with open_broker(redis_server.url) as broker:
         with pytest.raises(NonetError, match="failed in the script 'promote': WRONGTYPE") as caught:
             await broker.promote()
     assert type(caught.value) is NonetError
     times = {"worker_ttl": 1, "lock_ttl": 1, "timeout_seconds": 5}
     for url, error, words in (
-        (servers[0].url, NonetError, "failed in the script 'renew': WRONGTYPE"),
+        (redis_server.url, NonetError, "failed in the script 'renew': WRONGTYPE"),
         ("redis://127.0.0.1:1", ServerUnreachableError, "does not answer"),
     ):
         leases = Leases(url, NAMESPACE, "w", "{}", **times)

@@ -7,15 +7,14 @@ from datetime import timedelta
 
 import pytest
 from servers import RedisServer
-from stores.queue.test_broker import fetch, fetch_one, lapse, record, task
+from stores.queue.test_broker import fetch, fetch_one, in_an_hour, record, task
 from waits import WAIT_SECONDS, until
 
 from nonet.messages.encryption import NO_KEYS
 from nonet.messages.message import ResultDocument, encode
 from nonet.stores.namespace.cancellation import Cancellation, CancelledTasks
 from nonet.stores.namespace.events import Events
-from nonet.stores.namespace.lock_board import LockBoard
-from nonet.stores.queue.broker import Broker, Order, new_cursors
+from nonet.stores.queue.broker import Broker, Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.places import UNFINISHED, TaskFilter
 from nonet.stores.queue.results import Results, parse_ended
@@ -29,10 +28,6 @@ WHO = "ann@host 7"
 @pytest.fixture
 def cancellation(broker: Broker) -> Cancellation:
     return Cancellation(broker, None, lambda: False)
-
-
-async def far_away(broker: Broker) -> int:
-    return int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
 
 
 async def left_of(broker: Broker, *ids: str) -> list[str]:
@@ -74,22 +69,6 @@ class TestStates:
         if not is_woken:
             await broker.settle(holder, "done")
         assert [item.id for item in await fetch(broker)] == ["c"]
-
-    async def test_a_delivered_task_stays(self, broker: Broker, cancellation: Cancellation) -> None:
-        """And so does an end; the answer names the state, and an unknown task has none."""
-        await broker.submit([task(id) for id in "abcd"])
-        running, dying, done, dead = await fetch(broker)
-        await broker.settle(dying, "dying", b"error")
-        await broker.settle(done, "done", b"result")
-        await broker.settle(dead, "dead", b"result")
-        before = [await record(broker, id) for id in "ab"]
-        answer = await cancellation.cancel([*"abcde"], WHO)
-        assert answer == {"a": "running", "b": "dying", "c": "done", "d": "dead", "e": ""}
-        assert [await record(broker, id) for id in "ab"] == before
-        assert (await broker.client.get("{test}:r:c")).startswith(b"done|")
-        assert await broker.settle(running, "done", b"result") == "OK"
-        assert await broker.settle(dying, "dead", b"result") == "OK"
-        assert await kinds(broker) == []
 
     async def test_a_hold_is_no_task(self, broker: Broker, cancellation: Cancellation) -> None:
         """It is not cancelled by its id."""
@@ -160,50 +139,6 @@ class TestRunning:
         assert await left_of(broker, "a") == []
         assert len(await kinds(broker)) == 2
 
-    @pytest.mark.parametrize("outcome", ["done", "dead", "dying"])
-    async def test_a_late_order_changes_no_end(
-        self, broker: Broker, cancellation: Cancellation, results: Results, outcome: str
-    ) -> None:
-        """The task has succeeded, or failed for good, before, also if SQL does not have it yet."""
-        delivery = await self.order(broker, cancellation)
-        assert await broker.settle(delivery, outcome, b"error") == "OK"
-        if outcome == "dying":
-            await broker.settle(delivery, "back")
-            (again,) = await fetch(broker)
-            assert (again.state, again.error) == ("dying", b"error")
-        found = await results.status("a")
-        assert found is not None and found.state == outcome
-        assert await cancellation.cancel(["a"], WHO, running=True) == {"a": outcome}
-
-    async def test_the_task_of_a_dead_worker_ends(
-        self, broker: Broker, cancellation: Cancellation, results: Results
-    ) -> None:
-        """The sweep that would queue it again ends it; a late settle is stale."""
-        delivery = await self.order(broker, cancellation)
-        await lapse(broker, delivery)
-        assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 1
-        found = await results.status("a")
-        assert found is not None and (found.state, found.error) == (
-            "cancelled",
-            "cancelled by ann@host 7: not needed",
-        )
-        assert await fetch(broker) == []
-        assert await broker.settle(delivery, "done", b"late") == "STALE"
-        assert (await results.status("a")) == found
-
-    async def test_a_requeued_task_ends(
-        self, broker: Broker, cancellation: Cancellation, results: Results
-    ) -> None:
-        """A fetch ends a task that lost its lock to an operator."""
-        delivery = await self.order(broker, cancellation, MUTEX)
-        await LockBoard(broker.client, "test").release("lock:mutex:job:1", WHO)
-        assert (await record(broker, "a"))["state"] == "queued"
-        assert await fetch(broker) == []
-        found = await results.status("a")
-        assert found is not None and found.state == "cancelled"
-        assert await broker.settle(delivery, "back") == "STALE"
-        assert await left_of(broker, "a") == ["{test}:orders:small-a"]
-
     async def test_running_tasks_are_named(
         self, broker: Broker, cancellation: Cancellation
     ) -> None:
@@ -267,7 +202,7 @@ async def test_moving_tasks_are_cancelled_once(
     broker: Broker, cancellation: Cancellation, results: Results
 ) -> None:
     """Although they are fetched, handed back or promoted meanwhile; none is missed."""
-    due = await far_away(broker)
+    due = await in_an_hour(broker)
     ids = [f"a{n}" for n in range(400)]
     await broker.submit([task(id, due_us=due * (n % 2)) for n, id in enumerate(ids)])
     is_over = asyncio.Event()
@@ -292,7 +227,7 @@ async def test_moving_tasks_are_cancelled_once(
 
 async def test_a_cancellation_leaves_only_ends(broker: Broker, cancellation: Cancellation) -> None:
     """Of tasks that never ran; a repetition changes nothing."""
-    due, terms = await far_away(broker), "start_by|+60000000|"
+    due, terms = await in_an_hour(broker), "start_by|+60000000|"
     await broker.submit([task("a"), task("b", due_us=due), task("c", "realtime:large")])
     await broker.submit([task("d", terms=terms), task("e", locks=MUTEX)])
     for _ in range(2):

@@ -60,27 +60,6 @@ def tasks(count: int, name: str = "t", **fields: object) -> list[Submission]:
     return [task(f"{name}{n}", **fields) for n in range(count)]  # type: ignore[arg-type]
 
 
-async def test_tasks_that_have_not_ended_count(broker: Broker, ceilings: Ceilings) -> None:
-    """Queued, delayed, waiting, running and dying ones, once each."""
-    hour = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
-    await broker.submit([*tasks(3), task("later", due_us=hour), task("other", "realtime:large")])
-    await broker.submit([task("t0")])
-    assert await active(ceilings) == 5
-    assert await active(ceilings, "stream:normal:small") == 4
-    assert await active(ceilings, "task:probe:Task") == 5
-    first, second, third = await fetch(broker)
-    assert await broker.settle(first, "retry", b"", delay=timedelta(seconds=60)) == "OK"
-    assert await broker.settle(second, "dying", b"") == "OK"
-    assert await active(ceilings) == 5
-    assert await broker.settle(second, "dead", b"") == "OK"
-    assert await broker.settle(third, "done", b"") == "OK"
-    assert await broker.settle(third, "done", b"") == "OK"
-    assert await broker.cancel(["later", "t2"], "no") == ["cancelled", "done"]
-    assert await active(ceilings) == 2
-    assert await broker.cancel([first.id, "other"], "no") == ["cancelled"] * 2
-    assert await broker.client.exists(f"{broker.prefix}active") == 0
-
-
 @pytest.mark.parametrize("scope", ["namespace", "stream:normal:small", "task:probe:Task"])
 async def test_a_ceiling_has_a_scope(broker: Broker, ceilings: Ceilings, scope: str) -> None:
     """A submit above it is refused with the numbers; elsewhere it is not."""

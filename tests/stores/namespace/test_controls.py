@@ -7,7 +7,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import pytest
-from stores.queue.test_broker import fetch, record, task, until_due
+from stores.queue.test_broker import fetch, in_an_hour, record, task, until_due
 from waits import WAIT_SECONDS
 
 from nonet.rules import pauses
@@ -426,7 +426,7 @@ class TestBookkeeping:
     async def test_explain_names_the_pause(self, broker: Broker, controls: Controls) -> None:
         """For tasks that are queued or wait, not for running and delayed ones."""
         facts = TaskFacts(broker.client, "test")
-        due = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+        due = await in_an_hour(broker)
         await broker.submit([task("running")])
         await fetch(broker)
         await controls.pause(["task:Task"], WHO, "x")
@@ -442,7 +442,7 @@ class TestBookkeeping:
 
 async def test_hastened_tasks_are_due_now(broker: Broker, controls: Controls) -> None:
     """Delayed and retrying ones start, once; of others the answer names the state."""
-    due = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+    due = await in_an_hour(broker)
     await broker.submit([task("e"), task("r")])
     ended, retried = await fetch(broker)
     await broker.settle(ended, "done")

@@ -117,19 +117,6 @@ async def test_ends_are_filtered(broker: Broker, history: History) -> None:
         await history.ended(states=["running"])
 
 
-async def test_a_repeated_settle_is_listed_once(broker: Broker, history: History) -> None:
-    """Alone or among others."""
-    await broker.submit([task("a"), task("b")])
-    first, second = await fetch(broker)
-    for _ in range(2):
-        done = broker.settle(first, "done"), broker.settle(second, "dead", failed())
-        assert await asyncio.gather(*done) == ["OK", "OK"]
-    assert await broker.settle(first, "done") == "OK"
-    assert await broker.client.llen("{test}:ended:done") == 1
-    assert await broker.client.llen("{test}:ended:failed") == 1
-    assert len(await history.ended()) == 2
-
-
 async def test_simultaneous_ends_have_their_own_data(broker: Broker, history: History) -> None:
     """Although most lines leave out what they share."""
     names = ["m:A", "m:A", "m:B", "m:B", "m:B", "m:A"]

@@ -29,20 +29,6 @@ def leadership(broker: Broker) -> Leadership:
     return Leadership(broker, "test")
 
 
-async def test_one_leads_and_terms_grow(broker: Broker, leadership: Leadership) -> None:
-    """While a lease lasts no other scheduler gets it; each change of leader raises the term."""
-    first = await leadership.lead("a", 30, "{}")
-    assert await leadership.lead("b", 30, "{}") is None
-    assert await leadership.lead("a", 30, "{}") == first
-    await broker.client.hset("{test}:leader", "expiry", 1)
-    second = await leadership.lead("b", 30, "{}")
-    assert int(second or 0) > int(first or 0)
-    leader = await leadership.leader()
-    assert leader and (leader.owner, leader.term) == ("b", second)
-    await broker.client.flushall()
-    assert int(await leadership.lead("a", 30, "{}") or 0) > int(second or 0)
-
-
 @pytest.mark.parametrize("end", ["resigned", "expired"])
 async def test_a_deposed_leader_is_refused(
     broker: Broker, leadership: Leadership, end: str

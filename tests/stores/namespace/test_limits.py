@@ -155,21 +155,6 @@ async def test_a_change_concerns_its_limiters(broker: Broker, limits: Limits, te
     assert changed == {b"limiter:conc:job:7:Act"}
 
 
-async def test_a_lowered_limit_drains(broker: Broker, limits: Limits, term: str) -> None:
-    """The next task starts when fewer than the new limit are left."""
-    await limits.publish(term, {KEY: Limit(3)}, WHO)
-    await submit(broker, *"abcd", locks=(ConcurrencyLimiter("job", 7),))
-    running = await fetch(broker)
-    assert len(running) == 3
-    await limits.publish(term, {KEY: Limit(1)}, WHO)
-    for delivery in running[:2]:
-        assert await broker.settle(delivery, "done", b"") == "OK"
-        await broker.promote(term)
-        assert await fetch(broker) == []
-    assert await broker.settle(running[2], "done", b"") == "OK"
-    assert await fetch_ids(broker) == ["d"]
-
-
 async def test_a_waiter_made_impossible_ends(broker: Broker, limits: Limits, term: str) -> None:
     """It has more items than the lowered limit ever allows."""
     rate = LimitAddress("job", "7", "", "rate")
@@ -183,15 +168,6 @@ async def test_a_waiter_made_impossible_ends(broker: Broker, limits: Limits, ter
     assert not await broker.client.hget("{test}:t:b", "places"), "it stands in no queue"
     (delivery,) = await fetch(broker)
     assert (delivery.id, delivery.state, delivery.reason) == ("b", "dying", "limit-impossible")
-
-
-async def test_a_class_limit_needs_no_limiter(broker: Broker, limits: Limits, term: str) -> None:
-    """``Task: <Class>`` and ``Task: default`` hold for every class, each by itself."""
-    at = {LimitAddress("task", "T"): Limit(2), LimitAddress("task", "default"): Limit(1)}
-    await limits.publish(term, at, WHO)
-    await submit(broker, *"abc")
-    await submit(broker, *"xy", name="p:Other")
-    assert await fetch_ids(broker) == ["a", "b", "x"]
 
 
 async def test_a_new_limit_counts_the_running(

@@ -71,6 +71,11 @@ async def open_group(
     return groups
 
 
+async def in_an_hour(broker: Broker) -> int:
+    """As a submission takes it: µs by the clock on the wall."""
+    return round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+
+
 async def until_due(broker: Broker, id: str) -> None:
     """Make a delayed or waiting task due now and promote it."""
     await broker.client.zadd(f"{broker.prefix}tasks:delayed", {id: LONG_AGO})
@@ -158,18 +163,6 @@ class TestFetch:
         again = await fetch_one(broker)
         assert (again.id, again.attempt) == ("a", 1)
 
-    async def test_dying_tasks_come_last(self, broker: Broker) -> None:
-        """While SQL is down, tasks that only wait for it are read after all others."""
-        await broker.submit([task(id) for id in "abc"])
-        for delivery, delay in zip(await fetch(broker), (0, 1, 0), strict=True):
-            outcome = "back" if delivery.id == "c" else "dying"
-            await broker.settle(delivery, outcome, b"error")
-            if outcome == "dying":
-                await broker.submit([task(f"before-{delivery.id}")])
-                await broker.settle(delivery, "back", delay=timedelta(hours=delay))
-        await until_due(broker, "b")
-        assert [item.id for item in await fetch(broker)] == ["c", "before-a", "before-b", "a", "b"]
-
     async def test_dying_tasks_take_no_slot(self, broker: Broker) -> None:
         """A worker gets as many of them as it asks for beside its slots."""
         await broker.submit([task(f"dying-{n}") for n in range(5)])
@@ -195,7 +188,7 @@ class TestFetch:
 
     async def test_fences_grow_when_the_clock_steps_back(self, broker: Broker) -> None:
         """A fence handed out by a clock that was ahead is not handed out again."""
-        ahead = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+        ahead = await in_an_hour(broker)
         await broker.client.set("{test}:fence", ahead)
         fences = []
         for id in "abc":
@@ -273,19 +266,6 @@ class TestDelayed:
             await broker.submit([task(id, due_us=round(now + seconds * 1e6))])
             assert await broker.client.llen("{test}:wake:promoter") == woken
 
-    async def test_a_broken_stream_loses_no_task(self, broker: Broker) -> None:
-        """A task whose stream is of the wrong type stays delayed; the others are promoted."""
-        await broker.client.set("{test}:tasks:normal:large", "not a stream")
-        due = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
-        await broker.submit([task("bad", "normal:large", due_us=due), task("ok", due_us=due)])
-        await broker.client.zadd("{test}:tasks:delayed", {"bad": 0, "ok": 0})
-        assert (await broker.promote()).moved == 1
-        assert (await fetch_one(broker)).id == "ok"
-        assert await broker.client.zscore("{test}:tasks:delayed", "bad") is not None
-        await broker.client.delete("{test}:tasks:normal:large")
-        await until_due(broker, "bad")
-        assert (await record(broker, "bad"))["state"] == "queued"
-
 
 class TestReclaim:
     async def test_a_dead_entry_behind_many_live_ones_is_found(self, broker: Broker) -> None:
@@ -352,7 +332,7 @@ class TestOversized:
 @pytest.mark.parametrize("way", ["disown", "reclaim", "promote"])
 async def test_broken_records_do_not_hold_up_others(broker: Broker, way: str) -> None:
     """Tasks that cannot be queued again are set aside; the others are queued."""
-    due = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+    due = await in_an_hour(broker)
     await broker.submit([task(id, due_us=due * (way == "promote")) for id in "abc"])
     for delivery in await fetch(broker):
         await lapse(broker, delivery)

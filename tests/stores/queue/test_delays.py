@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores.queue.test_broker import fetch_one, task
+from stores.queue.test_broker import fetch_one, in_an_hour, task
 
 from nonet.client.envelopes import Envelopes
 from nonet.messages.signing import Signer
@@ -88,7 +88,7 @@ async def test_a_row_keeps_the_instant(broker: Broker, tmp_path: Path) -> None:
 @pytest.mark.parametrize("number", [1_250, pytest.param(100_000, marks=pytest.mark.soak)])
 async def test_many_due_tasks_are_promoted_in_bounded_batches(broker: Broker, number: int) -> None:
     """A call moves at most a batch, reports that more are left, and the last one ends."""
-    due = round((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+    due = await in_an_hour(broker)
     for start in range(0, number, 5000):
         ids = [f"task-{n}" for n in range(start, min(number, start + 5000))]
         await broker.submit([Submission(id, "p:T", "normal:small", b"e", due_us=due) for id in ids])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from stores.queue.test_broker import fetch, fetch_one, record, task
+from stores.queue.test_broker import fetch, fetch_one, in_an_hour, record, task
 
 from nonet.messages.formats import FORMAT
 from nonet.messages.message import Envelope, encode
@@ -20,10 +20,6 @@ from nonet.tasks.locks import MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
 ANY = TaskFilter(states=())
-
-
-async def in_an_hour(broker: Broker) -> int:
-    return int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
 
 
 def ids(page: TaskPage) -> list[str]:

@@ -120,33 +120,6 @@ async def test_the_longest_locks_are_taken_and_renewed(broker: Broker, redis_url
     assert await broker.settle(delivery, "done", b"") == "OK"
 
 
-async def test_a_broken_key_costs_only_its_own_lease(broker: Broker, redis_url: str) -> None:
-    """Its holder loses the lock; the same beat renews the others."""
-    others = [f"b{n}" for n in range(2)]
-    held = {id: await hold(broker, id, MutexLock("job", id)) or "" for id in ("a", *others)}
-    await broker.client.delete("{test}:lock:mutex:job:a")
-    await broker.client.sadd("{test}:lock:mutex:job:a", "not a string")
-    for id in others:
-        await broker.client.pexpire(f"{{test}}:lock:mutex:job:{id}", 5000)
-    leases = [Lease(id, "0", fence, 30) for id, fence in held.items()]
-    assert beat(redis_url, *leases) == {"a/0"}
-    for id in others:
-        assert await broker.client.pttl(f"{{test}}:lock:mutex:job:{id}") > 20_000
-
-
-async def test_changed_locks_are_readmitted_all_or_none(broker: Broker) -> None:
-    """A worker that computes other locks than the submitter gets exactly those, or none."""
-    (delivery,) = await submit_and_fetch(broker, "a", MUTEX)
-    assert await broker.admit(delivery, encode_locks([WRITER])) == (True, "")
-    assert await hold(broker, "b", MUTEX) is not None
-    assert await hold(broker, "c", READER) is None
-    assert await broker.admit(delivery, encode_locks([READER, MUTEX])) == (
-        False,
-        "lock:mutex:job:1",
-    )
-    assert await hold(broker, "d", WRITER) is not None
-
-
 async def test_the_sum_of_a_rate_is_that_of_its_grants(broker: Broker) -> None:
     """Whatever is lost of the two keys, the next check knows the true sum."""
     rate = RateLimiter("task", "x", limit=5, window_seconds=60, n_items=2)

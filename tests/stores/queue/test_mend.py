@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
 import pytest
-from stores.beats import beat, lease_of
 
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
@@ -33,81 +31,6 @@ async def lose_streams(broker: Broker) -> None:
 async def queued(broker: Broker) -> None:
     await broker.submit([task("a")])
     await lose_streams(broker)
-
-
-async def woken(broker: Broker) -> None:
-    await broker.submit([task("a")])
-    deliveries, _ = await broker.fetch("small-a", "small", 1)
-    await broker.settle(deliveries[0], "back")
-    await lose_streams(broker)
-
-
-async def running_on_the_dead(broker: Broker) -> None:
-    await broker.submit([task("a")])
-    await fetched(broker, "small-a")
-    await lose_streams(broker)
-
-
-async def delayed(broker: Broker) -> None:
-    await broker.submit([task("a", due_us=2**52)])
-    await broker.client.delete("{test}:tasks:delayed")
-
-
-async def waiting(broker: Broker) -> None:
-    await broker.submit([task("b", MUTEX), task("a", MUTEX)])
-    (holder,), _ = await broker.fetch("small-a", "small", 10)
-    await broker.client.delete("{test}:tasks:delayed")
-    await broker.client.delete("{test}:queue:lock:mutex:job:7")
-    await broker.settle(holder, "done")
-
-
-async def dying(broker: Broker) -> None:
-    await broker.submit([task("a")])
-    (delivery,), _ = await broker.fetch("small-a", "small", 1)
-    await broker.settle(delivery, "dying", b"document")
-    await lose_streams(broker)
-
-
-@pytest.mark.parametrize("lose", [queued, woken, running_on_the_dead, waiting, dying])
-async def test_a_task_in_no_place_is_queued_again(
-    broker: Broker, lose: Callable[[Broker], Awaitable[None]]
-) -> None:
-    """An accepted task is executed, or stays dying, whatever its place lost."""
-    await lose(broker)
-    assert await fetched(broker) == []
-    assert await broker.mend(NOW) == (1, False)
-    await broker.promote()
-    assert await fetched(broker) == ["a"]
-    assert await broker.mend(NOW) == (0, False)
-
-
-async def test_a_delayed_task_stays_delayed(broker: Broker) -> None:
-    """Nothing runs early because its place was lost."""
-    await delayed(broker)
-    assert await broker.mend(NOW) == (1, False)
-    assert await broker.client.zscore("{test}:tasks:delayed", "a") == 2**52
-
-
-@pytest.mark.parametrize("beats", [True, False])
-@pytest.mark.parametrize("how", ["group", "stream"])
-async def test_a_living_worker_keeps_what_it_beats_for(
-    broker: Broker, redis_url: str, how: str, *, beats: bool
-) -> None:
-    """Its stream vanished: the task is queued again if no beat named it for a lease."""
-    await broker.submit([task("a")])
-    (delivery,), _ = await broker.fetch("small-a", "small", 1)
-    await broker.client.zadd("{test}:workers", {"small-a": 2**52})
-    if how == "group":
-        await broker.client.xgroup_destroy("{test}:tasks:normal:small", "workers")
-    else:
-        await lose_streams(broker)
-    assert await broker.mend(NOW) == (0, False)
-    await broker.client.hset("{test}:t:a", mapping={"started": 1, "missed": 2})
-    if beats:
-        assert beat(redis_url, lease_of(delivery)) == set()
-    assert await broker.mend(NOW) == (0 if beats else 1, False)
-    assert await broker.settle(delivery, "done") == ("OK" if beats else "STALE")
-    assert await fetched(broker) == ["a"] * (not beats)
 
 
 async def test_workers_share_one_walk(broker: Broker) -> None:

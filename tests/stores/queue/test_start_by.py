@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from stores.namespace.test_cancellation import MUTEX, WHO, left_of
-from stores.queue.test_broker import fetch, fetch_one, open_group, record, task
+from stores.queue.test_broker import fetch, fetch_one, in_an_hour, open_group, record, task
 from waits import WAIT_SECONDS
 
 from nonet.messages.message import ResultDocument, encode
@@ -30,14 +30,6 @@ async def let_pass(broker: Broker, id: str) -> None:
     await broker.client.zadd("{test}:deadlines", {id: 1})
 
 
-async def wall_us(broker: Broker) -> int:
-    return int((await broker.now()).timestamp() * 1e6)
-
-
-async def far_away(broker: Broker) -> int:
-    return await wall_us(broker) + HOUR_US
-
-
 class TestExpiry:
     async def test_a_waiting_task_ends(self, broker: Broker, results: Results) -> None:
         """It leaves its queues, and the task behind it gets the lock."""
@@ -56,10 +48,10 @@ class TestExpiry:
     async def test_a_clock_set_forward_expires_nothing(self, broker: Broker) -> None:
         """A fetch that knows a later bound of the time does not believe the server."""
         await broker.submit([task("a", terms=SOON)])
-        now = await wall_us(broker)
+        an_hour_ago = await in_an_hour(broker) - 2 * HOUR_US
         waits = (1, 1, 1)
         head = ("fetch", broker.keeping, "small-a", "small", 1, 10, 1000, *waits, "0|0", 4096)
-        *_, row = await broker.scripts.run(*head, now - HOUR_US)
+        *_, row = await broker.scripts.run(*head, an_hour_ago)
         assert row[0] == b"a"
 
     async def test_the_group_counts_it_as_failed(self, broker: Broker) -> None:
@@ -118,7 +110,7 @@ class TestDeadLetters:
     @pytest.mark.parametrize("where", ["queued", "delayed", "fetched"])
     async def test_a_late_task_is_in_one_place(self, broker: Broker, where: str) -> None:
         """As a dying task, also if a fetch finds it first; it comes again after a hand-back."""
-        due_us = await far_away(broker) if where == "delayed" else 0
+        due_us = await in_an_hour(broker) if where == "delayed" else 0
         await broker.submit([task("a", due_us=due_us, terms=SOON_KEPT)])
         if where != "fetched":
             await broker.promote()
@@ -229,7 +221,7 @@ class TestStarted:
     async def test_an_instant_is_by_the_wall(self, broker: Broker) -> None:
         """It holds although logical time differs from that of the wall."""
         await broker.client.set("{test}:clock", -HOUR_US)
-        instant = await far_away(broker)
+        instant = await in_an_hour(broker)
         await broker.submit([task("a", terms=f"start_by|{instant}|")])
         assert await broker.client.zscore("{test}:deadlines", "a") == instant - HOUR_US
         facts = await TaskFacts(broker.client, "test").read("a")

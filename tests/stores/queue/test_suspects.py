@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
-
-import pytest
 from stores.queue.test_broker import task
 
 from nonet.stores.queue.broker import Broker, new_cursors
@@ -44,30 +41,6 @@ async def found_in(broker: Broker, id: str, *names: str) -> list[str]:
     return [(value or b"").decode() for value in values]
 
 
-async def test_a_first_death_blames_no_task(broker: Broker) -> None:
-    """A task that ran when its worker died is a suspect, and has not crashed."""
-    await suspected(broker, "a")
-    assert await found_in(broker, "a", "deaths", "suspect", "crashes", "judge") == [
-        "1",
-        "1",
-        "",
-        "",
-    ]
-    (again,) = await fetched(broker)
-    assert (again.used, again.suspect, again.crashes, again.judge) == (0, 1, 0, False)
-
-
-async def test_a_deleted_group_of_suspects_is_made_again(broker: Broker) -> None:
-    """Its void pointers are dropped."""
-    await suspected(broker, "a")
-    (a,) = await fetched(broker)
-    assert await fetch(broker) == ""
-    await broker.client.xgroup_destroy(P + a.stream_key, "workers")
-    await broker.reclaim("small-a", "small", new_cursors())
-    assert await fetch(broker) == ""
-    assert await broker.client.xlen(P + a.stream_key) == 0
-
-
 async def test_the_only_suspect_has_crashed(broker: Broker) -> None:
     """Its policy is asked next, although the worker ran other tasks beside it."""
     await suspected(broker, "a")
@@ -79,24 +52,6 @@ async def test_the_only_suspect_has_crashed(broker: Broker) -> None:
     assert await found_in(broker, "b", "crashes", "judge", "suspect") == ["", "", "1"]
     judged = next(item for item in await fetched(broker, room=20) if item.id == "a")
     assert (judged.crashes, judged.judge) == (1, True)
-
-
-async def test_an_ended_suspect_is_no_longer_accused(broker: Broker) -> None:
-    """Of two that ran together, the one left when the worker dies has crashed."""
-    await suspected(broker, "a", "b")
-    a, b = await fetched(broker)
-    await broker.accuse("small-a", ["a", "b"])
-    await broker.settle(a, "done")
-    await die(broker, b)
-    assert await found_in(broker, "b", "crashes", "judge") == ["1", "1"]
-
-
-async def test_an_attempt_that_ends_clears_a_suspect(broker: Broker) -> None:
-    """Its process lived: the retry is ordinary work again."""
-    await suspected(broker, "a")
-    (a,) = await fetched(broker)
-    await broker.settle(a, "retry", b"error")
-    assert await fetch(broker) == "a"
 
 
 async def test_ordinary_work_goes_before_suspects(broker: Broker) -> None:
@@ -132,25 +87,6 @@ async def test_large_suspects_come_one_at_a_time(broker: Broker) -> None:
     await suspected(broker, "a", "b", size="large")
     await die(broker, *await fetched(broker, "large-a"), size="large")
     assert await fetch(broker, "large-a") == "(a)"
-
-
-@pytest.mark.parametrize("way", ["delayed", "woken"])
-async def test_a_suspect_that_waited_is_still_a_suspect(broker: Broker, way: str) -> None:
-    """Handed back with a delay, or woken for its lock, it comes after ordinary work."""
-    await broker.client.zadd(f"{P}workers", {"small-a": 2**52})
-    await broker.submit([task("a", locks="M|lock:mutex:job:1|30000|||" * (way == "woken"))])
-    await die(broker, *await fetched(broker, "small-first"))
-    if way == "woken":
-        assert await fetch(broker) == ""  # its lock is still its dead worker's
-        await broker.client.delete(f"{P}lock:mutex:job:1")
-        await broker.client.zadd(f"{P}watch", {"lock:mutex:job:1": 1})
-    else:
-        (a,) = await fetched(broker)
-        await broker.settle(a, "back", delay=timedelta(seconds=60))
-        await broker.client.zadd(f"{P}tasks:delayed", {"a": 1})
-    await broker.promote()
-    await broker.submit([task("n")])
-    assert await fetch(broker) == "n (a)"
 
 
 async def test_the_last_crash_ends_a_task(broker: Broker) -> None:

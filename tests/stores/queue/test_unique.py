@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from stores.queue.test_broker import fetch, fetch_one, record, until_due
+from stores.queue.test_broker import fetch, fetch_one, in_an_hour, record, until_due
 
 from nonet.base.errors import ConflictError
 from nonet.messages.message import decode_result
@@ -191,7 +191,7 @@ class TestKeepLatest:
     @pytest.mark.parametrize("is_retry", [True, False])
     async def test_a_delayed_one_is_replaced(self, broker: Broker, *, is_retry: bool) -> None:
         """A client that awaits the result of the replaced task is woken at once."""
-        hour = int((await broker.now()).timestamp() * 1e6) + 3_600_000_000
+        hour = await in_an_hour(broker)
         await accept(broker, task("a", KEEP_LATEST, due_us=hour * (not is_retry)))
         if is_retry:
             await broker.settle(await fetch_one(broker), "retry", b"", delay=timedelta(seconds=60))

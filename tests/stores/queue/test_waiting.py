@@ -7,7 +7,6 @@ lapses) is written into Redis, and a promotion does what is due.
 from __future__ import annotations
 
 import pytest
-from stores.beats import beat, lease_of
 
 from nonet.base.errors import LimitImpossible
 from nonet.stores.queue.broker import Broker, Waits
@@ -101,21 +100,6 @@ async def queue(broker: Broker) -> Queue:
     return Queue(broker)
 
 
-async def test_waiters_go_by_priority_then_by_age(queue: Queue) -> None:
-    """Age is the time of the first submission."""
-    await queue.start("holder", A)
-    order = ["background", "normal", "realtime", "background", "normal", "realtime"]
-    for number, priority in enumerate(order):
-        await queue.park(f"{priority}{number}", A, priority=priority)
-    got = ["holder"]
-    for _ in order:
-        await queue.end(got[-1])
-        got += await queue.fetch()
-    assert got[1:] == [
-        *("realtime2", "realtime5", "normal1", "normal4", "background0", "background3")
-    ]
-
-
 async def test_blocked_tasks_do_not_hold_up_others(queue: Queue) -> None:
     """Tasks behind them that need other locks, or none, start."""
     await queue.start("holder", A)
@@ -124,19 +108,6 @@ async def test_blocked_tasks_do_not_hold_up_others(queue: Queue) -> None:
     await queue.submit("free", B)
     await queue.submit("none")
     assert await queue.fetch() == ["free", "none"]
-
-
-async def test_a_higher_priority_overtakes_a_woken_task(queue: Queue) -> None:
-    """A reservation yields to a higher priority alone; the woken task keeps its turn."""
-    await queue.start("holder", A)
-    await queue.park("woken", A)
-    await queue.end("holder")
-    await queue.submit("later", A)
-    await queue.submit("urgent", A, priority="realtime")
-    assert await queue.fetch() == ["urgent"]
-    assert [await queue.state(id) for id in ("woken", "later")] == ["waiting", "waiting"]
-    await queue.end("urgent")
-    assert await queue.fetch() == ["woken"]
 
 
 async def test_a_script_wakes_at_most_32(queue: Queue) -> None:
@@ -151,20 +122,6 @@ async def test_a_script_wakes_at_most_32(queue: Queue) -> None:
     await queue.tick()
     assert await queue.woken() == ids
     assert await queue.fetch() == ids
-
-
-async def test_promotions_rest_while_other_locks_refuse_all(queue: Queue) -> None:
-    """An offer that wakes no waiter is not repeated at once."""
-    await queue.start("a", A)
-    await queue.start("w", WRITER)
-    for number in range(250):
-        await queue.submit(f"r{number:03}", READER, A)
-    assert await queue.fetch() == []
-    await queue.end("w")
-    promoted = [await queue.broker.promote() for _ in range(3)]
-    assert promoted[-1].next_in != 0
-    await queue.end("a")
-    assert await queue.fetch() == ["r000"]
 
 
 async def test_a_lost_wake_up_costs_only_a_pause(queue: Queue) -> None:
@@ -213,29 +170,6 @@ async def test_nothing_is_reserved_for_a_size_without_workers(queue: Queue) -> N
     await queue.end("small")
     deliveries, _ = await queue.broker.fetch("large-b", "large", 1)
     assert [delivery.id for delivery in deliveries] == ["large0"]
-
-
-async def test_a_waiting_task_keeps_no_other_lock(queue: Queue) -> None:
-    """Neither a mutex while it waits for a rate, nor a slot and a token while for a mutex."""
-    await queue.start("holder", B)
-    await queue.park("waiting", B, SLOT, RATE)
-    await queue.start("slot", SLOT, RATE)
-    assert await queue.redis.zcard("{test}:limiter:rate:job:1") == 1
-    await queue.park("limited", A, RATE)
-    await queue.start("other", A)
-    await queue.end("other")
-    assert await queue.woken() == []
-
-
-async def test_entries_without_a_record_are_dropped(queue: Queue) -> None:
-    """Neither a waiter nor a writer without a record keeps others from the lock."""
-    await queue.redis.zadd("{test}:queue:lock:mutex:job:a", {"ghost": -3e15})
-    await queue.redis.zadd("{test}:writers:lock:rw:job:1", {"ghost": 1})
-    await queue.park("behind", A)
-    await queue.park("reader", READER)
-    await queue.redis.zadd("{test}:watch", {A.redis_key: 0, READER.redis_key: 0})
-    await queue.tick()
-    assert sorted(await queue.fetch()) == ["behind", "reader"]
 
 
 async def test_an_aged_task_counts_as_realtime(queue: Queue) -> None:
@@ -297,15 +231,6 @@ async def test_a_longer_window_keeps_its_grants(queue: Queue) -> None:
     await queue.redis.hset("{test}:limits", "L||job|2|", "1|3600000")
     await queue.park("second", brief)
     assert await queue.redis.pttl(key) > 3_000_000
-
-
-async def test_a_slot_too_short_to_renew_is_not_joined(queue: Queue, redis_url: str) -> None:
-    """A limit that is set while a task runs must not end it."""
-    await queue.start("runs", ConcurrencyLimiter("job", 2, ttl_ms=1000))
-    delivery = queue.running["runs"]
-    await queue.redis.hset("{test}:limits", "C||job|2|", "1")
-    assert beat(redis_url, lease_of(delivery)) == set()
-    assert not await queue.redis.exists("{test}:limiter:conc:job:2")
 
 
 async def test_a_clock_that_was_set_back_stops_no_promotion(queue: Queue) -> None:

@@ -11,7 +11,6 @@ from stores.beats import beat
 from stores.queue.test_broker import task
 from waits import until
 
-from nonet.base.errors import NonetError
 from nonet.stores.queue.broker import Awoken, Broker
 from nonet.stores.queue.workers import drain
 
@@ -77,13 +76,6 @@ async def test_a_cancelled_wait_takes_no_task(site: Site, broker: Broker) -> Non
     await broker.submit([task("a")])
     (delivery,), _ = await broker.fetch("small-b", "small", 10)
     assert delivery.id == "a"
-
-
-async def test_a_broken_wake_up_list_fails_the_wait(site: Site, broker: Broker) -> None:
-    """At once, instead of asking again and again without a pause."""
-    await broker.client.set(f"{broker.prefix}wake:small-a", "not a list")
-    with pytest.raises(NonetError, match="WRONGTYPE"):
-        await broker.fetch_when_woken("small-a", "small", 10)
 
 
 async def lose_wake_ups(broker: Broker, *workers: str) -> None:
