@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from stores.machines.lock_model import CLASSES
 from stores.machines.site import Facts, Site
+
+from nonet.rules.diagnosis import Finding, examine
 
 START = 1_760_000_000_000_000
 STEP = 2_000  # µs that each script call takes on the virtual clock: more than it really takes
@@ -28,6 +30,14 @@ def must(claim: bool, *words: object) -> None:
     """Raise `Violation` unless the claim holds."""
     if not claim:
         raise Violation(" ".join(map(str, words)))
+
+
+def findings(site: Site, now: int, lease: int) -> Iterator[Finding]:
+    """What the doctor finds; lease: µs."""
+    for what in ("keys", "due", "deadlines", *STREAMS):
+        for row in site.run("inspect", now, what, "0", 10_000)[1:]:
+            if finding := examine(row, lease=lease / 1e6):
+                yield finding
 
 
 @dataclass(slots=True)

@@ -26,11 +26,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import calls
-from stores.machines.machine import STEP, STREAMS, Budget, Machine, Violation, must
+from stores.machines.machine import STEP, STREAMS, Budget, Machine, Violation, findings, must
 from stores.machines.queue_model import MOST_ERRORS, Group, Lease, Model, Task, occurrence
 from stores.machines.site import PREFIX, Facts
 
-from nonet.rules.diagnosis import examine
 from nonet.tasks.locks import MutexLock, encode_locks
 
 PRIORITIES = ("realtime", "normal", "background")
@@ -132,8 +131,7 @@ class QueueMachine(Machine):
         self.schedulers = [Process("s1"), Process("s2")]
         self.client = Process("client")
         self._made = self._top_fence = self._top_term = self._top_epoch = 0
-        for worker in self.workers:
-            self._beat(worker)
+        self._beat_all()
 
     # Submitting ------------------------------------------------------------------------------
 
@@ -251,8 +249,11 @@ class QueueMachine(Machine):
 
     # Workers ---------------------------------------------------------------------------------
 
-    def fetch(self, worker: Process, free: int, looks: int = 200) -> list[Delivery]:
+    def fetch(self, which: int, free: int, looks: int = 200) -> list[Delivery]:
         """Fetch, and compare with what the order of the streams demands."""
+        worker = self.workers[which]
+        if worker.is_frozen:
+            return []
         waits = (LOCK_TTL // 1000, *WAITS)
         args = (KEEPING, worker.name, "small", free, looks, *waits, worker.known, LONGEST)
         _, since, sequence, _, *rows = self._run("fetch", *args, "", free, free)
@@ -267,9 +268,11 @@ class QueueMachine(Machine):
             self.model.accused.setdefault(worker.name, set()).update(suspects)
         return got
 
-    def lose_fetch(self, worker: Process, free: int) -> None:
+    def lose_fetch(self, which: int, free: int) -> None:
         """A fetch whose reply is lost: its worker gives back what it does not know."""
-        lost = self.fetch(worker, free)
+        worker, lost = self.workers[which], self.fetch(which, free)
+        if worker.is_frozen:
+            return
         mine = [d for d in self.hands if d.worker == worker.name and d not in lost]
         known = [f"{PREFIX}{d.stream} {d.entry}" for d in mine]
         self._run("disown", KEEPING, worker.name, "small", LOCK_TTL // 1000, *known)
@@ -382,11 +385,11 @@ class QueueMachine(Machine):
             task.saved = data
         self._judge()
 
-    def beat(self, worker: Process) -> None:
+    def beat(self, which: int) -> None:
         """A beat of a worker: it hands back what it has lost."""
-        self._beat(worker)
-
-    def _beat(self, worker: Process) -> None:
+        worker = self.workers[which]
+        if worker.is_frozen:
+            return
         held = {(d.id, d.gen): d for d in self.hands if d.worker == worker.name}
         mine = list(held.values())  # as the watchdog has them: the newest of a task
         leases = [(d.id, d.gen, d.fence, d.stream, d.entry) for d in mine]
@@ -416,24 +419,33 @@ class QueueMachine(Machine):
             self.beliefs[task.mutex] = Belief(task.fence, self.now + _ttl(task))
         return True
 
+    def _beat_all(self) -> None:
+        for which in range(len(self.workers)):
+            self.beat(which)
+
     def crash(self, which: int) -> None:
         """A worker dies, and another takes its place. What it had may still be settled late."""
         gone = self.workers[which]
         for delivery in [d for d in self.hands if d.worker == gone.name]:
             self._bury(delivery)
-        self.workers[which] = Process(f"{gone.name[:7]}{int(gone.name[7:]) + 1}")
-        self._beat(self.workers[which])
+        self._replace(which)
+
+    def _replace(self, which: int) -> None:
+        name = self.workers[which].name
+        self.workers[which] = Process(f"{name[:7]}{int(name[7:]) + 1}")
+        self.beat(which)
 
     def stop(self, which: int) -> None:
         """A worker stops as it should: it hands everything back, and another comes."""
         gone = self.workers[which]
+        if gone.is_frozen:
+            return
         for delivery in [d for d in self.hands if d.worker == gone.name]:
             self.settle(delivery, "back")
             if delivery in self.hands:
                 self._bury(delivery)
         self._run("leave", gone.name, "small")
-        self.workers[which] = Process(f"{gone.name[:7]}{int(gone.name[7:]) + 1}")
-        self._beat(self.workers[which])
+        self._replace(which)
 
     def break_lock(self, which: int) -> None:
         """An operator takes a lock from its holder, which is executed again: no death, no retry."""
@@ -450,8 +462,11 @@ class QueueMachine(Machine):
 
     # Sweeps ----------------------------------------------------------------------------------
 
-    def reclaim(self, worker: Process) -> None:
+    def reclaim(self, which: int) -> None:
         """A sweep: what no worker renewed for a lease is queued again, and counts as a death."""
+        worker = self.workers[which]
+        if worker.is_frozen:
+            return
         lost: list[Task] = []
         is_heard = self.facts.workers.get(worker.name, self.now + 2 * STEP) > self.now + STEP
         for key, rows in self.facts.streams.items() if is_heard else ():
@@ -723,36 +738,22 @@ class QueueMachine(Machine):
 
     def heal(self) -> None:
         """Time passes in which a fleet lives: then the doctor finds nothing."""
-        alive = [worker for worker in self.workers if not worker.is_frozen]
         for delivery in self.hands:  # as old as can be, so that beats are seen to renew them
             if delivery.stream in self.facts.grouped:
                 self.site.let_idle(PREFIX + delivery.stream, delivery.worker, delivery.entry)
         for _ in range(4):
             self.advance(LEASE // 3)
-            for worker in alive:
-                self._beat(worker)
+            self._beat_all()
         for _ in range(2):
-            self.reclaim(alive[0])
+            self.reclaim(0)
             self.mend()
             self.promote()
-            self.fetch(alive[0], 100)
-        for worker in alive:
-            self._beat(worker)
+            self.fetch(0, 100)
+        self._beat_all()
         left = {id for id in self.hurt if self._is_adrift(self.model.tasks[id])}
         must(not left, left, "are in no place although a fleet lives")
-        self.examine()
-
-    def examine(self) -> None:
-        """The doctor finds nothing."""
-        for what in ("keys", "due", "deadlines", *STREAMS):
-            cursor = "0"
-            while True:
-                cursor, *rows = self.site.run("inspect", self.now, what, cursor, 1000)
-                for row in rows:
-                    finding = examine(row, lease=LEASE / SECOND)
-                    must(finding is None, "the doctor finds:", finding)
-                if cursor == "0":
-                    break
+        found = list(findings(self.site, self.now, LEASE))
+        must(not found, "the doctor finds:", found)
 
     def finish(self) -> None:
         """Let everything end: no task is left, and no key but the structure."""
@@ -773,7 +774,7 @@ class QueueMachine(Machine):
         for _ in range(5):  # until the dead are forgotten
             self.advance(LEASE)
             self.promote()
-            self.reclaim(self.workers[0])
+            self.reclaim(0)
         self.advance(2 * 86_400 * SECOND)
         self._finish_keys()
 
@@ -929,53 +930,31 @@ class QueueMachine(Machine):
 
     def _handed(self, worker: Process, task: Task, row: list[str]) -> Delivery:
         id, is_dying = task.id, task.state == "dying"
-        must(
-            row[calls.STATE] == ("dying" if is_dying else "running"),
-            id,
-            "came as",
-            row[calls.STATE],
-        )
-        must(
-            int(row[calls.FENCE]) > self._top_fence,
-            "fence",
-            row[calls.FENCE],
-            "is not the greatest",
-        )
-        self._top_fence = int(row[calls.FENCE])
-        must(
-            row[calls.ATTEMPT] == str(task.attempt),
-            id,
-            "has used",
-            row[calls.ATTEMPT],
-            "of",
-            task.attempt,
-        )
-        must(
-            row[calls.DEATHS] == str(task.deaths),
-            id,
-            "has deaths",
-            row[calls.DEATHS],
-            "of",
-            task.deaths,
-        )
-        told = (row[calls.CRASHES], row[calls.SUSPECT], row[calls.JUDGE])
-        meant = (str(task.crashes), str(task.suspect), str(int(task.is_to_judge)))
-        must(told == meant, id, "came with", told, "not", meant)
-        must(row[calls.ENVELOPE] == task.envelope, id, "came with", row[calls.ENVELOPE])
-        must(row[calls.SAVED] == task.saved, id, "came with", row[calls.SAVED], "not", task.saved)
+        fence = row[calls.FENCE]
+        must(int(fence) > self._top_fence, "fence", fence, "is not the greatest")
+        self._top_fence = int(fence)
+        meant = {
+            calls.STATE: "dying" if is_dying else "running",
+            calls.ATTEMPT: str(task.attempt),
+            calls.DEATHS: str(task.deaths),
+            calls.CRASHES: str(task.crashes),
+            calls.SUSPECT: str(task.suspect),
+            calls.JUDGE: str(int(task.is_to_judge)),
+            calls.ENVELOPE: task.envelope,
+            calls.SAVED: task.saved,
+        }
         if is_dying:
-            said = (row[calls.DOCUMENT], row[calls.REASON], row[calls.DIED])
-            meant = (task.document or "", task.reason, task.died)
-            must(said == meant, id, "dies of", said, "not", meant)
-        else:
+            meant |= {calls.DOCUMENT: task.document or "", calls.REASON: task.reason}
+            meant[calls.DIED] = task.died
+        said = {at: row[at] for at in meant}
+        must(said == meant, id, "came with", said, "not", meant)
+        if not is_dying:
             task.state = "running"
-            self._grant(task, row[calls.FENCE])
-        task.worker, task.gen, task.fence = worker.name, row[calls.GEN], row[calls.FENCE]
+            self._grant(task, fence)
+        task.worker, task.gen, task.fence = worker.name, row[calls.GEN], fence
         self.beats[row[calls.STREAM], row[calls.ENTRY]] = self.now
         place = (row[calls.STREAM], row[calls.ENTRY])
-        return Delivery(
-            id, row[calls.GEN], row[calls.FENCE], worker.name, *place, is_dying, task.died
-        )
+        return Delivery(id, task.gen, fence, worker.name, *place, is_dying, task.died)
 
     def _judge_refusal(self, task: Task) -> None:
         """A task holds it, or stood there before, or may not know yet that Redis lost its data."""

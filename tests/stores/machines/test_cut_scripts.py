@@ -14,11 +14,10 @@ from acceptance.contention import scales
 from servers import RedisServer
 from stores.machines.cutting import LEASE, MEND, PROMOTE, WORKER, Call, Fleet, History, cuts
 from stores.machines.faults import REMOVES_FIRST
-from stores.machines.machine import STREAMS
+from stores.machines.machine import findings
 from stores.machines.queue_machine import KEEPING, LOCK_TTL
 from stores.machines.site import PREFIX, Site
 
-from nonet.rules.diagnosis import examine
 from nonet.tasks.locks import MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
@@ -197,10 +196,8 @@ def problems_of(fleet: Fleet, ids: set[str]) -> Iterator[str]:
         yield f"ended are {sorted(facts.results)}, not {sorted(ids)}"
     if any(facts.streams.values()) or facts.delayed:
         yield f"pointers are left: {facts.streams} {facts.delayed}"
-    for what in ("keys", "due", "deadlines", *STREAMS):
-        for row in fleet.site.run("inspect", fleet.now, what, "0", 10_000)[1:]:
-            if finding := examine(row, lease=LEASE / 1e6):
-                yield f"the doctor finds {finding}"
+    for finding in findings(fleet.site, fleet.now, LEASE):
+        yield f"the doctor finds {finding}"
 
 
 @scales(3, 1)

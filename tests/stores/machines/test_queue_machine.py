@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from servers import RedisServer
 from stores.machines.faults import QUEUE
-from stores.machines.histories import Histories, Rules
+from stores.machines.histories import Histories, Rules, step
 from stores.machines.queue_machine import (
     ENTRIES,
     MUTEXES,
@@ -51,21 +51,24 @@ class QueueRules(Rules):
     def has_late(self) -> bool:
         return bool(self.machine.late)
 
+    def has_beliefs(self) -> bool:
+        return bool(self.machine.beliefs)
+
     def has_room(self) -> bool:
         return len(self.machine.model.tasks) < MOST_TASKS
 
     def knows_ids(self) -> bool:
         return bool(self.machine.model.tasks or self.machine.model.ended)
 
-    @precondition(has_room)
-    @rule(
-        priority=PRIORITY,
-        lock=st.sampled_from([0, 0, 0, 1, 1, 2]),
-        delay=st.sampled_from([0, 0, 0, 3 * SECOND]),
-        twice=st.booleans(),
+    submit = precondition(has_room)(
+        step(
+            "submit",
+            priority=PRIORITY,
+            lock=st.sampled_from([0, 0, 0, 1, 1, 2]),
+            delay=st.sampled_from([0, 0, 0, 3 * SECOND]),
+            twice=st.booleans(),
+        )
     )
-    def submit(self, priority: str, lock: int, delay: int, twice: bool) -> None:
-        self.play(self.machine.submit, priority, lock, delay, twice=twice)
 
     @precondition(has_room)
     @rule(
@@ -79,14 +82,14 @@ class QueueRules(Rules):
         for priority, lock, delay in tasks:
             self.play(self.machine.submit, priority, lock, delay)
 
-    @precondition(lambda self: self.knows_ids())
+    @precondition(knows_ids)
     @rule(which=WHICH, ended=st.booleans())
     def submit_again(self, which: int, ended: bool) -> None:
         model = self.machine.model
         ids = sorted(model.ended if ended and model.ended else model.tasks or model.ended)
         self.play(self.machine.submit_again, ids[which % len(ids)])
 
-    @precondition(lambda self: self.knows_ids())
+    @precondition(knows_ids)
     @rule(which=WHICH, ended=st.sampled_from([False, False, False, True]))
     def cancel(self, which: int, ended: bool) -> None:
         model = self.machine.model
@@ -104,9 +107,9 @@ class QueueRules(Rules):
         elif then == "void" and task and task.mutex:  # and its lock is taken from it
             names = [lock.redis_key for lock in MUTEXES]
             self.play(machine.break_lock, names.index(task.mutex))
-            self.play(machine.fetch, machine.workers[0], 3)
+            self.play(machine.fetch, 0, 3)
 
-    @precondition(lambda self: self.knows_ids())
+    @precondition(knows_ids)
     @rule(which=WHICH)
     def ask_presence(self, which: int) -> None:
         model = self.machine.model
@@ -118,23 +121,17 @@ class QueueRules(Rules):
         ids = ["", "nobody", *sorted(self.machine.model.tasks)]
         self.play(self.machine.foreign_entry, priority, ids[which % len(ids)])
 
-    @rule(worker=WORKER, free=st.integers(1, 6), looks=st.sampled_from([200, 200, 200, 2]))
-    def fetch(self, worker: int, free: int, looks: int) -> None:
-        if not self.machine.workers[worker].is_frozen:
-            self.play(self.machine.fetch, self.machine.workers[worker], free, looks)
-
-    @rule(worker=WORKER, free=st.integers(1, 3))
-    def lose_fetch(self, worker: int, free: int) -> None:
-        if not self.machine.workers[worker].is_frozen:
-            self.play(self.machine.lose_fetch, self.machine.workers[worker], free)
+    looks = st.sampled_from([200, 200, 200, 2])
+    fetch = step("fetch", which=WORKER, free=st.integers(1, 6), looks=looks)
+    lose_fetch = step("lose_fetch", which=WORKER, free=st.integers(1, 3))
 
     @rule(worker=WORKER, free=st.integers(2, 9), outcomes=st.lists(OUTCOME, max_size=6))
     def work(self, worker: int, free: int, outcomes: list[str]) -> None:
         """A worker fetches and settles, as most of the time."""
+        self.play(self.machine.fetch, worker, free)
         process = self.machine.workers[worker]
         if process.is_frozen:
             return
-        self.play(self.machine.fetch, process, free)
         mine = [d for d in self.machine.hands if d.worker == process.name]
         for delivery, outcome in zip(mine, outcomes, strict=False):
             if outcome == "saved":
@@ -145,9 +142,8 @@ class QueueRules(Rules):
     @rule(pause=st.sampled_from([SECOND, 31 * SECOND]))
     def come_due(self, pause: int) -> None:
         self.play(self.machine.advance, pause)
-        for worker in self.machine.workers:
-            if not worker.is_frozen:
-                self.play(self.machine.beat, worker)
+        for worker in range(3):
+            self.play(self.machine.beat, worker)
         self.play(self.machine.promote)
 
     @precondition(has_hands)
@@ -184,22 +180,22 @@ class QueueRules(Rules):
         machine = self.machine
         for _ in range(2):
             self.play(machine.submit, "realtime", lock)
-            for delivery in self.play(machine.fetch, machine.workers[0], 3):
+            for delivery in self.play(machine.fetch, 0, 3):
                 self.play(machine.settle, delivery, outcome, 3 * SECOND)
 
     @rule(worker=st.integers(0, 2))
     def oversleep(self, worker: int) -> None:
         """A worker loses what it has, takes it again, and beats with both."""
-        machine, process = self.machine, self.machine.workers[worker]
+        machine = self.machine
         if worker:
             return
-        self.play(machine.fetch, process, 2)
+        self.play(machine.fetch, worker, 2)
         self.play(machine.advance, 46 * SECOND)
-        self.play(machine.reclaim, process)
-        self.play(machine.fetch, process, 3)
-        self.play(machine.beat, process)
+        self.play(machine.reclaim, worker)
+        self.play(machine.fetch, worker, 3)
+        self.play(machine.beat, worker)
 
-    @precondition(lambda self: bool(self.machine.beliefs))
+    @precondition(has_beliefs)
     @rule(pause=st.sampled_from([11 * SECOND, 31 * SECOND]))
     def outlive_a_lock(self, pause: int) -> None:
         """A worker settles what it held a lock for, after it renewed it the last time."""
@@ -253,10 +249,10 @@ class QueueRules(Rules):
         """A parent spawns, its children run; then it ends, or spawns again and seals."""
         machine, parent = self.machine, self.delivery(which)
         self.play(machine.spawn, parent, 2, policy, 2, on_failure=True)
-        for delivery in self.play(machine.fetch, machine.workers[0], 9):
+        for delivery in self.play(machine.fetch, 0, 9):
             self.play(machine.settle, delivery, outcome)
         self.play(machine.advance, pause)
-        self.play(machine.beat, machine.workers[0])
+        self.play(machine.beat, 0)
         if ends:
             self.play(machine.settle, parent, ends)
         else:
@@ -265,33 +261,26 @@ class QueueRules(Rules):
     @rule(workers=st.sampled_from([(0, 1, 2), (0, 1, 2), (0,), (1,), (2,)]))
     def beat(self, workers: tuple[int, ...]) -> None:
         for worker in workers:
-            if not self.machine.workers[worker].is_frozen:
-                self.play(self.machine.beat, self.machine.workers[worker])
+            self.play(self.machine.beat, worker)
 
     @precondition(has_hands)
     @rule(worker=WORKER, kindly=st.booleans())
     def end_of_a_worker(self, worker: int, kindly: bool) -> None:
-        if not kindly:
-            self.play(self.machine.crash, worker)
-        elif not self.machine.workers[worker].is_frozen:
-            self.play(self.machine.stop, worker)
+        self.play(self.machine.stop if kindly else self.machine.crash, worker)
 
     @rule(worker=st.integers(1, 2))
     def freeze_or_thaw(self, worker: int) -> None:
         process = self.machine.workers[worker]
         process.is_frozen = not process.is_frozen
 
-    @precondition(lambda self: bool(self.machine.beliefs))
-    @rule(which=st.integers(0, 1))
-    def break_lock(self, which: int) -> None:
-        self.play(self.machine.break_lock, which)
+    break_lock = precondition(has_beliefs)(step("break_lock", which=st.integers(0, 1)))
 
     @rule(worker=st.sampled_from([0, 0, 1, 2]), walk=st.booleans())
     def sweep(self, worker: int, walk: bool) -> None:
         if walk:
             self.play(self.machine.mend)
-        elif not self.machine.workers[worker].is_frozen:
-            self.play(self.machine.reclaim, self.machine.workers[worker])
+        else:
+            self.play(self.machine.reclaim, worker)
 
     @precondition(has_hands)
     @rule()
@@ -300,18 +289,18 @@ class QueueRules(Rules):
         for worker in (1, 2):
             self.play(machine.crash, worker)
         self.play(machine.advance, 46 * SECOND)
-        self.play(machine.beat, machine.workers[0])
-        self.play(machine.reclaim, machine.workers[0])
+        self.play(machine.beat, 0)
+        self.play(machine.reclaim, 0)
 
     @rule(times=st.sampled_from([0, 0, 0, 0, 1, 3]))
     def die_again(self, times: int) -> None:
         """Every worker that takes a task dies with it."""
         machine = self.machine
         for _ in range(times):
-            self.play(machine.fetch, machine.workers[0], 9)
+            self.play(machine.fetch, 0, 9)
             self.play(machine.crash, 0)
             self.play(machine.advance, 46 * SECOND)
-            self.play(machine.reclaim, machine.workers[0])
+            self.play(machine.reclaim, 0)
 
     @rule(scheduler=st.sampled_from([None, 0, 1]))
     def promote(self, scheduler: int | None) -> None:
@@ -349,9 +338,7 @@ class QueueRules(Rules):
         self.play(self.machine.lead, process)
         self.play(self.machine.share, process, streams)
 
-    @rule(pause=st.sampled_from(PAUSES))
-    def advance(self, pause: int) -> None:
-        self.play(self.machine.advance, pause)
+    advance = step("advance", pause=st.sampled_from(PAUSES))
 
     @rule(
         which=WHICH,
@@ -382,7 +369,7 @@ class QueueRules(Rules):
             self.play(machine.delete_delayed)
         elif delivery.stream in machine.facts.streams:
             self.play(machine.delete_stream, delivery.stream, only_group=worker == 1)
-        self.play(machine.fetch, machine.workers[0], 9)
+        self.play(machine.fetch, 0, 9)
         self.play(machine.settle, delivery, "dead")
 
     @precondition(has_room)
@@ -397,11 +384,11 @@ class QueueRules(Rules):
             return
         for _ in range(2):
             self.play(machine.submit, "realtime", lock)
-            self.play(machine.fetch, machine.workers[0], 9)
-            self.play(machine.beat, machine.workers[0])
+            self.play(machine.fetch, 0, 9)
+            self.play(machine.beat, 0)
             if machine.beliefs:
                 self.play(machine.flush)
-            self.play(machine.beat, machine.workers[0])
+            self.play(machine.beat, 0)
             self.play(machine.advance, pause)
 
     @rule(
@@ -427,7 +414,7 @@ class QueueRules(Rules):
             return
         self.play(machine.save)
         self.play(machine.lead, machine.schedulers[0])
-        for delivery in self.play(machine.fetch, machine.workers[0], 4)[:2]:
+        for delivery in self.play(machine.fetch, 0, 4)[:2]:
             self.play(machine.settle, delivery, "done" if outcome == "saved" else outcome)
         self.play(machine.lead, machine.schedulers[0])
         self.play(machine.restore)

@@ -14,6 +14,7 @@ from nonet.messages.encryption import NO_KEYS
 from nonet.messages.message import ResultDocument, encode
 from nonet.stores.namespace.cancellation import Cancellation, CancelledTasks
 from nonet.stores.namespace.events import Events
+from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker, Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.places import UNFINISHED, TaskFilter
@@ -138,6 +139,19 @@ class TestRunning:
         assert await broker.orders("small-a") == []
         assert await left_of(broker, "a") == []
         assert len(await kinds(broker)) == 2
+
+    async def test_a_requeued_task_ends(
+        self, broker: Broker, cancellation: Cancellation, results: Results
+    ) -> None:
+        """A fetch ends a task that lost its lock to an operator."""
+        delivery = await self.order(broker, cancellation, MUTEX)
+        await LockBoard(broker.client, "test").release("lock:mutex:job:1", WHO)
+        assert (await record(broker, "a"))["state"] == "queued"
+        assert await fetch(broker) == []
+        found = await results.status("a")
+        assert found is not None and found.state == "cancelled"
+        assert await broker.settle(delivery, "back") == "STALE"
+        assert await left_of(broker, "a") == ["{test}:orders:small-a"]
 
     async def test_running_tasks_are_named(
         self, broker: Broker, cancellation: Cancellation

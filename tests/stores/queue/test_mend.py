@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
+from stores.beats import beat, lease_of
 
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
@@ -31,6 +32,28 @@ async def lose_streams(broker: Broker) -> None:
 async def queued(broker: Broker) -> None:
     await broker.submit([task("a")])
     await lose_streams(broker)
+
+
+@pytest.mark.parametrize("beats", [True, False])
+@pytest.mark.parametrize("how", ["group", "stream"])
+async def test_a_living_worker_keeps_what_it_beats_for(
+    broker: Broker, redis_url: str, how: str, *, beats: bool
+) -> None:
+    """Its stream vanished: the task is queued again if no beat named it for a lease."""
+    await broker.submit([task("a")])
+    (delivery,), _ = await broker.fetch("small-a", "small", 1)
+    await broker.client.zadd("{test}:workers", {"small-a": 2**52})
+    if how == "group":
+        await broker.client.xgroup_destroy("{test}:tasks:normal:small", "workers")
+    else:
+        await lose_streams(broker)
+    assert await broker.mend(NOW) == (0, False)
+    await broker.client.hset("{test}:t:a", mapping={"started": 1, "missed": 2})
+    if beats:
+        assert beat(redis_url, lease_of(delivery)) == set()
+    assert await broker.mend(NOW) == (0 if beats else 1, False)
+    assert await broker.settle(delivery, "done") == ("OK" if beats else "STALE")
+    assert await fetched(broker) == ["a"] * (not beats)
 
 
 async def test_workers_share_one_walk(broker: Broker) -> None:
