@@ -673,16 +673,6 @@ class QueueMachine(Machine):
 
     # Others ----------------------------------------------------------------------------------
 
-    def ask_presence(self, ids: Sequence[str]) -> None:
-        """A client asks what Redis knows of some tasks."""
-        seen = self.client.known
-        since, sequence, _, _, *known = self._run("presence", seen, LOCK_TTL // 1000, "", *ids)
-        self._saw(self.client, since, sequence)
-        for id, answer in zip(ids, known, strict=True):
-            expected = 2 if id in self.model.tasks else int(id in self.facts.results)
-            must(answer == expected, id, "is known as", answer, "not", expected)
-        self._judge()
-
     def advance(self, pause: int) -> None:
         """Time goes by: also for what has a TTL."""
         self.now += pause

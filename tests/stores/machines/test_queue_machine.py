@@ -109,13 +109,6 @@ class QueueRules(Rules):
             self.play(machine.break_lock, names.index(task.mutex))
             self.play(machine.fetch, 0, 3)
 
-    @precondition(knows_ids)
-    @rule(which=WHICH)
-    def ask_presence(self, which: int) -> None:
-        model = self.machine.model
-        ids = sorted([*model.tasks, *model.ended])
-        self.play(self.machine.ask_presence, [ids[which % len(ids)], "nobody"])
-
     @rule(priority=PRIORITY, which=st.integers(0, 20))
     def foreign_entry(self, priority: str, which: int) -> None:
         ids = ["", "nobody", *sorted(self.machine.model.tasks)]

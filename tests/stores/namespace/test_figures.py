@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -24,12 +23,6 @@ from nonet.stores.queue.workflows import Workflows
 
 LOCK = "M|lock:mutex:job:7|30000|||"
 LATER = 4 * 10**15
-
-
-@pytest.fixture
-def reports(redis_url: str) -> Iterator[Reports]:
-    with Reports(redis_url) as made:
-        yield made
 
 
 @pytest.fixture

@@ -135,20 +135,13 @@ MISSED: dict[str, tuple[Damage, str]] = {
     "delayed and queued": (point_to_delayed, "is delayed, but also in a stream"),
     "running without entry": (lose_stream, "is running on worker small-a, which does not have it"),
     "record": (other_type("t:d"), "has the wrong type for its name (list)"),
-    "locks of a task": (other_type("l:w"), "has the wrong type for its name (list)"),
     "open": (lambda redis: redis.sadd("{test}:open:nobody", "g"), "no record"),
     "step": (missing("t:flow:0"), "waits for step flow:0, which does not exist"),
     "step that all have left": (missing("m:flow:1"), "waits for no step, but was not released"),
     "workflow": (missing("f:flow"), "waits for other steps, but its workflow is gone"),
     "rest": (missing("f:flow"), "belongs to a workflow that is gone"),
     "steps": (missing("f:flow:live"), "has no step left to run, but has not ended"),
-    "workflow type": (other_type("f:flow:graph"), "has the wrong type for its name (list)"),
-    "hooks": (other_type("startup"), "has the wrong type for its name (list)"),
-    "quarantine": (other_type("quarantine"), "has the wrong type for its name (list)"),
     "due": (other_type("tasks:delayed"), "has the wrong type for its name (list)"),
-    "workers": (other_type("workers"), "has the wrong type for its name (list)"),
-    "stream": (other_type("tasks:normal:small"), "has the wrong type for its name (list)"),
-    "leader type": (other_type("leader"), "has the wrong type for its name (list)"),
 }
 
 

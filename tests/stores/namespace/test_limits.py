@@ -23,11 +23,6 @@ def limits(broker: Broker) -> Limits:
     return Limits(broker.client, "test")
 
 
-@pytest.fixture
-async def term(broker: Broker) -> str:
-    return await Leadership(broker, "test").lead("a", 30, "{}") or ""
-
-
 async def submit(
     broker: Broker, *ids: str, locks: tuple[BaseLock, ...] = (), vo: str = "", name: str = "p:T"
 ) -> None:

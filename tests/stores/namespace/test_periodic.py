@@ -9,7 +9,6 @@ import pytest
 from nonet.messages.formats import FORMAT
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.events import Events
-from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.periodic import Change, Periodic
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
@@ -32,18 +31,8 @@ SHOWN = {
 
 
 @pytest.fixture
-def leadership(broker: Broker) -> Leadership:
-    return Leadership(broker, "test")
-
-
-@pytest.fixture
 def periodic(broker: Broker) -> Periodic:
     return Periodic(broker, "test")
-
-
-@pytest.fixture
-async def term(leadership: Leadership) -> str:
-    return await leadership.lead("a", 30, "{}") or ""
 
 
 def occurrence(number: int, *, due_us: int = 0) -> Submission:

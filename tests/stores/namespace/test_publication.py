@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from nonet.stores.namespace.events import Events
-from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.namespace.publication import Publication
 from nonet.stores.queue.broker import Broker
 
@@ -18,11 +17,6 @@ SOURCE = "/etc/nonet/config.yaml"
 @pytest.fixture
 def publication(broker: Broker) -> Publication:
     return Publication(broker.client, "test")
-
-
-@pytest.fixture
-async def term(broker: Broker) -> str:
-    return await Leadership(broker, "test").lead("a", 30, "{}") or ""
 
 
 async def publish(

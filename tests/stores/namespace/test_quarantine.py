@@ -119,22 +119,6 @@ async def test_entries_are_at_most_ten_thousand(broker: Broker, quarantine: Quar
     assert b"10049" in items[0].data
 
 
-async def test_a_damaged_record_ends_dead(broker: Broker, quarantine: Quarantine) -> None:
-    """A record that cannot be delivered goes to the quarantine."""
-    for id, name, value in [("a", "attempt", "x"), ("b", "deaths", "1.5")]:
-        await broker.submit([Submission(id, "probes:Quick", "normal:small", b"envelope")])
-        await broker.client.hset(f"{{test}}:t:{id}", name, value)
-    await broker.submit([Submission("good", "probes:Quick", "normal:small", b"envelope")])
-    deliveries, more = await broker.fetch("small-a", "small", 3)
-    assert [delivery.id for delivery in deliveries] == ["good"]
-    assert more, "the slots of the others are free, and nobody was told so"
-    assert {item.task_id for item in await entries(quarantine)} == {"a", "b"}
-    assert {item.data for item in await entries(quarantine)} == {b"envelope"}
-    assert (await broker.client.get("{test}:r:a")).startswith(b"dead|")
-    assert await broker.client.exists("{test}:t:a", "{test}:t:b") == 0
-    assert await broker.client.xlen(NORMAL) == 1
-
-
 async def test_a_retry_executes_once(broker: Broker, quarantine: Quarantine) -> None:
     """The entry becomes a task in one step; a repetition answers its state."""
     await garbage(broker, b"x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from datetime import timedelta
 
 import pytest
@@ -24,12 +24,6 @@ from nonet.stores.queue.submissions import Submission
 
 PREFIX = "{test}:"
 STREAMS = ("normal:small", "realtime:large")
-
-
-@pytest.fixture
-def reports(redis_url: str) -> Iterator[Reports]:
-    with Reports(redis_url) as made:
-        yield made
 
 
 @pytest.fixture

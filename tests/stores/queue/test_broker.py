@@ -329,26 +329,6 @@ class TestOversized:
         await broker.aclose()
 
 
-@pytest.mark.parametrize("way", ["disown", "reclaim", "promote"])
-async def test_broken_records_do_not_hold_up_others(broker: Broker, way: str) -> None:
-    """Tasks that cannot be queued again are set aside; the others are queued."""
-    due = await in_an_hour(broker)
-    await broker.submit([task(id, due_us=due * (way == "promote")) for id in "abc"])
-    for delivery in await fetch(broker):
-        await lapse(broker, delivery)
-    await broker.client.hdel("{test}:t:a", "stream")
-    await broker.client.set("{test}:t:b", "not a hash")
-    if way == "disown":
-        assert await broker.disown("small-a", "small", []) == 1
-    elif way == "reclaim":
-        assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 1
-    else:
-        await broker.client.zadd("{test}:tasks:delayed", dict.fromkeys("abc", 0))
-        assert (await broker.promote()).moved == 1
-    assert [delivery.id for delivery in await fetch(broker)] == ["c"]
-    assert await broker.client.zscore("{test}:tasks:delayed", "a") is not None
-
-
 async def test_repeating_a_settle_changes_nothing(broker: Broker) -> None:
     """A settle whose reply was lost may be repeated and answers OK, whatever its outcome."""
     for id, outcome in (("a", "done"), ("b", "dead"), ("c", "retry"), ("d", "back")):

@@ -29,11 +29,6 @@ async def lose_streams(broker: Broker) -> None:
     await broker.client.delete(*(f"{{test}}:{kind}:normal:small" for kind in kinds))
 
 
-async def queued(broker: Broker) -> None:
-    await broker.submit([task("a")])
-    await lose_streams(broker)
-
-
 @pytest.mark.parametrize("beats", [True, False])
 @pytest.mark.parametrize("how", ["group", "stream"])
 async def test_a_living_worker_keeps_what_it_beats_for(
@@ -89,15 +84,6 @@ async def test_parts_without_a_record_expire(broker: Broker) -> None:
     await broker.mend(NOW)
     for name in ("b:a", "l:a"):
         assert 86_000 < await broker.client.ttl(f"{{test}}:{name}") <= 86_400
-
-
-async def test_a_broken_record_keeps_no_others_lost(broker: Broker) -> None:
-    """One broken key does not keep the others in no place."""
-    await queued(broker)
-    await broker.client.set("{test}:t:broken", "x")
-    await broker.client.hset("{test}:t:half", mapping={"state": "queued", "gen": "1"})
-    assert (await broker.mend(NOW))[0] == 1
-    assert await fetched(broker) == ["a"]
 
 
 @pytest.mark.parametrize("place", ["stream", "delayed", "pending"])

@@ -225,20 +225,6 @@ async def test_switching_moves_no_queued_task(site: Site) -> None:
     assert not [key for key in keys if b"share" in key or b"fair" in key or b"pace" in key]
 
 
-async def test_the_walk_restores_deleted_lists_and_ranks(site: Site) -> None:
-    """The tasks of a tenant that has lost its list, or its rank, wait until then."""
-    await site.shares({})
-    await site.submit("a", 6)
-    assert await site.broker.mend(NOW) == (0, False)
-    await site.broker.client.delete(f"{{test}}:share:tasks:{STREAM}:a")
-    assert await site.broker.mend(NOW) == (6, False)
-    assert await site.run(3) == [*"aaa"]
-    await site.broker.client.delete(f"{{test}}:shares:{STREAM}")
-    assert await site.run(3) == []
-    assert await site.broker.mend(NOW) == (1, False)
-    assert await site.run(4) == [*"aaa"]
-
-
 class TestSeen:
     """Operators see tasks in lists as they see those in streams."""
 

@@ -13,7 +13,6 @@ from waits import WAIT_SECONDS
 from nonet.messages.message import ResultDocument, encode
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.explaining import TaskFacts
-from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.results import Results
 
@@ -126,12 +125,6 @@ class TestDeadLetters:
 
 class TestTheLeader:
     """It ends dying tasks that expired, without a worker and without their class."""
-
-    @pytest.fixture
-    async def term(self, broker: Broker) -> str:
-        term = await Leadership(broker, "test").lead("a", 60, "{}")
-        assert term
-        return term
 
     async def test_ends_a_dying_task(self, broker: Broker, results: Results, term: str) -> None:
         """Record, pointer and place are gone, its group knows; repeated, nothing ends."""
