@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import pytest
 import redis
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.errors import FlakyFailure, FlakyStrategyDefinition
@@ -57,6 +58,13 @@ def step(name: str, **drawn: SearchStrategy[Any]) -> Any:
 
     play.__name__ = name
     return rule(**drawn)(play)
+
+
+def each(faults: Sequence[Fault], quick: Collection[str]) -> pytest.MarkDecorator:
+    """A test for each fault; `make test` has those that are `quick` to notice."""
+    marks = [() if str(fault) in quick else pytest.mark.soak for fault in faults]
+    cases = [pytest.param(one, marks=mark) for one, mark in zip(faults, marks, strict=True)]
+    return pytest.mark.parametrize("fault", cases, ids=str)
 
 
 @dataclass(frozen=True)
@@ -110,7 +118,7 @@ class Histories:
         return Rules.steps - first
 
     def steps_to_catch(self, server: RedisServer, fault: Fault, most: int) -> int | None:
-        """How many steps it takes to notice a fault; None: more than `most`."""
+        """How many steps it takes to notice a fault, also printed; None: more than `most`."""
         before, Rules.caught = Rules.steps, None
         number = 0
         while Rules.caught is None and Rules.steps - before < most:
@@ -120,14 +128,6 @@ class Histories:
             # Hypothesis plays a failure again, to be sure of it.
             except (Violation, FlakyFailure, FlakyStrategyDefinition):
                 break
-        return None if Rules.caught is None else Rules.caught - before
-
-    def missed(self, server: RedisServer, faults: Sequence[Fault], most: int) -> list[str]:
-        """The faults that are not noticed within so many steps; prints the steps of each."""
-        missed = []
-        for fault in faults:
-            steps = self.steps_to_catch(server, fault, most)
-            print(f"{steps or 'not'!s:>6}  {fault}", flush=True)
-            missed += [] if steps else [str(fault)]
-        print(f"{len(faults) - len(missed)} of {len(faults)} faults caught")
-        return missed
+        caught = None if Rules.caught is None else Rules.caught - before
+        print(f"{caught or 'not'!s:>6}  {fault}", flush=True)
+        return caught

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from servers import RedisServer
 from stores.machines.faults import BUDGET_REST, FIRST_ONLY, LOCKS, THRIFTY
-from stores.machines.histories import Histories, Rules, step
+from stores.machines.histories import Histories, Rules, each, step
 from stores.machines.lock_machine import CHOICES, SETTINGS, Delivery, LockMachine, Pace
 from stores.machines.machine import Violation
 from stores.machines.site import Fault, Site
@@ -220,14 +220,7 @@ def test_nothing_forbidden_happens_for_long(redis_server: RedisServer) -> None:
     assert HISTORIES.run_seeds(redis_server, range(100, 120), 110) >= 200_000
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_a_deliberate_fault_is_caught(redis_server: RedisServer, name: str) -> None:
-    """A history notices an error in the scripts."""
-    (fault,) = [fault for fault in LOCKS if str(fault) == name]
-    assert HISTORIES.steps_to_catch(redis_server, fault, 20_000) is not None
-
-
-@pytest.mark.soak
-def test_every_deliberate_fault_is_caught(redis_server: RedisServer) -> None:
-    """Histories of 60,000 steps notice each error in the lock scripts."""
-    assert HISTORIES.missed(redis_server, LOCKS, 60_000) == []
+@each(LOCKS, QUICK)
+def test_a_deliberate_fault_is_caught(redis_server: RedisServer, fault: Fault) -> None:
+    """Histories notice each error in the lock scripts."""
+    assert HISTORIES.steps_to_catch(redis_server, fault, 60_000) is not None

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 from servers import RedisServer
 from stores.machines.faults import QUEUE
-from stores.machines.histories import Histories, Rules, step
+from stores.machines.histories import Histories, Rules, each, step
 from stores.machines.queue_machine import (
     ENTRIES,
     MUTEXES,
@@ -16,7 +16,7 @@ from stores.machines.queue_machine import (
     Delivery,
     QueueMachine,
 )
-from stores.machines.site import Site
+from stores.machines.site import Fault, Site
 
 # Noticed soon, each by another judgement; `make soak` looks for all faults.
 QUICK = (
@@ -432,14 +432,7 @@ def test_nothing_forbidden_happens_for_long(redis_server: RedisServer) -> None:
     assert HISTORIES.run_seeds(redis_server, range(100, 120), 80) >= 200_000
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_a_deliberate_fault_is_caught(redis_server: RedisServer, name: str) -> None:
-    """A history notices an error in the scripts."""
-    (fault,) = [fault for fault in QUEUE if str(fault) == name]
-    assert HISTORIES.steps_to_catch(redis_server, fault, 20_000) is not None
-
-
-@pytest.mark.soak
-def test_every_deliberate_fault_is_caught(redis_server: RedisServer) -> None:
-    """Histories of 300,000 steps notice each error; most need some thousand steps."""
-    assert HISTORIES.missed(redis_server, QUEUE, 300_000) == []
+@each(QUEUE, QUICK)
+def test_a_deliberate_fault_is_caught(redis_server: RedisServer, fault: Fault) -> None:
+    """Histories notice each error in the scripts; most need some thousand steps."""
+    assert HISTORIES.steps_to_catch(redis_server, fault, 300_000) is not None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
 from datetime import timedelta
 from typing import Any
 
@@ -22,20 +21,10 @@ from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
 
-LEASE = 45
-LOCK_TTL = 0.2
-
 
 def make_broker(url: str, **changes: Any) -> Broker:
-    options = {"lock_ttl": LOCK_TTL, "lease": LEASE, "result_ttl": 60, "dedup_ttl": 60}
+    options = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
     return Broker(url, "test", **{**options, **changes})
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = make_broker(redis_url)
-    yield opened
-    await opened.aclose()
 
 
 def task(id: str, stream: str = "normal:small", locks: str = "", **fields: Any) -> Submission:

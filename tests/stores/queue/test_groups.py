@@ -8,16 +8,13 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from stores.queue.test_broker import make_broker
 
 from nonet.base.errors import NotFoundError
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.groups import Groups, child_id
 from nonet.stores.queue.submissions import Submission
-
-
-def make_broker(url: str) -> Broker:
-    return Broker(url, "test", lock_ttl=30, lease=45, result_ttl=60, dedup_ttl=60)
 
 
 def task(id: str, group: str = "") -> Submission:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -29,19 +29,11 @@ from nonet.stores.queue.submissions import Submission
 from nonet.stores.queue.workers import registered as told
 from nonet.worker.about import knowledge
 
-LEASE = 5.0
 # Since when a registration must be over before it is forgotten; the tests move it, not the clock.
 LONG_AGO = 1
 KNOWN = {"files:Audit": "1.4"}
 NEWER = {"files:Audit": "2.0", "files:Remove": "2.0"}
 FIRST = timedelta(seconds=5)
-
-
-@pytest.fixture
-async def broker(redis_url: str) -> AsyncIterator[Broker]:
-    opened = Broker(redis_url, "test", lock_ttl=3, lease=LEASE, result_ttl=60, dedup_ttl=60)
-    yield opened
-    await opened.aclose()
 
 
 class Crew:
