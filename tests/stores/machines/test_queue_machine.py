@@ -20,7 +20,7 @@ from stores.machines.site import Fault, Site
 
 # Noticed soon, each by another judgement; `make soak` looks for all faults.
 QUICK = (
-    *("deaths-uncounted", "unsealed-group-fires", "fired-twice", "no-grace-after-loss"),
+    *("deaths-uncounted", "group-not-informed", "fired-twice", "no-grace-after-loss"),
     *("priority-order", "plain-end-uncounted", "history-kept", "turn-kept"),
 )
 MOST_TASKS = 14

@@ -16,7 +16,6 @@ from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.inspection import Inspection
-from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.submissions import Submission
@@ -377,11 +376,10 @@ class TestBookkeeping:
         await controls.resume([STREAM], WHO)
         assert not await broker.client.exists(mark)
 
-    async def test_lost_pauses_are_restored(self, broker: Broker, controls: Controls) -> None:
+    async def test_lost_pauses_are_restored(
+        self, broker: Broker, controls: Controls, term: str
+    ) -> None:
         """The leader puts back what it remembers; newer pauses stay."""
-        leadership = Leadership(broker, "test")
-        term = await leadership.lead("s1", 30.0, "{}")
-        assert term
         await controls.pause([ALL, STREAM], WHO, "x")
         seen = await controls.look()
         await broker.client.delete("{test}:paused")
@@ -397,11 +395,11 @@ class TestBookkeeping:
             (STREAM, "y"),
         ]
 
-    async def test_a_revived_pause_ends(self, broker: Broker, controls: Controls) -> None:
+    async def test_a_revived_pause_ends(
+        self, broker: Broker, controls: Controls, term: str
+    ) -> None:
         """Older data bring back a pause with its tasks: the restoration ends both."""
         await register(broker)
-        term = await Leadership(broker, "test").lead("s1", 30.0, "{}")
-        assert term
         await broker.submit([task("a")])
         await controls.pause(["task:Task"], WHO)
         assert await ids(broker) == []

@@ -11,7 +11,6 @@ from stores.queue.test_broker import fetch, task
 from nonet.rules.demand import Demand
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.demand import Demands
-from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker
 from nonet.tasks.locks import (
     ConcurrencyLimiter,
@@ -130,9 +129,8 @@ async def test_a_long_backlog_is_estimated(broker: Broker, demands: Demands) -> 
     assert (await demands.look("large")).runnable == 1
 
 
-async def test_published_numbers_expire(broker: Broker, demands: Demands) -> None:
+async def test_published_numbers_expire(broker: Broker, demands: Demands, term: str) -> None:
     """They end when no scheduler leads; the slots of a worker of each size outlive them."""
-    term = await Leadership(broker, "test").lead("me", 30, "{}") or ""
     assert await demands.published() == {}
     assert await demands.publish(term, {"small": 3, "large": 0}, {"small": 7, "large": 2}, failed=2)
     assert await demands.publish(term, {"small": 3, "large": 0}, {"large": 3})

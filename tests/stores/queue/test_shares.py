@@ -250,15 +250,13 @@ class TestSeen:
             "queued, first of tenant b",
         ]
 
-    async def test_lists_of_tasks(self, site: Site) -> None:
+    async def test_lists_of_tasks(self, site: Site, results: Results) -> None:
         """Ordered by the time of submission, and counted."""
-        results = Results(site.broker.client, site.broker.scripts, site.broker.url, "test")
         page = await results.page(TaskFilter(states=("queued",)))
         assert [row.id for row in page.rows] == [*(f"a.{n}" for n in range(1, 6)), "b.6", "b.7"]
         assert page.total == 7
         found = await stream_tasks(site.broker.scripts, STREAM, 10)
         assert {item.id for item in found.queued} == {row.id for row in page.rows}
-        await results.aclose()
 
     async def test_figures_and_demand(self, site: Site) -> None:
         """Depths and ages count them, and so does the demand."""

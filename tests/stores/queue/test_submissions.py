@@ -54,13 +54,6 @@ async def test_a_lone_caller_waits_for_no_other(broker: Broker) -> None:
     assert await calls(broker) - before == 10
 
 
-async def test_one_id_from_many_callers_is_one_task(broker: Broker) -> None:
-    """Of callers that submit the same id at the same time exactly one creates it."""
-    answers = await asyncio.gather(*(broker.accept([task("same")]) for _ in range(30)))
-    assert sum(item.created for (item,) in answers) == 1
-    assert {item.id for (item,) in answers} == {"same"}
-
-
 async def test_a_refusal_concerns_its_caller(broker: Broker) -> None:
     """A call above a ceiling, or with an impossible task, is refused as a whole, and no other."""
     await publish(broker, {"task:probe:Scarce": 3})

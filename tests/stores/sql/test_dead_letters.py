@@ -393,15 +393,6 @@ async def test_a_silent_server_is_given_up(mariadb_behind_a_door: tuple[Door, st
     await letters.close()
 
 
-async def test_an_upgrade_makes_the_schema_current(empty_url: str) -> None:
-    """A second one changes nothing."""
-    assert await sql.check(empty_url) is sql.Schema.ABSENT
-    assert await sql.check(empty_url) is sql.Schema.ABSENT
-    revision = await sql.upgrade(empty_url)
-    assert await sql.check(empty_url) is sql.Schema.CURRENT
-    assert await sql.upgrade(empty_url) == revision
-
-
 @pytest.mark.server
 async def test_two_processes_upgrade_at_once(empty_url: str) -> None:
     """Processes that start together on an empty database all succeed."""
