@@ -82,14 +82,8 @@ class Fleet:
 
     def cancel_call(self, order: str, *ids: str) -> Call:
         """`order`: who cancels, for the worker of a running task."""
-        return (
-            "cancel",
-            KEEPING,
-            0,
-            order,
-            "by somebody",
-            *(part for id in ids for part in (id, "")),
-        )
+        pairs = [part for id in ids for part in (id, "")]
+        return ("cancel", KEEPING, 0, order, "by somebody", *pairs)
 
     def sweep(self) -> None:
         """A lease later: everything that a worker does by itself."""

@@ -165,6 +165,15 @@ async def test_a_waiter_made_impossible_ends(broker: Broker, limits: Limits, ter
     assert (delivery.id, delivery.state, delivery.reason) == ("b", "dying", "limit-impossible")
 
 
+async def test_a_class_limit_needs_no_limiter(broker: Broker, limits: Limits, term: str) -> None:
+    """``Task: <Class>`` and ``Task: default`` hold for every class, each by itself."""
+    at = {LimitAddress("task", "T"): Limit(2), LimitAddress("task", "default"): Limit(1)}
+    await limits.publish(term, at, WHO)
+    await submit(broker, *"abc")
+    await submit(broker, *"xy", name="p:Other")
+    assert await fetch_ids(broker) == ["a", "b", "x"]
+
+
 async def test_a_new_limit_counts_the_running(
     broker: Broker, limits: Limits, redis_url: str
 ) -> None:

@@ -73,15 +73,8 @@ async def until_due(broker: Broker, id: str) -> None:
 
 async def lapse(broker: Broker, delivery: Delivery) -> None:
     """Let the lease of a delivery run out, as if no beat had renewed it for a minute."""
-    await broker.client.xclaim(
-        broker.prefix + delivery.stream_key,
-        "workers",
-        "small-a",
-        0,
-        [delivery.entry],
-        idle=60_000,
-        justid=True,
-    )
+    place = (broker.prefix + delivery.stream_key, "workers", "small-a", 0, [delivery.entry])
+    await broker.client.xclaim(*place, idle=60_000, justid=True)
 
 
 class TestSubmit:

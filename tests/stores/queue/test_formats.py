@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from stores.queue.test_broker import record
+from stores.queue.test_broker import lapse, record
 
 from nonet.base.keys import prefix
 from nonet.messages.formats import FORMAT, format_problem
@@ -131,11 +131,7 @@ async def test_a_newer_task_of_a_dead_worker_is_queued_again(broker: Broker, can
     await broker.submit([Submission("a", "x:T", "normal:small", b"?")])
     deliveries, _ = await broker.fetch("small-gone", "small", 1)
     await broker.client.hset(f"{P}t:a", mapping={"v": FORMAT + 1, "deaths": 1000, "cancel": cancel})
-    (delivery,) = deliveries
-    stream = f"{P}{delivery.stream_key}"
-    await broker.client.execute_command(
-        *("XCLAIM", stream, "workers", "small-gone", 0, delivery.entry, "IDLE", 3_600_000)
-    )
+    await lapse(broker, deliveries[0])
     assert (await broker.reclaim("small-a1", "small", new_cursors()))[0] == 1
     after = await record(broker, "a")
     assert (after["state"], after["deaths"]) == ("queued", "1001")

@@ -55,18 +55,6 @@ async def test_the_entry_of_a_queued_task_is_known(broker: Broker, is_late: bool
     assert len(await broker.client.xrange(STREAM)) == is_late
 
 
-async def test_a_hand_back_keeps_the_place_in_line(broker: Broker) -> None:
-    """The time of the submission is kept."""
-    await broker.submit([a_task("a", an_envelope("a"))])
-    first = (await record(broker, "a"))["gen"]
-    assert "ticket" not in await record(broker, "a")
-    (delivery,), _ = await broker.fetch("small-a1", "small", 1)
-    await broker.settle(delivery, "back")
-    found = await record(broker, "a")
-    assert found["ticket"] == first
-    assert found["gen"] != first
-
-
 async def test_tasks_made_together_have_entries_of_their_own(broker: Broker) -> None:
     """Also when one is put back."""
     await broker.submit([a_task(f"a{n}", an_envelope(f"a{n}")) for n in range(3)])

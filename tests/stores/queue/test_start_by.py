@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 from stores.namespace.test_cancellation import MUTEX, WHO, left_of
-from stores.queue.test_broker import fetch, fetch_one, in_an_hour, open_group, record, task
+from stores.queue.test_broker import fetch, fetch_one, in_an_hour, lapse, open_group, record, task
 from waits import WAIT_SECONDS
 
 from nonet.messages.message import ResultDocument, encode
@@ -193,9 +193,7 @@ class TestStarted:
         await broker.submit([task("a", terms=LATER)])
         delivery = await fetch_one(broker)
         await let_pass(broker, "a")
-        await broker.client.xclaim(
-            f"{{test}}:{delivery.stream_key}", "workers", "small-a", 0, [delivery.entry], idle=10**8
-        )
+        await lapse(broker, delivery)
         taken, _ = await broker.reclaim("small-b", "small", new_cursors())
         assert taken == 1
         assert "start_by" not in await record(broker, "a")

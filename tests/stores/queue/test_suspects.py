@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stores.queue.test_broker import task
+from stores.queue.test_broker import lapse, task
 
 from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery, takes_slot
@@ -25,8 +25,7 @@ async def fetched(
 async def die(broker: Broker, *deliveries: Delivery, size: str = "small") -> None:
     """The worker that runs these dies, and another one takes them back."""
     for item in deliveries:
-        place = (P + item.stream_key, "workers", "gone", 0, [item.entry])
-        await broker.client.xclaim(*place, idle=60_000, justid=True)
+        await lapse(broker, item)
     await broker.reclaim(f"{size}-sweeper", size, new_cursors())
 
 

@@ -7,6 +7,7 @@ lapses) is written into Redis, and a promotion does what is due.
 from __future__ import annotations
 
 import pytest
+from stores.beats import beat, lease_of
 
 from nonet.base.errors import LimitImpossible
 from nonet.stores.queue.broker import Broker, Waits
@@ -124,6 +125,20 @@ async def test_a_script_wakes_at_most_32(queue: Queue) -> None:
     assert await queue.fetch() == ids
 
 
+async def test_promotions_rest_while_other_locks_refuse_all(queue: Queue) -> None:
+    """An offer that wakes no waiter is not repeated at once."""
+    await queue.start("a", A)
+    await queue.start("w", WRITER)
+    for number in range(250):
+        await queue.submit(f"r{number:03}", READER, A)
+    assert await queue.fetch() == []
+    await queue.end("w")
+    promoted = [await queue.broker.promote() for _ in range(3)]
+    assert promoted[-1].next_in != 0
+    await queue.end("a")
+    assert await queue.fetch() == ["r000"]
+
+
 async def test_a_lost_wake_up_costs_only_a_pause(queue: Queue) -> None:
     """A waiter whose lock is free is found by its own look, without any watch."""
     await queue.start("holder", A)
@@ -231,6 +246,15 @@ async def test_a_longer_window_keeps_its_grants(queue: Queue) -> None:
     await queue.redis.hset("{test}:limits", "L||job|2|", "1|3600000")
     await queue.park("second", brief)
     assert await queue.redis.pttl(key) > 3_000_000
+
+
+async def test_a_slot_too_short_to_renew_is_not_joined(queue: Queue, redis_url: str) -> None:
+    """A limit that is set while a task runs must not end it."""
+    await queue.start("runs", ConcurrencyLimiter("job", 2, ttl_ms=1000))
+    delivery = queue.running["runs"]
+    await queue.redis.hset("{test}:limits", "C||job|2|", "1")
+    assert beat(redis_url, lease_of(delivery)) == set()
+    assert not await queue.redis.exists("{test}:limiter:conc:job:2")
 
 
 async def test_a_clock_that_was_set_back_stops_no_promotion(queue: Queue) -> None:

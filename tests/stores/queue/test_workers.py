@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from stores.beats import leases_of
+from stores.queue.test_broker import lapse
 
 from nonet.messages.formats import FORMAT
 from nonet.messages.message import Envelope, encode
@@ -128,8 +129,7 @@ async def test_a_worker_that_was_cut_off_reclaims_nothing(broker: Broker) -> Non
         beat(broker, worker)
         await end_registration(broker, worker)
     (held,) = await take(broker, "small-other")
-    place = ("{test}:" + held.stream_key, "workers", "small-other", 0, [held.entry])
-    await broker.client.xclaim(*place, idle=3_600_000, justid=True)
+    await lapse(broker, held)
     assert (await broker.reclaim("small-one", "small", new_cursors()))[0] == 0
     assert await Events(broker.client, "test").last(5, kind="worker-lost") == []
     beat(broker, "small-one")
