@@ -7,7 +7,7 @@
 
 A line is a series as Prometheus writes it, with its value now; of a counter the value at the begin
 of the range stands before it. A counter that had none then has not increased, as far as anybody can
-tell. Nothing is extrapolated.
+tell. Nothing is extrapolated or interpolated.
 """
 
 from __future__ import annotations
@@ -155,21 +155,12 @@ def _only(labels: Labels, named: Collection[str], is_kept: bool) -> Labels:
 
 
 def _quantile(part: float, buckets: Vector) -> Vector:
-    """From cumulative buckets, evenly filled; beyond the last finite bound it is that bound."""
-    by_labels: dict[Labels, list[tuple[float, float]]] = defaultdict(list)
+    """The bound of the bucket in which it is; Prometheus looks between the bounds, too."""
+    by_labels: dict[Labels, dict[float, float]] = defaultdict(dict)
     for labels, count in buckets.items():
-        bound = float(dict(labels)["le"])
-        by_labels[_only(labels, ["le"], is_kept=False)].append((bound, count))
-    found: Vector = {}
-    for labels, cumulative in by_labels.items():
-        cumulative.sort()
-        if not (total := cumulative[-1][1]):
-            continue
-        below, lower = 0.0, 0.0
-        for bound, count in cumulative:
-            if count >= part * total:
-                span = 0.0 if math.isinf(bound) else bound - lower
-                found[labels] = lower + span * (part * total - below) / (count - below)
-                break
-            below, lower = count, bound
-    return found
+        by_labels[_only(labels, ["le"], is_kept=False)][float(dict(labels)["le"])] = count
+    return {
+        labels: min(bound for bound, count in counts.items() if count >= part * counts[math.inf])
+        for labels, counts in by_labels.items()
+        if counts[math.inf]
+    }

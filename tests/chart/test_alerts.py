@@ -41,6 +41,13 @@ def quiet(alert: str, samples: str) -> Case:
     return Case(alert, samples, None)
 
 
+def crossing(alert: str, series: str, beyond: str, within: str, by: str = "") -> list[Case]:
+    """An alert of one series: with a value beyond its bound, and with one that is not."""
+    labels = dict(re.findall(r'(\w+)="([^"]*)"', series)) if by else {}
+    found = {name: text for name, text in labels.items() if name == by}
+    return [Case(alert, f"{series} {beyond}", found), quiet(alert, f"{series} {within}")]
+
+
 def waits(*counts: int) -> str:
     """Waits of one class, within 10, 60, 120 seconds and any time, a quarter of an hour long."""
     bounds = zip(("10.0", "60.0", "120.0", "+Inf"), counts, strict=True)
@@ -60,12 +67,17 @@ CASES = [
         """nonet_pipeline_oldest_due_seconds{pipeline="v"} 601
         nonet_pipeline_paused{pipeline="v"} 1""",
     ),
-    there("NonetPipelineGone", 'nonet_pipeline_processes{pipeline="v"} 0', pipeline="v"),
-    quiet("NonetPipelineGone", 'nonet_pipeline_processes{pipeline="v"} 1'),
-    there("NonetRowsStale", 'nonet_pipeline_rows_stale{pipeline="v"} 1', pipeline="v"),
-    quiet("NonetRowsStale", 'nonet_pipeline_rows_stale{pipeline="v"} 0'),
-    there("NonetRowLettersWait", 'nonet_pipeline_letters_waiting{pipeline="v"} 1', pipeline="v"),
-    quiet("NonetRowLettersWait", 'nonet_pipeline_letters_waiting{pipeline="v"} 0'),
+    *crossing(
+        "NonetPipelineGone", 'nonet_pipeline_processes{pipeline="v"}', "0", "1", by="pipeline"
+    ),
+    *crossing("NonetRowsStale", 'nonet_pipeline_rows_stale{pipeline="v"}', "1", "0", by="pipeline"),
+    *crossing(
+        "NonetRowLettersWait",
+        'nonet_pipeline_letters_waiting{pipeline="v"}',
+        "1",
+        "0",
+        by="pipeline",
+    ),
     there("NonetNotScraped", ""),
     quiet("NonetNotScraped", 'nonet_build_info{pod="p"} 1'),
     there("NonetNoLeader", ""),
@@ -140,8 +152,7 @@ CASES = [
         size="small",
     ),
     quiet("NonetNothingEnds", 'nonet_stream_in_flight{pod="p",priority="normal",size="small"} 0'),
-    there("NonetDelayedOverdue", 'nonet_delayed_overdue_tasks{pod="p"} 1'),
-    quiet("NonetDelayedOverdue", 'nonet_delayed_overdue_tasks{pod="p"} 0'),
+    *crossing("NonetDelayedOverdue", 'nonet_delayed_overdue_tasks{pod="p"}', "1", "0"),
     there(
         "NonetDeadTasks",
         """nonet_tasks_finished_total{pod="p",task="a:T",size="small",outcome="dead"} 0 6
@@ -153,31 +164,27 @@ CASES = [
         "NonetDeadTasks",
         'nonet_tasks_finished_total{pod="p",task="a:T",size="small",outcome="done"} 0 99',
     ),
-    there("NonetDeadLettersStuck", 'nonet_dying_tasks{pod="p"} 1'),
-    quiet("NonetDeadLettersStuck", 'nonet_dying_tasks{pod="p"} 0'),
-    there("NonetTasksCrash", 'nonet_task_crashes_total{pod="p",task="a:T"} 0 1', task="a:T"),
-    quiet("NonetTasksCrash", 'nonet_task_crashes_total{pod="p",task="a:T"} 4 4'),
+    *crossing("NonetDeadLettersStuck", 'nonet_dying_tasks{pod="p"}', "1", "0"),
+    *crossing(
+        "NonetTasksCrash", 'nonet_task_crashes_total{pod="p",task="a:T"}', "0 1", "4 4", by="task"
+    ),
     there("NonetLockWait", waits(0, 94, 100, 100), task="a:T"),
     quiet("NonetLockWait", waits(0, 95, 100, 100)),
     quiet("NonetLockWait", waits(0, 0, 0, 0)),
-    there("NonetLeasesLost", 'nonet_leases_lost_total{pod="p"} 2 3', pod="p"),
-    quiet("NonetLeasesLost", 'nonet_leases_lost_total{pod="p"} 3 3'),
-    there("NonetEventLoopBlocked", 'nonet_event_loop_lag_seconds{pod="p"} 5.1', pod="p"),
-    quiet("NonetEventLoopBlocked", 'nonet_event_loop_lag_seconds{pod="p"} 4.9'),
-    there("NonetConfigInvalid", 'nonet_config_valid{pod="p"} 0'),
-    quiet("NonetConfigInvalid", 'nonet_config_valid{pod="p"} 1'),
-    there("NonetConfigRefused", 'nonet_config_refused{pod="p"} 1', pod="p"),
-    quiet("NonetConfigRefused", 'nonet_config_refused{pod="p"} 0'),
-    there("NonetPeriodicBroken", 'nonet_periodic_broken_entries{pod="p"} 1'),
-    quiet("NonetPeriodicBroken", 'nonet_periodic_broken_entries{pod="p"} 0'),
+    *crossing("NonetLeasesLost", 'nonet_leases_lost_total{pod="p"}', "2 3", "3 3", by="pod"),
+    *crossing(
+        "NonetEventLoopBlocked", 'nonet_event_loop_lag_seconds{pod="p"}', "5.1", "4.9", by="pod"
+    ),
+    *crossing("NonetConfigInvalid", 'nonet_config_valid{pod="p"}', "0", "1"),
+    *crossing("NonetConfigRefused", 'nonet_config_refused{pod="p"}', "1", "0", by="pod"),
+    *crossing("NonetPeriodicBroken", 'nonet_periodic_broken_entries{pod="p"}', "1", "0"),
     there("NonetWorkflowsFailed", 'nonet_workflows_ended_total{pod="p",state="failed"} 7 8'),
     quiet(
         "NonetWorkflowsFailed",
         """nonet_workflows_ended_total{pod="p",state="failed"} 8 8
         nonet_workflows_ended_total{pod="p",state="done"} 7 8""",
     ),
-    there("NonetQuarantined", 'nonet_quarantined_total{pod="p"} 7 8'),
-    quiet("NonetQuarantined", 'nonet_quarantined_total{pod="p"} 8 8'),
+    *crossing("NonetQuarantined", 'nonet_quarantined_total{pod="p"}', "7 8", "8 8"),
     there(
         "NonetRedisMemory",
         """nonet_redis_memory_used_bytes{pod="p"} 81

@@ -5,11 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
-import preloaded
 import yaml
-from rendering import CHART, Charts, values_of
+from rendering import CHART, values_of
 
 _ROOT = CHART.parents[1]
 
@@ -34,15 +32,3 @@ def test_the_example_has_the_configuration_of_its_package() -> None:
     """The values in ci/example.yaml have what examples/nonet.yaml has."""
     values = values_of(CHART / "ci" / "example.yaml")
     assert values["config"]["files"]["nonet.yaml"] == values_of(_ROOT / "examples" / "nonet.yaml")
-
-
-def test_the_rendered_configuration_is_valid(
-    charts: Charts, example_package: Path, tmp_path: Path
-) -> None:
-    """The scheduler would take the ConfigMap, with the package in its image."""
-    for name, text in charts.ci("example").named("ConfigMap", "-config")["data"].items():
-        (tmp_path / name).write_text(text)
-    variables = {"PYTHONPATH": str(example_package)}
-    command = ("task-run", "config", "check", str(tmp_path))
-    ended = preloaded.run(*command, variables=variables, cwd=tmp_path)
-    assert (ended.returncode, ended.stderr) == (0, "")

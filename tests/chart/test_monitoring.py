@@ -93,18 +93,6 @@ def test_alerts_wait_for_two_leases_of_the_leader(charts: Charts) -> None:
         assert alert["for"] == expected
 
 
-def test_drains_and_pauses_raise_no_alert(monitored: Rendered) -> None:
-    """A long drain is no pod that is not ready, and a paused backlog misses no workers."""
-    found = {alert["alert"]: alert["expr"] for alert in _alerts(monitored)}
-    here = f'{{namespace="{NAMESPACE}",nonet_release="prod-nonet"}}'
-    not_ready, no_workers = found["NonetNotReady"], found["NonetNoWorkers"]
-    assert (
-        not_ready
-        == f"nonet_ready{here} == 0 unless on (pod) max by (pod) (nonet_draining{here}) == 1"
-    )
-    assert re.findall(r"nonet_\w+(?={)", no_workers) == ["nonet_desired_workers", "nonet_workers"]
-
-
 def test_alerts_and_dashboard_use_exported_series(monitored: Rendered) -> None:
     """Each series in an alert or the dashboard is one that Nonet has."""
     asked = {name for text in _asked(monitored) for name in re.findall(r"\bnonet_[a-z_]+", text)}
