@@ -70,19 +70,6 @@ def test_it_agrees_with_sha256sum(tree: Path, tmp_path: Path) -> None:
     assert list((tmp_path / "state" / "demo").iterdir()) == []
 
 
-@pytest.mark.soak
-def test_usr_share_agrees_with_sha256sum(tmp_path: Path) -> None:
-    """The same on tens of thousands of real files: /usr/share, file for file."""
-    tree = Path("/usr/share")
-    document = _document(_run(tree, tmp_path / "state"))
-    sizes, groups = _by_sha256sum(tree)
-    assert (document["files"], document["bytes"]) == (len(sizes), sum(sizes.values()))
-    assert document["duplicate_groups"] == groups
-    assert document["dead_letters"] == 0
-    groups_found = len(document.pop("duplicate_groups"))
-    print(f"\n/usr/share: {document}, {groups_found} duplicate groups, equal to sha256sum")
-
-
 def test_an_unreadable_file_is_a_dead_letter(tree: Path, tmp_path: Path) -> None:
     """It is retried alone; the summary names the command that lists it, and its batch is hashed."""
     unread = [tree / "sub" / "b", tree / "sub" / "secret"]
