@@ -40,9 +40,9 @@ async def test_the_directory_of_a_called_task_is_deleted(task_run: TaskRun) -> N
     assert not Path(ended.json).exists()  # noqa: ASYNC240
 
 
-async def test_locks_without_redis_are_refused(task_run: TaskRun, tmp_path: Path) -> None:
+async def test_locks_without_redis_are_refused(task_run: TaskRun) -> None:
     """A task with structural locks does not run without Redis."""
-    report = tmp_path / "report"
+    report = task_run.home / "report"
     options = ("call", "Guarded", "--kwargs", kwargs(report=report))
     ended = await task_run(*options, NONET_REDIS_URL=NOWHERE)
     assert ended.code == 3
@@ -54,13 +54,13 @@ async def test_locks_without_redis_are_refused(task_run: TaskRun, tmp_path: Path
 
 @pytest.mark.parametrize(("rest_seconds", "code"), [(3, 0), (6000, 1)])
 async def test_a_call_waits_for_locks_of_a_new_redis_only_for_seconds(
-    task_run: TaskRun, tmp_path: Path, rest_seconds: float, code: int
+    task_run: TaskRun, rest_seconds: float, code: int
 ) -> None:
     """A new Redis grants no locks for a while; the first call of a task is no failure."""
     seconds, microseconds = task_run.redis.time()
     ends = round((seconds + rest_seconds) * 1e6) + microseconds
     task_run.redis.hset("{cli}:epoch", "calm", ends)
-    report = tmp_path / "report"
+    report = task_run.home / "report"
     ended = await task_run("call", "Guarded", "--kwargs", kwargs(report=report))
     assert (ended.code, report.exists()) == (code, code == 0), ended
     if code:
@@ -80,19 +80,17 @@ async def test_a_called_task_may_submit_others(task_run: TaskRun) -> None:
     assert "does not answer" in ended.err and "Traceback" not in ended.err
 
 
-async def test_locks_are_held_and_renewed_while_the_task_runs(
-    task_run: TaskRun, tmp_path: Path
-) -> None:
+async def test_locks_are_held_and_renewed_while_the_task_runs(task_run: TaskRun) -> None:
     """Another call is refused meanwhile; at the end all locks are released."""
-    report, gate = tmp_path / "report", tmp_path / "gate"
+    report, gate = task_run.home / "report", task_run.home / "gate"
     options = ("call", "Guarded", "--json", "--kwargs", kwargs(report=report, gate=gate))
     process = await task_run.start(*options)
     fence = await until_written(report)
     first = task_run.redis.get(KEY)
-    other = await task_run("call", "Guarded", "--kwargs", kwargs(report=tmp_path / "other"))
+    other = await task_run("call", "Guarded", "--kwargs", kwargs(report=task_run.home / "other"))
     assert other.code == 1 and "lock:mutex:job:7 is held by others, or" in other.err
     assert "nothing was run" in other.err
-    assert not (tmp_path / "other").exists()
+    assert not (task_run.home / "other").exists()
     await until(lambda: task_run.redis.get(KEY) not in (first, None), "the lock is renewed")
     assert task_run.keys("limiter:*") == set(), "limiters are not for terminals"
     gate.touch()
@@ -101,9 +99,9 @@ async def test_locks_are_held_and_renewed_while_the_task_runs(
     assert task_run.keys("lock:*") | task_run.keys("l:*") == set()
 
 
-async def test_call_waits_for_locks_when_asked_to(task_run: TaskRun, tmp_path: Path) -> None:
+async def test_call_waits_for_locks_when_asked_to(task_run: TaskRun) -> None:
     """`--wait-locks` gets the locks as soon as their holder has released them."""
-    report = tmp_path / "report"
+    report = task_run.home / "report"
     options = ("call", "Guarded", "--wait-locks", WAIT_SECONDS, "--kwargs", kwargs(report=report))
     async with task_run.app() as app:
         async with app.hold(MutexLock("job", 7), SharedRWLock("job", 7)):
@@ -120,9 +118,9 @@ def _scripts_run(task_run: TaskRun) -> int:
     return int(task_run.redis.info("commandstats").get("cmdstat_evalsha", {}).get("calls", 0))
 
 
-async def test_locks_are_released_after_an_error(task_run: TaskRun, tmp_path: Path) -> None:
+async def test_locks_are_released_after_an_error(task_run: TaskRun) -> None:
     """A failing task is one line and exit code 1, and leaves no lock."""
-    options = ("call", "Guarded", "--kwargs", kwargs(report=tmp_path / "report", fail=True))
+    options = ("call", "Guarded", "--kwargs", kwargs(report=task_run.home / "report", fail=True))
     ended = await task_run(*options)
     assert (ended.code, ended.out) == (1, "")
     assert ended.err == "error: errands:Guarded failed: ValueError: told to\n"
@@ -139,11 +137,11 @@ async def test_locks_are_released_after_an_error(task_run: TaskRun, tmp_path: Pa
     ids=["SIGINT", "SIGTERM, while a thread runs", "SIGTERM in the background"],
 )
 async def test_a_signal_releases_the_locks(
-    task_run: TaskRun, tmp_path: Path, number: int, task: str, lock: int, is_in_background: bool
+    task_run: TaskRun, number: int, task: str, lock: int, is_in_background: bool
 ) -> None:
     """A shell lets a command that it starts with ``&`` ignore SIGINT, so SIGTERM does it, too."""
-    report = tmp_path / "report"
-    values = {"report": report} | ({"gate": tmp_path / "never"} if task == "Guarded" else {})
+    report = task_run.home / "report"
+    values = {"report": report} | ({"gate": task_run.home / "never"} if task == "Guarded" else {})
     before = signal.getsignal(signal.SIGINT)
     if is_in_background:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the started process inherits it
@@ -159,10 +157,10 @@ async def test_a_signal_releases_the_locks(
     assert task_run.keys("lock:*") | task_run.keys("l:*") == set()
 
 
-async def test_a_lost_lock_stops_the_call(task_run: TaskRun, tmp_path: Path) -> None:
+async def test_a_lost_lock_stops_the_call(task_run: TaskRun) -> None:
     """A lock that is taken away cancels the task, and the call says why."""
-    report = tmp_path / "report"
-    values = kwargs(report=report, gate=tmp_path / "never")
+    report = task_run.home / "report"
+    values = kwargs(report=report, gate=task_run.home / "never")
     process = await task_run.start("call", "Guarded", "--kwargs", values)
     await until_written(report)
     task_run.redis.set(KEY, "thief/0/1|9999999999999999")
@@ -172,11 +170,9 @@ async def test_a_lost_lock_stops_the_call(task_run: TaskRun, tmp_path: Path) -> 
     assert task_run.keys("lock:*") == {"lock:mutex:job:7"}, "the thief keeps it"
 
 
-async def test_an_error_is_one_line_and_a_traceback_with_debug(
-    task_run: TaskRun, tmp_path: Path
-) -> None:
+async def test_an_error_is_one_line_and_a_traceback_with_debug(task_run: TaskRun) -> None:
     """The line has no character that a terminal obeys."""
-    options = ("call", "Fail", "--args", json.dumps([str(tmp_path / "none")]))
+    options = ("call", "Fail", "--args", json.dumps([str(task_run.home / "none")]))
     brief = await task_run(*options)
     assert brief.code == 1 and len(brief.err.splitlines()) == 1
     assert "FileNotFoundError: \\x1b[31mno " in brief.err

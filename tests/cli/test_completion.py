@@ -92,8 +92,8 @@ async def test_without_redis_nothing_is_offered(task_run: TaskRun, url: str) -> 
     assert not (task_run.home / "state").exists()
 
 
-async def test_a_broken_task_module_offers_nothing(task_run: TaskRun, tmp_path: Path) -> None:
+async def test_a_broken_task_module_offers_nothing(task_run: TaskRun) -> None:
     """What it prints or raises does not appear in the line."""
-    (tmp_path / "loud.py").write_text("print('loud'); raise SystemExit('loud')")
-    broken = {"NONET_TASKS": "loud", "PYTHONPATH": str(tmp_path)}
+    (task_run.home / "loud.py").write_text("print('loud'); raise SystemExit('loud')")
+    broken = {"NONET_TASKS": "loud", "PYTHONPATH": str(task_run.home)}
     assert await completed(task_run, "submit", "l", **broken) == []

@@ -32,8 +32,6 @@ async def test_list_has_the_soonest_first(task_run: TaskRun) -> None:
         assert "late" in only.out and "soon" not in only.out
         one = await task_run("delayed", "list", "--limit", "1", "--json")
         assert len(one.json) == 1 and "more than 1 tasks match" in one.err
-        nothing = await task_run("delayed", "list", "--task", "Guarded")
-        assert (nothing.out, nothing.err) == ("", "no task of class 'Guarded' is delayed\n")
 
 
 async def test_cancel_ends_named_tasks_only_if_they_are_delayed(task_run: TaskRun) -> None:
@@ -82,15 +80,6 @@ async def test_cancel_by_class_and_labels_spares_tasks_that_are_not_delayed(
         assert (await task_run("delayed", "cancel", "--all", "--json")).json["cancelled"] == 1
         assert (await app.status("q")).state == "queued"
         assert (await app.status("a2")).state == "cancelled"
-
-
-async def test_a_misspelt_class_is_a_warning(task_run: TaskRun) -> None:
-    """A registered class without delayed tasks is none."""
-    for command in (["list"], ["cancel"], ["cancel", "--dry-run"]):
-        wrong = await task_run("delayed", *command, "--task", "Descibe")
-        assert wrong.code == 0
-        assert "'Descibe' is not registered here. Did you mean errands:Describe?" in wrong.err
-        assert "warning" not in (await task_run("delayed", *command, "--task", "Describe")).err
 
 
 async def test_now_runs_a_delayed_task_at_once(task_run: TaskRun) -> None:

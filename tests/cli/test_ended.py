@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import timedelta
-from pathlib import Path
 
 import redis
 from cli.errands import Add, Fail, Refuse
@@ -50,8 +49,6 @@ async def test_ended_tasks_are_listed(task_run: TaskRun) -> None:
         assert [item["id"] for item in of_class] == ["gone", "sum"]
         assert len((await task_run("list", "--since", "1h", "--limit", 2, "--json")).json) == 2
         assert (await task_run("list", "--since", "0s", "--json")).json == []
-    nothing = await task_run("list", "--ended", "--state", "expired")
-    assert (nothing.code, nothing.err) == (0, "no ended task is expired in the history\n")
     wrong = await task_run("list", "--ended", "--state", "running")
     assert wrong.code == 2 and "running" in wrong.err
 
@@ -108,13 +105,11 @@ async def test_a_failure_is_submitted_again_once(task_run: TaskRun) -> None:
     assert next.json["id"] == id and next.json["resubmitted_as"] != id
 
 
-async def test_resubmit_refuses_what_it_cannot_submit_again(
-    task_run: TaskRun, tmp_path: Path
-) -> None:
+async def test_resubmit_refuses_what_it_cannot_submit_again(task_run: TaskRun) -> None:
     """The error names the command for it."""
     async with task_run.worker() as app:
         await app.submit(Add(1), id="sum")
-        await app.submit(Fail(tmp_path / "missing"), id="letter")
+        await app.submit(Fail(task_run.home / "missing"), id="letter")
         await app.submit(Refuse("x" * 6000), id="big")
         for id in ("sum", "letter", "big"):
             await ended(task_run, id)
@@ -130,8 +125,6 @@ async def test_resubmit_refuses_what_it_cannot_submit_again(
 
 async def test_figures_count_the_runs_of_each_class(task_run: TaskRun) -> None:
     """A worker reports what it has counted, at the latest when it stops."""
-    nothing = await task_run("figures")
-    assert (nothing.code, nothing.err) == (0, "no worker has run a task since then\n")
     async with task_run.worker() as app:
         for n in range(3):
             await app.submit(Add(n), id=f"sum-{n}")

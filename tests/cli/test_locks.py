@@ -42,15 +42,6 @@ async def test_locks_show_who_holds_and_who_waits(task_run: TaskRun) -> None:
     assert all(":job:" in row["lock"] for row in full.json)
 
 
-async def test_without_locks_the_list_is_empty(task_run: TaskRun) -> None:
-    """That is no error."""
-    ended = await task_run("locks")
-    assert (ended.code, ended.out, ended.err) == (0, "", "no lock is held or waited for\n")
-    ended = await task_run("locks", "--object-type", "Bogus")
-    assert ended.err == "no lock of object type 'Bogus' is held or waited for\n"
-    assert (await task_run("locks", "--json")).json == []
-
-
 async def test_explain_names_the_first_cause(task_run: TaskRun) -> None:
     """JSON has its parts; an unknown id is exit code 4."""
     async with task_run.app() as app, app.hold(JOB):

@@ -133,12 +133,56 @@ async def test_a_wrong_command_line_changes_nothing(task_run: TaskRun, group: st
         assert (await app.status("a")).state == "queued"
 
 
+NOTHING = """
+delayed list --task Guarded => no task of class 'Guarded' is delayed
+dlq resubmit --reason crash => no dead letter matches
+events                      => no event
+figures                     => no worker has run a task since then
+list --ended --state expired => no ended task is expired in the history
+list --task No --label a=7 --state waiting => no live task of class 'No' labelled a=7 is waiting
+locks                       => no lock is held or waited for
+locks --object-type Bogus   => no lock of object type 'Bogus' is held or waited for
+paused                      => nothing is paused
+pipelines list              => no process has reported a pipeline: task-worker --pipelines NAME
+quarantine discard --all    => the quarantine is empty
+quarantine retry --all      => the quarantine is empty
+workers                     => no worker is registered
+workflows                   => no workflow
+"""
+
+
+async def test_a_command_that_finds_nothing_says_so(task_run: TaskRun) -> None:
+    """That is no error: stdout is empty, or an empty list as JSON."""
+    for line in NOTHING.strip().splitlines():
+        command, said = (part.strip() for part in line.split(" => "))
+        ended = await task_run(*command.split())
+        assert (ended.code, ended.out, ended.err) == (0, "", f"{said}\n"), command
+        assert (await task_run(*command.split(), "--json")).json == [], command
+
+
+async def test_a_class_that_is_not_registered_here_is_a_warning(task_run: TaskRun) -> None:
+    """Its code may be elsewhere, or its name may be mistyped; that of a known one is silent."""
+    for command in (
+        "pause --task errands:Describe",
+        "delayed list --task Describe",
+        "delayed cancel --task Describe",
+        "delayed cancel --dry-run --task Describe",
+        "limits set Task Describe --concurrency off",
+    ):
+        assert "warning" not in (await task_run(*command.split())).err, command
+        wrong = await task_run(*command.replace("Desc", "Des").split())
+        assert wrong.code == 0, command
+        assert "Desribe' is not registered here. Did you mean " in wrong.err, command
+
+
 @pytest.mark.parametrize(
     ("arguments", "kind", "said", "code"),
     [
         (["status", "nobody"], "NotFoundError", "nobody is unknown", 4),
         (["groups", "nobody"], "NotFoundError", "nobody", 4),
         (["explain", "nobody"], "NotFoundError", "nobody is unknown", 4),
+        (["workflows", "show", "w"], "NotFoundError", "workflow 'w' is unknown", 4),
+        (["pipelines", "show", "v"], "NotFoundError", "pipeline 'v' (reported: none)", 4),
         (["cancel"], "ConfigurationError", "which tasks?", 2),
         (["status"], "MissingParameter", "Missing argument 'ID'", 2),
         (["list", "--state", "odd"], "BadParameter", "'odd' is not one of", 2),

@@ -108,13 +108,13 @@ def test_secret_arguments_are_masked(
         "threading.Thread(target=lambda: int(TEXT)).start()",
     ],
 )
-async def test_no_command_shows_a_password(task_run: TaskRun, tmp_path: Path, line: str) -> None:
+async def test_no_command_shows_a_password(task_run: TaskRun, line: str) -> None:
     """Passwords are masked in log lines, errors and tracebacks, as in a daemon."""
     text = "TEXT = 'to redis://me:s3cret-url@db/0 with s3cret-own'"
-    (tmp_path / "talks.py").write_text(f"import logging, threading\n{text}\n{line}\n")
-    PLACES.add(str(tmp_path))
+    (task_run.home / "talks.py").write_text(f"import logging, threading\n{text}\n{line}\n")
+    PLACES.add(str(task_run.home))
     url = task_run.environment["NONET_REDIS_URL"].replace("//", "//:s3cret-own@")
-    variables = {"PYTHONPATH": str(tmp_path), "NONET_REDIS_URL": url}
+    variables = {"PYTHONPATH": str(task_run.home), "NONET_REDIS_URL": url}
     for debug in ([], ["--debug"]):
         ended = await task_run("classes", "--tasks", "talks", *debug, **variables)
         assert "to redis://me:***@db/0 with ***" in ended.err

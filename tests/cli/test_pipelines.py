@@ -49,17 +49,6 @@ async def reports(task_run: TaskRun) -> AsyncIterator[PipelineReports]:
         yield opened.stores.pipelines
 
 
-async def test_without_a_process_no_pipeline_is_known(pipelines: Run) -> None:
-    """The list says how to start one."""
-    listed = await pipelines("list")
-    assert (listed.code, listed.out) == (0, "")
-    assert listed.err == "no process has reported a pipeline: task-worker --pipelines NAME\n"
-    assert (await pipelines("list", "--json")).json == []
-    shown = await pipelines("show", "volumes")
-    assert shown.code == 4
-    assert "no process has reported a pipeline 'volumes' (reported: none)" in shown.err
-
-
 async def test_list_and_show_name_the_first_cause(pipelines: Run, reports: PipelineReports) -> None:
     """Both have the rows and the rate; `show` has the processes, too."""
     await reports.report("a", {"volumes": ONE})

@@ -98,13 +98,6 @@ async def test_an_encrypted_message_is_shown_and_retried_only_with_the_key(
         assert await app.result(f"q-{entry}", timeout=WAIT_SECONDS) == 42
 
 
-async def test_an_empty_quarantine_is_no_error(task_run: TaskRun) -> None:
-    """Each command prints an empty list."""
-    for command in (["list"], ["discard", "--all"], ["retry", "--all"]):
-        ended = await task_run("quarantine", *command, "--json")
-        assert (ended.code, ended.json) == (0, [])
-
-
 async def test_show_has_an_inert_preview_of_the_bytes(task_run: TaskRun) -> None:
     """Hexadecimal and printable text have no character that a terminal obeys."""
     (entry,) = await put_aside(task_run, ("odd", b"\xc1\x1b[2Jtext"))

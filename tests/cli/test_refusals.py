@@ -54,26 +54,26 @@ async def test_a_daemon_with_a_wrong_password_ends_at_once(
 
 @DAEMONS
 async def test_a_daemon_at_a_replica_waits_for_a_master(
-    task_run: TaskRun, tmp_path: Path, script: str, options: list[str]
+    task_run: TaskRun, script: str, options: list[str]
 ) -> None:
     """The log names the read-only server; its master may only be away for a moment."""
     with RedisServer() as replica, replica.client() as client:
         client.replicaof("127.0.0.1", "1")
         environment = {**task_run.environment, "NONET_REDIS_URL": replica.url}
-        with Daemon(script, *options, environment=environment, log=tmp_path / "log") as daemon:
+        with Daemon(script, *options, environment=environment, log=task_run.home / "log") as daemon:
             await until(lambda: "cannot be used now: READONLY" in daemon.log, "it says why")
             client.replicaof("NO", "ONE")
             daemon.wait_ready()
 
 
-async def test_daemons_outlast_a_password(task_run: TaskRun, tmp_path: Path) -> None:
+async def test_daemons_outlast_a_password(task_run: TaskRun) -> None:
     """Daemons that are refused while they run log it and continue when they are let in."""
     with RedisServer() as server, server.client() as admin, ExitStack() as started:
         environment = {**task_run.environment, "NONET_REDIS_URL": server.url}
         environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
         daemons = [
             started.enter_context(
-                Daemon(*command, environment=environment, log=tmp_path / command[0])
+                Daemon(*command, environment=environment, log=task_run.home / command[0])
             ).wait_ready()
             for command in (("task-worker", "--size=small"), ("task-scheduler",))
         ]

@@ -6,7 +6,6 @@ import asyncio
 import re
 import signal
 from datetime import UTC, datetime
-from pathlib import Path
 
 import httpx
 from cli.terminal import TaskRun
@@ -17,14 +16,14 @@ from nonet.stores.sql.audit import AuditEntry
 from nonet.web.access.users import Users
 
 
-async def test_printed_lines_are_a_file_of_users(task_run: TaskRun, tmp_path: Path) -> None:
+async def test_printed_lines_are_a_file_of_users(task_run: TaskRun) -> None:
     """They have users and tokens, and no secret is on stdout."""
     user = await task_run("web", "password", "alice", "--role", "admin", input="correct horse\n")
     scope = ("--role", "operator", "--namespace", "a", "--namespace", "b")
     token = await task_run("web", "token", "ci", *scope, "--expires", "90d")
     simple = await task_run("web", "token", "watch")
     assert [item.code for item in (user, token, simple)] == [0, 0, 0], user.err
-    file = tmp_path / "users.yaml"
+    file = task_run.home / "users.yaml"
     file.write_text(f"users:\n{user.out}tokens:\n{token.out}{simple.out}")
     file.chmod(0o600)
     users = Users(file)

@@ -39,15 +39,6 @@ async def run_to_the_end(task_run: TaskRun) -> str:
         return (await nonet.workflow(ID).wait(timeout=WAIT_SECONDS)).state
 
 
-async def test_without_workflows_the_list_is_empty(task_run: TaskRun) -> None:
-    """An id is not found."""
-    listed = await task_run("workflows")
-    assert (listed.code, listed.out, listed.err) == (0, "", "no workflow\n")
-    assert (await task_run("workflows", "--json")).json == []
-    shown = await task_run("workflows", "show", "w")
-    assert shown.code == 4 and "workflow 'w' is unknown" in shown.err
-
-
 async def test_list(task_run: TaskRun, app: Nonet) -> None:
     """A row has the state and the ended steps; the workflow that changed last comes first."""
     await chain(Add(1), Add(2), title="later").submit(id="later")
