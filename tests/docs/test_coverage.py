@@ -1,16 +1,17 @@
 """The reference is complete: what the code has is documented, and what is documented is there.
 
-Elsewhere: alerts (`chart/test_monitoring.py`), causes of `explain` and
-findings of the doctor (`test_operator_pages.py`), promises (`test_promises.py`), commands that
-pages show (`test_shown.py`), public names (`test_site.py`).
+Elsewhere: alerts (`chart/test_monitoring.py`), promises (`test_promises.py`), commands that pages
+show (`test_shown.py`), public names (`test_site.py`).
 """
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Literal, get_args, get_origin
 
 import pytest
@@ -27,8 +28,13 @@ from nonet.config.schema import json_schema
 from nonet.config.settings import Settings
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import ExitCode
+from nonet.operate import doctor
+from nonet.rules import diagnosis, servers
+from nonet.rules.explanation import Cause
 from nonet.rules.outcomes import Reason
-from nonet.stores.sql.dead_letters import dlq_tasks
+from nonet.rules.permissions import ACTIONS, Action, Role
+from nonet.stores.queue import workers
+from nonet.stores.sql.dead_letters import Status, dlq_tasks
 from nonet.stores.sql.mirror import mirror
 from nonet.stores.sql.outbox import outbox_tasks
 from nonet.telemetry.metrics import METRICS
@@ -68,32 +74,33 @@ def settings() -> dict[str, list[str]]:
     return {codes(row[0])[0]: row for row in found}
 
 
-@pytest.mark.parametrize("variable", _VARIABLES)
-def test_the_row_of_a_setting_is_right(variable: str) -> None:
+def test_the_row_of_a_setting_is_right() -> None:
     """Its default, its bounds, the words that fit, and whether it may come in a file."""
-    model, name = _VARIABLES[variable]
-    (field,) = [field for field in structs.fields(model) if field.name == name]
-    kind, limits = bounded(field.type)
-    short = variable.removeprefix("NONET_")
-    _, fits, default, readers, meaning = settings()[short]
-    bounds = [limits[bound] for bound in ("ge", "gt", "le") if bound in limits]
-    if bounds:
-        assert [float(number) for number in _NUMBER.findall(fits)] == bounds
-    if get_origin(kind) is Literal:
-        assert codes(fits) == list(get_args(kind))
-    value = field.default
-    if isinstance(value, bool):
-        value = int(value)
-    if isinstance(value, str | int | float) and value != "":
-        assert codes(default)[:1] == [f"{value}"]
-    elif hasattr(value, "get_secret_value") and value.get_secret_value():
-        assert codes(default) == [value.get_secret_value()]
-    elif name != "state_dir":
-        assert not default.startswith("`")
-    assert set(readers.split()) <= {"w", "s", "p", "d"} and readers
-    assert (f"`{short}_FILE`" in meaning) == (name in model.FROM_FILES)
+    rows = settings()
+    for variable, (model, name) in _VARIABLES.items():
+        (field,) = [field for field in structs.fields(model) if field.name == name]
+        kind, limits = bounded(field.type)
+        short = variable.removeprefix("NONET_")
+        _, fits, default, readers, meaning = rows[short]
+        bounds = [limits[bound] for bound in ("ge", "gt", "le") if bound in limits]
+        if bounds:
+            assert [float(number) for number in _NUMBER.findall(fits)] == bounds, variable
+        if get_origin(kind) is Literal:
+            assert codes(fits) == list(get_args(kind)), variable
+        value = field.default
+        if isinstance(value, bool):
+            value = int(value)
+        if isinstance(value, str | int | float) and value != "":
+            assert codes(default)[:1] == [f"{value}"], variable
+        elif hasattr(value, "get_secret_value") and value.get_secret_value():
+            assert codes(default) == [value.get_secret_value()], variable
+        elif name != "state_dir":
+            assert not default.startswith("`"), variable
+        assert set(readers.split()) <= {"w", "s", "p", "d"} and readers, variable
+        assert (f"`{short}_FILE`" in meaning) == (name in model.FROM_FILES), variable
 
 
+@cache
 def parts_of(name: str) -> set[str]:
     """Parts that a script includes, now or when it needs them."""
     text = (_SCRIPTS / f"{name}.lua").read_text(encoding="utf-8")
@@ -184,17 +191,16 @@ def section_keys() -> dict[str, dict[str, Any]]:
     return {name: item for name, item in found.items() if ".limits.*.*.*." not in name}
 
 
-@pytest.mark.parametrize("name", sorted(section_keys()))
-def test_the_row_of_a_configuration_key_is_right(name: str) -> None:
+def test_the_row_of_a_configuration_key_is_right() -> None:
     """Its bounds, and the words that fit."""
-    node, cell = section_keys()[name], configuration()[name][1]
-    others = node.get("additionalProperties")
-    bounds = ("minimum", "maximum", "exclusiveMinimum")
-    wanted = {
-        of[key] for of in (node, others) if isinstance(of, dict) for key in bounds if key in of
-    }
-    assert wanted <= {float(number) for number in _NUMBER.findall(cell)}
-    assert set(node.get("enum", [])) <= set(codes(cell))
+    rows = configuration()
+    limits = ("minimum", "maximum", "exclusiveMinimum")
+    for name, node in section_keys().items():
+        cell = rows[name][1]
+        nodes = [of for of in (node, node.get("additionalProperties")) if isinstance(of, dict)]
+        bounds = {of[limit] for of in nodes for limit in limits if limit in of}
+        assert bounds <= {float(number) for number in _NUMBER.findall(cell)}, name
+        assert set(node.get("enum", [])) <= set(codes(cell)), name
 
 
 def test_each_word_of_the_glossary_is_there_once() -> None:
@@ -231,6 +237,27 @@ def of_the_chart() -> set[str]:
 
 def of_entry_points() -> set[str]:
     return set(re.findall(r'(?:entries\(prefixes, "|f"\{prefix\}\.)([a-z_]+)', source()))
+
+
+def of_findings() -> list[str]:
+    """The kinds of what the doctor finds: the first argument of each `Finding`."""
+    trees = [ast.parse(inspect.getsource(module)) for module in (diagnosis, servers, doctor)]
+    calls = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Call)]
+    first = [call.args[0] for call in calls if ast.unparse(call.func) == "Finding" and call.args]
+    return sorted({str(kind.value) for kind in first if isinstance(kind, ast.Constant)})
+
+
+def of_workers() -> list[str]:
+    """The states of a worker: rest, a due beat, a veto, a drain: all that the rule knows."""
+    offs = ("", workers.DRAINS, "memory is short")
+    times = [(now, off, running) for now in (1, 21, 31) for off in offs for running in (0, 1)]
+    return sorted({workers._state(now, 0, 30, off, running) for now, off, running in times})
+
+
+def under(page: str, head: str) -> list[str]:
+    """The names in the first column of the table whose head begins so, sorted."""
+    table = Page.read(f"how-to/{page}.md").rows(head=head)
+    return sorted(name for row in table for name in codes(row[0]))
 
 
 def in_cells(page: str, title: str = "") -> list[str]:
@@ -306,6 +333,21 @@ _COMPLETE: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     ),
     "exit codes": (the_exit_codes, lambda: {code.name: int(code) for code in ExitCode}),
     "errors": (the_errors, of_errors),
+    "causes of explain": (
+        lambda: {*under("find-out-why-it-waits", "| `cause` |")},
+        lambda: {*get_args(Cause)},
+    ),
+    "findings of the doctor": (lambda: under("operate", "| `kind` |"), of_findings),
+    "states of a worker": (lambda: under("operate", "| `state` | it means |"), of_workers),
+    "statuses of a dead letter": (
+        lambda: under("dead-letters", "| `status` |"),
+        lambda: sorted(Status),
+    ),
+    # Cancelled tasks are no dead letters.
+    "reasons of a dead letter": (
+        lambda: under("dead-letters", "| `reason` |"),
+        lambda: sorted({*Reason} - {Reason.CANCELLED}),
+    ),
     "configuration keys": (lambda: set(configuration()), lambda: set(section_keys())),
 }
 
@@ -326,3 +368,14 @@ def test_pages_name_settings_and_metrics_that_exist() -> None:
         named = set(re.findall(r"\bNONET_[A-Z][A-Z_]*[A-Z]\b|\bNONET_X\b", text))
         assert named - variables == set(), page
         assert set(re.findall(r"\bnonet_[a-z_]+", text)) - metrics - _NO_METRICS == set(), page
+
+
+def test_each_role_has_its_actions() -> None:
+    """The page about the dashboard has each role with its actions, and each action once."""
+    page = Page.read("how-to/secure-the-dashboard.md").source
+    for role in Role:
+        (row,) = re.findall(rf"(?m)^\| `{role}` \| (.+) \|$", page)
+        assert set(re.findall(r"`(\w+)`", row)) == set(ACTIONS[role])
+    verbs = "see|submit|pause|run|let|delete|change"
+    named = re.findall(rf"(?m)^\| ((?:`\w+`(?:, )?)+) \| (?:{verbs})", page)
+    assert sorted(name for row in named for name in re.findall(r"\w+", row)) == sorted(Action)

@@ -31,10 +31,10 @@ _SCREEN = re.compile(r"(?ms)^```console\n\$ (task-run [^\n]*)\n(.*?)^```\n")
 class System:
     """Real daemons with tasks in all states."""
 
-    def __init__(self, redis_url: str, home: Path) -> None:
-        self._home = home
+    def __init__(self, server: RedisServer, home: Path) -> None:
+        self._server, self._home = server, home
         self._variables = {
-            "NONET_REDIS_URL": redis_url,
+            "NONET_REDIS_URL": server.url,
             "NONET_NAMESPACE": "screens",
             "NONET_STATE_DIR": str(home / "state"),
             "NONET_DB_URL": f"sqlite+aiosqlite:///{home}/nonet.db",
@@ -70,6 +70,8 @@ class System:
             self._command("pause --task Greet --reason maintenance")
             self._reach("invoice-7", "running", "SendInvoice --args [7]")
             self._reach("invoice-7-again", "waiting", "SendInvoice --args [7]")
+            with self._server.client() as redis:  # only a long wait is a finding
+                redis.hincrby("{screens}:t:invoice-7-again", "since", -60_000_000)
             self._reach("users", "dead", 'ImportUsers --args ["/data/users.csv"]')
             self._reach("archive", "queued", "RenderArchive --args [2025]")
             self._reach("greet-ann", "delayed", 'Greet --args ["ann"] --at 2099-01-01')
@@ -92,7 +94,7 @@ class System:
 @pytest.fixture(scope="module")
 def system(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """The system of all screens."""
-    made = System(redis_server.url, tmp_path_factory.mktemp("screens"))
+    made = System(redis_server, tmp_path_factory.mktemp("screens"))
     yield from (made for _ in made.run())
 
 

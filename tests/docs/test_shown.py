@@ -12,14 +12,12 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
-import pytest
 import typer
 import yaml
 from docs.pages import ROOT, Block, Page, all_pages
 from example import example_tasks
 
 from docs import page_tasks
-from nonet.base.errors import ConfigurationError
 from nonet.cli import run as task_run
 from nonet.cli.daemons import scheduler as task_scheduler, web as task_web, worker as task_worker
 from nonet.config.reading import parse_config
@@ -104,34 +102,32 @@ def refusal(words: list[str]) -> Exception | None:
         return error
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_command_lines_are_understood(page: Page) -> None:
+def test_command_lines_are_understood() -> None:
     """Commands, options and their values exist, and what is to be copied is complete."""
     wrong = []
-    for line, is_whole in command_lines(page):
+    for name, line, is_whole in (
+        (page.name, *found) for page in PAGES for found in command_lines(page)
+    ):
         if re.search(r"\[(OPTIONS|COMMAND)\]", line):  # a synopsis, made of the command itself
             continue
         if not is_whole and line.count("'") % 2:  # it stands in quotes: 'task-run dlq'
             line = line.partition("'")[0]
         error = refusal(words_of(line))
         if error is not None and (is_whole or type(error).__name__ not in _INCOMPLETE):
-            wrong.append(f"{line!r}: {type(error).__name__}: {str(error)[:200]}")
+            wrong.append(f"{name}: {line!r}: {type(error).__name__}: {str(error)[:200]}")
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_wrong_command_lines_are_seen() -> None:
+    """A name, an option, a value or an argument that there is not, at any depth, is refused."""
+    for line in (
         "task-run dlq lst",
         "task-run limits list --of Task",
         "task-run status",
         "task-worker --size huge",
         "task-scheduler nonet.yaml",
-    ],
-)
-def test_wrong_command_lines_are_seen(line: str) -> None:
-    """A name, an option, a value or an argument that there is not, at any depth, is refused."""
-    assert refusal(words_of(f"{line}  # and more")) is not None
+    ):
+        assert refusal(words_of(f"{line}  # and more")) is not None, line
 
 
 def _commands(command: Any) -> Iterator[Any]:
@@ -140,11 +136,10 @@ def _commands(command: Any) -> Iterator[Any]:
         yield from _commands(below)
 
 
-@pytest.mark.parametrize("name", APPS)
-def test_each_command_has_help_and_examples_that_are_understood(name: str) -> None:
+def test_each_command_has_help_and_examples_that_are_understood() -> None:
     """The examples are the last paragraph; a group that needs a subcommand may have none."""
     wrong = []
-    for command in _commands(_command(name)):
+    for command in (item for name in APPS for item in _commands(_command(name))):
         help, _, examples = command.help.partition("\n\n\b\n")
         is_group = hasattr(command, "commands") and not command.invoke_without_command
         assert help and (examples or is_group), command.name
@@ -164,41 +159,36 @@ def _is_configuration(block: Block) -> bool:
     return isinstance(found, dict) and bool(found) and set(found) <= _CONFIGURATION
 
 
-@pytest.mark.parametrize("block", _shown("yaml"), ids=str)
-def test_yaml_is_read(block: Block) -> None:
+def test_yaml_is_read() -> None:
     """Each is YAML; a configuration of Nonet is good, for the example's tasks and `page_tasks`.
 
     Where a page has tasks of its own whoever follows it checks that they fit.
     """
-    if not _is_configuration(block):
-        list(yaml.safe_load_all(block.text))
-        return
-    (page,) = (page for page in PAGES if page.name == block.page)
+    with_tasks = {page.name for page in PAGES if any(b.language == "python" for b in page.files())}
     with example_tasks() as module:
         registry = Registry()
         registry.add_module(module)
         registry.add_module(page_tasks.__name__)
-        try:
+        for block in _shown("yaml"):
+            if not _is_configuration(block):
+                list(yaml.safe_load_all(block.text))
+                continue
             config = parse_config(block.text, str(block))
-            if not any(other.language == "python" for other in page.files()):
+            if block.page not in with_tasks:
                 check(config, registry, ())
-        except ConfigurationError as error:
-            pytest.fail(str(error))
 
 
-@pytest.mark.parametrize("block", _shown("toml"), ids=str)
-def test_toml_is_read(block: Block) -> None:
+def test_toml_is_read() -> None:
     """Each is TOML."""
-    assert tomllib.loads(block.text)
+    for block in _shown("toml"):
+        assert tomllib.loads(block.text), block
 
 
-@pytest.mark.parametrize("block", _shown("python"), ids=str)
-def test_python_is_read(block: Block) -> None:
+def test_python_is_read() -> None:
     """Each is Python, and what it imports of Nonet is there."""
-    missing = []
-    tree = ast.parse(block.text)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "nonet":
-            module = importlib.import_module(node.module or "")
-            missing += [item.name for item in node.names if not hasattr(module, item.name)]
-    assert not missing
+    for block in _shown("python"):
+        for node in ast.walk(ast.parse(block.text, str(block))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "nonet":
+                module = importlib.import_module(node.module or "")
+                missing = [item.name for item in node.names if not hasattr(module, item.name)]
+                assert not missing, block
