@@ -230,18 +230,15 @@ async def old_rows(task_run: TaskRun) -> list[int]:
         letters = await app.dead_letters()
         arguments = encode(pack({"path": task_run.home / "later"}))
         for n, name in enumerate(["Fail", "Fail", "Gone", "Fail", "Fail"]):
-            rows.append(
-                await letters.add(
-                    NewDeadLetter(
-                        task_id=f"old-{n}",
-                        generation=1,
-                        task_class=f"errands:{name}",
-                        task_args=arguments,
-                        submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
-                        reason="retries" if n else "crash",
-                    )
-                )
+            letter = NewDeadLetter(
+                task_id=f"old-{n}",
+                generation=1,
+                task_class=f"errands:{name}",
+                task_args=arguments,
+                submitted_at=datetime(2026, 1, 1, tzinfo=UTC),
+                reason="retries" if n else "crash",
             )
+            rows.append(await letters.add(letter))
     with _database(task_run) as database:
         for row, days in zip(rows, (40, 30, 20, 10, 0), strict=True):
             died = (datetime.now(UTC) - timedelta(days=days)).strftime("%Y-%m-%d %H:%M:%S.%f")

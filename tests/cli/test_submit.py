@@ -70,19 +70,9 @@ async def test_submit_waits_for_the_result(task_run: TaskRun) -> None:
 
 async def test_an_awaited_task_that_fails_is_exit_code_1(task_run: TaskRun) -> None:
     """A failing awaited task ends `submit` with 1 and its error, and `status` shows it dead."""
+    options = ("--args", '["/nowhere"]', "--id", "f", "--wait", WAIT_SECONDS, "--json")
     async with task_run.worker():
-        options = (
-            "submit",
-            "Fail",
-            "--args",
-            '["/nowhere"]',
-            "--id",
-            "f",
-            "--wait",
-            WAIT_SECONDS,
-            "--json",
-        )
-        ended = await task_run(*options)
+        ended = await task_run("submit", "Fail", *options)
     assert ended.code == 1
     assert ended.json["state"] == "dead" and "FileNotFoundError" in ended.json["error"]
     assert len(ended.err.splitlines()) == 1 and "\x1b" not in ended.err
