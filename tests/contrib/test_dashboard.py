@@ -7,21 +7,21 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 import uvicorn
 from fastapi import FastAPI, Request
+from httpx import AsyncClient
 from playwright.async_api import Page, expect
 from ports import free_port
 from waits import until
-from web.conftest import browser_page, principal
+from web.conftest import page, principal
 
 from nonet import ConfigurationError, Nonet
 from nonet.config.settings import plain_settings
 from nonet.contrib.fastapi import lifespan, mount_dashboard
 from nonet.rules.permissions import Principal
 
-__all__ = ["browser_page"]
+__all__ = ["page"]
 
 
 @pytest.fixture
@@ -68,22 +68,22 @@ def _inside(app: FastAPI) -> FastAPI:
     return outermost
 
 
-async def test_pages_work_below_a_path(outer: FastAPI, browser_page: Page) -> None:
+async def test_pages_work_below_a_path(outer: FastAPI, page: Page) -> None:
     """This holds for links, the refresh of a page and forms; strangers are refused."""
     mount_dashboard(outer, "/admin/jobs", principal=by_header)
     async with served(outer) as url:
-        async with httpx.AsyncClient(base_url=url) as stranger:
+        async with AsyncClient(base_url=url) as stranger:
             assert (await stranger.get("/own")).json() == "mine"
             assert (await stranger.get("/admin/jobs/api/v1/overview")).status_code == 401
-        await browser_page.context.add_cookies([{"name": "shop", "value": "bob", "url": url}])
-        await browser_page.goto(f"{url}/admin/jobs/")
-        async with browser_page.expect_response(f"{url}/admin/jobs/") as refreshed:
+        await page.context.add_cookies([{"name": "shop", "value": "bob", "url": url}])
+        await page.goto(f"{url}/admin/jobs/")
+        async with page.expect_response(f"{url}/admin/jobs/") as refreshed:
             pass
         assert (await refreshed.value).status in (200, 304)
-        await expect(browser_page.locator(".user")).to_contain_text("bob")
-        await browser_page.get_by_role("link", name="Limits").click()
-        assert browser_page.url == f"{url}/admin/jobs/limits"
-        answer = await browser_page.request.post(
+        await expect(page.locator(".user")).to_contain_text("bob")
+        await page.get_by_role("link", name="Limits").click()
+        assert page.url == f"{url}/admin/jobs/limits"
+        answer = await page.request.post(
             f"{url}/admin/jobs/workers/drain",
             form={"workers_shown": "none"},
             headers={"Origin": url},
@@ -100,10 +100,7 @@ async def test_links_have_the_path_of_the_application(
     mount_dashboard(outer, principal=by_header)
     app = wrap(outer)
     sent = "" if app is outer else "/shop"
-    async with (
-        served(app) as url,
-        httpx.AsyncClient(base_url=url, cookies={"shop": "bob"}) as client,
-    ):
+    async with served(app) as url, AsyncClient(base_url=url, cookies={"shop": "bob"}) as client:
         page = await client.get(f"{sent}/nonet/workers")
         assert page.status_code == 200, page.text
         assert 'href="/shop/nonet/events"' in page.text
@@ -114,7 +111,7 @@ async def test_by_default_users_log_in(outer: FastAPI, monkeypatch: pytest.Monke
     """Access is that of task-web, and unknown hosts are refused."""
     monkeypatch.setenv("NONET_WEB_URL", "https://shop.example.org/somewhere/nonet")
     mount_dashboard(outer)
-    async with served(outer) as url, httpx.AsyncClient(base_url=url) as client:
+    async with served(outer) as url, AsyncClient(base_url=url) as client:
         page = await client.get("/nonet/workers", headers={"Accept": "text/html"})
         assert page.status_code == 303
         assert page.headers["location"] == "/nonet/login?next=%2Fnonet%2Fworkers"

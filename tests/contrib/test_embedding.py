@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +19,7 @@ from contrib.embedded_tasks import Beat, Blocks, Gated, Where
 from daemons import Daemon
 from ports import free_port
 from waits import WAIT_SECONDS, until, wait_until
+from web.conftest import eventually
 
 from nonet import Nonet, Size
 from nonet.config.settings import plain_settings
@@ -44,15 +45,6 @@ def runs(place: Path) -> list[str]:
     """The processes that have begun a task which waits at the gate of a place."""
     file = place / "runs"
     return file.read_text().split() if file.exists() else []
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until a condition that asks Redis is true."""
-    async with asyncio.timeout(WAIT_SECONDS):
-        while True:
-            if await condition():
-                return
-            await asyncio.sleep(0.02)
 
 
 async def test_tasks_run_in_the_program(make_app: MakeApp) -> None:
@@ -82,7 +74,7 @@ async def test_the_scheduler_runs_delayed_and_periodic_tasks(make_app: MakeApp) 
             entries = await app.stores.periodic.statuses()
             return any(entry.last is not None for entry in entries if Beat.__name__ in entry.task)
 
-        await eventually(has_beaten)
+        await eventually(has_beaten, "it has fired")
 
 
 async def test_an_open_application_stays_open(make_app: MakeApp) -> None:
@@ -131,7 +123,7 @@ async def test_a_drained_worker_is_no_failure(make_app: MakeApp) -> None:
         async def has_left() -> bool:
             return [item.size for item in await app.client.results.workers()] == ["medium"]
 
-        await eventually(has_left)
+        await eventually(has_left, "the worker has left")
         assert daemons.reasons == ["small worker: it drains"]
         assert await (await app.submit(Where())).result(timeout=WAIT_SECONDS) != os.getpid()
 
@@ -164,7 +156,7 @@ async def test_a_task_that_blocks_the_loop_does_not_end_the_program(
         async def has_ended() -> bool:
             return (await app.status(handle)).state in ("done", "dead")
 
-        await eventually(has_ended)
+        await eventually(has_ended, "the task has ended")
         await until(lambda: "the event loop was blocked" in caplog.text, "it is logged")
     (told,) = [line for line in caplog.messages if "the event loop was blocked" in line]
     assert f"task {handle} (embedded_tasks:Blocks)" in told
@@ -178,23 +170,10 @@ async def test_without_redis_the_block_does_not_begin(make_app: MakeApp) -> None
             raise AssertionError("the block must not begin")
 
 
-async def test_a_bad_configuration_is_raised_at_the_start(
-    make_app: MakeApp, tmp_path: Path
-) -> None:
-    """The error is that of ``task-scheduler``."""
-    (tmp_path / "config.yaml").write_text("common: {limitz: {}}\n")
-    with pytest.raises(Exception, match="limitz"):
-        async with make_app(config=str(tmp_path / "config.yaml")).running(sizes=["small"]):
-            raise AssertionError("the block must not begin")
-
-
-async def test_wrong_sizes_are_refused(make_app: MakeApp) -> None:
+async def test_a_block_without_daemons_is_refused(make_app: MakeApp) -> None:
     """There must be something to run."""
     with pytest.raises(ValueError, match="nothing to run"):
         async with make_app().running(sizes=[], scheduler=False):
-            pass
-    with pytest.raises(ValueError, match="'huge' is no size"):
-        async with make_app().running(sizes=["huge"]):
             pass
 
 

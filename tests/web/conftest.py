@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI, Request
+from httpx import ASGITransport, AsyncClient
 from playwright.async_api import Page, async_playwright, expect
 from ports import free_port
+from starlette.types import ASGIApp
 from waits import WAIT_SECONDS, Found, until
 
 from nonet import Isolation, Nonet, Size
@@ -23,7 +25,7 @@ from nonet.web.access.passwords import PasswordHash
 from nonet.web.app import create_app
 from nonet.web.server import Server
 
-CHROMIUM = "/usr/bin/chromium"
+_CHROMIUM = "/usr/bin/chromium"
 expect.set_options(timeout=WAIT_SECONDS * 1000)
 PASSWORD = "correct horse"
 # Each role has a user of its name. A hash takes a fifth of a second, so they share one.
@@ -73,7 +75,12 @@ async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
         yield opened
 
 
-ClientOf = Callable[[Role | Principal], AbstractAsyncContextManager[httpx.AsyncClient]]
+def asking(app: ASGIApp) -> AsyncClient:
+    """A client of an application in this loop."""
+    return AsyncClient(transport=ASGITransport(app), base_url="http://127.0.0.1")
+
+
+ClientOf = Callable[[Role | Principal], AbstractAsyncContextManager[AsyncClient]]
 
 
 @pytest.fixture
@@ -81,18 +88,16 @@ def client_of(nonet: Nonet) -> ClientOf:
     """A client of the API for a principal, or one with a role, which needs no login."""
 
     @asynccontextmanager
-    async def opened(who: Role | Principal) -> AsyncIterator[httpx.AsyncClient]:
+    async def opened(who: Role | Principal) -> AsyncIterator[AsyncClient]:
         caller = who if isinstance(who, Principal) else principal(who)
-        app = create_app(nonet, WebSettings.plain(), Fixed(caller))
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        async with asking(create_app(nonet, WebSettings.plain(), Fixed(caller))) as client:
             yield client
 
     return opened
 
 
 @pytest.fixture
-async def client(client_of: ClientOf) -> AsyncIterator[httpx.AsyncClient]:
+async def client(client_of: ClientOf) -> AsyncIterator[AsyncClient]:
     """A client of the API that is an admin and needs no login."""
     async with client_of(Role.ADMIN) as opened:
         yield opened
@@ -142,21 +147,32 @@ async def address(nonet: Nonet) -> AsyncIterator[str]:
         yield url
 
 
-@pytest.fixture
-async def browser_page() -> AsyncIterator[Page]:
-    """A page of a browser, whose console must stay free of errors."""
+@asynccontextmanager
+async def browsing(expected: str = "nothing", **look: Any) -> AsyncIterator[Page]:
+    """A page of a browser, whose console must stay free of errors but for `expected` ones.
+
+    Args:
+        look: options of the page, such as ``color_scheme``.
+    """
     problems: list[str] = []
     async with async_playwright() as playwright:
         # A container has no user namespaces for the sandbox of the browser.
         browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
         )
-        opened = await browser.new_page()
+        opened = await browser.new_page(**look)
         opened.on("console", lambda line: problems.append(line.text) if line.type == "error" else 0)
         opened.on("pageerror", lambda error: problems.append(str(error)))
         yield opened
         await browser.close()
-    assert not problems
+    assert [line for line in problems if expected not in line] == []
+
+
+@pytest.fixture
+async def page() -> AsyncIterator[Page]:
+    """A page of a browser."""
+    async with browsing() as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -181,15 +197,15 @@ LoggedInPage = Callable[[Role], Awaitable[Page]]
 
 
 @pytest.fixture
-def logged_in_page(login_address: str, browser_page: Page) -> LoggedInPage:
+def logged_in_page(login_address: str, page: Page) -> LoggedInPage:
     """Call it with a role: the browser is then logged in, and shows the overview."""
 
     async def opened(role: Role) -> Page:
-        await browser_page.goto(login_address)
-        await browser_page.get_by_label("Name").fill(role)
-        await browser_page.get_by_label("Password").fill(PASSWORD)
-        await browser_page.get_by_role("button", name="Log in").click()
-        await browser_page.wait_for_url(f"{login_address}/")
-        return browser_page
+        await page.goto(login_address)
+        await page.get_by_label("Name").fill(role)
+        await page.get_by_label("Password").fill(PASSWORD)
+        await page.get_by_role("button", name="Log in").click()
+        await page.wait_for_url(f"{login_address}/")
+        return page
 
     return opened

@@ -9,11 +9,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from doors import Door
+from httpx import AsyncClient
 from playwright.async_api import Page, expect
-from web.conftest import ClientOf, Fixed, eventually, principal
+from web.conftest import ClientOf, Fixed, asking, eventually, principal
 from web_tasks import Report
 
 from nonet import Nonet
@@ -55,7 +55,7 @@ async def fill(nonet: Nonet, number: int, **changes: Any) -> list[int]:
     return [await store.add(letter(index, **changes)) for index in range(number)]
 
 
-async def ended(client: httpx.AsyncClient, bulk: dict[str, Any]) -> dict[str, Any]:
+async def ended(client: AsyncClient, bulk: dict[str, Any]) -> dict[str, Any]:
     """Wait until a bulk change has ended, and return its state."""
 
     async def is_over() -> dict[str, Any] | None:
@@ -71,7 +71,7 @@ async def statuses(nonet: Nonet) -> dict[int, str]:
     return {item.id: item.status for item in found}
 
 
-async def test_letters_are_resubmitted_at_a_rate(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_letters_are_resubmitted_at_a_rate(nonet: Nonet, client: AsyncClient) -> None:
     """Those that existed at the dry run: one starts now, the others later, at the rate."""
     rows = await fill(nonet, 5)
     other = (await fill(nonet, 1, error="OSError", generation=2))[0]
@@ -111,9 +111,7 @@ async def test_the_deadline_of_a_class_counts_from_the_start(
     assert abs(deadline - due.timestamp() - 60) < 1
 
 
-async def test_letters_of_a_class_that_is_unknown_stay(
-    nonet: Nonet, client: httpx.AsyncClient
-) -> None:
+async def test_letters_of_a_class_that_is_unknown_stay(nonet: Nonet, client: AsyncClient) -> None:
     """The change counts them as failed and says why; a selection of nothing is refused."""
     await fill(nonet, 2, task_class="gone:Task")
     assert (await client.post(f"{API}/resubmit", json={})).status_code == 422
@@ -124,7 +122,7 @@ async def test_letters_of_a_class_that_is_unknown_stay(
     assert set((await statuses(nonet)).values()) == {"PENDING"}
 
 
-async def test_a_change_can_be_stopped(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_a_change_can_be_stopped(nonet: Nonet, client: AsyncClient) -> None:
     """The letters that it has not changed stay as they are."""
     await fill(nonet, 300)
     bulk = (await client.post(f"{API}/resubmit", json={"all": True, "rate": 1})).json()["bulk"]
@@ -136,7 +134,7 @@ async def test_a_change_can_be_stopped(nonet: Nonet, client: httpx.AsyncClient) 
     assert found.count("PENDING") == 300 - state["done"]
 
 
-async def test_letters_are_discarded_with_a_note(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_letters_are_discarded_with_a_note(nonet: Nonet, client: AsyncClient) -> None:
     """One by one, and by a filter; the event stream keeps the note."""
     rows = await fill(nonet, 4)
     kept = (await fill(nonet, 1, error="OSError", generation=2))[0]
@@ -152,7 +150,7 @@ async def test_letters_are_discarded_with_a_note(nonet: Nonet, client: httpx.Asy
     assert many.text.startswith("3 rows") and many.text.endswith("fixed in 2.4")
 
 
-async def test_lists_have_pages(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_lists_have_pages(nonet: Nonet, client: AsyncClient) -> None:
     """A cursor leads from page to page, through letters and clusters."""
     rows = await fill(nonet, 3)
     await fill(nonet, 1, error="OSError", generation=2)
@@ -188,7 +186,7 @@ async def test_a_viewer_sees_types_only(nonet: Nonet, client_of: ClientOf) -> No
 
 
 async def test_arguments_are_revealed_without_secrets(
-    nonet: Nonet, client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    nonet: Nonet, client: AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The audit says who saw them; `Secret` stays masked."""
     args = encode({"user": "me", "password": "hunter2"})
@@ -200,7 +198,7 @@ async def test_arguments_are_revealed_without_secrets(
 
 
 async def test_the_answer_with_arguments_names_the_page_to_read_again(
-    nonet: Nonet, client: httpx.AsyncClient
+    nonet: Nonet, client: AsyncClient
 ) -> None:
     """It has no address of its own, and the page continues to read its changes."""
     (row,) = await fill(nonet, 1)
@@ -210,7 +208,7 @@ async def test_the_answer_with_arguments_names_the_page_to_read_again(
 
 
 async def test_encrypted_arguments_are_not_revealed_without_the_key(
-    nonet: Nonet, client: httpx.AsyncClient
+    nonet: Nonet, client: AsyncClient
 ) -> None:
     """The API and the page say what is missing, as does an attempt to submit the letter again."""
     cipher = Cipher({"2026": b"k" * 32}, "test")
@@ -223,39 +221,35 @@ async def test_encrypted_arguments_are_not_revealed_without_the_key(
     assert (refused.status_code, NO_KEY in refused.text) == (409, True)
 
 
-async def test_the_pages_are_used_with_the_keyboard(
-    nonet: Nonet, address: str, browser_page: Page
-) -> None:
+async def test_the_pages_are_used_with_the_keyboard(nonet: Nonet, address: str, page: Page) -> None:
     """From a cluster to a letter, its arguments, a note, and all letters submitted again."""
     rows = await fill(nonet, 3)
     dialogs: list[str] = []
-    browser_page.on("dialog", lambda dialog: dialogs.append(dialog.message))
-    await browser_page.goto(address)
-    await browser_page.keyboard.type("gd")
-    await expect(browser_page.locator("h1")).to_have_text("Dead letters")
-    await expect(browser_page.locator("#clusters")).to_contain_text("shop.bill:pay")
-    await press(browser_page, "role=link[name='KeyError']")
-    await expect(browser_page.locator("pre")).to_contain_text("<script>alert(2)</script>")
-    await press(browser_page, f"role=link[name='{rows[0]}']")
-    await press(browser_page, "text=Show arguments and command…")
-    await press(browser_page, "text=Show them")
-    await expect(browser_page.locator("#revealed")).to_contain_text('"number": 0')
-    await expect(browser_page.locator("#revealed")).to_contain_text("task-run call")
-    await browser_page.fill("input[name=note] >> nth=-1", "waits for the printer")
-    await browser_page.keyboard.press("Enter")
-    await expect(browser_page.locator("input[name=note] >> nth=-1")).to_have_value(
-        "waits for the printer"
-    )
-    await press(browser_page, "role=button[name='Submit again']")
-    await expect(browser_page.locator("#fields")).to_contain_text("resubmitted")
-    await browser_page.keyboard.type("gd")
-    await press(browser_page, "text=Submit all again")
-    await expect(browser_page.locator("h1")).to_have_text("Submit 2 dead letters again")
-    await press(browser_page, "role=button[name='Submit 2 again']")
-    await expect(browser_page.locator("#bulks")).to_contain_text("2 of 2 done")
+    page.on("dialog", lambda dialog: dialogs.append(dialog.message))
+    await page.goto(address)
+    await page.keyboard.type("gd")
+    await expect(page.locator("h1")).to_have_text("Dead letters")
+    await expect(page.locator("#clusters")).to_contain_text("shop.bill:pay")
+    await press(page, "role=link[name='KeyError']")
+    await expect(page.locator("pre")).to_contain_text("<script>alert(2)</script>")
+    await press(page, f"role=link[name='{rows[0]}']")
+    await press(page, "text=Show arguments and command…")
+    await press(page, "text=Show them")
+    await expect(page.locator("#revealed")).to_contain_text('"number": 0')
+    await expect(page.locator("#revealed")).to_contain_text("task-run call")
+    await page.fill("input[name=note] >> nth=-1", "waits for the printer")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("input[name=note] >> nth=-1")).to_have_value("waits for the printer")
+    await press(page, "role=button[name='Submit again']")
+    await expect(page.locator("#fields")).to_contain_text("resubmitted")
+    await page.keyboard.type("gd")
+    await press(page, "text=Submit all again")
+    await expect(page.locator("h1")).to_have_text("Submit 2 dead letters again")
+    await press(page, "role=button[name='Submit 2 again']")
+    await expect(page.locator("#bulks")).to_contain_text("2 of 2 done")
     assert set((await statuses(nonet)).values()) == {"DISPATCHED"}
     assert not dialogs
-    assert await browser_page.locator("main img, main script").count() == 0
+    assert await page.locator("main img, main script").count() == 0
 
 
 async def press(page: Page, selector: str) -> None:
@@ -275,8 +269,7 @@ async def test_a_frozen_database_costs_only_its_pages(
     ) as nonet:
         (row,) = await fill(nonet, 1)
         app = create_app(nonet, WebSettings.plain(), Fixed(principal()))
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+        async with asking(app) as client:
             assert (await client.get("/dead-letters")).status_code == 200
             app.state.site.shared.forget()
             door.freeze()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-import httpx
+from httpx import AsyncClient
 from playwright.async_api import Page
 from web_tasks import Failing, Report
 
 from nonet import Nonet
 
 
-async def test_the_soonest_comes_first(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_the_soonest_comes_first(nonet: Nonet, client: AsyncClient) -> None:
     """Tasks are listed by due time, and can be filtered by class; one that is due is flagged."""
     now = datetime.now(UTC)
     late = await nonet.submit(Report(1), at_time=now + timedelta(hours=2))
@@ -28,27 +28,27 @@ async def test_the_soonest_comes_first(nonet: Nonet, client: httpx.AsyncClient) 
 
 
 async def test_a_task_is_started_and_another_cancelled(
-    nonet: Nonet, address: str, browser_page: Page
+    nonet: Nonet, address: str, page: Page
 ) -> None:
     """The keyboard is enough to make a task due, and to cancel one with a reason."""
     later = datetime.now(UTC) + timedelta(hours=1)
     first = await nonet.submit(Report(1), at_time=later)
     second = await nonet.submit(Report(2), at_time=later + timedelta(hours=1))
-    await browser_page.goto(f"{address}/delayed")
-    await browser_page.get_by_role("button", name=f"Run {first} now").press("Enter")
-    await browser_page.get_by_text("1 task due now").wait_for()
+    await page.goto(f"{address}/delayed")
+    await page.get_by_role("button", name=f"Run {first} now").press("Enter")
+    await page.get_by_text("1 task due now").wait_for()
     status = await nonet.status(first)
     assert status.due and status.due <= datetime.now(UTC)
-    row = browser_page.get_by_role("row").filter(has_text=str(second))
+    row = page.get_by_role("row").filter(has_text=str(second))
     await row.get_by_role("button", name="Cancel …").press("Enter")
     await row.get_by_label("Reason").fill("not needed")
-    await browser_page.keyboard.press("Enter")
-    await browser_page.get_by_text("1 task cancelled").wait_for()
+    await page.keyboard.press("Enter")
+    await page.get_by_text("1 task cancelled").wait_for()
     assert (await nonet.status(second)).state == "cancelled"
     assert "not needed" in (await nonet.status(second)).error
 
 
-async def test_a_task_that_moved_on_is_left_alone(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_a_task_that_moved_on_is_left_alone(nonet: Nonet, client: AsyncClient) -> None:
     """A task that is not delayed any more is neither hastened nor cancelled, and that is said."""
     queued = await nonet.submit(Report(1))
     for verb in ("now", "cancel"):

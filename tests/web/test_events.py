@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
+from httpx import AsyncClient
 from playwright.async_api import Page, expect
 from web.conftest import ClientOf
 
@@ -10,30 +10,28 @@ from nonet import Nonet
 from nonet.rules.permissions import Role
 
 
-async def test_events_are_paged_and_filtered(
-    nonet: Nonet, address: str, browser_page: Page
-) -> None:
+async def test_events_are_paged_and_filtered(nonet: Nonet, address: str, page: Page) -> None:
     """The newest come first; a filter looks at older ones, too, and hostile texts are inert."""
     await nonet.stores.events.log("pause", "bob", "<b>everything</b>")
     for number in range(130):
         await nonet.stores.events.log("resume", "alice", f"number {number}.")
-    await browser_page.goto(f"{address}/events")
-    rows = browser_page.locator("#events tbody tr")
+    await page.goto(f"{address}/events")
+    rows = page.locator("#events tbody tr")
     await expect(rows).to_have_count(100)
     await expect(rows.first).to_contain_text("number 129.")
-    await browser_page.get_by_role("link", name="Older").click()
+    await page.get_by_role("link", name="Older").click()
     await expect(rows).to_have_count(31)
     await expect(rows.last).to_contain_text("<b>everything</b>")
-    await browser_page.get_by_label("Kind").select_option("pause")
-    await browser_page.get_by_role("button", name="Show").click()
+    await page.get_by_label("Kind").select_option("pause")
+    await page.get_by_role("button", name="Show").click()
     await expect(rows).to_have_count(1)
-    await browser_page.get_by_label("Text or name").fill("nobody")
-    await browser_page.get_by_role("button", name="Show").click()
-    await expect(browser_page.locator("#events")).to_contain_text("No event matches")
+    await page.get_by_label("Text or name").fill("nobody")
+    await page.get_by_role("button", name="Show").click()
+    await expect(page.locator("#events")).to_contain_text("No event matches")
 
 
 async def test_a_filter_finds_nothing_that_is_hidden(
-    nonet: Nonet, client: httpx.AsyncClient, client_of: ClientOf
+    nonet: Nonet, client: AsyncClient, client_of: ClientOf
 ) -> None:
     """A viewer cannot guess the text of an error by searching for it."""
     await nonet.stores.events.log("startup-hook", "redis", "load: failed: password=tiger")

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from playwright.async_api import Page
 from web.conftest import eventually
 
@@ -32,7 +32,7 @@ async def waiter(nonet: Nonet, *locks: MutexLock | ConcurrencyLimiter) -> AsyncI
         await waiting
 
 
-async def test_contended_locks_come_first(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_contended_locks_come_first(nonet: Nonet, client: AsyncClient) -> None:
     """The list has the most wanted lock first, with its holder and the next waiter."""
     one, seven = MutexLock("job", 1), MutexLock("job", 7)
     async with nonet.hold(one), nonet.hold(seven), waiter(nonet, seven):
@@ -47,37 +47,35 @@ async def test_contended_locks_come_first(nonet: Nonet, client: httpx.AsyncClien
         assert "held for" in detail and "in time" in detail
 
 
-async def test_the_whole_name_opens_the_lock(client: httpx.AsyncClient) -> None:
+async def test_the_whole_name_opens_the_lock(client: AsyncClient) -> None:
     """A search for the name of a lock leads to its page, also if it is free."""
     answer = await client.get("/locks", params={"q": JOB}, follow_redirects=True)
     assert answer.url.path == f"/locks/{JOB}" and "Nobody holds it now" in answer.text
 
 
-async def test_a_lock_is_released_with_the_keyboard(
-    nonet: Nonet, address: str, browser_page: Page
-) -> None:
+async def test_a_lock_is_released_with_the_keyboard(nonet: Nonet, address: str, page: Page) -> None:
     """A forced release names the holder, wants the name of the lock, and voids the holder."""
     async with nonet.hold(MutexLock("job", 7)):
         (holder,) = (await nonet.stores.locks.get(JOB)).holders
-        await browser_page.goto(f"{address}/locks/{JOB}")
-        await browser_page.get_by_role("link", name="Release by force").focus()
-        await browser_page.keyboard.press("Enter")
-        warning = browser_page.get_by_text("may overlap with the next holder")
+        await page.goto(f"{address}/locks/{JOB}")
+        await page.get_by_role("link", name="Release by force").focus()
+        await page.keyboard.press("Enter")
+        warning = page.get_by_text("may overlap with the next holder")
         await warning.wait_for()
-        assert holder.id in await browser_page.inner_text("main")
-        field = browser_page.get_by_label("Type the name of the lock")
+        assert holder.id in await page.inner_text("main")
+        field = page.get_by_label("Type the name of the lock")
         await field.focus()
-        await browser_page.keyboard.type(f"{JOB}x")
+        await page.keyboard.type(f"{JOB}x")
         # The answer is 422, which a browser reports as an error.
-        await browser_page.keyboard.press("Backspace")
-        await browser_page.keyboard.press("Enter")
-        await browser_page.get_by_text(f"released {JOB}, voided").wait_for()
+        await page.keyboard.press("Backspace")
+        await page.keyboard.press("Enter")
+        await page.get_by_text(f"released {JOB}, voided").wait_for()
         assert not (await nonet.stores.locks.get(JOB)).is_held
     kinds = [event.kind for event in await nonet.stores.events.last(5)]
     assert "lock-released" in kinds
 
 
-async def test_another_name_releases_nothing(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_another_name_releases_nothing(nonet: Nonet, client: AsyncClient) -> None:
     """Without the name of the lock, nothing is released."""
     async with nonet.hold(MutexLock("job", 7)):
         answer = await client.post(f"/release/{JOB}", data={"typed": "lock:mutex:job:8"})
@@ -85,7 +83,7 @@ async def test_another_name_releases_nothing(nonet: Nonet, client: httpx.AsyncCl
         assert (await nonet.stores.locks.get(JOB)).is_held
 
 
-async def test_a_limiter_is_emptied(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_a_limiter_is_emptied(nonet: Nonet, client: AsyncClient) -> None:
     """The grants of a rate limiter can be dropped; its page says that it has no holders."""
     name = "limiter:rate:job:7"
     async with nonet.hold(RateLimiter("job", 7, limit=2, window_seconds=600)):
@@ -97,23 +95,21 @@ async def test_a_limiter_is_emptied(nonet: Nonet, client: httpx.AsyncClient) -> 
 
 
 @pytest.mark.parametrize("key", ["<script>alert(1)</script>", "a/../b?c#d%2F", "é\u202e'\""])
-async def test_a_hostile_name_is_inert(
-    nonet: Nonet, address: str, browser_page: Page, key: str
-) -> None:
+async def test_a_hostile_name_is_inert(nonet: Nonet, address: str, page: Page, key: str) -> None:
     """Whatever the key is, its lock has a page of its own, and nothing of it is markup."""
     async with nonet.hold(MutexLock("job", key)):
-        await browser_page.goto(f"{address}/locks")
-        await browser_page.locator("tbody a").click()
-        await browser_page.locator("#holders").wait_for()
+        await page.goto(f"{address}/locks")
+        await page.locator("tbody a").click()
+        await page.locator("#holders").wait_for()
         name = MutexLock("job", key).redis_key
-        assert await browser_page.inner_text("h1") == name
-        assert await browser_page.locator("main script").count() == 0
-        assert "program" in await browser_page.inner_text("main")
-        await browser_page.get_by_role("link", name="Release by force").click()
-        assert name in await browser_page.inner_text("main")
+        assert await page.inner_text("h1") == name
+        assert await page.locator("main script").count() == 0
+        assert "program" in await page.inner_text("main")
+        await page.get_by_role("link", name="Release by force").click()
+        assert name in await page.inner_text("main")
 
 
-async def test_many_locks_have_pages(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_many_locks_have_pages(nonet: Nonet, client: AsyncClient) -> None:
     """Ten thousand locks are listed in pages, and a page reads only its own locks."""
     redis, prefix = nonet.broker.client, "{test}:"
     for start in range(0, 10_000, 1000):

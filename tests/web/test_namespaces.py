@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
-from web.conftest import Fixed, principal
+from httpx import URL, AsyncClient
+from web.conftest import Fixed, asking, principal
 
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
@@ -29,20 +29,17 @@ def settings(request: pytest.FixtureRequest) -> WebSettings:
 
 
 @pytest.fixture
-async def client(
-    applications: list[Nonet], settings: WebSettings
-) -> AsyncIterator[httpx.AsyncClient]:
+async def client(applications: list[Nonet], settings: WebSettings) -> AsyncIterator[AsyncClient]:
     served, _ = create_sites(applications, settings, Fixed(principal()))
-    transport = httpx.ASGITransport(served)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+    async with asking(served) as client:
         yield client
 
 
 async def test_each_namespace_has_its_pages_and_its_api(
-    client: httpx.AsyncClient, applications: list[Nonet], settings: WebSettings
+    client: AsyncClient, applications: list[Nonet], settings: WebSettings
 ) -> None:
     """The first is at the root; a page links to those of the others."""
-    base = httpx.URL(settings.url).path.rstrip("/") if settings.url else ""
+    base = URL(settings.url).path.rstrip("/") if settings.url else ""
     await applications[1].stores.events.log("pause", "ann", "only in a")
     for path, own in ((f"{base}/", "main"), (f"{base}/in/a/", "a")):
         page = await client.get(path)
@@ -63,8 +60,7 @@ async def test_a_role_holds_in_its_namespaces(applications: list[Nonet], path: s
     """A principal of some namespaces enters no other one, and finds no link to it."""
     who = Principal("alice", Role.ADMIN, namespaces=("a",))
     served, _ = create_sites(applications, WebSettings.plain(), Fixed(who))
-    transport = httpx.ASGITransport(served)
-    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+    async with asking(served) as client:
         refused = await client.get(f"/{path}")
         assert refused.status_code == 403 and "alice may enter a, but not main" in refused.text
         page = await client.get(f"/in/a/{path}")

@@ -6,8 +6,7 @@ import asyncio
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
-import pytest
+from httpx import AsyncClient
 from playwright.async_api import Page
 from starlette.routing import Match
 from web.conftest import Fixed, eventually, principal, working
@@ -21,7 +20,7 @@ from nonet.web.app import create_app
 
 
 async def test_the_overview_shows_a_live_system(
-    nonet: Nonet, client: httpx.AsyncClient, address: str, browser_page: Page
+    nonet: Nonet, client: AsyncClient, address: str, page: Page
 ) -> None:
     """It shows findings, streams, rates, times, slots, servers, running tasks and charts."""
     Held.gate = asyncio.Event()
@@ -36,31 +35,31 @@ async def test_the_overview_shows_a_live_system(
 
         found = await eventually(shown, "tasks have ended, and one runs")
         assert [crew["busy"] for crew in found["crews"]] == [1, 0, 0]
-        await browser_page.goto(address)
+        await page.goto(address)
         parts = ("findings", "streams", "figures", "daemons", "longest", "minutes")
-        page = {part: await browser_page.inner_text(f"#{part}") for part in parts}
-        assert "no scheduler leads" in page["findings"]
-        assert "7 queued" in page["streams"]
-        assert "1 running" in page["streams"]
-        assert "95 %" in page["figures"]
-        assert "1 of 2" in page["daemons"]
-        assert "round trip" in page["daemons"]
-        assert str(held) in page["longest"]
-        await browser_page.click("#hour-table summary")
-        assert "20" in await browser_page.inner_text("#hour-table tbody tr >> nth=0")
-        await browser_page.wait_for_selector("figure[data-chart=load] canvas")
+        shown_in = {part: await page.inner_text(f"#{part}") for part in parts}
+        assert "no scheduler leads" in shown_in["findings"]
+        assert "7 queued" in shown_in["streams"]
+        assert "1 running" in shown_in["streams"]
+        assert "95 %" in shown_in["figures"]
+        assert "1 of 2" in shown_in["daemons"]
+        assert "round trip" in shown_in["daemons"]
+        assert str(held) in shown_in["longest"]
+        await page.click("#hour-table summary")
+        assert "20" in await page.inner_text("#hour-table tbody tr >> nth=0")
+        await page.wait_for_selector("figure[data-chart=load] canvas")
         # It changes without a reload.
         Held.gate.set()
-        await browser_page.wait_for_function(
+        await page.wait_for_function(
             "() => !document.querySelector('#longest').textContent.includes('Held')", timeout=60_000
         )
 
 
 async def test_a_stream_and_a_class_are_paused_on_their_pages(
-    nonet: Nonet, address: str, browser_page: Page
+    nonet: Nonet, address: str, page: Page
 ) -> None:
     """A pause of a page is in force with its reason, and its button ends it."""
-    controls, page = nonet.stores.controls, browser_page
+    controls = nonet.stores.controls
     await nonet.submit_many([Report(number) for number in range(3)])
     await page.goto(address)
     await page.click("#streams a[aria-label^='normal:medium']")
@@ -80,9 +79,10 @@ async def test_a_stream_and_a_class_are_paused_on_their_pages(
     assert "paused" in await page.inner_text("#classes tbody")
 
 
-@pytest.mark.parametrize(
-    ("kind", "what", "path"),
-    [
+def test_a_finding_links_to_what_it_is_about() -> None:
+    """The page of a finding shows the thing itself; a finding about no thing has no link."""
+    app = create_app(Nonet(plain_settings()), WebSettings.plain(), Fixed(principal()))
+    for kind, what, path in [
         ("lock", "lock:mutex:job:7", "/locks/lock:mutex:job:7"),
         ("limiter", "limiter:rate:host:a", "/locks/limiter:rate:host:a"),
         ("class", "mail:Send", "/classes/mail:Send"),
@@ -102,11 +102,7 @@ async def test_a_stream_and_a_class_are_paused_on_their_pages(
         ("schedule", "mail:Send", "/schedules"),
         ("sql", "dead letters", "/dead-letters"),
         ("sql", "database", "/"),
-    ],
-)
-def test_a_finding_links_to_what_it_is_about(kind: str, what: str, path: str) -> None:
-    """The page of a finding shows the thing itself; a finding about no thing has no link."""
-    app = create_app(Nonet(plain_settings()), WebSettings.plain(), Fixed(principal()))
-    assert page_of(kind, what) == path
-    scope = {"type": "http", "method": "GET", "path": urlsplit(path).path}
-    assert any(route.matches(scope)[0] is Match.FULL for route in app.routes)
+    ]:
+        assert page_of(kind, what) == path
+        scope = {"type": "http", "method": "GET", "path": urlsplit(path).path}
+        assert any(route.matches(scope)[0] is Match.FULL for route in app.routes), path

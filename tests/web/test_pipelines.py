@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import httpx
 import pytest
 import sqlalchemy as sa
 from cli.row_errands import Base, Volume
+from httpx import AsyncClient
 from playwright.async_api import Page
 from web.conftest import ClientOf
 
@@ -61,7 +61,7 @@ def is_due(rows: sa.Engine) -> bool:
         return connection.scalar(sa.select(Volume.due_at).where(Volume.id == 17)) is not None
 
 
-async def test_pipelines_are_listed_and_shown(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_pipelines_are_listed_and_shown(client: AsyncClient) -> None:
     """List and page name rows, speed, processes, and what keeps the rows waiting."""
     listed = (await client.get("/pipelines")).text
     assert "more than 10\u202f000" in listed and "1 row of a dead process" in listed
@@ -77,7 +77,7 @@ async def test_pipelines_are_listed_and_shown(nonet: Nonet, client: httpx.AsyncC
     assert (await client.get(f"{API}/disks")).status_code == 404
 
 
-async def test_a_viewer_reads_types_of_errors_only(nonet: Nonet, client_of: ClientOf) -> None:
+async def test_a_viewer_reads_types_of_errors_only(client_of: ClientOf) -> None:
     """Errors of databases may quote secrets; a viewer, which may not pause, finds no button."""
     async with client_of(Role.VIEWER) as client:
         page = (await client.get("/pipelines/volumes")).text
@@ -86,11 +86,10 @@ async def test_a_viewer_reads_types_of_errors_only(nonet: Nonet, client_of: Clie
 
 
 async def test_a_pipeline_is_paused_with_the_keyboard(
-    nonet: Nonet, address: str, browser_page: Page
+    nonet: Nonet, address: str, page: Page
 ) -> None:
     """From the finding of the overview to the pause, and back; an unknown one cannot be paused."""
     await nonet.stores.controls.pause(["pipeline:volumes"], "ann", "the cloud is down")
-    page = browser_page
     await page.goto(address)
     await page.get_by_role("link", name="Show volumes").first.press("Enter")
     await page.get_by_text("the cloud is down. No process fetches its rows.").wait_for()
@@ -104,7 +103,7 @@ async def test_a_pipeline_is_paused_with_the_keyboard(
     assert (pause.what, pause.who, pause.reason) == ("pipeline:volumes", "alice", "again")
 
 
-async def test_the_api_pauses_pipelines(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_the_api_pauses_pipelines(client: AsyncClient) -> None:
     """Pauses of pipelines are among those of streams and classes."""
     body = {"pipelines": ["volumes"], "reason": "r"}
     [made] = (await client.post("/api/v1/pauses", json=body)).json()["items"]
@@ -116,7 +115,7 @@ async def test_the_api_pauses_pipelines(nonet: Nonet, client: httpx.AsyncClient)
 
 
 async def test_the_letter_of_a_row_names_the_row(
-    nonet: Nonet, client: httpx.AsyncClient, rows: sa.Engine
+    nonet: Nonet, client: AsyncClient, rows: sa.Engine
 ) -> None:
     """No page links to a task that never existed; the button makes the row due again."""
     number = await dead(nonet)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import httpx
+from httpx import AsyncClient
 from playwright.async_api import Page, expect
 from web.conftest import ClientOf
 from web_tasks import Report
@@ -25,7 +25,7 @@ async def quarantine(
 
 
 async def test_an_envelope_is_retried_and_garbage_is_discarded(
-    nonet: Nonet, client: httpx.AsyncClient
+    nonet: Nonet, client: AsyncClient
 ) -> None:
     """The list says what each claims to be; the event has the note."""
     sent = nonet.client.envelopes.prepare(Report(7))
@@ -56,22 +56,20 @@ async def test_a_viewer_sees_no_content(nonet: Nonet, client_of: ClientOf) -> No
             assert answer.status_code == 200 and "hunter2" not in answer.text
 
 
-async def test_the_page_shows_bytes_and_discards(
-    nonet: Nonet, address: str, browser_page: Page
-) -> None:
+async def test_the_page_shows_bytes_and_discards(nonet: Nonet, address: str, page: Page) -> None:
     """With the keyboard; the bytes are inert."""
     await quarantine(nonet, HOSTILE)
-    await browser_page.goto(address)
-    await browser_page.keyboard.type("gq")
-    await browser_page.locator("tbody th a").focus()
-    await browser_page.keyboard.press("Enter")
+    await page.goto(address)
+    await page.keyboard.type("gq")
+    await page.locator("tbody th a").focus()
+    await page.keyboard.press("Enter")
     for name in ("Show the message…", "Show it"):
-        await browser_page.get_by_role("button", name=name, exact=True).focus()
-        await browser_page.keyboard.press("Enter")
-    await expect(browser_page.locator("#revealed pre")).to_contain_text("<script>aler")
-    assert await browser_page.locator("main script").count() == 0
-    await browser_page.get_by_role("button", name="Discard…", exact=True).focus()
-    await browser_page.keyboard.press("Enter")
-    await browser_page.get_by_label("Why").fill("garbage")
-    await browser_page.keyboard.press("Enter")
-    await expect(browser_page.locator("main")).to_contain_text("The quarantine is empty")
+        await page.get_by_role("button", name=name, exact=True).focus()
+        await page.keyboard.press("Enter")
+    await expect(page.locator("#revealed pre")).to_contain_text("<script>aler")
+    assert await page.locator("main script").count() == 0
+    await page.get_by_role("button", name="Discard…", exact=True).focus()
+    await page.keyboard.press("Enter")
+    await page.get_by_label("Why").fill("garbage")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("main")).to_contain_text("The quarantine is empty")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import httpx
 import pytest
 from fastapi.responses import HTMLResponse
-from playwright.async_api import Page, Route, expect
+from httpx import AsyncClient
+from playwright.async_api import Page, expect
 from ports import free_port
 from web.access.doors import app_of
-from web.conftest import Fixed, LoggedInPage, principal, serving
+from web.conftest import Fixed, LoggedInPage, browsing, principal, serving
 
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
@@ -50,7 +50,7 @@ async def url(nonet: Nonet) -> AsyncIterator[str]:
         yield f"{address}/probe"
 
 
-async def test_an_unchanged_page_is_not_sent_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_an_unchanged_page_is_not_sent_again(nonet: Nonet, client: AsyncClient) -> None:
     """The ETag stands for the whole content: with it the answer is 304, until something changes."""
     first = await client.get("/events")
     known = {"If-None-Match": first.headers["ETag"], "Nonet-Refresh": "1"}
@@ -76,9 +76,8 @@ async def refresh(page: Page) -> None:
     await page.clock.run_for(3000)
 
 
-async def test_a_page_replaces_what_has_changed(url: str, browser_page: Page) -> None:
+async def test_a_page_replaces_what_has_changed(url: str, page: Page) -> None:
     """It says when; open details, the scrolled text and the focus stay as they are."""
-    page = browser_page
     await open_with_clock(page, url)
     await page.click("summary")
     await page.evaluate("document.querySelector('.graph').scrollTop = 30")
@@ -113,11 +112,8 @@ _PART = "document.querySelector('#used {}')"
     ],
     ids=["focus", "text", "box", "question", "selection"],
 )
-async def test_a_part_in_use_is_left_alone(
-    url: str, browser_page: Page, begin: str, end: str
-) -> None:
+async def test_a_part_in_use_is_left_alone(url: str, page: Page, begin: str, end: str) -> None:
     """The other parts are replaced, the page says so, and the part follows when it is free."""
-    page = browser_page
     await open_with_clock(page, url)
     await page.evaluate(begin)
     await refresh(page)
@@ -130,9 +126,9 @@ async def test_a_part_in_use_is_left_alone(
     await expect(page.locator("#connection")).not_to_contain_text("except")
 
 
-async def test_a_hidden_page_does_not_ask(url: str, browser_page: Page) -> None:
+async def test_a_hidden_page_does_not_ask(url: str, page: Page) -> None:
     """It asks as soon as it is visible again."""
-    page, asked = browser_page, list[str]()
+    asked = list[str]()
     await open_with_clock(page, url)
     page.on("request", lambda request: asked.append(request.url))
     become = """(hidden) => {
@@ -148,27 +144,22 @@ async def test_a_hidden_page_does_not_ask(url: str, browser_page: Page) -> None:
     await expect(page.locator("#count")).to_have_text("2")
 
 
-async def test_a_page_says_that_no_answer_comes(url: str, browser_page: Page) -> None:
+async def test_a_page_says_that_no_answer_comes(url: str) -> None:
     """It names the time of the last answer and why there is none, and asks again."""
-    assert browser_page.context.browser
-    page = await browser_page.context.browser.new_page()  # whose console may have errors
-    await open_with_clock(page, url)
-    badge = page.locator("#connection")
-    await page.route("**/probe", lambda route: route.abort())
-    await refresh(page)
-    await expect(badge).to_contain_text("no answer since")
-    await expect(badge).to_have_attribute("aria-live", "polite")
-
-    async def unavailable(route: Route) -> None:
-        await route.fulfill(status=503)
-
-    await page.unroute("**/probe")
-    await page.route("**/probe", unavailable)
-    await refresh(page)
-    await expect(badge).to_contain_text("Redis or SQL does not answer")
-    await page.unroute("**/probe")
-    await refresh(page)
-    await expect(badge).to_contain_text("as of")
+    async with browsing("Failed to load resource") as page:
+        await open_with_clock(page, url)
+        badge = page.locator("#connection")
+        await page.route("**/probe", lambda route: route.abort())
+        await refresh(page)
+        await expect(badge).to_contain_text("no answer since")
+        await expect(badge).to_have_attribute("aria-live", "polite")
+        await page.unroute("**/probe")
+        await page.route("**/probe", lambda route: route.fulfill(status=503))
+        await refresh(page)
+        await expect(badge).to_contain_text("Redis or SQL does not answer")
+        await page.unroute("**/probe")
+        await refresh(page)
+        await expect(badge).to_contain_text("as of")
 
 
 async def test_a_page_says_that_its_session_has_ended(

@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi.routing import APIRoute
+from httpx import AsyncClient
 from ports import free_port
 from servers import RedisServer
 from waits import WAIT_SECONDS
@@ -141,7 +141,7 @@ async def test_a_large_system_is_shown_in_time(large: Nonet, own_redis: RedisSer
     with own_redis.client() as redis:
         redis.config_set("slowlog-log-slower-than", SLOW_US)
         redis.slowlog_reset()
-        async with serving(app, settings) as url, httpx.AsyncClient(timeout=WAIT_SECONDS) as client:
+        async with serving(app, settings) as url, AsyncClient(timeout=WAIT_SECONDS) as client:
             for path in reading_paths():
                 seconds, status = await _measure(client, url + path, app.state.site.shared)
                 print(
@@ -156,7 +156,7 @@ async def test_a_large_system_is_shown_in_time(large: Nonet, own_redis: RedisSer
     assert slow == []
 
 
-async def _measure(client: httpx.AsyncClient, url: str, shared: Shared) -> tuple[list[float], int]:
+async def _measure(client: AsyncClient, url: str, shared: Shared) -> tuple[list[float], int]:
     """The times of some reads, sorted. Each finds nothing that an earlier one has kept."""
     times = []
     for _ in range(RUNS):

@@ -6,8 +6,8 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from playwright.async_api import Page
 from web.conftest import ClientOf
 
@@ -48,7 +48,7 @@ async def planned(nonet: Nonet) -> Nonet:
     return nonet
 
 
-async def test_entries_are_listed(planned: Nonet, client: httpx.AsyncClient) -> None:
+async def test_entries_are_listed(planned: Nonet, client: AsyncClient) -> None:
     """The list has rule, state and next occurrence in UTC and in the zone of the entry."""
     page = (await client.get("/schedules")).text
     assert "at 02:30 every day (Europe/Zurich)" in page and " 02:30:00 CE" in page
@@ -60,14 +60,12 @@ async def test_entries_are_listed(planned: Nonet, client: httpx.AsyncClient) -> 
     assert "No periodic entry matches" in (await client.get("/schedules?state=running")).text
 
 
-async def test_the_calendar_is_a_table_of_hours(
-    planned: Nonet, address: str, browser_page: Page
-) -> None:
+async def test_the_calendar_is_a_table_of_hours(planned: Nonet, address: str, page: Page) -> None:
     """Each hour is a column; a busy entry is one band; the table scrolls on a phone."""
-    await browser_page.set_viewport_size({"width": 390, "height": 800})
-    await browser_page.goto(f"{address}/schedules")
-    await browser_page.get_by_role("link", name="Next 24 hours").press("Enter")
-    table = browser_page.locator(".calendar table")
+    await page.set_viewport_size({"width": 390, "height": 800})
+    await page.goto(f"{address}/schedules")
+    await page.get_by_role("link", name="Next 24 hours").press("Enter")
+    table = page.locator(".calendar table")
     await table.wait_for()
     assert await table.locator("thead th").count() == 26
     rows = [await row.inner_text() for row in await table.locator("tbody tr").all()]
@@ -75,35 +73,33 @@ async def test_the_calendar_is_a_table_of_hours(
     assert "next only" in rows[1]
     assert ":30" in rows[2]
     assert await table.locator("tbody tr").nth(2).locator("td").count() == 25
-    width = await browser_page.evaluate("document.documentElement.scrollWidth")
+    width = await page.evaluate("document.documentElement.scrollWidth")
     assert width == 390
 
 
-async def test_an_entry_is_run_paused_and_resumed(
-    planned: Nonet, address: str, browser_page: Page
-) -> None:
+async def test_an_entry_is_run_paused_and_resumed(planned: Nonet, address: str, page: Page) -> None:
     """The keyboard is enough to submit an entry's task now, and to pause and resume it."""
-    await browser_page.goto(f"{address}/schedules")
-    await browser_page.get_by_role("button", name=f"Run {ENTRY} now").press("Enter")
-    await browser_page.get_by_text("submitted task").wait_for()
+    await page.goto(f"{address}/schedules")
+    await page.get_by_role("button", name=f"Run {ENTRY} now").press("Enter")
+    await page.get_by_text("submitted task").wait_for()
     (task,) = [item async for item in planned.live()]
     assert task.name == "web_tasks:Report"
-    await browser_page.get_by_label("Reason").fill("the <b>disk</b> is full")
-    await browser_page.keyboard.press("Enter")
-    await browser_page.get_by_text("by alice: the <b>disk</b> is full").first.wait_for()
+    await page.get_by_label("Reason").fill("the <b>disk</b> is full")
+    await page.keyboard.press("Enter")
+    await page.get_by_text("by alice: the <b>disk</b> is full").first.wait_for()
     items = {item.entry: item for item in await planned.stores.periodic.statuses()}
     assert "the <b>disk</b> is full" in items[ENTRY].paused and not items[BEAT].paused
-    await browser_page.get_by_role("button", name="Resume").press("Enter")
-    await browser_page.get_by_text("resumed").wait_for()
+    await page.get_by_role("button", name="Resume").press("Enter")
+    await page.get_by_text("resumed").wait_for()
     assert not any(item.paused for item in await planned.stores.periodic.statuses())
 
 
-async def test_all_that_match_are_paused(planned: Nonet, address: str, browser_page: Page) -> None:
+async def test_all_that_match_are_paused(planned: Nonet, address: str, page: Page) -> None:
     """A filter chooses what is paused; the button says how many entries these are."""
-    await browser_page.goto(f"{address}/schedules?vo=lhcb")
-    await browser_page.get_by_role("button", name="Pause 1 …").press("Enter")
-    await browser_page.get_by_role("button", name="Pause", exact=True).press("Enter")
-    await browser_page.get_by_text("since").first.wait_for()
+    await page.goto(f"{address}/schedules?vo=lhcb")
+    await page.get_by_role("button", name="Pause 1 …").press("Enter")
+    await page.get_by_role("button", name="Pause", exact=True).press("Enter")
+    await page.get_by_text("since").first.wait_for()
     paused = {item.entry for item in await planned.stores.periodic.statuses() if item.paused}
     assert paused == {BEAT}
 
@@ -128,7 +124,7 @@ async def test_a_viewer_sees_no_error(planned: Nonet, client_of: ClientOf) -> No
         assert "broken" in page and not any(text in page for text in hidden)
 
 
-async def test_an_unknown_entry_is_not_found(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_entry_is_not_found(client: AsyncClient) -> None:
     """An entry that left the configuration is not found, and nothing is paused."""
     assert (await client.get("/schedules/a:B%7C%7Cc")).status_code == 404
     answer = await client.post("/schedules/pause", data={"entry": "a:B||c"})
@@ -151,9 +147,7 @@ async def test_the_api_shows_when_an_entry_fires(planned: Nonet, client_of: Clie
         assert "password is secret" in (await client.get(beat)).json()["why"]
 
 
-async def test_the_api_runs_pauses_and_resumes_entries(
-    planned: Nonet, client: httpx.AsyncClient
-) -> None:
+async def test_the_api_runs_pauses_and_resumes_entries(planned: Nonet, client: AsyncClient) -> None:
     """Entries are listed without arguments, page by page, and changed by their identity."""
     url = "/api/v1/schedules"
     first = (await client.get(url, params={"limit": 1})).json()

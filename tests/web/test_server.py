@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from ports import free_port
 from waits import WAIT_SECONDS, until
 from web.conftest import Fixed, principal
@@ -30,9 +30,7 @@ async def test_the_daemon_reports_requests_and_an_outage(
     server = Server(app, WebSettings.plain(port=port), [app.state.site])
     running = asyncio.create_task(server.run(stop))
     await until(lambda: server.report().ready, "it is ready")
-    async with httpx.AsyncClient(
-        base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS
-    ) as client:
+    async with AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=WAIT_SECONDS) as client:
         for path in ("/streams/normal/small", "/streams/normal/large", "/nothing"):
             await client.get(path)
     found = {(name, labels): value for name, labels, value in server.samples()}

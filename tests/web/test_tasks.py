@@ -7,8 +7,8 @@ import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from playwright.async_api import Page
 from pydantic import SecretStr
 from waits import WAIT_SECONDS
@@ -33,12 +33,9 @@ async def run(nonet: Nonet, *tasks: Any) -> list[str]:
     return [str(handle) for handle in handles]
 
 
-async def test_search_and_cancel_by_keyboard(
-    nonet: Nonet, address: str, browser_page: Page
-) -> None:
+async def test_search_and_cancel_by_keyboard(nonet: Nonet, address: str, page: Page) -> None:
     """An id in the search field opens the task; a reason and Enter cancel it."""
     id = await nonet.submit(Report(1), at_time=datetime.now(UTC) + timedelta(hours=1))
-    page = browser_page
     await page.goto(f"{address}/tasks")
     assert await page.locator("tbody tr").count() == 1
     await page.keyboard.press("/")
@@ -56,7 +53,7 @@ async def test_search_and_cancel_by_keyboard(
     assert "wrong input" in await page.inner_text("#fields")
 
 
-async def test_each_filter_selects(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_each_filter_selects(nonet: Nonet, client: AsyncClient) -> None:
     """State, class, label, lock, worker and error select; live and ended tasks have their lists."""
     first = await nonet.submit(Report(1), labels={"customer": "acme"})
     second = await nonet.submit(Failing())
@@ -91,7 +88,7 @@ def hostile() -> str:
 
 
 async def test_hostile_texts_are_inert(
-    nonet: Nonet, address: str, browser_page: Page, hostile: str
+    nonet: Nonet, address: str, page: Page, hostile: str
 ) -> None:
     """Names, ids, labels, errors and progress of hostile tasks are text, and fit the page."""
     id, name = "a/b?<script>#%41", "<script>window.hit=1</script>:Evil"
@@ -101,7 +98,6 @@ async def test_hostile_texts_are_inert(
     )
     (dead,) = await run(nonet, Failing(hostile))
     locked = await nonet.submit(Locked(hostile[:60]))
-    page = browser_page
     paths = ("/tasks", "/tasks?state=ended", f"/tasks/{dead}", "/bulk/cancel", f"/tasks/{locked}")
     for width in (1280, 390):
         await page.set_viewport_size({"width": width, "height": 800})
@@ -139,7 +135,7 @@ async def test_a_viewer_sees_no_details(nonet: Nonet, client_of: Any) -> None:
 
 
 async def test_arguments_are_revealed_with_secrets_masked(
-    nonet: Nonet, client: httpx.AsyncClient
+    nonet: Nonet, client: AsyncClient
 ) -> None:
     """Arguments, and the command that runs the task here, come only after the button."""
     id = await nonet.submit(Login("o'neil", SecretStr("hunter2")))
@@ -156,10 +152,9 @@ async def test_arguments_are_revealed_with_secrets_masked(
     )  # the result, of which the token is secret
 
 
-async def test_a_revealed_page_stays_live(nonet: Nonet, address: str, browser_page: Page) -> None:
+async def test_a_revealed_page_stays_live(nonet: Nonet, address: str, page: Page) -> None:
     """The answer to the button shows arguments, and is read again as the page of its task."""
     id = await nonet.submit(Report(4711))
-    page = browser_page
     await page.goto(f"{address}/tasks/{id}")
     await page.get_by_role("button", name="Show arguments and command…").click()
     async with page.expect_response(lambda answer: answer.url == f"{address}/tasks/{id}") as seen:
@@ -168,7 +163,7 @@ async def test_a_revealed_page_stays_live(nonet: Nonet, address: str, browser_pa
     assert "4711" in await page.inner_text("#revealed")
 
 
-async def test_submit_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_submit_again(nonet: Nonet, client: AsyncClient) -> None:
     """A live task is copied once per form, a failure once at all, and a done task not."""
     live = await nonet.submit(Report(1), at_time=datetime.now(UTC) + timedelta(hours=1))
     twice = [await client.post(f"/tasks/{live}/again", data={"once": "12345678"}) for _ in "ab"]
@@ -183,7 +178,7 @@ async def test_submit_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
     assert "it is done: its arguments are not kept" in (await client.get(f"/tasks/{done}")).text
 
 
-async def test_cancel_all_that_existed(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_cancel_all_that_existed(nonet: Nonet, client: AsyncClient) -> None:
     """The preview counts by class, and what is submitted after it is left alone."""
     await nonet.submit_many([Report(n) for n in range(30)])
     other = await nonet.submit(Failing())
@@ -202,7 +197,7 @@ async def test_cancel_all_that_existed(nonet: Nonet, client: httpx.AsyncClient) 
     assert event.kind == "tasks-cancelled" and "too many" in event.text
 
 
-async def test_submit_all_failures_again(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_submit_all_failures_again(nonet: Nonet, client: AsyncClient) -> None:
     """Failures that match become new tasks; the answer counts those that were submitted before."""
     await run(nonet, *(Failing(f"bill {n}") for n in range(5)), Failing("other"))
     preview = (await client.get("/bulk/resubmit?state=ended&error=bill")).text
@@ -218,7 +213,7 @@ async def test_submit_all_failures_again(nonet: Nonet, client: httpx.AsyncClient
 
 
 async def test_a_running_task_links_its_worker(
-    nonet: Nonet, client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    nonet: Nonet, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The page names the worker as other pages do, and leads to it."""
     monkeypatch.setattr(Held, "gate", asyncio.Event())
@@ -232,7 +227,7 @@ async def test_a_running_task_links_its_worker(
         await nonet.client.results.wait(id, WAIT_SECONDS)
 
 
-async def test_groups(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_groups(nonet: Nonet, client: AsyncClient) -> None:
     """A group shows its children and its callback, and its children can be cancelled."""
     id = await nonet.client.spawn_with_callback([Report(1), Failing()], Report(2))
     assert id in (await client.get("/groups")).text
@@ -243,7 +238,7 @@ async def test_groups(nonet: Nonet, client: httpx.AsyncClient) -> None:
     assert (status.state, status.failed) == ("fired", 2)
 
 
-async def test_an_unknown_task_says_where_to_look(client: httpx.AsyncClient) -> None:
+async def test_an_unknown_task_says_where_to_look(client: AsyncClient) -> None:
     """The page of an unknown task names the other places."""
     answer = await client.get("/tasks/nope")
     assert answer.status_code == 404

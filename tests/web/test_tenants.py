@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from playwright.async_api import Page
 
 from nonet import Nonet
@@ -32,7 +32,7 @@ async def shared(nonet: Nonet, redis_url: str) -> Nonet:
     return nonet
 
 
-async def test_the_page_explains_tenants_before_there_are_any(client: httpx.AsyncClient) -> None:
+async def test_the_page_explains_tenants_before_there_are_any(client: AsyncClient) -> None:
     """And what tells them apart."""
     assert "Tenants are told apart by vo" in (await client.get("/tenants")).text
     found = (await client.get("/api/v1/tenants")).json()
@@ -41,7 +41,7 @@ async def test_the_page_explains_tenants_before_there_are_any(client: httpx.Asyn
 
 
 @pytest.mark.usefixtures("shared")
-async def test_page_and_api_agree(client: httpx.AsyncClient) -> None:
+async def test_page_and_api_agree(client: AsyncClient) -> None:
     """The named one comes first, or that with the most failures; names are escaped."""
     found = (await client.get("/api/v1/tenants", params={"since": 600})).json()
     assert found["by"] == "label:team"
@@ -60,15 +60,15 @@ async def test_page_and_api_agree(client: httpx.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("shared")
-async def test_tenants_are_sorted_with_the_keyboard(address: str, browser_page: Page) -> None:
+async def test_tenants_are_sorted_with_the_keyboard(address: str, page: Page) -> None:
     """From the overview, by its key in the navigation."""
-    await browser_page.goto(address)
-    await browser_page.keyboard.press("g")
-    await browser_page.keyboard.press("n")
-    await browser_page.get_by_role("heading", name="Tenants").wait_for()
-    rows = browser_page.locator("#tenants tbody th")
+    await page.goto(address)
+    await page.keyboard.press("g")
+    await page.keyboard.press("n")
+    await page.get_by_role("heading", name="Tenants").wait_for()
+    rows = page.locator("#tenants tbody th")
     assert await rows.all_inner_texts() == ["mail", "<b>ads"]
-    await browser_page.get_by_label("Order").select_option("failed")
-    await browser_page.get_by_role("button", name="Show").press("Enter")
-    await browser_page.wait_for_url("**order=failed**")
+    await page.get_by_label("Order").select_option("failed")
+    await page.get_by_role("button", name="Show").press("Enter")
+    await page.wait_for_url("**order=failed**")
     assert await rows.all_inner_texts() == ["<b>ads", "mail"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from playwright.async_api import Page, expect
 from waits import WAIT_SECONDS
 from web.conftest import ClientOf, in_state, working
@@ -24,7 +24,7 @@ def gate() -> asyncio.Event:
 
 
 async def test_a_drained_worker_finishes_and_ends(
-    nonet: Nonet, client: httpx.AsyncClient, client_of: ClientOf, gate: asyncio.Event
+    nonet: Nonet, client: AsyncClient, client_of: ClientOf, gate: asyncio.Event
 ) -> None:
     """A drain lets tasks end, may be repeated, and is not for viewers."""
     async with working(nonet) as running, client_of(Role.VIEWER) as viewer:
@@ -45,29 +45,29 @@ async def test_a_drained_worker_finishes_and_ends(
 
 
 async def test_pages_show_workers_and_drain_them(
-    nonet: Nonet, address: str, browser_page: Page, gate: asyncio.Event
+    nonet: Nonet, address: str, page: Page, gate: asyncio.Event
 ) -> None:
     """The list leads to a worker with its tasks and classes, where a button drains it."""
     async with working(nonet) as running, working(nonet, Size.LARGE) as other:
         held = await nonet.submit(Held())
         await in_state(nonet, held, "running")
-        await browser_page.goto(f"{address}/workers?q=web_tasks:Held")
-        table = browser_page.locator("#workers tbody tr")
+        await page.goto(f"{address}/workers?q=web_tasks:Held")
+        table = page.locator("#workers tbody tr")
         await expect(table).to_have_count(1)
         await expect(table).to_contain_text("1 / 100")
         await table.get_by_role("link").first.click()
-        await expect(browser_page.locator("#worker")).to_contain_text(held)
-        await expect(browser_page.locator("#worker")).to_contain_text("web_tasks:Failing")
-        await browser_page.get_by_role("button", name="Drain …").press("Enter")
-        await browser_page.get_by_role("button", name="Drain ", exact=False).last.press("Enter")
-        await expect(browser_page.get_by_role("status").last).to_contain_text("finishes its tasks")
+        await expect(page.locator("#worker")).to_contain_text(held)
+        await expect(page.locator("#worker")).to_contain_text("web_tasks:Failing")
+        await page.get_by_role("button", name="Drain …").press("Enter")
+        await page.get_by_role("button", name="Drain ", exact=False).last.press("Enter")
+        await expect(page.get_by_role("status").last).to_contain_text("finishes its tasks")
         gate.set()
         assert await running is ExitCode.OK
 
-        await browser_page.goto(f"{address}/workers")
-        await browser_page.get_by_role("link", name="Drain all large …").click()
-        await browser_page.get_by_role("button", name="Drain 1 large worker").click()
-        await expect(browser_page.get_by_role("status").last).to_contain_text("1 workers drain")
+        await page.goto(f"{address}/workers")
+        await page.get_by_role("link", name="Drain all large …").click()
+        await page.get_by_role("button", name="Drain 1 large worker").click()
+        await expect(page.get_by_role("status").last).to_contain_text("1 workers drain")
         assert await other is ExitCode.OK
-        await browser_page.reload()
-        await expect(browser_page.locator("main")).to_contain_text("No worker is registered")
+        await page.reload()
+        await expect(page.locator("main")).to_contain_text("No worker is registered")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from playwright.async_api import Page
 from waits import WAIT_SECONDS
 from web.accessible import faults
@@ -36,7 +36,7 @@ async def failed_one(nonet: Nonet) -> WorkflowRun:
     return made
 
 
-async def test_workflows_are_listed(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_workflows_are_listed(client: AsyncClient) -> None:
     """A row has the title, the state and the ended steps; a state selects."""
     await submitted()
     await chain(Report(1), Report(2), title="later").submit(id="later")
@@ -52,7 +52,7 @@ def places(page: str) -> list[str]:
     return re.findall(r'<th scope="row" class="nowrap"><a [^>]*>([\d.]+)</a>', page)
 
 
-async def test_a_list_has_pages(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_a_list_has_pages(client: AsyncClient) -> None:
     """Each workflow is on one of them."""
     for number in range(51):
         await chain(Report(number)).submit(id=f"w{number}")
@@ -63,7 +63,7 @@ async def test_a_list_has_pages(nonet: Nonet, client: httpx.AsyncClient) -> None
     assert found == [f"w{number}" for number in reversed(range(51))]
 
 
-async def test_a_workflow_that_waits(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_a_workflow_that_waits(client: AsyncClient) -> None:
     """The page says what it waits for, and draws its steps with their edges."""
     await submitted()
     text = (await client.get("/workflows/nightly")).text
@@ -78,7 +78,7 @@ async def test_a_workflow_that_waits(nonet: Nonet, client: httpx.AsyncClient) ->
     assert (await client.get("/workflows/other")).status_code == 404
 
 
-async def test_only_the_steps_in_a_state(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_only_the_steps_in_a_state(client: AsyncClient) -> None:
     """The numbers on the page are links to them."""
     await submitted()
     text = (await client.get("/workflows/nightly")).text
@@ -87,7 +87,7 @@ async def test_only_the_steps_in_a_state(nonet: Nonet, client: httpx.AsyncClient
     assert places(text) == ["1", "2"]
 
 
-async def test_a_large_one_is_counted_by_layers(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_a_large_one_is_counted_by_layers(client: AsyncClient) -> None:
     """There is no picture, but how many steps of each class each layer has; steps have pages."""
     workflow = Workflow()
     first = workflow.step(Mail())
@@ -102,7 +102,7 @@ async def test_a_large_one_is_counted_by_layers(nonet: Nonet, client: httpx.Asyn
     assert places(text) == ["200"]
 
 
-async def test_a_step_and_its_workflow_are_linked(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_a_step_and_its_workflow_are_linked(nonet: Nonet, client: AsyncClient) -> None:
     """Both ways, before and after the end of the step."""
     made = await failed_one(nonet)
     await submitted("other")
@@ -115,9 +115,7 @@ async def test_a_step_and_its_workflow_are_linked(nonet: Nonet, client: httpx.As
     assert "2200" not in text and "Next check or start" not in text
 
 
-async def test_the_id_of_a_workflow_leads_to_its_page(
-    nonet: Nonet, client: httpx.AsyncClient
-) -> None:
+async def test_the_id_of_a_workflow_leads_to_its_page(client: AsyncClient) -> None:
     """The page of a task and the search field lead to the page of the workflow."""
     made = await submitted()
     for path in (f"/tasks/{made}", f"/tasks?q={made}"):
@@ -127,12 +125,9 @@ async def test_the_id_of_a_workflow_leads_to_its_page(
     assert (await client.get(f"/tasks/{made}")).headers["location"] == f"/workflows/{made}"
 
 
-async def test_resume_and_cancel_with_the_keyboard(
-    nonet: Nonet, address: str, browser_page: Page
-) -> None:
+async def test_resume_and_cancel_with_the_keyboard(nonet: Nonet, address: str, page: Page) -> None:
     """From the finding of the overview to the resume, and then to the end by a cancellation."""
     await failed_one(nonet)
-    page = browser_page
     await page.goto(address)
     await page.get_by_role("link", name="Show nightly import").press("Enter")
     await page.get_by_role("link", name="nightly", exact=True).press("Enter")
@@ -150,12 +145,9 @@ async def test_resume_and_cancel_with_the_keyboard(
     assert kinds == ["workflow-resumed", "workflow-cancelled"]
 
 
-async def test_the_picture_is_drawn_and_follows(
-    nonet: Nonet, address: str, browser_page: Page
-) -> None:
+async def test_the_picture_is_drawn_and_follows(nonet: Nonet, address: str, page: Page) -> None:
     """A browser draws it under the policy for content, updates it, and excludes no one."""
     await submitted()
-    page = browser_page
     await page.goto(f"{address}/workflows/nightly")
     box = page.locator("svg .step rect").first
     assert await box.evaluate("box => getComputedStyle(box).fill") != "rgb(0, 0, 0)"
@@ -177,7 +169,7 @@ async def test_a_viewer_reads_types_of_errors_only(nonet: Nonet, client_of: Clie
             assert "secret" not in (await client.get(path)).text
 
 
-async def test_the_api_shows_workflows(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_the_api_shows_workflows(client: AsyncClient) -> None:
     """A list with pages, one workflow with its counts and cause, and its steps with pages."""
     await submitted()
     await chain(Report(1), Report(2)).submit(id="later")
@@ -199,7 +191,7 @@ async def test_the_api_shows_workflows(nonet: Nonet, client: httpx.AsyncClient) 
     assert (await client.get(f"{API}/nightly/steps?cursor=odd")).status_code == 422
 
 
-async def test_the_api_resumes_and_cancels(nonet: Nonet, client: httpx.AsyncClient) -> None:
+async def test_the_api_resumes_and_cancels(nonet: Nonet, client: AsyncClient) -> None:
     """A failed one is resumed once, and a live one is cancelled once."""
     await failed_one(nonet)
     failure = (await client.get(f"{API}/nightly")).json()["failure"]
@@ -215,9 +207,7 @@ async def test_the_api_resumes_and_cancels(nonet: Nonet, client: httpx.AsyncClie
 
 
 @pytest.mark.parametrize("id", ["a/b", "50%", "ü"])
-async def test_any_printable_ascii_is_an_id(
-    nonet: Nonet, client: httpx.AsyncClient, id: str
-) -> None:
+async def test_any_printable_ascii_is_an_id(client: AsyncClient, id: str) -> None:
     """Printable ASCII is an id, also where it means something in an address."""
     if not id.isascii():
         assert (await client.get(f"{API}/{id}")).status_code == 422

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx
 from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient, Response
 from web.conftest import PASSWORD
 
 from nonet import Nonet
@@ -23,7 +23,7 @@ OURS = {"Origin": ORIGIN}
 @asynccontextmanager
 async def door(
     nonet: Nonet, *, peer: str = "127.0.0.1", base: str = ORIGIN, **settings: Any
-) -> AsyncIterator[httpx.AsyncClient]:
+) -> AsyncIterator[AsyncClient]:
     """A client of a new dashboard with these settings, at an address."""
     async with visitor(create_app(nonet, WebSettings.plain(**settings)), peer, base) as client:
         yield client
@@ -32,20 +32,20 @@ async def door(
 @asynccontextmanager
 async def visitor(
     app: FastAPI, peer: str = "127.0.0.1", base: str = ORIGIN
-) -> AsyncIterator[httpx.AsyncClient]:
+) -> AsyncIterator[AsyncClient]:
     """A further client of a dashboard."""
-    transport = httpx.ASGITransport(app, client=(peer, 50_000))
-    async with httpx.AsyncClient(transport=transport, base_url=base) as client:
+    transport = ASGITransport(app, client=(peer, 50_000))
+    async with AsyncClient(transport=transport, base_url=base) as client:
         yield client
 
 
-async def log_in(client: httpx.AsyncClient, name: str, **fields: str) -> httpx.Response:
+async def log_in(client: AsyncClient, name: str, **fields: str) -> Response:
     """Log in by the form."""
     form = {"name": name, "password": PASSWORD, **fields}
     return await client.post("/login", data=form, headers=OURS)
 
 
-async def csrf_of(client: httpx.AsyncClient) -> str:
+async def csrf_of(client: AsyncClient) -> str:
     """The token of the forms of a client that is logged in."""
     page = (await client.get("/account")).text
     found = re.search(r'name="csrf" value="(\w+)"', page)
@@ -53,7 +53,7 @@ async def csrf_of(client: httpx.AsyncClient) -> str:
     return found[1]
 
 
-def app_of(client: httpx.AsyncClient) -> FastAPI:
+def app_of(client: AsyncClient) -> FastAPI:
     """The dashboard of a client."""
     app: FastAPI = client._transport.app  # type: ignore[attr-defined]
     return app

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import base64
 import logging
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from web.access.doors import OURS, csrf_of, door, log_in
-from web.access.provider import FakeProvider, providing
+from web.access.provider import providing
 from web.access.test_oidc import options
 from web.conftest import ClientOf
 from web_tasks import Report
@@ -27,7 +26,7 @@ TASKS = f"{API}/tasks"
 
 
 async def test_a_viewer_reads_no_search_in_events(
-    client: httpx.AsyncClient, client_of: ClientOf, nonet: Nonet
+    client: AsyncClient, client_of: ClientOf, nonet: Nonet
 ) -> None:
     """A cancellation by label or error writes it into the event, where a viewer does not see it."""
     await nonet.submit(Report(1), labels={"customer": "acme"})
@@ -46,7 +45,7 @@ async def test_a_viewer_reads_no_search_in_events(
 
 
 async def test_a_viewer_reads_no_configuration_in_workers(
-    client: httpx.AsyncClient, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+    client: AsyncClient, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Why a worker refused its configuration quotes what stands there."""
     found = WorkerStatus(
@@ -66,7 +65,7 @@ async def test_a_viewer_reads_no_configuration_in_workers(
 
 
 @pytest.mark.parametrize("text", ["1", "null", "{}", '"ab"', "[" * 3000, '["\\ud800", "good"]'])
-async def test_a_made_up_message_breaks_no_page(client: httpx.AsyncClient, text: str) -> None:
+async def test_a_made_up_message_breaks_no_page(client: AsyncClient, text: str) -> None:
     """Another server of this host can set the cookie of a message."""
     value = base64.urlsafe_b64encode(text.encode()).decode()
     answer = await client.get("/account", headers={"Cookie": f"nonet_message={value}"})
@@ -103,18 +102,11 @@ async def test_bodies_of_other_types_have_no_token(nonet: Nonet, users: Path) ->
         assert (await client.get("/account")).status_code == 200
 
 
-@pytest.fixture
-async def provider() -> AsyncIterator[FakeProvider]:
-    """A provider that answers."""
-    async with providing() as opened:
-        yield opened
-
-
 async def test_false_answers_of_a_provider_fill_no_audit(
-    nonet: Nonet, provider: FakeProvider, caplog: pytest.LogCaptureFixture
+    nonet: Nonet, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They are refused, whatever they contain; after fifty their sender has to wait."""
-    async with door(nonet, **options(provider)) as client:
+    async with providing() as provider, door(nonet, **options(provider)) as client:
         caplog.set_level(logging.INFO, "nonet.web.auditing")
         client.cookies.set("nonet-test-oidc", "made.up")
         answer = await client.get("/login/callback?state=%C3%A9&code=1")

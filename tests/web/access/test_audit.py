@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import HTTPException
+from httpx import AsyncClient
 from web.access.doors import HTML, OURS, app_of, door, log_in
 
 from nonet import Nonet
@@ -32,20 +32,20 @@ def _all_lines(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @pytest.fixture
-async def client(nonet: Nonet, users: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def client(nonet: Nonet, users: Path) -> AsyncIterator[AsyncClient]:
     """An admin that is logged in."""
     async with door(nonet, users=users) as opened:
         await log_in(opened, "admin")
         yield opened
 
 
-def site_of(client: httpx.AsyncClient) -> Site:
+def site_of(client: AsyncClient) -> Site:
     """The site of a client."""
     site: Site = app_of(client).state.site
     return site
 
 
-async def entries(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
+async def entries(client: AsyncClient, **query: Any) -> list[dict[str, Any]]:
     """The audit, as the API has it."""
     found: list[dict[str, Any]] = (await client.get("/api/v1/audit", params=query)).json()[
         "entries"
@@ -54,7 +54,7 @@ async def entries(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any
 
 
 async def test_each_change_has_an_outcome(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
+    client: AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A change, a failed one and one that was cut off are in the log and in SQL."""
     site = site_of(client)
@@ -88,9 +88,7 @@ async def test_logins_are_audited(nonet: Nonet, users: Path) -> None:
         assert "refused" in (await entries(client))[1]["outcome"]
 
 
-async def test_no_line_can_be_forged(
-    client: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_no_line_can_be_forged(client: AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
     """A text with line ends, or tags, stays one line and is inert on the page."""
     evil = "x\0\ud800\naudit: who='bob' <script>alert(1)</script>"
     await site_of(client).audit.record(evil, "login", evil)
@@ -102,7 +100,7 @@ async def test_no_line_can_be_forged(
 
 
 async def test_a_silent_sql_stops_no_change(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The log has each change, the page says what SQL lacks, which is written when SQL answers."""
     site = site_of(client)
@@ -124,7 +122,7 @@ async def test_a_silent_sql_stops_no_change(
 
 
 async def test_the_page_reports_that_sql_does_not_answer(
-    client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While SQL does not answer, the page shows where the audit is, and the API answers 503."""
 
@@ -137,7 +135,7 @@ async def test_the_page_reports_that_sql_does_not_answer(
     assert (await client.get("/api/v1/audit")).status_code == 503
 
 
-async def test_the_page_filters_and_turns(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_the_page_filters_and_turns(client: AsyncClient, nonet: Nonet) -> None:
     """The audit is filtered by user, action and time, and read page by page."""
     store = await nonet.stores.audit()
     start = datetime(2026, 1, 1, tzinfo=UTC)
@@ -154,7 +152,7 @@ async def test_the_page_filters_and_turns(client: httpx.AsyncClient, nonet: None
     assert (await client.get("/audit?since=yesterday")).status_code == 422
 
 
-async def test_old_entries_are_deleted(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_old_entries_are_deleted(client: AsyncClient, nonet: Nonet) -> None:
     """What is older than NONET_WEB_AUDIT_RETENTION goes, once an hour."""
     store = await nonet.stores.audit()
     now = datetime.now(UTC)

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fastapi import FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
+from httpx import ASGITransport, AsyncClient
 from web.access.doors import HTML, ORIGIN, OURS, app_of, csrf_of, door, log_in, visitor
 
 from nonet import Nonet
@@ -48,7 +48,7 @@ def action_of(route: APIRoute) -> Action | None:
 
 
 @pytest.fixture
-async def stranger(nonet: Nonet, users: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def stranger(nonet: Nonet, users: Path) -> AsyncIterator[AsyncClient]:
     """A client without a login."""
     async with door(nonet, users=users) as client:
         yield client
@@ -70,7 +70,7 @@ def called(dependant: Dependant) -> set[object]:
     return {dependant.call}.union(*below)
 
 
-async def test_without_a_login_only_public_paths_answer(stranger: httpx.AsyncClient) -> None:
+async def test_without_a_login_only_public_paths_answer(stranger: AsyncClient) -> None:
     """Every other route answers 401; pages send a browser to the login, and back after it."""
     for number, (method, route) in enumerate(routes()):
         if route.path in PUBLIC:
@@ -92,7 +92,7 @@ async def test_without_a_login_only_public_paths_answer(stranger: httpx.AsyncCli
 
 
 @pytest.mark.parametrize("role", [Role.SUBMITTER, Role.VIEWER, Role.OPERATOR])
-async def test_a_role_does_only_what_it_may(stranger: httpx.AsyncClient, role: Role) -> None:
+async def test_a_role_does_only_what_it_may(stranger: AsyncClient, role: Role) -> None:
     """Each other route answers 403, whatever it would do for others."""
     await log_in(stranger, role)
     headers = {**OURS, "X-CSRF-Token": await csrf_of(stranger)}
@@ -133,7 +133,7 @@ async def test_read_only_mode_stops_admins(nonet: Nonet, users: Path) -> None:
     ],
 )
 async def test_changes_need_a_token_and_our_origin(
-    stranger: httpx.AsyncClient, headers: dict[str, str], csrf: str, status: int
+    stranger: AsyncClient, headers: dict[str, str], csrf: str, status: int
 ) -> None:
     """A form counts only from a page of ours, with the token of the session."""
     await log_in(stranger, "viewer")
@@ -169,7 +169,7 @@ async def test_only_names_of_ours_are_served(
     assert status == 200 or f"//{host}/" not in answer.text, "a page links to the refused name"
 
 
-async def test_long_bodies_are_refused(stranger: httpx.AsyncClient) -> None:
+async def test_long_bodies_are_refused(stranger: AsyncClient) -> None:
     """A body over the limit gets 413, also when its length is not announced."""
 
     async def parts() -> AsyncIterator[bytes]:
@@ -182,7 +182,7 @@ async def test_long_bodies_are_refused(stranger: httpx.AsyncClient) -> None:
         assert answer.status_code == 413, answer.text
 
 
-async def test_the_body_reaches_the_route(stranger: httpx.AsyncClient) -> None:
+async def test_the_body_reaches_the_route(stranger: AsyncClient) -> None:
     """The guard reads a form for its token, and the route reads all of it again."""
     async with visitor(app_of(stranger)) as other:
         await log_in(stranger, "viewer")
@@ -192,7 +192,7 @@ async def test_the_body_reaches_the_route(stranger: httpx.AsyncClient) -> None:
     assert (await stranger.get("/account")).status_code == 401
 
 
-async def test_floods_are_slowed_down(stranger: httpx.AsyncClient) -> None:
+async def test_floods_are_slowed_down(stranger: AsyncClient) -> None:
     """A client that sends too much gets 429 with the time to wait."""
     answers = [await stranger.get("/api/v1/overview") for _ in range(150)]
     assert {answer.status_code for answer in answers} == {401, 429}
@@ -223,8 +223,8 @@ async def test_it_works_when_mounted(nonet: Nonet, users: Path) -> None:
     async with door(nonet, users=users) as inner:
         outer = FastAPI()
         outer.mount("/nonet", app_of(inner))
-        transport = httpx.ASGITransport(outer)
-        async with httpx.AsyncClient(transport=transport, base_url=ORIGIN) as client:
+        transport = ASGITransport(outer)
+        async with AsyncClient(transport=transport, base_url=ORIGIN) as client:
             answer = await client.get("/nonet/", headers=HTML)
             assert answer.headers["location"] == "/nonet/login?next=%2Fnonet%2F"
             assert (await client.get("/nonet/static/nonet.css")).status_code == 200
@@ -233,7 +233,7 @@ async def test_it_works_when_mounted(nonet: Nonet, users: Path) -> None:
             assert (await client.get("/nonet/api/v1/overview")).status_code == 200
 
 
-async def test_answers_protect_browsers(stranger: httpx.AsyncClient) -> None:
+async def test_answers_protect_browsers(stranger: AsyncClient) -> None:
     """Pages may run no script but ours, may not be framed, and stay out of caches."""
     headers = (await stranger.get("/login")).headers
     policy = headers["content-security-policy"]

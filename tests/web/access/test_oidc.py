@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
 import pytest
+from httpx import AsyncClient, Response
 from web.access.doors import HTML, app_of, door, visitor
 from web.access.provider import CLIENT, SECRET, FakeProvider, providing
 
@@ -25,7 +25,7 @@ async def provider() -> AsyncIterator[FakeProvider]:
 
 
 @pytest.fixture
-async def client(nonet: Nonet, provider: FakeProvider) -> AsyncIterator[httpx.AsyncClient]:
+async def client(nonet: Nonet, provider: FakeProvider) -> AsyncIterator[AsyncClient]:
     """A client of a dashboard that knows the provider."""
     async with door(nonet, **options(provider)) as opened:
         yield opened
@@ -42,18 +42,18 @@ def options(provider: FakeProvider, **others: Any) -> dict[str, Any]:
     }
 
 
-async def leave(client: httpx.AsyncClient, next: str = "") -> str:
+async def leave(client: AsyncClient, next: str = "") -> str:
     """Go to the provider, log in there, and return the path to which it sends the browser back."""
     start = await client.get("/login/oidc", params={"next": next})
     assert start.status_code == 303, start.text
-    async with httpx.AsyncClient() as browser:
+    async with AsyncClient() as browser:
         answer = await browser.get(start.headers["location"])
     back = urlsplit(answer.headers["location"])
     assert (back.netloc, back.path) == ("127.0.0.1:8800", "/login/callback")
     return f"{back.path}?{back.query}"
 
 
-async def arrive(client: httpx.AsyncClient, next: str = "") -> httpx.Response:
+async def arrive(client: AsyncClient, next: str = "") -> Response:
     """Log in."""
     return await client.get(await leave(client, next), headers=HTML)
 
@@ -119,7 +119,7 @@ _STAFF = {"groups": ["staff"]}
     ],
 )
 async def test_false_claims_are_refused(
-    client: httpx.AsyncClient, provider: FakeProvider, claims: dict[str, Any]
+    client: AsyncClient, provider: FakeProvider, claims: dict[str, Any]
 ) -> None:
     """A token for another login, client or time, or of another issuer, is no login."""
     provider.claims = {**_STAFF, **claims}
@@ -130,7 +130,7 @@ async def test_false_claims_are_refused(
 
 @pytest.mark.parametrize("sign", ["unsigned", "by_another_key", "by_public_key"])
 async def test_false_signatures_are_refused(
-    client: httpx.AsyncClient, provider: FakeProvider, sign: str
+    client: AsyncClient, provider: FakeProvider, sign: str
 ) -> None:
     """Only a signature by a key that the provider publishes counts."""
     provider.claims = _STAFF
@@ -141,7 +141,7 @@ async def test_false_signatures_are_refused(
 
 
 async def test_new_keys_of_the_provider_are_read(
-    client: httpx.AsyncClient, provider: FakeProvider
+    client: AsyncClient, provider: FakeProvider
 ) -> None:
     """After a change of keys logins work."""
     provider.claims = _STAFF
@@ -151,7 +151,7 @@ async def test_new_keys_of_the_provider_are_read(
 
 
 async def test_the_answer_counts_in_its_browser_once(
-    client: httpx.AsyncClient, provider: FakeProvider
+    client: AsyncClient, provider: FakeProvider
 ) -> None:
     """A stolen or planted answer logs in neither the thief nor the victim."""
     provider.claims = _STAFF
@@ -168,7 +168,7 @@ async def test_the_answer_counts_in_its_browser_once(
     "answer", [{"iss": "https://evil.example"}, {"error": "access_denied"}, {"code": "guessed"}]
 )
 async def test_a_refusal_of_the_provider_is_shown(
-    client: httpx.AsyncClient, provider: FakeProvider, answer: dict[str, str]
+    client: AsyncClient, provider: FakeProvider, answer: dict[str, str]
 ) -> None:
     """An error, an answer of another provider, or a wrong code, is a page that says so."""
     provider.claims, provider.answer = _STAFF, answer
@@ -177,7 +177,7 @@ async def test_a_refusal_of_the_provider_is_shown(
 
 
 async def test_a_login_with_a_provider_leads_only_to_our_pages(
-    client: httpx.AsyncClient, provider: FakeProvider
+    client: AsyncClient, provider: FakeProvider
 ) -> None:
     """A foreign `next` does not survive the way over the provider."""
     provider.claims = _STAFF

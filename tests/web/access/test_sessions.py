@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from servers import RedisServer
 from web.access.doors import HTML, OURS, app_of, csrf_of, door, log_in, visitor
 
@@ -19,7 +19,7 @@ COOKIE = "nonet-test"
 
 
 @pytest.fixture
-async def client(nonet: Nonet, users: Path) -> AsyncIterator[httpx.AsyncClient]:
+async def client(nonet: Nonet, users: Path) -> AsyncIterator[AsyncClient]:
     """A client that asks for a login."""
     async with door(nonet, users=users) as opened:
         yield opened
@@ -32,14 +32,12 @@ def edit(file: Path, old: str, new: str) -> None:
     file.write_text(text.replace(old, new))
 
 
-async def is_in(client: httpx.AsyncClient) -> bool:
+async def is_in(client: AsyncClient) -> bool:
     """Whether a client is logged in."""
     return (await client.get("/account")).status_code == 200
 
 
-async def test_a_login_makes_a_new_secret(
-    client: httpx.AsyncClient, redis_server: RedisServer
-) -> None:
+async def test_a_login_makes_a_new_secret(client: AsyncClient, redis_server: RedisServer) -> None:
     """A secret that an attacker has planted is worth nothing, and an old one ends (fixation)."""
     client.cookies.set(COOKIE, "planted", domain="127.0.0.1")
     first = (await log_in(client, "viewer")).cookies[COOKIE]
@@ -88,9 +86,7 @@ async def test_the_cookie_is_for_our_host_only(
 
 
 @pytest.mark.parametrize("how", ["removed", "password", "demoted"])
-async def test_the_file_counts_at_each_request(
-    client: httpx.AsyncClient, users: Path, how: str
-) -> None:
+async def test_the_file_counts_at_each_request(client: AsyncClient, users: Path, how: str) -> None:
     """A removed user, and one with a new password, is out at once; a new role counts at once."""
     await log_in(client, "admin")
     assert (await client.get("/audit")).status_code == 200
@@ -104,7 +100,7 @@ async def test_the_file_counts_at_each_request(
 
 
 async def test_a_broken_file_changes_nothing(
-    client: httpx.AsyncClient, users: Path, caplog: pytest.LogCaptureFixture
+    client: AsyncClient, users: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The users of the last valid file stay until the file is valid again; the log says so."""
     await log_in(client, "viewer")
@@ -118,7 +114,7 @@ async def test_a_broken_file_changes_nothing(
 
 
 @pytest.mark.parametrize("everywhere", [False, True])
-async def test_a_user_ends_sessions(client: httpx.AsyncClient, everywhere: bool) -> None:
+async def test_a_user_ends_sessions(client: AsyncClient, everywhere: bool) -> None:
     """A logout ends this session, or all of the user; the secret is worth nothing afterwards."""
     secret = (await log_in(client, "viewer")).cookies[COOKIE]
     async with visitor(app_of(client)) as other:
@@ -130,7 +126,7 @@ async def test_a_user_ends_sessions(client: httpx.AsyncClient, everywhere: bool)
     assert not await is_in(client)
 
 
-async def test_a_user_ends_another_session_of_its_own_only(client: httpx.AsyncClient) -> None:
+async def test_a_user_ends_another_session_of_its_own_only(client: AsyncClient) -> None:
     """The page of the account ends other sessions of the user, and none of others."""
     await log_in(client, "viewer")
     form = {"csrf": await csrf_of(client)}

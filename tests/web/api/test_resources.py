@@ -6,7 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx
+from httpx import AsyncClient, Response
 from web_tasks import Mail, Report
 
 from nonet import LockedObjectType, MutexLock, Nonet
@@ -15,12 +15,12 @@ from nonet.web.api.openapi import described
 API = "/api/v1"
 
 
-async def ok(answer: httpx.Response) -> Any:
+async def ok(answer: Response) -> Any:
     assert answer.status_code in (200, 202), answer.text
     return answer.json()
 
 
-async def test_the_history_has_pages_and_filters(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_the_history_has_pages_and_filters(client: AsyncClient, nonet: Nonet) -> None:
     """Each end is on one page; class and state select; one end is found by its id."""
     ids = [await nonet.submit(Report(n)) for n in range(12)]
     other = await nonet.submit(Mail())
@@ -39,7 +39,7 @@ async def test_the_history_has_pages_and_filters(client: httpx.AsyncClient, none
     assert (await ok(await client.get(f"{API}/history?state=dead")))["items"] == []
 
 
-async def test_queues_count_tasks(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_queues_count_tasks(client: AsyncClient, nonet: Nonet) -> None:
     """A stream has its queued tasks, and the delayed ones are counted."""
     await nonet.submit(Report(1))
     await nonet.submit(Report(1), at_time=datetime.now(UTC) + timedelta(hours=1))
@@ -49,7 +49,7 @@ async def test_queues_count_tasks(client: httpx.AsyncClient, nonet: Nonet) -> No
     assert found["delayed"] == 1
 
 
-async def test_a_lock_is_listed_and_released(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_a_lock_is_listed_and_released(client: AsyncClient, nonet: Nonet) -> None:
     """Holders are named; a release is by name, and of a free lock a 404."""
     name = "lock:mutex:job:7"
     async with nonet.hold(MutexLock(LockedObjectType.JOB, 7), wait=5):
@@ -62,7 +62,7 @@ async def test_a_lock_is_listed_and_released(client: httpx.AsyncClient, nonet: N
     assert (await client.get(f"{API}/locks/nonsense")).status_code == 422
 
 
-async def test_a_limit_is_set_and_unset(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_a_limit_is_set_and_unset(client: AsyncClient) -> None:
     """A limit by hand is in force until it is removed; the event stream names who set it."""
     url = f"{API}/limits/limiter:conc:job:7"
     assert (await client.get(url)).status_code == 404
@@ -79,9 +79,7 @@ async def test_a_limit_is_set_and_unset(client: httpx.AsyncClient, nonet: Nonet)
     assert (await client.delete(url)).status_code == 404
 
 
-async def test_delayed_tasks_are_started_and_cancelled(
-    client: httpx.AsyncClient, nonet: Nonet
-) -> None:
+async def test_delayed_tasks_are_started_and_cancelled(client: AsyncClient, nonet: Nonet) -> None:
     """A task that is no longer delayed stays as it is, and the answer has its state."""
     later = datetime.now(UTC) + timedelta(hours=1)
     for id in ("a", "b"):
@@ -95,7 +93,7 @@ async def test_delayed_tasks_are_started_and_cancelled(
     assert gone == {"changed": ["b"], "states": {"c": "queued"}}
 
 
-async def test_a_group_is_shown(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_a_group_is_shown(client: AsyncClient, nonet: Nonet) -> None:
     """Groups are listed, and one is found by its id."""
     id = await nonet.client.spawn_with_callback([Report(1), Report(2)], Mail())
     (found,) = (await ok(await client.get(f"{API}/groups")))["items"]
@@ -104,7 +102,7 @@ async def test_a_group_is_shown(client: httpx.AsyncClient, nonet: Nonet) -> None
     assert (await client.get(f"{API}/groups/nothing")).status_code == 404
 
 
-async def test_work_is_paused_and_resumed(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_work_is_paused_and_resumed(client: AsyncClient) -> None:
     """Streams and classes are paused with a reason; a pause that is not there is a 404."""
     body = {"streams": ["background:*"], "tasks": ["web_tasks:Mail"], "reason": "to test"}
     made = await ok(await client.post(f"{API}/pauses", json=body))
@@ -119,7 +117,7 @@ async def test_work_is_paused_and_resumed(client: httpx.AsyncClient, nonet: None
     assert events["items"][0]["who"] == "alice"
 
 
-async def test_events_have_pages(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_events_have_pages(client: AsyncClient, nonet: Nonet) -> None:
     """The newest come first, and a cursor continues."""
     for number in range(5):
         await nonet.stores.events.log("pause", "ann", str(number))
@@ -130,7 +128,7 @@ async def test_events_have_pages(client: httpx.AsyncClient, nonet: Nonet) -> Non
     assert (await client.get(f"{API}/events?kind=nothing")).status_code == 422
 
 
-async def test_everything_is_described(client: httpx.AsyncClient) -> None:
+async def test_everything_is_described(client: AsyncClient) -> None:
     """Each operation has a name of its own, a summary and its errors; each field a description."""
     found = (await client.get(f"{API}/openapi.json")).json()
     assert found == json.loads(json.dumps(described()))

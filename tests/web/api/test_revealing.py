@@ -6,11 +6,11 @@ import asyncio
 import base64
 from collections.abc import Callable
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from pydantic import SecretStr
 from waits import WAIT_SECONDS
-from web.conftest import ClientOf, Fixed, principal, working
+from web.conftest import ClientOf, Fixed, asking, principal, working
 from web_tasks import Failing, Login, Report
 
 from nonet import Nonet, TaskFailed
@@ -37,7 +37,7 @@ def audit(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
 
 
 async def test_a_result_is_waited_for_and_audited(
-    client: httpx.AsyncClient, nonet: Nonet, audit: Audit
+    client: AsyncClient, nonet: Nonet, audit: Audit
 ) -> None:
     """202 until the end; then the result, and only then an entry in the audit."""
     id = await nonet.submit(Report(7), labels=SMALL)
@@ -53,7 +53,7 @@ async def test_a_result_is_waited_for_and_audited(
     assert audit() == [f"result of task {id}"]
 
 
-async def test_a_failure_has_its_error(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_a_failure_has_its_error(client: AsyncClient, nonet: Nonet) -> None:
     """A task that died is answered with its error and traceback."""
     id = await nonet.submit(Failing("nothing there"), labels=SMALL)
     async with working(nonet):
@@ -65,7 +65,7 @@ async def test_a_failure_has_its_error(client: httpx.AsyncClient, nonet: Nonet) 
 
 
 async def test_arguments_are_shown_without_secrets(
-    client: httpx.AsyncClient, nonet: Nonet, audit: Audit
+    client: AsyncClient, nonet: Nonet, audit: Audit
 ) -> None:
     """Secrets are masked for an admin, too; each reveal is audited."""
     id = await nonet.submit(
@@ -80,7 +80,7 @@ async def test_arguments_are_shown_without_secrets(
 
 
 async def test_encrypted_data_are_shown_with_the_key_only(
-    nonet: Nonet, client: httpx.AsyncClient
+    nonet: Nonet, client: AsyncClient
 ) -> None:
     """A dashboard without it says so, in the API and on its pages, and submits nothing again."""
     options = {
@@ -97,9 +97,7 @@ async def test_encrypted_data_are_shown_with_the_key_only(
                 await fails.result(timeout=WAIT_SECONDS)
         waits = await holder.submit(Failing("confided"), labels=SMALL)
         app = create_app(holder, WebSettings.plain(), Fixed(principal()))
-        async with httpx.AsyncClient(
-            transport=httpx.ASGITransport(app), base_url="http://127.0.0.1"
-        ) as with_key:
+        async with asking(app) as with_key:
             found = (await with_key.get(f"{TASKS}/{waits}/arguments")).json()
             assert found["arguments"] == {"text": "confided"}
             assert (await with_key.get(f"{TASKS}/{done}/result")).json()["result"] == 4711

@@ -9,9 +9,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 import schemathesis
+from httpx import AsyncClient
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 from schemathesis import GenerationMode
 from schemathesis.checks import not_a_server_error
@@ -106,7 +106,7 @@ async def test_without_redis_each_call_answers_503(tmp_path: Path) -> None:
     ]
     with RedisServer() as server, served(server.url, tmp_path) as url:
         server.kill()
-        async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
+        async with AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
             for path, answer in zip(
                 paths, await asyncio.gather(*map(client.get, paths)), strict=True
             ):

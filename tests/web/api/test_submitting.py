@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import httpx
 import pytest
+from httpx import AsyncClient
 from web.conftest import ClientOf
 
 from nonet import Nonet
@@ -25,9 +25,7 @@ async def count(nonet: Nonet) -> int:
     return len([item async for item in nonet.live()])
 
 
-async def test_a_task_is_submitted_with_its_options(
-    client: httpx.AsyncClient, nonet: Nonet
-) -> None:
+async def test_a_task_is_submitted_with_its_options(client: AsyncClient, nonet: Nonet) -> None:
     """Class, arguments, id, delay, labels and deadline arrive as with `Nonet.submit`."""
     options = {"id": "mine", "delay": 3600, "start_by": 7200, "labels": {"size": "large", "n": 1}}
     answer = await client.post(TASKS, json={**REPORT, **options})
@@ -40,7 +38,7 @@ async def test_a_task_is_submitted_with_its_options(
     assert again.json() == {"id": "mine", "created": False}
 
 
-async def test_a_unique_key_merges_submissions(client: httpx.AsyncClient) -> None:
+async def test_a_unique_key_merges_submissions(client: AsyncClient) -> None:
     """The answer names the task that holds the key."""
     body = {**REPORT, "unique": {"mode": "until_done", "key": "daily"}}
     first, second = [(await client.post(TASKS, json=body)).json() for _ in range(2)]
@@ -61,7 +59,7 @@ async def test_a_unique_key_merges_submissions(client: httpx.AsyncClient) -> Non
     ],
 )
 async def test_an_invalid_task_is_refused(
-    client: httpx.AsyncClient, nonet: Nonet, body: dict[str, Any], problem: str
+    client: AsyncClient, nonet: Nonet, body: dict[str, Any], problem: str
 ) -> None:
     """422 names what is wrong, and nothing is submitted."""
     answer = await client.post(TASKS, json=body)
@@ -91,9 +89,7 @@ async def test_an_invalid_task_is_refused(
         "",
     ],
 )
-async def test_a_hostile_body_is_refused(
-    client: httpx.AsyncClient, nonet: Nonet, text: str
-) -> None:
+async def test_a_hostile_body_is_refused(client: AsyncClient, nonet: Nonet, text: str) -> None:
     """Odd numbers, texts and depths are answered with 400 or 422, never with an error of ours."""
     answer = await client.post(
         TASKS, content=text.encode("latin-1"), headers={"Content-Type": "application/json"}
@@ -102,15 +98,13 @@ async def test_a_hostile_body_is_refused(
     assert await count(nonet) == 0
 
 
-async def test_huge_integers_arrive(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_huge_integers_arrive(client: AsyncClient) -> None:
     """JSON knows no longest integer, and neither do arguments."""
     answer = await client.post(TASKS, json={**REPORT, "arguments": {"number": 2**200}})
     assert answer.status_code == 202
 
 
-async def test_a_bulk_is_submitted_or_refused_as_a_whole(
-    client: httpx.AsyncClient, nonet: Nonet
-) -> None:
+async def test_a_bulk_is_submitted_or_refused_as_a_whole(client: AsyncClient, nonet: Nonet) -> None:
     """One invalid task refuses all; the answer is in the order of the request."""
     wrong = {"tasks": [REPORT, {**REPORT, "arguments": {"number": "x"}}]}
     answer = await client.post(BULK, json=wrong)
@@ -125,7 +119,7 @@ async def test_a_bulk_is_submitted_or_refused_as_a_whole(
     assert await count(nonet) == 2
 
 
-async def test_a_key_makes_a_request_repeatable(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_a_key_makes_a_request_repeatable(client: AsyncClient, nonet: Nonet) -> None:
     """The same key and body, also at the same time, make one task; another body is refused."""
     answers = await asyncio.gather(
         *(client.post(TASKS, json=REPORT, headers=keyed("order-7")) for _ in range(10))
@@ -142,7 +136,7 @@ async def test_a_key_makes_a_request_repeatable(client: httpx.AsyncClient, nonet
     assert await count(nonet) == 1
 
 
-async def test_a_key_is_remembered_after_the_end(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_a_key_is_remembered_after_the_end(client: AsyncClient, nonet: Nonet) -> None:
     """A task that has ended is not submitted again, and its key still refuses another body."""
     first = (await client.post(TASKS, json=REPORT, headers=keyed("a"))).json()
     await nonet.cancel([first["id"]])
@@ -153,7 +147,7 @@ async def test_a_key_is_remembered_after_the_end(client: httpx.AsyncClient, none
     assert await count(nonet) == 0
 
 
-async def test_of_two_bulks_with_one_key_one_wins(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_of_two_bulks_with_one_key_one_wins(client: AsyncClient, nonet: Nonet) -> None:
     """Concurrent requests with different bodies: one submits all of its tasks, the other none."""
     bodies = [{"tasks": [{**REPORT, "arguments": {"number": n}}] * (n + 2)} for n in range(4)]
     answers = await asyncio.gather(
@@ -165,7 +159,7 @@ async def test_of_two_bulks_with_one_key_one_wins(client: httpx.AsyncClient, non
     assert await count(nonet) == won[0] + 2
 
 
-async def test_keys_of_different_callers_are_independent(client_of: ClientOf, nonet: Nonet) -> None:
+async def test_keys_of_different_callers_are_independent(client_of: ClientOf) -> None:
     """Two tokens that happen to send the same key submit two tasks."""
     ids = []
     for name in ("token:a", "token:b"):
@@ -175,7 +169,7 @@ async def test_keys_of_different_callers_are_independent(client_of: ClientOf, no
     assert ids[0] != ids[1]
 
 
-async def test_a_ceiling_answers_429(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_a_ceiling_answers_429(client: AsyncClient, nonet: Nonet) -> None:
     """The problem has the numbers, and says when to try again."""
     term = await nonet.stores.leadership.lead("leader", 86_400, "{}")
     assert await nonet.stores.ceilings.publish(str(term), {"namespace": 1}, "test")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
+from httpx import AsyncClient
 from web.conftest import ClientOf
 from web_tasks import Mail, Report
 
@@ -14,7 +14,7 @@ from nonet.rules.permissions import Role
 TASKS = "/api/v1/tasks"
 
 
-async def every(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]:
+async def every(client: AsyncClient, **query: Any) -> list[dict[str, Any]]:
     """All items of a list, page by page."""
     found, cursor = list[dict[str, Any]](), ""
     while True:
@@ -26,7 +26,7 @@ async def every(client: httpx.AsyncClient, **query: Any) -> list[dict[str, Any]]
             return found
 
 
-async def test_a_list_has_pages_and_filters(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_a_list_has_pages_and_filters(client: AsyncClient, nonet: Nonet) -> None:
     """Pages cover each task once; class, state and labels select."""
     ids = [await nonet.submit(Report(n), labels={"n": n % 2}) for n in range(25)]
     mail = await nonet.submit(Mail())
@@ -39,9 +39,7 @@ async def test_a_list_has_pages_and_filters(client: httpx.AsyncClient, nonet: No
     assert (wrong.status_code, "cursor" in wrong.json()["detail"]) == (422, True)
 
 
-async def test_one_task_has_a_status_and_an_explanation(
-    client: httpx.AsyncClient, nonet: Nonet
-) -> None:
+async def test_one_task_has_a_status_and_an_explanation(client: AsyncClient, nonet: Nonet) -> None:
     """Ids may contain slashes; an unknown one is a 404."""
     await nonet.submit(Report(1), id="report/2026/7")
     status = await client.get(f"{TASKS}/report/2026/7")
@@ -54,7 +52,7 @@ async def test_one_task_has_a_status_and_an_explanation(
         assert answer.headers["content-type"] == "application/problem+json"
 
 
-async def test_a_task_is_cancelled_once(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_a_task_is_cancelled_once(client: AsyncClient, nonet: Nonet) -> None:
     """The event stream names the caller; an ended task is a conflict."""
     id = await nonet.submit(Report(1))
     answer = await client.post(f"{TASKS}/{id}/cancel", json={"reason": "too late"})
@@ -65,7 +63,7 @@ async def test_a_task_is_cancelled_once(client: httpx.AsyncClient, nonet: Nonet)
     assert (await client.post(f"{TASKS}/nothing/cancel")).status_code == 404
 
 
-async def test_many_are_cancelled_in_two_steps(client: httpx.AsyncClient, nonet: Nonet) -> None:
+async def test_many_are_cancelled_in_two_steps(client: AsyncClient, nonet: Nonet) -> None:
     """A preview counts; the real call needs its moment and leaves later tasks alone."""
     ids = [await nonet.submit(Report(n)) for n in range(5)]
     other = await nonet.submit(Mail())

@@ -6,17 +6,16 @@ The tests of each page act on it; what only a walk shows is here.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from typing import Literal
 
 import pytest
 from docs.pages import DOCS
-from playwright.async_api import Page, ViewportSize, async_playwright
+from playwright.async_api import Page, ViewportSize
 from ports import free_port
 from servers import RedisServer
 from web.accessible import faults
-from web.conftest import CHROMIUM
+from web.conftest import browsing
 from web.walk.shop import PASSWORD, Shop
 
 pytestmark = pytest.mark.server
@@ -66,30 +65,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
             yield made
 
 
-@asynccontextmanager
-async def walking(theme: Theme, width: int) -> AsyncIterator[Page]:
-    """A page of a browser, whose console must stay free of errors."""
-    problems: list[str] = []
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
-        context = await browser.new_context(
-            color_scheme=theme, viewport=ViewportSize(width=width, height=900)
-        )
-        page = await context.new_page()
-        page.on(
-            "console", lambda line: problems.append(line.text) if line.type == "error" else None
-        )
-        page.on("pageerror", lambda error: problems.append(str(error)))
-        try:
-            yield page
-        finally:
-            await browser.close()
-    # A page that is not there is answered with 404, which the browser reports, too.
-    assert [line for line in problems if "404" not in line] == []
-
-
 LOOKS = [
     ("light", WIDE),
     pytest.param("dark", WIDE, marks=pytest.mark.soak),
@@ -103,7 +78,9 @@ async def test_every_page_is_reached_by_keys_and_accessible(
     shop: Shop, theme: Theme, width: int
 ) -> None:
     """No page has a serious fault for axe-core, an error in the console, or scrolls sideways."""
-    async with walking(theme, width) as page:
+    viewport = ViewportSize(width=width, height=900)
+    # A page that is not there is answered with 404, which the browser reports, too.
+    async with browsing("404", color_scheme=theme, viewport=viewport) as page:
         await _log_in(page, shop)
         found: dict[str, list[str]] = {}
         for key, name in PAGES.items():
