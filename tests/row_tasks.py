@@ -27,7 +27,7 @@ class Columns(LeaseMixin):
     name: Mapped[str] = mapped_column(sa.String(40))
     runs: Mapped[int] = mapped_column(default=0)
     together: Mapped[int] = mapped_column(default=0)
-    is_child: Mapped[bool] = mapped_column(default=False)
+    pid: Mapped[int | None]
 
 
 class Light(Columns, Base):
@@ -101,9 +101,7 @@ class LightRows(Pipeline[Any]):
             is_alive = self.model.name != "dies once"  # its lease ends later
             together = await session.scalar(sa.select(sa.func.count()).where(held, is_alive))
         await asyncio.sleep(0.2)
-        is_child = os.getppid() != int(os.environ["ROWS_PARENT"])
-        changes = Changes(runs=row.runs + 1, together=together, is_child=is_child)
-        return changes.finish()
+        return Changes(runs=row.runs + 1, together=together, pid=os.getpid()).finish()
 
 
 class MiddleRows(LightRows):

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
-from acceptance.probe_tasks import SOON, note, passed
+from acceptance.probe_tasks import SOON, AtGate, note, passed
 
-from nonet import BaseTask, Depends, Size
+from nonet import Depends, Size
 
 _POLL = 0.01
 
@@ -24,12 +24,9 @@ async def rolled_back() -> AsyncIterator[None]:
     note("committed")
 
 
-@dataclass
-class Endless(BaseTask):
+class Endless(AtGate):
     """Waits at a gate; is retried unless it was cancelled."""
 
-    gate: str
-    size = Size.SMALL
     retry_policy = SOON
 
     async def execute(self, transaction: Annotated[None, Depends(rolled_back)]) -> str:
@@ -49,12 +46,9 @@ class EndlessChild(Endless):
     size = Size.MEDIUM
 
 
-@dataclass
-class RaisesWhenCancelled(BaseTask):
+class RaisesWhenCancelled(AtGate):
     """Fails in its own way instead of ending as it should."""
 
-    gate: str
-    size = Size.SMALL
     retry_policy = SOON
 
     async def execute(self) -> None:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from acceptance.probe_tasks import note
-
-from nonet import BaseTask, Size
+from acceptance.probe_tasks import Small, note
 
 
 @dataclass
-class Newer(BaseTask):
+class Newer(Small):
     """Not known to workers of the old release."""
 
     value: int
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")

@@ -10,16 +10,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from acceptance.probe_tasks import note, passed
+from acceptance.probe_tasks import AtGate, Small, note, passed
 
-from nonet import BaseTask, Isolation, Size
+from nonet import Isolation
 
 
-@dataclass
-class Forking(BaseTask):
+class Forking(Small):
     """Leaves a copy of its process behind, which sleeps."""
-
-    size = Size.SMALL
 
     async def execute(self) -> None:
         if (child := os.fork()) == 0:
@@ -28,10 +25,9 @@ class Forking(BaseTask):
         note("forked", child=child)
 
 
-class Elsewhere(BaseTask):
+class Elsewhere(Small):
     """Runs in a child process, so that its worker has a fork server from then on."""
 
-    size = Size.SMALL
     isolation = Isolation.CHILD
 
     async def execute(self) -> None: ...
@@ -49,23 +45,18 @@ CHANGES: dict[str, Callable[[], object]] = {
 
 
 @dataclass
-class Deaf(BaseTask):
+class Deaf(Small):
     """Changes what SIGTERM does to its process."""
 
     change: str
-    size = Size.SMALL
 
     async def execute(self) -> None:
         CHANGES[self.change]()
         note("changed")
 
 
-@dataclass
-class LowersFiles(BaseTask):
+class LowersFiles(AtGate):
     """Lets its process open no more files, and waits."""
-
-    gate: str
-    size = Size.SMALL
 
     async def execute(self) -> None:
         note("start")

@@ -16,13 +16,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-from acceptance.probe_tasks import UnderMutex, is_open, note, passed
+from acceptance.probe_tasks import Small, UnderMutex, is_open, note, passed
 
 from nonet import (
     BaseTask,
     Depends,
     ExponentialBackoff,
-    Isolation,
     MutexLock,
     RetryPolicyBase,
     Size,
@@ -226,37 +225,9 @@ class Roomy(BaseTask):
         return [tempfile.gettempdir(), str(context().workdir)]
 
 
-@dataclass
-class Poison(BaseTask):
-    """A small task that kills the process in which it runs, once the test lets it."""
-
-    gate: str
-    size = Size.SMALL
-    retry_policy = OFTEN
-    dlq_eligible = True
-
-    async def execute(self) -> None:
-        note("start")
-        await passed(self.gate)
-        os._exit(3)
-
-
-@dataclass
-class SmallHog(BaseTask):
-    """A small task with a limit of memory: it runs in a child."""
-
-    size = Size.SMALL
-    memory_limit = MEMORY
-
-    async def execute(self) -> int:
-        return os.getppid()
-
-
-@dataclass
-class Endless(BaseTask):
+class Endless(Small):
     """A small task that never gives the loop back, with a hard timeout."""
 
-    size = Size.SMALL
     retry_policy = OFTEN
     dlq_eligible = True
     hard_timeout = HARD_SECONDS
@@ -267,10 +238,9 @@ class Endless(BaseTask):
             pass
 
 
-class EndlessOutside(BaseTask):
+class EndlessOutside(Small):
     """Base of small tasks that never give the loop back, but not in ``execute``."""
 
-    size = Size.SMALL
     hard_timeout = HARD_SECONDS
 
     async def execute(self) -> None:
@@ -306,17 +276,6 @@ def hang_in_worker() -> None:
     """Not in the process of the test, which submits."""
     while "PROBE_JOURNAL" in os.environ:
         pass
-
-
-@dataclass
-class Inside(BaseTask):
-    """A small task that asks for a fresh process."""
-
-    size = Size.SMALL
-    isolation = Isolation.FRESH
-
-    async def execute(self) -> int:
-        return os.getpid()
 
 
 @dataclass

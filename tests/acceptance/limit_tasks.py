@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
-from acceptance.probe_tasks import note, passed
+from acceptance.probe_tasks import AtGate, Small, note, passed
 
-from nonet import BaseTask, ConcurrencyLimiter, RateLimiter, Size
+from nonet import ConcurrencyLimiter, RateLimiter
 
 
-@dataclass
-class Limited(BaseTask):
+class Limited(AtGate):
     """Runs until its gate opens, under a limiter that its class does not limit."""
-
-    gate: str
-    size = Size.SMALL
 
     @property
     def execution_locks(self) -> list[Any]:
@@ -27,11 +22,9 @@ class Limited(BaseTask):
         note("end")
 
 
-@dataclass
-class Bulk(BaseTask):
+class Bulk(Small):
     """Counts for five items at once."""
 
-    size = Size.SMALL
     dlq_eligible = True
 
     @property

@@ -14,17 +14,15 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from acceptance.probe_tasks import note, passed, passed_blocking
+from acceptance.probe_tasks import AtGate, Small, note, passed, passed_blocking
 
 from nonet import (
-    BaseTask,
     CallbackSpawner,
     ConcurrencyLimiter,
     ExclusiveRWLock,
     MutexLock,
     RateLimiter,
     SharedRWLock,
-    Size,
 )
 from nonet.tasks.locks import BaseLock
 
@@ -44,13 +42,12 @@ def lock_of(text: str) -> BaseLock:
 
 
 @dataclass
-class Holding(BaseTask):
+class Holding(Small):
     """Holds its locks for `seconds`, and until its gate is open if it has one."""
 
     locks: list[str]
     seconds: float = 0.0
     gate: str = ""
-    size = Size.SMALL
 
     @property
     def execution_locks(self) -> list[BaseLock]:
@@ -69,12 +66,8 @@ class Holding(BaseTask):
         return os.getpid()
 
 
-@dataclass
-class HoggingAtGrant(BaseTask):
+class HoggingAtGrant(AtGate):
     """Blocks the loop of its worker, until the gate opens, when the next lock is granted to it."""
-
-    gate: str
-    size = Size.SMALL
 
     async def execute(self, spawn: CallbackSpawner) -> None:
         note("start")

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from acceptance.probe_tasks import note
+from acceptance.probe_tasks import Small, note
 
-from nonet import BaseTask, CallbackSpawner, NoRetry, Size, context
+from nonet import CallbackSpawner, NoRetry, context
 
 
 @dataclass
-class Followed(BaseTask):
+class Followed(Small):
     """Notes its tenant."""
 
     vo: str
-    size = Size.SMALL
 
     async def execute(self) -> None:
         note("followed", tenant=self.vo)
 
 
 @dataclass
-class Follow(BaseTask):
+class Follow(Small):
     """Of `vo`; it submits one of `other` when it is done."""
 
     vo: str
     other: str
-    size = Size.SMALL
     retry_policy = NoRetry()
 
     async def execute(self) -> None:
@@ -34,12 +32,11 @@ class Follow(BaseTask):
 
 
 @dataclass
-class Spawn(BaseTask):
+class Spawn(Small):
     """Of `vo`; it opens a group of `other`."""
 
     vo: str
     other: str
-    size = Size.SMALL
     retry_policy = NoRetry()
 
     async def execute(self, spawner: CallbackSpawner) -> None:

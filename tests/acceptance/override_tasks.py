@@ -7,19 +7,18 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from acceptance.cancel_tasks import rolled_back
-from acceptance.probe_tasks import is_open, note, passed, passed_blocking
+from acceptance.probe_tasks import AtGate, Small, is_open, note, passed, passed_blocking
 
-from nonet import BaseTask, Depends, ExponentialBackoff, NonetError, Size, context
+from nonet import Depends, ExponentialBackoff, NonetError, context
 
 AGAIN = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
 
 
 @dataclass
-class Failing(BaseTask):
+class Failing(Small):
     """Fails; its class does not retry."""
 
     vo: str = ""
-    size = Size.SMALL
 
     async def execute(self) -> None:
         note("start")
@@ -29,18 +28,15 @@ class Failing(BaseTask):
 Opened = Annotated[None, Depends(rolled_back)]
 
 
-class Limited(BaseTask):
+class Limited(AtGate):
     """Takes too long, and is tried twice."""
 
-    size = Size.SMALL
     retry_policy = AGAIN
 
 
-@dataclass
 class Obeying(Limited):
     """Ends when it is cancelled."""
 
-    gate: str
     soft_timeout = 0.2
 
     async def execute(self, opened: Opened) -> None:
@@ -48,11 +44,9 @@ class Obeying(Limited):
         await passed(self.gate)
 
 
-@dataclass
 class Saving(Limited):
     """Saves how far it came when it is cancelled; has a second attempt."""
 
-    gate: str
     soft_timeout = 0.2
 
     async def execute(self) -> str:
@@ -66,11 +60,9 @@ class Saving(Limited):
         return "all of it"
 
 
-@dataclass
 class Stubborn(Limited):
     """Does not end when it is cancelled, only when its gate is open."""
 
-    gate: str
     soft_timeout = 0.2
     hard_timeout = 0.4
 
@@ -84,11 +76,9 @@ class Stubborn(Limited):
         note_whether_it_may()
 
 
-@dataclass
 class Hanging(Limited):
     """The same in a thread."""
 
-    gate: str
     hard_timeout = 0.3
 
     def execute(self, opened: Opened) -> None:

@@ -5,17 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from acceptance.probe_tasks import passed
+from acceptance.probe_tasks import AtGate, Small, passed
 
 from nonet import BaseTask, MutexLock, Priority, RateLimiter, Size, context
 
 
-@dataclass
-class Exports(BaseTask):
+class Exports(AtGate):
     """Holds a mutex until its gate opens."""
-
-    gate: str
-    size = Size.SMALL
 
     @property
     def execution_locks(self) -> list[Any]:
@@ -27,11 +23,10 @@ class Exports(BaseTask):
 
 
 @dataclass
-class Mails(BaseTask):
+class Mails(Small):
     """May start once in ten minutes."""
 
     number: int
-    size = Size.SMALL
 
     @property
     def execution_locks(self) -> list[Any]:
@@ -43,11 +38,9 @@ class Mails(BaseTask):
         pass
 
 
-@dataclass
-class Cleans(BaseTask):
+class Cleans(Small):
     """Goes through a stream that is paused."""
 
-    size = Size.SMALL
     priority = Priority.BACKGROUND
 
     async def execute(self) -> None:
@@ -64,11 +57,8 @@ class Merges(BaseTask):
         pass
 
 
-@dataclass
-class Poison(BaseTask):
+class Poison(Small):
     """Always fails."""
-
-    size = Size.SMALL
 
     async def execute(self) -> None:
         raise ValueError("the catalogue has no such column")

@@ -78,12 +78,24 @@ class UnderMutex:
         return [MutexLock("job", "shared")]
 
 
+class Small(BaseTask):
+    """Base of tasks that run in the event loop of a small worker."""
+
+    size = Size.SMALL
+
+
 @dataclass
-class Quick(BaseTask):
+class AtGate(Small):
+    """Base of those that a test lets go on."""
+
+    gate: str
+
+
+@dataclass
+class Quick(Small):
     """Does nothing and says so."""
 
     value: int = 0
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")
@@ -93,11 +105,10 @@ class Quick(BaseTask):
 
 
 @dataclass
-class Brief(BaseTask):
+class Brief(Small):
     """Takes a moment, so that a worker can be killed while many of them run."""
 
     value: int = 0
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")
@@ -106,12 +117,8 @@ class Brief(BaseTask):
         return self.value
 
 
-@dataclass
-class Gated(BaseTask):
+class Gated(AtGate):
     """Runs until the test opens its gate; returns the process that ran it."""
-
-    gate: str
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")
@@ -129,22 +136,16 @@ class GatedMutex(UnderMutex, Gated):
     """A gated task under a mutex."""
 
 
-@dataclass
-class Alone(UnderMutex, BaseTask):
+class Alone(UnderMutex, Small):
     """Needs the mutex of the gated tasks."""
-
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")
         return os.getpid()
 
 
-@dataclass
-class TwoAtATime(BaseTask):
+class TwoAtATime(Small):
     """Holds one of two slots while it runs."""
-
-    size = Size.SMALL
 
     @property
     def execution_locks(self) -> list[Any]:
@@ -159,11 +160,10 @@ class TwoAtATime(BaseTask):
 
 
 @dataclass
-class Blocking(UnderMutex, BaseTask):
+class Blocking(UnderMutex, Small):
     """Blocks the whole event loop for `seconds`, under a mutex."""
 
     seconds: float
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")
@@ -173,36 +173,24 @@ class Blocking(UnderMutex, BaseTask):
         return os.getpid()
 
 
-@dataclass
-class BlockingThread(BaseTask):
+class BlockingThread(AtGate):
     """A ``def`` task that no cancellation reaches."""
-
-    gate: str
-    size = Size.SMALL
 
     def execute(self) -> None:
         note("start")
         passed_blocking(self.gate)
 
 
-@dataclass
-class BlockingToThread(BaseTask):
+class BlockingToThread(AtGate):
     """Waits for a thread of the event loop's own, which no cancellation reaches either."""
-
-    gate: str
-    size = Size.SMALL
 
     async def execute(self) -> None:
         note("start")
         await asyncio.to_thread(passed_blocking, self.gate)
 
 
-@dataclass
-class VoidedThread(BaseTask):
+class VoidedThread(AtGate):
     """A ``def`` task that runs on after it was handed back, and checks its lease."""
-
-    gate: str
-    size = Size.SMALL
 
     def execute(self) -> None:
         note("start")
@@ -215,12 +203,8 @@ class VoidedThread(BaseTask):
                 return
 
 
-@dataclass
-class Stubborn(BaseTask):
+class Stubborn(AtGate):
     """Swallows every cancellation."""
-
-    gate: str
-    size = Size.SMALL
 
     async def execute(self) -> None:
         note("start")
@@ -238,11 +222,8 @@ async def blocks_loop_at_close() -> AsyncIterator[None]:
     passed_blocking(os.environ["PROBE_GATE"])
 
 
-@dataclass
-class SettlesLate(UnderMutex, BaseTask):
+class SettlesLate(UnderMutex, Small):
     """Its lease is checked, then nothing can stop its settle."""
-
-    size = Size.SMALL
 
     async def execute(self, late: Annotated[None, Depends(blocks_loop_at_close)]) -> int:
         note("start")
@@ -270,11 +251,9 @@ class Inspecting(RetryPolicyBase):
         return None if code == 3 else datetime.now(UTC)
 
 
-@dataclass
-class Fails(BaseTask):
+class Fails(Small):
     """Fails in every attempt."""
 
-    size = Size.SMALL
     retry_policy = SOON
 
     async def execute(self) -> None:
@@ -282,11 +261,9 @@ class Fails(BaseTask):
         raise ValueError("as always")
 
 
-@dataclass
-class FailsInspected(BaseTask):
+class FailsInspected(Small):
     """Fails with its attempt number as the code."""
 
-    size = Size.SMALL
     retry_policy = Inspecting()
 
     async def execute(self) -> None:
@@ -294,12 +271,8 @@ class FailsInspected(BaseTask):
         raise Refused(context().attempt)
 
 
-@dataclass
-class LacksLock(BaseTask):
+class LacksLock(AtGate):
     """Cannot get a lock of its own until the gate is open."""
-
-    gate: str
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")
@@ -315,11 +288,9 @@ class Unprintable(Exception):
     __repr__ = __str__
 
 
-@dataclass
-class Buried(UnderMutex, BaseTask):
+class Buried(UnderMutex, Small):
     """Fails once, for good, and is kept in SQL."""
 
-    size = Size.SMALL
     dlq_eligible = True
 
     async def execute(self) -> None:
@@ -328,11 +299,10 @@ class Buried(UnderMutex, BaseTask):
 
 
 @dataclass
-class Report(BaseTask):
+class Report(Small):
     """A callback: writes down how the children ended."""
 
     name: str
-    size = Size.SMALL
     priority = Priority.REALTIME
 
     async def execute(self) -> list[Any]:
@@ -342,12 +312,11 @@ class Report(BaseTask):
 
 
 @dataclass
-class MayFail(BaseTask):
+class MayFail(Small):
     """A child that ends dead on request."""
 
     value: int
     fails: bool = False
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")
@@ -358,7 +327,7 @@ class MayFail(BaseTask):
 
 
 @dataclass
-class Parent(BaseTask):
+class Parent(Small):
     """Spawns a group; returns its id.
 
     Attributes:
@@ -370,7 +339,6 @@ class Parent(BaseTask):
     failing: int = -1
     with_failure: bool = False
     fail_first: bool = False
-    size = Size.SMALL
     retry_policy = SOON
 
     async def execute(self, spawn: CallbackSpawner) -> str:
@@ -418,12 +386,11 @@ async def session() -> AsyncIterator[Session]:
 
 
 @dataclass
-class Transactional(UnderMutex, BaseTask):
+class Transactional(UnderMutex, Small):
     """Uses a session; ``mode``: ``good``, ``fails``, ``commit fails``, ``waits for GATE``,
     ``blocks until GATE``."""
 
     mode: str
-    size = Size.SMALL
     retry_policy = ExponentialBackoff(base_delay_seconds=0, max_retries=1)
 
     async def execute(self, db: Annotated[Session, Depends(session)]) -> str:
@@ -438,11 +405,9 @@ class Transactional(UnderMutex, BaseTask):
         return "ok"
 
 
-@dataclass
-class RetriedLater(BaseTask):
+class RetriedLater(Small):
     """Fails once, is retried after a delay, and returns the number of its attempt."""
 
-    size = Size.SMALL
     retry_policy = ExponentialBackoff(base_delay_seconds=0.3, max_retries=1)
 
     async def execute(self) -> int:
@@ -456,11 +421,9 @@ class BlockingMutexThread(UnderMutex, BlockingThread):
     """A ``def`` task under a mutex."""
 
 
-@dataclass
-class BuriedFreely(BaseTask):
+class BuriedFreely(Small):
     """Fails for good without any lock, under a policy that would retry for ever; kept in SQL."""
 
-    size = Size.SMALL
     dlq_eligible = True
     retry_policy = ExponentialBackoff(max_retries=sys.maxsize)
 

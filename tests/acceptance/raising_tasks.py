@@ -10,9 +10,9 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, NoReturn
 
-from acceptance.probe_tasks import Unprintable, note
+from acceptance.probe_tasks import Small, Unprintable, note
 
-from nonet import BaseTask, Depends, RetryPolicyBase, Size, context
+from nonet import Depends, RetryPolicyBase, context
 from nonet.tasks.locks import BaseLock
 
 MIB = 1024 * 1024
@@ -115,9 +115,8 @@ _IN_WORKER = "PROBE_JOURNAL" in os.environ
 
 
 @dataclass
-class _Raising(BaseTask):
+class _Raising(Small):
     name: str
-    size = Size.SMALL
 
     async def execute(self) -> None:
         note("start")

@@ -5,21 +5,20 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from acceptance.probe_tasks import is_open, note, passed, passed_blocking
+from acceptance.probe_tasks import AtGate, Small, is_open, note, passed, passed_blocking
 from pydantic import SecretStr
 
-from nonet import BaseTask, Isolation, Size, context
+from nonet import Isolation, context
 
 PASSWORD = SecretStr("hunter2-of-the-test")
 
 
 @dataclass
-class Reports(BaseTask):
+class Reports(Small):
     """In a coroutine: reports before and after its gate."""
 
     gate: str
     password: SecretStr = PASSWORD
-    size = Size.SMALL
 
     async def execute(self) -> None:
         context().progress(0.25, "begun")
@@ -57,12 +56,8 @@ class BlocksChild(Reports):
             context().progress(0.5, f"with {self.password.get_secret_value()}")
 
 
-@dataclass
-class Kills(BaseTask):
+class Kills(AtGate):
     """Reports, and then runs until its gate is open; to be run as a suspect."""
-
-    gate: str
-    size = Size.SMALL
 
     async def execute(self) -> None:
         note("start")

@@ -7,21 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from acceptance.probe_tasks import Quick, note, passed
+from acceptance.probe_tasks import Quick, Small, note, passed
 
-from nonet import BaseTask, Depends, Epoch, ExponentialBackoff, Size, context, startup_hook
+from nonet import Depends, Epoch, ExponentialBackoff, context, startup_hook
 
 AGAIN = ExponentialBackoff(base_delay_seconds=0, max_retries=2)
 
 
 @dataclass
-class Counting(BaseTask):
+class Counting(Small):
     """Counts to `until`, saving each number; fails, once, at `fails_at`, or waits at a gate."""
 
     until: int
     fails_at: int = 0
     gate: str = ""
-    size = Size.SMALL
     retry_policy = AGAIN
 
     async def execute(self) -> int:
@@ -41,11 +40,10 @@ class Counting(BaseTask):
 
 
 @dataclass
-class CountingInThread(BaseTask):
+class CountingInThread(Small):
     """The same in a plain function."""
 
     fails_at: int
-    size = Size.SMALL
     retry_policy = AGAIN
 
     def execute(self) -> Any:
@@ -63,11 +61,10 @@ async def failing_commit() -> Any:
 
 
 @dataclass
-class Parent(BaseTask):
+class Parent(Small):
     """Asks for children, in each attempt; commits fail until there is a file ``commit``."""
 
     children: int
-    size = Size.SMALL
     retry_policy = ExponentialBackoff(base_delay_seconds=0.1, max_retries=1000)
 
     async def execute(self, session: Annotated[None, Depends(failing_commit)]) -> list[str]:
@@ -76,11 +73,8 @@ class Parent(BaseTask):
         return ids
 
 
-@dataclass
-class Greedy(BaseTask):
+class Greedy(Small):
     """Asks for more children than one step takes."""
-
-    size = Size.SMALL
 
     async def execute(self) -> None:
         for i in range(501):

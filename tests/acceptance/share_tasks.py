@@ -5,21 +5,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from acceptance.probe_tasks import SOON, note
+from acceptance.probe_tasks import SOON, Small, note
 
-from nonet import BaseTask, MutexLock, Size, context
+from nonet import MutexLock, context
 from nonet.tasks.locks import BaseLock
 
 
 @dataclass
-class Mine(BaseTask):
+class Mine(Small):
     """Takes `seconds`, with the mutex `key` if it has one, and fails its first `fails` attempts."""
 
     tenant: str
     seconds: float = 0.0
     key: str = ""
     fails: int = 0
-    size = Size.SMALL
     retry_policy = SOON
 
     @property

@@ -106,6 +106,12 @@ class Site:
         """A ``task-scheduler``."""
         return self._start("task-scheduler", *options, wait=wait, **environment)
 
+    def changed_worker(self, module: str, *options: str, **constants: float) -> Daemon:
+        """A small worker in which constants of a module have other values."""
+        changes = "".join(f"{module}.{name} = {value}\n" for name, value in constants.items())
+        code = f"import {module}\n{changes}from nonet_worker import main\nmain()"
+        return self.program("python", "-c", code, "--size", "small", *options).wait_ready()
+
     def program(self, *command: str, **environment: str) -> Daemon:
         """Another command of this environment, e.g. ``python -c CODE``."""
         return self._start(*command, wait=False, **environment)

@@ -10,10 +10,10 @@ from functools import cache
 from typing import Annotated
 
 import sqlalchemy as sa
-from acceptance.probe_tasks import note
+from acceptance.probe_tasks import Small, note
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from nonet import BaseTask, Depends, MutexLock, Size, context
+from nonet import Depends, MutexLock, context
 from nonet.tasks.locks import BaseLock
 
 
@@ -31,14 +31,13 @@ async def transaction() -> AsyncIterator[AsyncConnection]:
 
 
 @dataclass
-class Increment(BaseTask):
+class Increment(Small):
     """Reads a counter, sleeps, and writes it: exact only if no other task does so meanwhile.
 
     Tasks are executed at least once, so it remembers in the same transaction what it has done.
     """
 
     seconds: float
-    size = Size.SMALL
 
     @property
     def execution_locks(self) -> list[BaseLock]:

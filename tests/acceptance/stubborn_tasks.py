@@ -7,18 +7,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from acceptance.lock_tasks import lock_of
-from acceptance.probe_tasks import is_open, note, passed_blocking
+from acceptance.probe_tasks import Small, is_open, note, passed_blocking
 
-from nonet import BaseTask, ExponentialBackoff, Size
+from nonet import BaseTask, ExponentialBackoff
 from nonet.tasks.locks import BaseLock
 
 
 @dataclass
-class _Stubborn(BaseTask):
+class _Stubborn(Small):
     gate: str
     locks: list[str]
 
-    size = Size.SMALL
     retry_policy = ExponentialBackoff(base_delay_seconds=0.05, max_retries=1)
 
     @property

@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from acceptance.probe_tasks import note, passed, passed_blocking
+from acceptance.probe_tasks import AtGate, Small, note, passed, passed_blocking
 
 from nonet import BaseTask, ExponentialBackoff, Size
 
@@ -16,13 +16,12 @@ SOON = ExponentialBackoff(base_delay_seconds=0, max_retries=20)
 
 
 @dataclass
-class Waits(BaseTask):
+class Waits(Small):
     """Runs until its gate is open, then for a moment."""
 
     gate: str
     number: int = 0
     seconds: float = 0.0
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start", parent=os.getppid())
@@ -43,22 +42,18 @@ class WaitsInThread(Waits):
 
 
 @dataclass
-class Ordinary(BaseTask):
+class Ordinary(Small):
     """Ordinary work that comes meanwhile."""
 
     number: int = 0
-    size = Size.SMALL
 
     async def execute(self) -> None:
         note("start", parent=os.getppid())
 
 
-@dataclass
-class Dies(BaseTask):
+class Dies(AtGate):
     """Kills its process in a moment; once its gate is open, in an ordinary worker only."""
 
-    gate: str
-    size = Size.SMALL
     retry_policy = SOON
 
     async def execute(self) -> None:

@@ -3,35 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from acceptance.probe_tasks import Alone, Blocking, Brief, Gated, GatedMutex, SettlesLate
-from acceptance.site import SHORT, Site, result_states, run, submit_all
+from acceptance.probe_tasks import Alone, Blocking, Gated, GatedMutex, SettlesLate
+from acceptance.site import SHORT, Site, run, submit_all
 from waits import WAIT_SECONDS, until
 
 
 @pytest.fixture(autouse=True)
 def _short(site: Site) -> None:
     site.settings |= SHORT
-
-
-async def test_killed_worker_loses_and_doubles_nothing(site: Site) -> None:
-    """All 200 tasks end done, each settled once, though a worker is killed amid them."""
-    settles = site.settles()
-    victim, gate = site.worker("--concurrency", "10"), site.gate()
-    tasks = [*map(Brief, range(40)), *[Gated(gate)] * 10, *map(Brief, range(40, 190))]
-    async with site.app() as app:
-        ids = await submit_all(app, tasks)
-        await site.until_event("start", 10, task="Gated")  # 40 of 200 tasks have run
-        victim.kill()
-        site.open(gate)
-        site.worker("--concurrency", "10")
-        await site.all_ended()
-        assert await result_states(app, ids) == {"done": 200}
-        briefs = [id for id, task in zip(ids, tasks, strict=True) if isinstance(task, Brief)]
-        assert [await app.result(id) for id in briefs] == list(range(190))
-    executed = {event.id for event in site.journal("start")}
-    assert executed == set(ids)
-    assert len(site.journal("start")) > 200, "what the victim held ran again"
-    assert settles() == dict.fromkeys(ids, 1)
 
 
 async def test_deaths_are_no_attempts(site: Site) -> None:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-import pytest
 from acceptance.probe_tasks import Alone, Buried, BuriedFreely, Quick
 from acceptance.site import SHORT, Site, eventually, failure, letters, run, submit_all
 from servers import MariaServer
@@ -15,15 +12,9 @@ from waits import until
 
 from nonet.stores.sql.database import upgrade
 
-
-@contextmanager
-def frozen(server: MariaServer) -> Iterator[None]:
-    """It accepts connections meanwhile, and answers nothing."""
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
+# How long a worker waits for SQL, and then until it tries again, which is otherwise five seconds.
+BURIALS = "nonet.worker.attempt.burials"
+HASTE = {"_ANSWER_SECONDS": 1.0, "_RETRY_SECONDS": 1.0}
 
 
 async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: MariaServer) -> None:
@@ -32,7 +23,8 @@ async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: Maria
     url = own_maria.url("letters")
     await upgrade(url)
     own_maria.stop()
-    worker = site.worker(NONET_DB_URL=url)
+    site.settings["NONET_DB_URL"] = url
+    worker = site.changed_worker(BURIALS, **HASTE)
     async with site.app() as app:
         handle = await app.submit(Buried())
         await until(lambda: site.parked(handle), "the task waits for SQL")
@@ -43,33 +35,31 @@ async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: Maria
         assert status.blocker.startswith("SQL: Can't connect to MySQL server")
         assert f"be written to SQL: {status.blocker[5:]}. " in (await app.explain(handle)).text
         await run(app, Alone())
-        site.hurry(handle)
         await until(lambda: worker.log.count("dead letter of task") >= 2, "it was tried again")
         own_maria.start()
-        await until(lambda: site.parked(handle), "the task waits again")
-        site.hurry(handle)
         assert "refused with 42" in str(await failure(app, handle))
         await site.all_ended()
     assert len(await letters(url)) == 1
     assert len(site.journal("start", id=handle)) == 1
 
 
-@pytest.mark.long
 async def test_frozen_sql_takes_no_slot(site: Site, own_maria: MariaServer) -> None:
     """While SQL accepts connections and never answers, tasks that can run do so at once."""
     own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
     url = own_maria.url("letters")
     await upgrade(url)
-    worker = site.worker("--concurrency", "10", NONET_DB_URL=url)
+    site.settings["NONET_DB_URL"] = url
+    worker = site.changed_worker(BURIALS, "--concurrency", "10", **HASTE)
     async with site.app() as app:
-        with frozen(own_maria):
-            dead = await submit_all(app, [BuriedFreely() for _ in range(60)])
-            await site.until_event("start", 60, task="BuriedFreely")
-            while worker.log.count("dead letter of task") < 11:  # the tries at once, and a probe
-                assert await run(app, Quick(7)) == 7
-            why = [await app.explain(id) for id in dead]
-            assert {item.cause for item in why} == {"sql"}
-            assert all("silent for 5 s" in item.text for item in why if not item.worker)
+        os.kill(own_maria.pid, signal.SIGSTOP)  # it accepts connections, and answers nothing
+        dead = await submit_all(app, [BuriedFreely() for _ in range(60)])
+        await site.until_event("start", 60, task="BuriedFreely")
+        while worker.log.count("dead letter of task") < 11:  # the tries at once, and a probe
+            assert await run(app, Quick(7)) == 7
+        why = [await app.explain(id) for id in dead]
+        assert {item.cause for item in why} == {"sql"}
+        assert all("silent for 1 s" in item.text for item in why if not item.worker)
+        os.kill(own_maria.pid, signal.SIGCONT)
         for id in dead:
             await failure(app, id)
         await site.all_ended()

@@ -191,7 +191,8 @@ async def test_a_task_ends_while_sql_is_away(site: Site, own_maria: MariaServer)
     gate = site.gate()
     own_maria.execute("CREATE DATABASE app")
     async with opened(site, own_maria.url("app")) as (app, outbox):
-        worker = site.worker("--concurrency", "1")
+        closer = "nonet.stores.sql.row_closer"
+        worker = site.changed_worker(closer, "--concurrency", "1", _RETRY_SECONDS=0.5)
         handle = await site.begin(app, KeptGated(gate))
         own_maria.stop()
         site.open(gate)

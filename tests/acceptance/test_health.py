@@ -61,23 +61,6 @@ class Probed:
         wait_until(lambda: any(text in why for why in self.reasons()), f"it says {text!r}")
 
 
-def test_daemons_are_ready_while_redis_answers(own_server: RedisServer, own_site: Site) -> None:
-    """200, 503 while Redis is away, 200 again; the daemons are live all the time."""
-    probed = [Probed(own_site, kind) for kind in ("worker", "scheduler")]
-    for each in probed:
-        each.wait_for(200)
-    own_server.kill()
-    for each in probed:
-        each.wait_for(503)
-        status, body = each.ask("/readyz")
-        assert (status, body["ready"], bool(body["reasons"])) == (503, False, True)
-        assert each.status("/livez") == 200
-    own_server.start()
-    for each in probed:
-        each.wait_for(200)
-        assert (each.status("/livez"), each.daemon.alive) == (200, True)
-
-
 def test_a_redis_that_refuses_is_not_called_silent(own_server: RedisServer, own_site: Site) -> None:
     """A password that was changed under a daemon: it says so, waits, and recovers."""
     probed = [
@@ -137,14 +120,6 @@ async def test_daemons_are_not_ready_without_the_tables_of_this_version(
     await upgrade(mariadb_url)
     for each in probed:
         each.wait_for(200)
-
-
-def test_a_daemon_is_not_ready_while_sql_is_away(site: Site) -> None:
-    """A daemon that could write no dead letter says so; it stays live, as no restart would help."""
-    site.settings["NONET_DB_URL"] = f"mysql+aiomysql://nonet@{HOST}:{free_port()}/nonet"
-    probed = Probed(site, "worker")
-    probed.wait_for_reason("SQL: ")
-    assert (probed.status("/readyz"), probed.status("/livez")) == (503, 200)
 
 
 async def test_a_blocked_loop_blames_no_other(own_site: Site) -> None:

@@ -164,14 +164,6 @@ async def test_large_tasks_have_a_process_and_temporary_files_of_their_own(site:
             await until(lambda d=directory: not exists(d), f"{directory} is gone")
 
 
-async def test_small_tasks_can_be_isolated(site: Site) -> None:
-    """By their class, or because they have a limit of memory."""
-    worker = site.worker()
-    async with site.app() as app:
-        assert await run(app, tasks.Inside()) != worker.pid
-        assert await run(app, tasks.SmallHog()) != worker.pid
-
-
 async def test_a_child_lives_for_as_long_as_its_lease_is_renewed(site: Site) -> None:
     """Three leases later it has run once, and ends as it wants."""
     site.settings |= SHORT
@@ -265,26 +257,6 @@ async def test_a_stop_ends_children_and_hands_their_tasks_back(site: Site) -> No
             assert (await app.status(id)).worker_deaths == 0
 
 
-async def test_poison_costs_one_worker_once(site: Site) -> None:
-    """A small task that kills its worker is a dead letter; those beside it are done."""
-    site.settings |= SHORT
-    gate, count = site.gate(), 30
-    first = site.worker("--concurrency", str(count))
-    async with site.app() as app:
-        others = [Waits(gate, n) for n in range(count - 1)]
-        ids = await submit_all(app, [*others, tasks.Poison(gate)])
-        await until(lambda: len(site.journal("start")) == count, "all of them run")
-        site.open(gate)
-        assert first.wait() == 3
-        second = site.worker("--concurrency", str(count))
-        assert await why_dead(app, ids[-1]) == "TaskCrashed: its process exited with code 3"
-        await site.all_ended()
-        assert await result_states(app, ids) == {"done": count - 1, "dead": 1}
-        (letter,) = await (await app.dead_letters()).list(limit=5)
-        assert (letter.task_id, letter.reason) == (ids[-1], "crash")
-    assert second.alive
-
-
 async def test_a_small_task_that_never_yields_costs_one_worker_once(site: Site) -> None:
     """Its worker ends when its hard timeout is over; those beside it are done, it is dead."""
     site.settings |= SHORT
@@ -304,23 +276,21 @@ async def test_a_small_task_that_never_yields_costs_one_worker_once(site: Site) 
     assert second.alive
 
 
-@pytest.mark.parametrize(
-    "kind", [tasks.EndlessConstructor, tasks.EndlessLocks, tasks.EndlessPolicy]
-)
-async def test_other_code_of_a_task_that_blocks_its_worker_ends_it(
-    site: Site, kind: type[tasks.EndlessOutside]
-) -> None:
-    """It names the task, and removes its registration, so that no task waits for it."""
+async def test_other_code_of_a_task_that_blocks_its_worker_ends_it(site: Site) -> None:
+    """Each names its task, and removes its registration, so that no task waits for it."""
     site.settings |= SHORT
-    worker = site.worker()
+    kinds = (tasks.EndlessConstructor, tasks.EndlessLocks, tasks.EndlessPolicy)
+    crew = [site.worker("--concurrency", "1") for _ in kinds]
     async with site.app() as app:
-        handle = await app.submit(kind())
-        assert worker.wait() == 1
-        name = f"task {handle} (isolated_tasks:{kind.__name__})"
-        assert f"{name} has blocked the event loop beyond its hard timeout" in worker.log
+        handles = [await app.submit(kind()) for kind in kinds]
+        assert [worker.wait() for worker in crew] == [1] * len(kinds)
+        logs = "".join(worker.log for worker in crew)
+        for kind, handle in zip(kinds, handles, strict=True):
+            name = f"task {handle} (isolated_tasks:{kind.__name__})"
+            assert f"{name} has blocked the event loop beyond its hard timeout" in logs
+            assert "That worker no longer answers" in (await app.explain(handle)).text
         assert await app.client.results.workers() == []
-        assert "That worker no longer answers" in (await app.explain(handle)).text
-        await handle.cancel()
+        await app.cancel(handles)
         site.worker()
         await site.all_ended()
 

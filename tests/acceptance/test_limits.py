@@ -53,23 +53,6 @@ async def test_a_raised_limit_in_the_file_starts_waiting_tasks(site: Site) -> No
     assert changes == ["not set -> 1", "1 -> 2", "2 -> 3"]
 
 
-async def test_a_broken_file_changes_nothing_and_is_reported(site: Site) -> None:
-    """Its mistake is logged once, and the next good one applies."""
-    scheduler = await configured(site, BUSY % 2)
-    version = site.redis.get(site.key("limits:version"))
-    site.write("limits.yaml", BUSY % 0)
-    log = "configuration not applied, the last good one stays"
-    await until(lambda: log in scheduler.log, "the scheduler reports the broken file")
-    assert "Run.ConcurrencyLimiter.limit: must be a whole number" in scheduler.log
-    assert limits(site) == {"C||job|busy|Run": "2"}
-    assert site.redis.get(site.key("limits:version")) == version
-    # What Redis loses meanwhile is published again: the last good one.
-    site.redis.delete(*site.redis.keys(site.key("limits*")))
-    await until(lambda: [*limits(site).values()] == ["2"], "the limit is published again")
-    await changed(site, BUSY % 3, "3")
-    assert scheduler.log.count(log) == 1 and scheduler.alive
-
-
 async def test_a_task_that_no_limit_allows_is_dead(site: Site) -> None:
     """A task that counts for more than the lowered limit is a dead letter with that reason."""
     await configured(site, BULK % 5)

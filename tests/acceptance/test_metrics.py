@@ -164,20 +164,27 @@ def metric(probed: Probed, name: str) -> float | None:
     return float(found[1]) if found else None
 
 
-def test_metrics_are_served_without_redis(own_server: RedisServer, own_site: Site) -> None:
-    """They are still served: daemons report that they are not ready, and none claims to lead."""
+def test_daemons_are_not_ready_without_redis(own_server: RedisServer, own_site: Site) -> None:
+    """Until it is back they are live, serve metrics, and no scheduler claims to lead."""
     own_site.settings |= SHORT
     worker, scheduler = Probed(own_site, "worker"), Probed(own_site, "scheduler")
     for probed in (worker, scheduler):
-        wait_until(lambda probed=probed: metric(probed, "nonet_ready") == 1, "it is ready")  # type: ignore[misc]
-    assert metric(scheduler, "nonet_namespace_refreshed_timestamp_seconds")
+        probed.wait_for(200)
+        assert metric(probed, "nonet_ready") == 1
+    wait_until(lambda: metric(scheduler, "nonet_namespace_refreshed_timestamp_seconds"), "it looks")
     own_server.kill()
     for probed in (worker, scheduler):
-        wait_until(lambda probed=probed: metric(probed, "nonet_ready") == 0, "it is not ready")  # type: ignore[misc]
-        assert probed.status("/livez") == 200
+        probed.wait_for(503)
+        _, body = probed.ask("/readyz")
+        assert (body["ready"], bool(body["reasons"])) == (False, True)
+        assert (probed.status("/livez"), metric(probed, "nonet_ready")) == (200, 0)
     wait_until(lambda: metric(scheduler, "nonet_scheduler_is_leader") == 0, "nobody leads")
     seen = metric(scheduler, "nonet_namespace_refreshed_timestamp_seconds")
     assert seen is not None and seen < time.time()
+    own_server.start()
+    for probed in (worker, scheduler):
+        probed.wait_for(200)
+        assert (probed.status("/livez"), probed.daemon.alive) == (200, True)
 
 
 async def test_a_blocked_loop_hides_no_metrics(site: Site) -> None:

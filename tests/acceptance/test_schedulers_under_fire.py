@@ -49,19 +49,19 @@ async def test_restarts_neither_lose_nor_shift_an_interval(site: Site) -> None:
     config = site.write(
         "nonet.yaml",
         "common:\n  periodic-tasks:\n    Tick:\n"
-        "      - schedule: {class: IntervalSecondsSchedule, arg: 3}\n"
+        "      - schedule: {class: IntervalSecondsSchedule, arg: 2}\n"
         "        misfire-grace: 60\n",
     )
     site.worker()
     scheduler = site.scheduler("--config", config)
-    for _ in range(6):
-        await asyncio.sleep(1)  # less than the interval: some of them fire nothing
+    for _ in range(5):
+        await asyncio.sleep(0.5)  # less than the interval: some of them fire nothing
         assert stop(scheduler) == [0]
         scheduler = site.scheduler("--config", config)
     await site.until_event("start", 3, task="Tick")
     scheduler.kill()
     await site.all_ended()
-    _lie_on_one_grid(site, seconds=3)
+    _lie_on_one_grid(site, seconds=2)
 
 
 def _leaders(site: Site, daemons: list[Daemon], but: Daemon | None = None) -> list[Daemon]:

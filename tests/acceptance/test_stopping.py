@@ -81,22 +81,12 @@ async def test_a_second_signal_ends_a_worker_at_once(site: Site) -> None:
         await handle.result(timeout=WAIT_SECONDS)
 
 
-# A worker whose patience with a blocked loop is short; as the console script otherwise.
-IMPATIENT = """
-import sys
-from nonet.daemon import service
-service._BLOCKED_SECONDS = service._FORCED_BLOCKED_SECONDS = 0.5
-sys.argv = ["task-worker", "--size", "small", "--grace", "0.3"]
-from nonet.cli.daemons.worker import main
-main()
-"""
-
-
 async def test_a_blocked_loop_cannot_hold_the_exit(own_site: Site) -> None:
     """A task that blocks the event loop in Python code ends with its worker, and runs elsewhere."""
     site = own_site
     site.settings |= SHORT
-    worker = site.program("python", "-c", IMPATIENT).wait_ready()
+    patience = {"_BLOCKED_SECONDS": 0.5, "_FORCED_BLOCKED_SECONDS": 0.5}
+    worker = site.changed_worker("nonet.daemon.service", "--grace", "0.3", **patience)
     async with site.app() as app:
         handle = await site.begin(app, Blocking(3600))
         worker.terminate()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-import shutil
 
 from acceptance.probe_tasks import Alone, Gated, GatedMutex, Quick
-from acceptance.site import PROBES, SHORT, Site, run, stop
+from acceptance.site import SHORT, Site, run, stop
 from daemons import Daemon
 from metrics_names import get
 from ports import free_port
@@ -80,29 +79,6 @@ async def test_a_daemon_that_waits_for_redis_can_be_stopped(
     for daemon in daemons:
         await until(lambda daemon=daemon: WAITS in daemon.log, "it waits")
         assert stop(daemon) == [0]
-
-
-async def test_daemons_work_on_after_redis_restarts_empty(
-    own_server: RedisServer, own_site: Site
-) -> None:
-    """Redis killed and started empty: the same worker and scheduler work on."""
-    site = own_site
-    tasks = f"{PROBES},acceptance.periodic_tasks"
-    site.settings |= SHORT
-    gate = site.gate()
-    worker, scheduler = site.worker(NONET_TASKS=tasks), site.scheduler(NONET_TASKS=tasks)
-    async with site.app() as app:
-        await site.begin(app, Gated(gate))
-        own_server.kill()
-        await until(lambda: site.journal("cancelled"), "what runs is cancelled")
-        shutil.rmtree(own_server.data)
-        own_server.start()
-        ticks = len(site.journal("start", task="Tick"))
-        assert await run(app, Quick(1)) == 1
-        await until(
-            lambda: len(site.journal("start", task="Tick")) >= ticks + 2, "the schedule goes on"
-        )
-    assert worker.alive and scheduler.alive
 
 
 async def test_an_outage_is_two_lines_of_each_process(

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from acceptance.blocking_tasks import Blocks
 from acceptance.probe_tasks import Gated, Quick
 from acceptance.site import PROBES, Site
 from waits import WAIT_SECONDS, until
@@ -23,7 +21,6 @@ from nonet.worker.worker import Worker
 
 TESTS = Path(__file__).parent.parent
 TASKS = f"{PROBES},acceptance.blocking_tasks"
-NEVER = "1000000GiB"  # more memory than there is
 DEPLOYED = """
 from dataclasses import dataclass
 from nonet import BaseTask, Size
@@ -50,29 +47,6 @@ def off(site: Site, worker: str) -> str:
 
 def idle(site: Site) -> set[str]:
     return set(site.redis.zrange(site.key("idle:small"), 0, -1))
-
-
-async def test_a_task_that_blocks_the_loop_is_named(site: Site) -> None:
-    """Once, with its class, id and line; counted for the worker and for the class."""
-    site.settings["NONET_WORKER_TTL"] = "6"
-    worker = site.worker()
-    async with site.app() as app:
-        # So long that a machine which lets the whole process wait meanwhile cannot hide it.
-        handle = await app.submit(Blocks(2.0))
-        await handle.result(timeout=WAIT_SECONDS)
-        await until(lambda: "(blocking_tasks:Blocks)" in worker.log, "it was told")
-        await until(lambda: said(site, worker.incarnation)["lag_ms"] < 250, "it beats again")
-        counted = site.redis.hgetall(site.key("counters"))
-        await app.submit_many([Quick(n) for n in range(20)])
-        await site.all_ended()
-    (line,) = [line for line in worker.log.splitlines() if "(blocking_tasks:Blocks)" in line]
-    where = r"blocking_tasks\.py:(\d+): "
-    found = re.search(rf"task {handle} \(blocking_tasks:Blocks\) at \S*{where}", line)
-    assert found, line
-    source = (TESTS / "acceptance" / "blocking_tasks.py").read_text().splitlines()
-    assert "time.sleep" in source[int(found[1]) - 1]
-    assert counted["blocked:blocking_tasks:Blocks"] == "1"
-    assert int(counted["loop:blocked"]) >= 1
 
 
 async def test_a_worker_that_cannot_renew_its_registration_stops(site: Site) -> None:
@@ -129,24 +103,6 @@ async def test_a_worker_drains_on_an_order_through_redis(site: Site) -> None:
         kinds = [event.kind for event in await app.stores.events.last(10)]
         assert kinds.count("workers-drained") == 2
     assert said(site, worker.incarnation) == {}
-
-
-async def test_a_worker_without_room_leaves_the_work_to_others(site: Site) -> None:
-    """It says why, is not woken, and explain counts such workers."""
-    site.settings["NONET_WORKER_TTL"] = "6"
-    full = site.worker(NONET_MEMORY_FLOOR=NEVER)
-    await until(lambda: off(site, full.incarnation).startswith("memory: "), "it says so")
-    async with site.app() as app:
-        waiting = await app.submit(Quick(1))
-        text = (await app.explain(waiting)).text
-        assert re.search(r"1 of 1 small worker takes no tasks: memory: .* free", text)
-        assert (await app.explain(waiting)).cause == "veto"
-        assert idle(site) == set()
-        other = site.worker()
-        assert await waiting.result(timeout=WAIT_SECONDS) == 1
-        await app.submit_many([Quick(n) for n in range(20)])
-        await site.all_ended()
-    assert {event.pid for event in site.journal("start")} == {other.pid}
 
 
 @asynccontextmanager

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from acceptance.probe_tasks import note, passed
+from acceptance.probe_tasks import Small, note, passed
 
-from nonet import BaseTask, Size, Unique, context
+from nonet import Unique, context
 
 
 @dataclass
-class Refresh(BaseTask):
+class Refresh(Small):
     """Runs until its gate opens; one of a site at a time."""
 
     gate: str
     site: str
-    size = Size.SMALL
     unique = Unique.until_done(key=lambda task: task.site)
 
     async def execute(self) -> str:
@@ -27,12 +26,11 @@ class Refresh(BaseTask):
 
 
 @dataclass
-class Brief(BaseTask):
+class Brief(Small):
     """Takes a moment."""
 
     number: int
     seconds: float = 0.2
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")
@@ -42,11 +40,10 @@ class Brief(BaseTask):
 
 
 @dataclass
-class Submitter(BaseTask):
+class Submitter(Small):
     """Submits another one, whatever comes of it."""
 
     number: int
-    size = Size.SMALL
 
     async def execute(self) -> str:
         note("start")

@@ -8,13 +8,13 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from acceptance.probe_tasks import SOON, MayFail, Report, is_open, note
+from acceptance.probe_tasks import SOON, AtGate, MayFail, Report, Small, is_open, note
 
-from nonet import BaseTask, CallbackSpawner, MutexLock, Size, StopRetrying, context
+from nonet import CallbackSpawner, MutexLock, StopRetrying, context
 
 
 @dataclass
-class Timed(BaseTask):
+class Timed(Small):
     """Takes `seconds`, under the mutex `lock` if it has one.
 
     If it is the only suspect in a worker that dies or stands still, an attempt of it has failed.
@@ -22,7 +22,6 @@ class Timed(BaseTask):
 
     seconds: float
     lock: str = ""
-    size = Size.SMALL
     retry_policy = SOON
 
     @property
@@ -40,9 +39,7 @@ class Timed(BaseTask):
         note("end")
 
 
-@dataclass
-class FailsOnce(BaseTask):
-    size = Size.SMALL
+class FailsOnce(Small):
     retry_policy = SOON
 
     async def execute(self) -> None:
@@ -52,11 +49,9 @@ class FailsOnce(BaseTask):
         note("end")
 
 
-@dataclass
-class Hopeless(BaseTask):
+class Hopeless(Small):
     """Fails for good, and is kept in SQL."""
 
-    size = Size.SMALL
     dlq_eligible = True
 
     async def execute(self) -> None:
@@ -65,12 +60,11 @@ class Hopeless(BaseTask):
 
 
 @dataclass
-class Family(BaseTask):
+class Family(Small):
     """Spawns a group of `children`; its callback writes down the name."""
 
     name: str
     children: int = 3
-    size = Size.SMALL
 
     async def execute(self, spawn: CallbackSpawner) -> str:
         note("start")
@@ -78,9 +72,8 @@ class Family(BaseTask):
 
 
 @dataclass
-class Heavy(BaseTask):
+class Heavy(Small):
     data: bytes
-    size = Size.SMALL
 
     async def execute(self) -> int:
         note("start")
@@ -88,11 +81,9 @@ class Heavy(BaseTask):
         return len(self.data)
 
 
-@dataclass
-class Exhausted(BaseTask):
+class Exhausted(Small):
     """Fails in three attempts and is kept in SQL."""
 
-    size = Size.SMALL
     retry_policy = SOON
     dlq_eligible = True
 
@@ -101,12 +92,9 @@ class Exhausted(BaseTask):
         raise ValueError("as always")
 
 
-@dataclass
-class Mendable(BaseTask):
+class Mendable(AtGate):
     """Fails for good until its gate is open, and is kept in SQL."""
 
-    gate: str
-    size = Size.SMALL
     dlq_eligible = True
 
     async def execute(self) -> None:
@@ -115,22 +103,16 @@ class Mendable(BaseTask):
             raise StopRetrying("not mended")
 
 
-@dataclass
-class Fails(BaseTask):
+class Fails(Small):
     """Fails for good, and is not kept."""
-
-    size = Size.SMALL
 
     async def execute(self) -> None:
         note("start")
         raise ValueError("once and for all")
 
 
-@dataclass
-class Greedy(BaseTask):
+class Greedy(Small):
     """Opens more files than its process may have, and keeps them for a moment."""
-
-    size = Size.SMALL
 
     async def execute(self) -> None:
         with contextlib.ExitStack() as stack:
@@ -140,11 +122,8 @@ class Greedy(BaseTask):
             await asyncio.sleep(0.5)
 
 
-@dataclass
-class Tallied(BaseTask):
+class Tallied(Small):
     """Adds one byte to a file: for so many tasks that a journal of them would be long."""
-
-    size = Size.SMALL
 
     async def execute(self) -> None:
         file = os.open(

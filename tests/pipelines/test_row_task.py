@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
+from daemons import Daemon
 from row_tasks import Base, Heavy, Light, Middle, database
 from waits import WAIT_SECONDS
 
 from nonet import Nonet, load_settings
 
 pytestmark = pytest.mark.server
-_TESTS = Path(__file__).parents[1]
-
-
-@contextmanager
-def daemon(*options: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ``task-worker`` while the block runs; it drains at its end."""
-    program = "import sys; from nonet_worker import main; sys.exit(main())"
-    # Its own session: a stop reaches no other process.
-    command = [sys.executable, "-c", program, *options, "--tasks", "row_tasks"]
-    with subprocess.Popen(command, start_new_session=True) as process:
-        try:
-            yield process
-        finally:
-            process.terminate()
-            assert process.wait(30) == 0
 
 
 @pytest.mark.parametrize("size", ["small", "medium", "large"])
@@ -42,12 +24,11 @@ async def test_a_row_is_processed_by_a_task_of_its_size_under_its_limits(
 ) -> None:
     """Each row is processed once, two at a time; after a failure, timeout or crash once more."""
     environment = {
-        "ROWS_PARENT": str(os.getpid()),
         "ROWS_DB_URL": postgres_url,
         "NONET_REDIS_URL": redis_url,
         "NONET_NAMESPACE": "test",
         "NONET_STATE_DIR": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join([str(_TESTS), os.environ.get("PYTHONPATH", "")]),
+        "NONET_TASKS": "row_tasks",
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
@@ -55,11 +36,18 @@ async def test_a_row_is_processed_by_a_task_of_its_size_under_its_limits(
     async with database.engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     async with database.sessions.begin() as session:
-        session.add_all(model(name=f"row {number}") for number in range(6))
-        session.add_all([model(name="fails once"), model(name="sleeps once")])
+        session.add_all([model(name="sleeps once"), model(name="fails once")])
         if size != "small":  # that would end the worker
             session.add(model(name="dies once"))
-    with daemon("--pipelines", f"{size}-rows"), daemon("--size", size):
+        session.add_all(model(name=f"row {number}") for number in range(6))
+    commands = {"pipeline": ("--pipelines", f"{size}-rows"), "worker": ("--size", size)}
+    with ExitStack() as stack:
+        daemons = {
+            name: stack.enter_context(
+                Daemon("task-worker", *options, environment=environment, log=tmp_path / name)
+            )
+            for name, options in commands.items()
+        }
         ends_at = time.monotonic() + WAIT_SECONDS
         while True:
             async with database.sessions() as session:
@@ -70,6 +58,9 @@ async def test_a_row_is_processed_by_a_task_of_its_size_under_its_limits(
             await asyncio.sleep(0.1)
         async with Nonet(load_settings(), load_tasks=False) as nonet:
             history = await nonet.history()
+        for daemon in daemons.values():
+            daemon.terminate()
+            assert daemon.wait() == 0
     await database.close()
     assert {row.runs for row in rows} == {1}
     assert max(row.together for row in rows) <= 2
@@ -77,4 +68,4 @@ async def test_a_row_is_processed_by_a_task_of_its_size_under_its_limits(
     assert states.count("done") >= 8
     # The attempts that failed, timed out and died; their rows were tried again.
     assert states.count("dead") == (2 if size == "small" else 3)
-    assert {row.is_child for row in rows} == {size != "small"}
+    assert {row.pid != daemons["worker"].pid for row in rows} == {size != "small"}
