@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from acceptance.site import LONG, PROBES, Site, no_variables
-from servers import MariaServer, RedisServer
+from servers import RedisServer
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -49,10 +49,3 @@ def own_site(
 ) -> Iterator[Site]:
     """A site on a Redis that this test may kill."""
     yield from _made(request, own_server, tmp_path)
-
-
-@pytest.fixture
-def own_maria() -> Iterator[MariaServer]:
-    """A MariaDB that this test may stop or freeze."""
-    with MariaServer() as server:
-        yield server

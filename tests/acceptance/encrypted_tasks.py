@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from acceptance import confiding_tasks as plain
 
 
-class Encrypted:
-    """What makes a task encrypted."""
-
-    encrypted = True
-
-
-class Echo(Encrypted, plain.Echo): ...
+def _encrypted(of: Any, **others: Any) -> Any:
+    """A class of the same name."""
+    return type(of.__name__, (of,), {"__module__": __name__, "encrypted": True, **others})
 
 
-class EchoInChild(Encrypted, plain.EchoInChild): ...
-
-
-class Kept(Encrypted, plain.Kept): ...
-
-
-class Fails(Encrypted, plain.Fails): ...
-
-
-class FailsInChild(Encrypted, plain.FailsInChild): ...
-
-
-class FailsQuietly(Encrypted, plain.FailsQuietly): ...
-
-
-class Dies(Encrypted, plain.Dies): ...
-
-
-class Late(Encrypted, plain.Late): ...
-
-
-class Saves(Encrypted, plain.Saves): ...
-
-
-class Report(Encrypted, plain.Report): ...
-
-
-class Parent(Encrypted, plain.Parent):
-    child = Echo
-    callback = Report
+Echo, EchoInChild, Kept, Late = map(
+    _encrypted, (plain.Echo, plain.EchoInChild, plain.Kept, plain.Late)
+)
+Fails, FailsInChild, FailsQuietly = map(
+    _encrypted, (plain.Fails, plain.FailsInChild, plain.FailsQuietly)
+)
+Dies, Saves, Report = map(_encrypted, (plain.Dies, plain.Saves, plain.Report))
+Parent = _encrypted(plain.Parent, child=Echo, callback=Report)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from acceptance.cancel_tasks import rolled_back
-from acceptance.probe_tasks import AtGate, Small, is_open, note, passed, passed_blocking
+from acceptance.probe_tasks import AtGate, Small, note, passed, passed_blocking
 
 from nonet import Depends, ExponentialBackoff, NonetError, context
 
@@ -34,16 +34,6 @@ class Limited(AtGate):
     retry_policy = AGAIN
 
 
-class Obeying(Limited):
-    """Ends when it is cancelled."""
-
-    soft_timeout = 0.2
-
-    async def execute(self, opened: Opened) -> None:
-        note("start")
-        await passed(self.gate)
-
-
 class Saving(Limited):
     """Saves how far it came when it is cancelled; has a second attempt."""
 
@@ -58,22 +48,6 @@ class Saving(Limited):
             await context().checkpoint("half of it")
             raise
         return "all of it"
-
-
-class Stubborn(Limited):
-    """Does not end when it is cancelled, only when its gate is open."""
-
-    soft_timeout = 0.2
-    hard_timeout = 0.4
-
-    async def execute(self, opened: Opened) -> None:
-        note("start")
-        while not is_open(self.gate):
-            try:
-                await passed(self.gate)
-            except asyncio.CancelledError:
-                note("cancelled")
-        note_whether_it_may()
 
 
 class Hanging(Limited):

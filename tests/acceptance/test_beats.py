@@ -7,11 +7,11 @@ import time
 from collections import defaultdict
 
 import pytest
+from acceptance.blocking_tasks import Blink
 from acceptance.contention import workers
-from acceptance.napping_tasks import Blink
 from acceptance.site import Site, submit_all
 
-TASKS = "acceptance.napping_tasks"
+TASKS = "acceptance.blocking_tasks"
 
 
 @pytest.mark.soak

@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 from acceptance.probe_tasks import Alone, Buried, BuriedFreely, Quick
 from acceptance.site import SHORT, Site, eventually, failure, letters, run, submit_all
+from doors import Door
 from servers import MariaServer
 from waits import until
 
 from nonet.stores.sql.database import upgrade
 
-# How long a worker waits for SQL, and then until it tries again, which is otherwise five seconds.
+# What a worker does every five to ten seconds while SQL fails.
 BURIALS = "nonet.worker.attempt.burials"
-HASTE = {"_ANSWER_SECONDS": 1.0, "_RETRY_SECONDS": 1.0}
+OFTEN = {"_RETRY_SECONDS": 0.5}
 
 
-async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: MariaServer) -> None:
+async def test_task_waits_for_sql_without_its_locks(
+    site: Site, mariadb_behind_a_door: tuple[Door, str]
+) -> None:
     """Without SQL the task is dying: locks free, never executed again; then one row."""
-    own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
-    url = own_maria.url("letters")
+    door, url = mariadb_behind_a_door
     await upgrade(url)
-    own_maria.stop()
+    await door.close()
     site.settings["NONET_DB_URL"] = url
-    worker = site.changed_worker(BURIALS, **HASTE)
+    worker = site.changed_worker(BURIALS, **OFTEN)
     async with site.app() as app:
         handle = await app.submit(Buried())
         await until(lambda: site.parked(handle), "the task waits for SQL")
@@ -36,22 +35,23 @@ async def test_task_waits_for_sql_without_its_locks(site: Site, own_maria: Maria
         assert f"be written to SQL: {status.blocker[5:]}. " in (await app.explain(handle)).text
         await run(app, Alone())
         await until(lambda: worker.log.count("dead letter of task") >= 2, "it was tried again")
-        own_maria.start()
+        await door.open()
         assert "refused with 42" in str(await failure(app, handle))
         await site.all_ended()
     assert len(await letters(url)) == 1
     assert len(site.journal("start", id=handle)) == 1
 
 
-async def test_frozen_sql_takes_no_slot(site: Site, own_maria: MariaServer) -> None:
+async def test_frozen_sql_takes_no_slot(
+    site: Site, mariadb_behind_a_door: tuple[Door, str]
+) -> None:
     """While SQL accepts connections and never answers, tasks that can run do so at once."""
-    own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
-    url = own_maria.url("letters")
+    door, url = mariadb_behind_a_door
     await upgrade(url)
     site.settings["NONET_DB_URL"] = url
-    worker = site.changed_worker(BURIALS, "--concurrency", "10", **HASTE)
+    worker = site.changed_worker(BURIALS, "--concurrency", "10", _ANSWER_SECONDS=1.0, **OFTEN)
     async with site.app() as app:
-        os.kill(own_maria.pid, signal.SIGSTOP)  # it accepts connections, and answers nothing
+        door.freeze()
         dead = await submit_all(app, [BuriedFreely() for _ in range(60)])
         await site.until_event("start", 60, task="BuriedFreely")
         while worker.log.count("dead letter of task") < 11:  # the tries at once, and a probe
@@ -59,7 +59,7 @@ async def test_frozen_sql_takes_no_slot(site: Site, own_maria: MariaServer) -> N
         why = [await app.explain(id) for id in dead]
         assert {item.cause for item in why} == {"sql"}
         assert all("silent for 1 s" in item.text for item in why if not item.worker)
-        os.kill(own_maria.pid, signal.SIGCONT)
+        door.thaw()
         for id in dead:
             await failure(app, id)
         await site.all_ended()

@@ -13,6 +13,7 @@ from acceptance.durable_tasks import Kept, KeptBrief, KeptBuried, KeptGated, Kep
 from acceptance.probe_tasks import Quick
 from acceptance.site import SHORT, Site, eventually, failure, run
 from daemons import frozen
+from doors import Door
 from servers import MariaServer
 from sqlalchemy.ext.asyncio import AsyncConnection, async_sessionmaker, create_async_engine
 from waits import WAIT_SECONDS, until
@@ -105,14 +106,13 @@ async def test_a_handle_can_be_awaited_right_after_the_commit(site: Site) -> Non
 
 
 async def test_an_unknown_task_and_an_unreachable_database_are_different_errors(
-    site: Site, own_maria: MariaServer
+    site: Site, mariadb_url: str
 ) -> None:
     """While SQL is unavailable a task may exist; without tables it does not."""
-    own_maria.execute("CREATE DATABASE bare")
-    async with site.app(db_url=own_maria.url("bare")) as app:
+    async with site.app(db_url=mariadb_url) as app:
         with pytest.raises(NotFoundError):
             await app.status("some-id")
-        own_maria.stop()
+    async with site.app(db_url="mysql://nonet@127.0.0.1:1/nonet") as app:
         with pytest.raises(ServerUnreachableError, match="database mysql"):
             await app.status("some-id")
 
@@ -186,20 +186,22 @@ async def test_all_durable_tasks_run_after_redis_was_emptied(site: Site) -> None
     assert ended == set(handles)
 
 
-async def test_a_task_ends_while_sql_is_away(site: Site, own_maria: MariaServer) -> None:
+async def test_a_task_ends_while_sql_is_away(
+    site: Site, mariadb_behind_a_door: tuple[Door, str]
+) -> None:
     """It holds no slot, runs once, and its row goes when SQL is back."""
     gate = site.gate()
-    own_maria.execute("CREATE DATABASE app")
-    async with opened(site, own_maria.url("app")) as (app, outbox):
+    door, url = mariadb_behind_a_door
+    async with opened(site, url) as (app, outbox):
         closer = "nonet.stores.sql.row_closer"
         worker = site.changed_worker(closer, "--concurrency", "1", _RETRY_SECONDS=0.5)
         handle = await site.begin(app, KeptGated(gate))
-        own_maria.stop()
+        await door.close()
         site.open(gate)
         assert await handle.result(timeout=WAIT_SECONDS) == worker.pid
         assert await run(app, Quick(1)) == 1
         await until(lambda: "delete the rows of 1 durable tasks" in worker.log, "it was tried")
-        own_maria.start()
+        await door.open()
         await emptied(outbox)
     assert len(site.journal("start", id=handle)) == 1
 

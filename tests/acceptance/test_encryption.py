@@ -14,7 +14,7 @@ import pytest
 from acceptance import confiding_tasks, encrypted_tasks
 from acceptance.encrypted_tasks import Echo, Fails
 from acceptance.site import SHORT, Site, eventually, failure, run
-from acceptance.test_dead_letters import BURIALS, HASTE
+from acceptance.test_dead_letters import BURIALS, OFTEN
 from msgspec.structs import replace
 from servers import RedisServer
 from waits import WAIT_SECONDS
@@ -186,7 +186,7 @@ async def test_a_worker_without_the_key_writes_the_dead_letter_of_another(site: 
     """Of a task that died elsewhere, as it is site: the burial waits for no key."""
     site.settings |= SHORT
     site.settings |= {"NONET_DB_URL": "mysql://127.0.0.1:1/nowhere", **WITH_KEY}
-    dies = site.changed_worker(BURIALS, **HASTE)
+    dies = site.changed_worker(BURIALS, **OFTEN)
     async with site.app(encryption_keys=KEYS["new"]) as app:
         handle = await app.submit(Fails("hidden"))
         await explained(app, handle, "its dead letter cannot be written to SQL")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import preloaded
 import pytest
-from acceptance.loop_tasks import WhichLoop
+from acceptance.blocking_tasks import WhichLoop
 from acceptance.site import Site, run, stop
 
-TASKS = "acceptance.loop_tasks"
+TASKS = "acceptance.blocking_tasks"
 TESTS = Path(__file__).parent.parent
 HAS_UVLOOP = importlib.util.find_spec("uvloop") is not None
 

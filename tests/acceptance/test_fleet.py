@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import pytest
 from acceptance.fleet_tasks import FreshThread
 from acceptance.probe_tasks import Gated, GatedMutex, Quick
 from acceptance.site import PROBES, Site, run, stop, submit_all
+from acceptance.test_health import ask
 from daemons import Daemon, lives
 from ports import HOST, free_ports
 from servers import RedisServer
@@ -348,33 +348,23 @@ async def test_a_killed_supervisor_leaves_no_orphans(site: Site) -> None:
     assert not registered(site)
 
 
-def ask(port: int) -> tuple[int, dict[str, Any]]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=WAIT_SECONDS)
-    try:
-        connection.request("GET", "/readyz")
-        answer = connection.getresponse()
-        return answer.status, json.loads(answer.read())
-    except ConnectionRefusedError:
-        return 0, {}
-    finally:
-        connection.close()
-
-
 async def test_the_probe_of_a_fleet_lists_each_worker(site: Site) -> None:
     """The supervisor answers for all; its workers take the next ports that are free."""
     port = free_ports(4)
     with socket.create_server((HOST, port + 1)):
         daemon = fleet(site, 2, 4, NONET_METRICS_HOST=HOST, NONET_METRICS_PORT=str(port))
-        await until(lambda: ask(port)[0] == 200, "the fleet is ready")
-    assert all(item["port"] > port + 1 for item in ask(port)[1]["workers"])
+        await until(lambda: ask(port, "/readyz")[0] == 200, "the fleet is ready")
+    assert all(item["port"] > port + 1 for item in ask(port, "/readyz")[1]["workers"])
     async with site.app() as app:
         gate, (id,) = await hold_all(app, site, 1)
         await site.started(id)
         await until(
-            lambda: sorted(item["running"] for item in ask(port)[1]["workers"]) == [0, 1],
+            lambda: (
+                sorted(item["running"] for item in ask(port, "/readyz")[1]["workers"]) == [0, 1]
+            ),
             "the probe tells who is busy",
         )
-        _, body = ask(port)
+        _, body = ask(port, "/readyz")
         assert (body["size"], body["min"], body["max"]) == ("small", 2, 4)
         async with site.app() as app:
             names = {item.name for item in await app.stores.results.workers()}
@@ -383,8 +373,8 @@ async def test_the_probe_of_a_fleet_lists_each_worker(site: Site) -> None:
         assert [item["slots"] for item in body["workers"]] == [1, 1]
         for pid in started(daemon):
             os.kill(pid, signal.SIGKILL)
-        await until(lambda: ask(port)[0] == 503, "it has too few workers")
-        await until(lambda: ask(port)[0] == 200, "they are replaced")
+        await until(lambda: ask(port, "/readyz")[0] == 503, "it has too few workers")
+        await until(lambda: ask(port, "/readyz")[0] == 200, "they are replaced")
         site.open(gate)
         await site.all_ended()
 

@@ -71,3 +71,20 @@ async def test_neither_logs_nor_status_show_arguments(site: Site) -> None:
         await handle.result(timeout=WAIT_SECONDS)
     assert secret not in repr(status)
     assert secret not in worker.log
+
+
+async def test_a_registration_wakes_what_waits_for_it(site: Site) -> None:
+    """Until then no worker receives the task again."""
+    site.worker(NONET_TASKS=PROBES), site.worker(NONET_TASKS=PROBES)
+    async with site.app() as app:
+        handles = [await app.submit(Newer(number)) for number in range(20)]
+        for handle in handles:
+            await until(lambda id=handle: site.parked(id), "it was handed on")  # type: ignore[misc]
+            far = site.redis.zscore(site.key("tasks:delayed"), handle) + 3600e6
+            site.redis.zadd(site.key("tasks:delayed"), {handle: far})
+        assert {site.redis.hget(site.key(f"t:{id}"), "handed") for id in handles} == {"1"}
+        new = site.worker()
+        assert {await handle.result(timeout=WAIT_SECONDS) for handle in handles} == {new.pid}
+        assert (await app.doctor()).is_healthy
+        await site.all_ended()
+    assert not site.redis.keys(site.key("unfit:*"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,7 +10,7 @@ from acceptance.durable_tasks import KeptBuried
 from acceptance.probe_tasks import BuriedFreely
 from acceptance.site import PROBES, Site, letters, submit_all
 from acceptance.test_durable import emptied
-from servers import MariaServer
+from doors import Door
 from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask, TaskExpired
@@ -47,28 +45,26 @@ async def test_tasks_that_no_worker_starts_end_at_their_deadline(
         await emptied(await app.stores.outbox())
 
 
-async def test_expired_tasks_stay_dying_while_sql_hangs(site: Site, own_maria: MariaServer) -> None:
+async def test_expired_tasks_stay_dying_while_sql_hangs(
+    site: Site, mariadb_behind_a_door: tuple[Door, str]
+) -> None:
     """Nothing is lost meanwhile, other tasks are promoted; then each has one row."""
-    own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
-    url = own_maria.url("letters")
+    door, url = mariadb_behind_a_door
     await upgrade(url)
-    os.kill(own_maria.pid, signal.SIGSTOP)
-    try:
-        scheduler = site.scheduler(NONET_DB_URL=url, NONET_TASKS=UNKNOWING)
-        async with site.app() as app:
-            ids = await submit_all(app, [BuriedFreely() for _ in range(20)], start_by=0.5)
-            await until(lambda: "dead letters wait" in scheduler.log, "it waits")
-            assert {(await app.status(id)).state for id in ids} == {"dying"}
-            (soon,) = await submit_all(app, [BuriedFreely()], start_by=3600, at_time=_soon())
-            await until(lambda: not site.parked(soon), "what is delayed is promoted")
-            os.kill(own_maria.pid, signal.SIGCONT)
-            for id in ids:
-                with pytest.raises(TaskExpired):
-                    await app.result(id, timeout=WAIT_SECONDS)
-            await app.cancel([soon])
-            await site.all_ended()
-    finally:
-        os.kill(own_maria.pid, signal.SIGCONT)
+    door.freeze()
+    scheduler = site.scheduler(NONET_DB_URL=url, NONET_TASKS=UNKNOWING)
+    async with site.app() as app:
+        ids = await submit_all(app, [BuriedFreely() for _ in range(20)], start_by=0.5)
+        await until(lambda: "dead letters wait" in scheduler.log, "it waits")
+        assert {(await app.status(id)).state for id in ids} == {"dying"}
+        (soon,) = await submit_all(app, [BuriedFreely()], start_by=3600, at_time=_soon())
+        await until(lambda: not site.parked(soon), "what is delayed is promoted")
+        door.thaw()
+        for id in ids:
+            with pytest.raises(TaskExpired):
+                await app.result(id, timeout=WAIT_SECONDS)
+        await app.cancel([soon])
+        await site.all_ended()
     assert sorted(item.task_id for item in await letters(url)) == sorted(ids)
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import re
 import shlex
-import signal
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from acceptance.overview_tasks import Cleans, Exports, Kept, Mails, Merges, Poison
 from acceptance.site import Site, eventually, failure, submit_all
-from acceptance.test_dead_letters import BURIALS, HASTE
-from servers import MariaServer
+from acceptance.test_dead_letters import BURIALS, OFTEN
+from doors import Door
 from waits import WAIT_SECONDS
 
 from nonet.stores.sql.database import upgrade
@@ -31,13 +29,15 @@ async def findings(site: Site) -> dict[str, dict[str, str]]:
 
 
 @pytest.mark.long
-async def test_six_faults_at_once_are_named_and_mended(site: Site, own_maria: MariaServer) -> None:
+async def test_six_faults_at_once_are_named_and_mended(
+    site: Site, mariadb_behind_a_door: tuple[Door, str]
+) -> None:
     """Six faults are on one screen, and each next step, typed, mends its fault."""
-    own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
-    site.settings |= {"NONET_DB_URL": own_maria.url("letters"), "NONET_WORKER_TTL": "6"}
-    await upgrade(own_maria.url("letters"))
-    site.changed_worker(BURIALS, **HASTE)
-    site.scheduler()
+    door, url = mariadb_behind_a_door
+    site.settings |= {"NONET_DB_URL": url, "NONET_WORKER_TTL": "6"}
+    await upgrade(url)
+    site.changed_worker(BURIALS, **OFTEN)
+    site.scheduler(wait=False)  # it reads from SQL, through the door of this loop
     async with site.app() as app:
         await site.type("task-run pause --stream background:small")
         (holder,) = await submit_all(app, [Exports(site.gate())])
@@ -53,7 +53,7 @@ async def test_six_faults_at_once_are_named_and_mended(site: Site, own_maria: Ma
         poisoned = await submit_all(app, [Poison() for _ in range(_DEAD)])
         for id in poisoned:
             await failure(app, id)
-        os.kill(own_maria.pid, signal.SIGSTOP)
+        door.freeze()
         (kept,) = await submit_all(app, [Kept()])
 
         wanted = {"lock", "limiter", "pause", "worker", "class", "sql"}
@@ -88,7 +88,7 @@ async def test_six_faults_at_once_are_named_and_mended(site: Site, own_maria: Ma
         site.program(*shlex.split(found["worker"]["hint"]))
         await app.result(merges, timeout=WAIT_SECONDS)
         await site.type(found["class"]["hint"])
-        os.kill(own_maria.pid, signal.SIGCONT)  # the next step is to repair it
+        door.thaw()  # the next step is to repair it
         await site.type("task-run db check")
         await until_state(app, kept, "dead")
 

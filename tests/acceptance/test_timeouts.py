@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
-from acceptance.override_tasks import Hanging, Limited, Obeying, Saving, Stubborn
+from acceptance.override_tasks import Hanging, Saving
 from acceptance.probe_tasks import Quick
 from acceptance.site import PROBES, Site, failure, run, stop
 from waits import WAIT_SECONDS, until
@@ -11,24 +10,20 @@ from waits import WAIT_SECONDS, until
 TASKS = f"{PROBES},acceptance.override_tasks"
 
 
-@pytest.mark.parametrize(
-    ("kind", "limit"), [(Obeying, "soft"), (Stubborn, "hard"), (Hanging, "hard")]
-)
-async def test_a_limit_is_a_failed_attempt(site: Site, kind: type[Limited], limit: str) -> None:
+async def test_a_limit_is_a_failed_attempt(site: Site) -> None:
     """Its slot is free; code that runs on is void when it asks, and never commits."""
     gate, worker = site.gate(), site.worker("--concurrency", "2")
     async with site.app() as app:
-        handle = await app.submit(kind(gate))  # type: ignore[call-arg]
+        handle = await app.submit(Hanging(gate))
         failed = await failure(app, handle)
         assert failed.error_type == "TaskTimeoutError"
-        assert f"{limit} timeout of " in str(failed)
+        assert "hard timeout of " in str(failed)
         assert [item.attempt for item in site.journal("start")] == [1, 2]
         assert await run(app, Quick(3)) == 3
         site.open(gate)
         await site.until_event("rolled back", 2)
-        if limit == "hard":
-            voided = await site.until_event("voided", 2)
-            assert {item.details["error"] for item in voided} == {"LeaseLostError"}
+        voided = await site.until_event("voided", 2)
+        assert {item.details["error"] for item in voided} == {"LeaseLostError"}
         assert (await handle.status()).state == "dead"
     assert site.journal("committed") == []
     assert stop(worker) == [0]

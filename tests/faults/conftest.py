@@ -13,7 +13,7 @@ from acceptance.site import no_variables
 from faults.proxy import Proxy
 from faults.rig import ANNOUNCING, Rig
 from faults.verdicts import HEADINGS, Verdict, table
-from servers import MariaServer, RedisServer
+from servers import RedisServer
 
 _verdicts: list[tuple[str, Verdict]] = []
 MakeRig = Callable[..., Rig]
@@ -67,9 +67,3 @@ def rig(make_rig: MakeRig) -> Rig:
 def proxied(make_rig: MakeRig) -> Rig:
     """A rig whose daemons and clients reach Redis through a proxy."""
     return make_rig(proxied=True)
-
-
-@pytest.fixture
-def own_maria() -> Iterator[MariaServer]:
-    with MariaServer() as server:
-        yield server

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
+import time
 from collections import Counter, defaultdict
+from contextlib import suppress
 from dataclasses import dataclass
 
 from acceptance.contention import scales
 from acceptance.probe_tasks import Gated
+from daemons import Daemon
 from faults.fault_tasks import FailsOnce, Timed
 from faults.pod_tasks import LargeTimed, MediumTimed
-from faults.pods import Deletion, Pod
 from faults.rig import PRODUCTION, TASKS, Load, Rig
 from waits import until
 
@@ -52,7 +55,7 @@ async def test_rolling_restarts(rig: Rig, scale: Rollout) -> None:
                     *(asyncio.to_thread(pod.wait_ready) for pod in (new, pods[place]))
                 )
                 in_hand += rig.site.pending()
-                deletions.append(await asyncio.to_thread(pods[place].delete))
+                deletions.append(await asyncio.to_thread(delete, pods[place], 40.0))
                 pods[place] = new
         await rig.settles([*ids, *load.accepted], seconds=120)
     attempts: dict[str, list[int]] = defaultdict(list)
@@ -71,13 +74,13 @@ async def test_rolling_restarts(rig: Rig, scale: Rollout) -> None:
 async def test_only_sigkill_helps(rig: Rig) -> None:
     """A worker that hangs is killed: its death counts, no attempt does, and nothing is lost."""
     gate = rig.site.gate()
-    pod = _pod(rig, "small", slots=5, period=2.0)
+    pod = _pod(rig, "small", slots=5)
     async with rig.site.app() as app:
         ids = await rig.submit(app, [Gated(gate) for _ in range(10)])
         await asyncio.to_thread(pod.wait_ready)
         held = {event.id for event in await rig.site.until_event("start", 5)}
         pod.freeze()
-        deletion = await asyncio.to_thread(pod.delete)
+        deletion = await asyncio.to_thread(delete, pod, 2.0)
         assert deletion.killed
         _pod(rig, "small")
         await until(
@@ -92,8 +95,26 @@ async def test_only_sigkill_helps(rig: Rig) -> None:
     await rig.judge("a pod that hangs, deleted and killed")
 
 
-def _pod(
-    rig: Rig, size: str, *, slots: int | None = None, period: float = 40.0, **environment: str
-) -> Pod:
-    wanted = slots or (20 if size == "small" else 2)
-    return Pod(rig.site, size, slots=wanted, period=period, **environment)
+def _pod(rig: Rig, size: str, slots: int = 0) -> Daemon:
+    slots = slots or (20 if size == "small" else 2)
+    return rig.site.worker("--concurrency", str(slots), size=size, wait=False)
+
+
+@dataclass(frozen=True)
+class Deletion:
+    code: int  # of the worker
+    killed: bool  # whether SIGKILL was needed
+    seconds: float  # how long all of it took
+
+
+def delete(pod: Daemon, period: float) -> Deletion:
+    """SIGTERM, terminationGracePeriodSeconds, SIGKILL; returns when it has ended."""
+    began, killed = time.monotonic(), False
+    with suppress(ProcessLookupError):
+        pod.terminate()
+    try:
+        pod.wait(period)
+    except subprocess.TimeoutExpired:
+        killed = True
+        pod.kill()
+    return Deletion(pod.wait(), killed, time.monotonic() - began)

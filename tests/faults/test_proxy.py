@@ -90,21 +90,3 @@ def test_commands_of_a_black_hole_arrive_late(
     proxy.restore()
     wait_until(lambda: direct.get("n") == "1", "the late command is executed")
     assert client.incr("n") == 2
-
-
-def test_a_reset_hits_every_connection(proxy: Proxy, client: redis.Redis) -> None:
-    with socket.create_connection(("127.0.0.1", proxy.port)) as plain:
-        wait_until(lambda: proxy.connections == 2, "the proxy has accepted")
-        proxy.reset_all()
-        with pytest.raises(ConnectionResetError):
-            plain.recv(10)
-    wait_until(lambda: proxy.connections == 0, "the proxy has forgotten them")
-    assert client.ping()
-
-
-def test_a_connection_without_a_server_is_reset() -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-        with Proxy(port) as proxy, _client(proxy) as client, pytest.raises(redis.ConnectionError):
-            client.ping()

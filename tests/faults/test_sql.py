@@ -7,9 +7,9 @@ import time
 from collections import Counter
 
 from acceptance.contention import scales
+from doors import Door
 from faults.fault_tasks import Exhausted, Hopeless, Mendable, Timed
 from faults.rig import Rig, rows_of
-from servers import MariaServer
 from waits import until
 
 from nonet import ConflictError, Handle
@@ -18,24 +18,23 @@ from nonet.stores.sql.database import upgrade
 
 @scales(3, 60)
 async def test_sql_away_when_retries_are_exhausted(
-    rig: Rig, own_maria: MariaServer, scale: float
+    rig: Rig, mariadb_behind_a_door: tuple[Door, str], scale: float
 ) -> None:
     """MariaDB is stopped and comes back: exactly one row each, and no execution more."""
     site = rig.site
-    own_maria.execute("CREATE DATABASE letters CHARACTER SET utf8mb4")
-    url = own_maria.url("letters")
+    door, url = mariadb_behind_a_door
     await upgrade(url)
     fleet = rig.workers(2, slots=10, NONET_DB_URL=url)
     site.scheduler()
     async with site.app() as app:
-        own_maria.stop()
+        await door.close()
         dead = await rig.submit(app, [Exhausted() for _ in range(30)])
         await site.until_event("start", 90, task="Exhausted")
         await until(lambda: _dying(rig, dead) == len(dead), "all wait for SQL")
         began = time.monotonic()
         await rig.settles(await rig.submit(app, [Timed(0.01) for _ in range(100)]))
         await asyncio.sleep(max(0.0, scale - (time.monotonic() - began)))  # the fault itself
-        own_maria.start()
+        await door.open()
         back = time.time()
         await rig.settles(dead)
         recovery = max(rig.settled.last(id) for id in dead) - back

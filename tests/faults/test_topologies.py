@@ -74,7 +74,10 @@ def every_fifth(n: int) -> float:
 
 @pytest.mark.parametrize(
     "topology",
-    [pytest.param(name, marks=() if name in SINGLE else pytest.mark.soak) for name in TOPOLOGIES],
+    [
+        *SINGLE,
+        *(pytest.param(name, marks=pytest.mark.soak) for name in TOPOLOGIES if name not in SINGLE),
+    ],
 )
 async def test_core(make_rig: MakeRig, tmp_path: Path, topology: str) -> None:
     """Locks, delays, retries and groups survive a killed worker and killed connections."""

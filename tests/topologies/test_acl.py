@@ -14,10 +14,7 @@ import redis
 from topologies.acl import AclServer, users
 
 import nonet.stores
-from nonet.base.errors import ConfigurationError
 from nonet.stores.connection.redis import script
-from nonet.stores.namespace.inspection import Inspection
-from nonet.stores.queue.broker import Broker
 
 NAMESPACE = "nonet"
 SCRIPTS = Path(nonet.stores.__path__[0]) / "scripts"
@@ -151,18 +148,6 @@ def test_doctor_reports_missing_permissions_and_no_other_fault(
         assert "nothing was checked" in problem["problem"] and "operator" in problem["hint"]
     answer = run(server, tmp_path, "nonet-operator", "doctor", "--wait", "0")
     assert answer.returncode == 0, answer.stdout
-
-
-async def test_an_inspection_without_permissions_is_an_error(server: AclServer) -> None:
-    with server.client() as client:
-        client.zadd(f"{{{NAMESPACE}}}:workers", {"small-1": 1})
-    ttls = {"lock_ttl": 30.0, "lease": 45.0, "result_ttl": 0.0, "dedup_ttl": 60.0}
-    broker = Broker(server.url_of("nonet-client"), NAMESPACE, **ttls)
-    try:
-        with pytest.raises(ConfigurationError, match="forbids what Nonet needs"):
-            _ = [row async for row in Inspection(broker, NAMESPACE).rows()]
-    finally:
-        await broker.aclose()
 
 
 @pytest.mark.parametrize("missing", ["zadd", "evalsha"])

@@ -11,7 +11,7 @@ from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
 from topologies.valkey import ValkeyServer
-from waits import WAIT_SECONDS, until, wait_until
+from waits import wait_until
 
 import nonet.stores
 from nonet.base.keys import prefix
@@ -72,21 +72,6 @@ async def test_no_script_is_begun_while_the_slot_moves(cluster: Cluster, broker:
         move.end()
 
 
-async def test_following_ask_would_divide_the_namespace(cluster: Cluster) -> None:
-    """A client that followed ASK would begin a second, empty namespace: so ours must not."""
-    with cluster.client() as client:
-        client.flushall()
-        client.set(f"{PREFIX}term", 41)
-    move = cluster.begin_move()
-    with move.target.client(single_connection_client=True) as client:
-        client.execute_command("ASKING")
-        assert client.eval("return redis.call('INCR', KEYS[1] .. 'term')", 1, PREFIX) == 1
-        client.execute_command("ASKING")
-        client.delete(f"{PREFIX}term")
-    sum(move.batches(100))
-    move.end()
-
-
 async def test_a_call_waits_until_the_slot_has_moved(cluster: Cluster, broker: Broker) -> None:
     """Half of the keys have moved; the new node answers, with all that the old one had."""
     await submit(broker, *(f"before-{n}" for n in range(20)))
@@ -119,20 +104,6 @@ def refused(source: RedisServer) -> bool:
 
         before = answers()
         return wait_until(lambda: answers() > before + 2, "the call is tried again")
-
-
-async def test_a_blocking_pop_ends_when_its_slot_has_moved(cluster: Cluster) -> None:
-    source = cluster.home
-    with source.client() as client, source.client() as looker:
-
-        def pop() -> None:
-            client.blpop([f"{PREFIX}wake:somebody"], timeout=300)
-
-        popping = asyncio.create_task(asyncio.to_thread(pop))
-        await until(lambda: looker.info("clients")["blocked_clients"], "it is blocked")
-        cluster.begin_move().end()
-        with pytest.raises(exceptions.MovedError):
-            await asyncio.wait_for(popping, WAIT_SECONDS)
 
 
 @pytest.mark.parametrize("cluster", [ValkeyServer], ids=["Valkey"], indirect=True)
