@@ -375,25 +375,6 @@ class Copies(BaseTask):
         return "once"
 
 
-@dataclass
-class Rude(BaseTask):
-    """Writes what is no message where its process speaks with its worker."""
-
-    async def execute(self) -> None:
-        note("start")
-        for name in os.listdir("/proc/self/fd"):
-            if "socket" in _target(name):
-                os.write(int(name), b"\xff\xff\xff\x00garbage")
-        await asyncio.sleep(60)
-
-
-def _target(name: str) -> str:
-    try:
-        return os.readlink(f"/proc/self/fd/{name}")
-    except OSError:
-        return ""
-
-
 async def lingering() -> AsyncIterator[None]:
     """A dependency of the process whose end takes long, and writes."""
     yield

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 from acceptance.probe_tasks import Small, Unprintable, note
 
@@ -23,20 +23,6 @@ class Huge(Exception):
         return "x" * (20 * MIB)
 
 
-class Odd(str):
-    """Text that cannot be worked with."""
-
-    def __getitem__(self, key: Any) -> NoReturn:
-        raise SystemExit(8)
-
-    encode = split = __len__ = __iter__ = __getitem__  # type: ignore[assignment]
-
-
-class OddText(Exception):
-    def __str__(self) -> str:
-        return Odd("odd text")
-
-
 class NoText(Exception):
     def __str__(self) -> Any:
         return None
@@ -45,38 +31,6 @@ class NoText(Exception):
 class ExitsAsText(Exception):
     def __str__(self) -> str:
         raise SystemExit(9)
-
-
-class Liar(Exception):
-    @property
-    def __class__(self) -> Any:  # type: ignore[override]
-        raise SystemExit(10)
-
-
-class Reticent(Exception):
-    def __getattribute__(self, name: str) -> Any:
-        raise KeyboardInterrupt
-
-
-class _Nameless(type):
-    def __getattribute__(cls, name: str) -> Any:
-        if name in ("__name__", "__qualname__"):
-            raise SystemExit(11)
-        return super().__getattribute__(name)
-
-
-class Nameless(Exception, metaclass=_Nameless):
-    pass
-
-
-class _Homeless(type):
-    @property
-    def __module__(cls) -> str:  # type: ignore[override]
-        raise AttributeError("__module__")
-
-
-class Homeless(Exception, metaclass=_Homeless):
-    pass
 
 
 def _recurse() -> None:
@@ -96,12 +50,7 @@ KINDS: dict[str, Any] = {
     "BaseExceptionGroup": lambda: BaseExceptionGroup("g", [KeyboardInterrupt()]),
     "Surrogates": lambda: ValueError("\udcff\x00\x1b[2J"),
     "Endless": type("E" * MIB, (Exception,), {}),
-    **{
-        kind.__name__: kind
-        for kind in (Unprintable, Huge, OddText, NoText, ExitsAsText, Liar, Reticent)
-    },
-    "Nameless": Nameless,
-    "Homeless": Homeless,
+    **{kind.__name__: kind for kind in (Unprintable, Huge, NoText, ExitsAsText)},
 }
 
 

@@ -371,16 +371,6 @@ async def test_a_copy_of_a_child_does_not_answer_for_it(site: Site) -> None:
     assert len({event.pid for event in site.journal("start")}) == 1
 
 
-async def test_an_invalid_message_ends_the_child_that_sent_it(site: Site) -> None:
-    """It is a crash, not a worker that waits for the rest for ever."""
-    worker = site.worker("--concurrency", "1", size="medium")
-    async with site.app() as app:
-        culprit = await app.submit(tasks.Rude())
-        assert "TaskCrashed" in await why_dead(app, str(culprit))
-        assert await run(app, tasks.Neighbour(1)) == 1
-    assert worker.alive
-
-
 async def test_a_child_without_its_directory_is_no_crash_of_a_task(
     site: Site, tmp_path: Path
 ) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 from pathlib import Path
 
 import pytest
 from acceptance.site import PROBES, Site, stop
-from daemons import Daemon
 from waits import until
+
+from nonet import NonetError
+from nonet.scheduler.startup import StartUp
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.queue.broker import Broker
+from nonet.tasks.injection import Injector
 
 TASKS = f"{PROBES},acceptance.saving_tasks"
 
@@ -88,41 +94,48 @@ async def test_a_killed_scheduler_leaves_the_rest_of_the_hooks_to_the_next(site:
     await site.all_ended()
 
 
-def is_done(name: str, scheduler: Daemon) -> bool:
-    return bool(re.search(rf"start-up hook done: hook=\S*{name}$", scheduler.log, re.MULTILINE))
+class Own(BaseException):
+    """An unknown kind of error."""
 
 
-RAISING = f"{PROBES},acceptance.raising_hooks"
+KINDS = (SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, Own)
 
 
-async def test_a_hook_may_raise_anything(site: Site) -> None:
-    """SystemExit, CancelledError and others are failures: the same scheduler tries again."""
-    site.settings["NONET_TASKS"] = RAISING
-    raised = {
-        "awaited": ["SystemExit", "CancelledError", "of a future"],
-        "in_thread": ["KeyboardInterrupt", "Own", "GeneratorExit"],
-    }
-    for name, kinds in raised.items():
-        site.write(name, "\n".join(kinds))
+@pytest.mark.parametrize("place", ["awaited", "of a future", "in a thread"])
+async def test_a_hook_may_raise_anything(broker: Broker, place: str) -> None:
+    """SystemExit, CancelledError and others are failures, and it is tried again."""
+    leadership, left = Leadership(broker, "test"), list(KINDS)
+    term = await leadership.lead("a", 30, "{}") or ""
+
+    def in_thread() -> None:
+        if left:
+            raise left.pop(0)
+
+    async def awaited() -> None:
+        if left and place == "of a future":
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(left.pop(0)())
+            await future
+        in_thread()
+
+    hook = in_thread if place == "in a thread" else awaited
+    start_up = StartUp({"hook": hook}, leadership, Injector())
+    for kind in KINDS:
+        with pytest.raises(NonetError, match=kind.__name__):
+            await start_up.tick(term)
+    await start_up.tick(term)
+    assert await leadership.hooks_done(term, leadership.epoch.since) == {"hook"}
+
+
+async def test_a_hook_that_hangs_in_its_thread_begins_anew_in_the_next_epoch(site: Site) -> None:
+    """It is left to its thread, and called again; the scheduler can stop."""
+    site.settings["NONET_TASKS"] = f"{PROBES},acceptance.hanging_hooks"
     scheduler = site.scheduler()
-    await until(lambda: is_done("in_thread", scheduler), "both succeed in the end")
-    assert scheduler.alive
-    for name, kinds in raised.items():
-        mine = [text.split()[1:] for text in told_of_hooks(site) if f".{name}:" in text]
-        shown = [kind.replace("of a future", "GeneratorExit") for kind in kinds]
-        assert mine == [*(["failed:", kind] for kind in shown), ["done"]]
-
-
-@pytest.mark.parametrize("name", ["awaited", "in_thread"])
-async def test_a_hook_that_hangs_begins_anew_in_the_next_epoch(site: Site, name: str) -> None:
-    """It is cancelled, or left to its thread, and called again; the scheduler can stop."""
-    site.settings["NONET_TASKS"] = RAISING
-    site.write(name, "hang\n")
-    scheduler = site.scheduler()
-    await until(lambda: f"{name} hang" in said(site), "the hook hangs")
+    await until(lambda: said(site), "the hook hangs")
     site.redis.flushall()
-    await until(lambda: is_done("in_thread", scheduler), "all succeed in the new epoch")
-    assert f"{name} cancelled: another scheduler leads, or Redis was emptied" in scheduler.log
-    assert ("continues in its thread" in scheduler.log) == (name == "in_thread")
+    done = re.compile(r"start-up hook done: hook=\S*hangs$", re.MULTILINE)
+    await until(lambda: done.search(scheduler.log), "it succeeds in the new epoch")
+    assert "hangs cancelled: another scheduler leads, or Redis was emptied" in scheduler.log
+    assert "continues in its thread" in scheduler.log
     site.write("gate", "")
     assert stop(scheduler) == [0]

@@ -196,11 +196,9 @@ async def test_an_abandoned_wait_that_fails_is_not_logged() -> None:
     async def wait() -> None:
         raise ServerUnreachableError("it was frozen")
 
-    for expected in (0, 1):
-        task = asyncio.create_task(wait())
-        if expected == 0:
-            task.add_done_callback(retrieve)
-        await asyncio.wait({task})
-        del task
-        gc.collect()
-        assert len(told) == expected
+    task = asyncio.create_task(wait())
+    task.add_done_callback(retrieve)
+    await asyncio.wait({task})
+    del task
+    gc.collect()
+    assert told == []

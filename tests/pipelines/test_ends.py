@@ -16,7 +16,6 @@ from nonet.base.errors import ServerUnreachableError
 from nonet.daemon.service import ExitCode
 from nonet.pipelines import Changes, RowDatabase
 from nonet.pipelines.burial import Letters
-from nonet.pipelines.heartbeat import renewing
 from nonet.pipelines.leasing import Leasing
 
 pytestmark = pytest.mark.server
@@ -238,16 +237,3 @@ async def test_a_stop_does_not_cut_off_an_apply(
         stop.request()
         await running
     assert await count(database, Instance, status="done") == 1
-
-
-async def test_one_thread_renews_all_leases_of_a_database(url: str) -> None:
-    """Pipelines and tasks of rows share it in a process; the last one ends it."""
-    database = RowDatabase(url)
-    async with renewing(database) as first:
-        async with renewing(database) as second:
-            assert second is first
-        assert not first.stuck()
-        assert database._engine is not None
-    assert database._engine is None
-    async with renewing(database) as third:
-        assert third is not first
