@@ -1,11 +1,14 @@
-"""What many tasks on few locks cost: figures, which only `make soak` takes."""
+"""What many tasks on few locks, and many wake-ups, cost: figures, which only `make soak` takes."""
 
 from __future__ import annotations
 
+import asyncio
 import statistics
 import time
+from collections import defaultdict
 
 import pytest
+from acceptance.blocking_tasks import Blink
 from acceptance.contention import Commands, in_order, overlaps, parked, spans, workers
 from acceptance.lock_tasks import Holding, lock_of
 from acceptance.site import Site, run, submit_all
@@ -14,7 +17,7 @@ from waits import until
 
 from nonet import Nonet
 
-TASKS = "acceptance.lock_tasks"
+TASKS = "acceptance.lock_tasks,acceptance.blocking_tasks"
 pytestmark = pytest.mark.soak
 
 
@@ -79,3 +82,39 @@ async def latency(site: Site, app: Nonet, worker: Daemon) -> float:
     began = time.time()
     await run(app, Holding([]), id=f"free-{began}")
     return site.journal("start", id=f"free-{began}")[0].at - began
+
+
+@pytest.mark.parametrize(("processes", "slots", "ttl"), [(4, 16, 2), (64, 1, 30)])
+async def test_no_gap_between_beats_is_longer_than_the_registration(
+    site: Site, processes: int, slots: int, ttl: int
+) -> None:
+    """64 slots under constant wake-ups: the watchdog of each process beats in time."""
+    site.settings["NONET_WORKER_TTL"] = str(ttl)
+    workers(site, processes, slots=slots)
+    seen: dict[str, list[int]] = defaultdict(list)
+
+    def look() -> None:
+        for name in site.redis.zrange(site.key("workers"), 0, -1):
+            beat = int(site.redis.hget(site.key(f"w:{name}"), "beat") or 0)
+            if beat and seen[name][-1:] != [beat]:
+                seen[name].append(beat)
+
+    deadline = time.monotonic() + 120
+    async with site.app() as app:
+        while time.monotonic() < deadline:
+            ids = await submit_all(app, [Blink() for _ in range(processes * slots)])
+            ended = asyncio.gather(*(app.result(id) for id in ids))
+            while not ended.done():
+                look()
+                await asyncio.wait({ended}, timeout=0.02)
+            ended.result()
+    seconds, micros = site.redis.time()
+    now = seconds * 1_000_000 + micros
+    gap = max(
+        later - beat
+        for beats in seen.values()
+        for beat, later in zip(beats, [*beats[1:], now], strict=True)
+    )
+    print(f"\n{processes} x {slots} slots: longest gap {gap / 1e6:.2f} of {ttl} s")
+    assert len(seen) == processes, "a worker was forgotten and came back under another name"
+    assert gap / 1e6 < ttl

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from acceptance.fleet_tasks import FreshThread
 from acceptance.probe_tasks import Gated, GatedMutex, Quick
@@ -36,11 +37,6 @@ def fleet(site: Site, least: int, most: int, *options: str, **environment: str) 
 def started(daemon: Daemon) -> list[int]:
     """Process ids of all workers that a fleet has started so far."""
     return [int(pid) for pid in re.findall(r"started worker: pid=(\d+)", daemon.log)]
-
-
-def parent_of(pid: int) -> int:
-    """The process that started another one."""
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def registered(site: Site) -> set[str]:
@@ -188,7 +184,7 @@ async def test_nothing_is_handed_on_while_a_child_process_lives(site: Site) -> N
         gate = site.gate()
         (id,) = await submit_all(app, [FreshThread(gate)])
         (first,) = await site.started(id)
-        fork_server = parent_of(first.pid)
+        fork_server = psutil.Process(first.pid).ppid()
         os.kill(fork_server, signal.SIGSTOP)
         os.kill(started(daemon)[0], signal.SIGKILL)
         await until(lambda: len(started(daemon)) == 2, "there is another worker")

@@ -22,13 +22,13 @@ from acceptance.around_tasks import (
     request_id,
     tenant,
 )
-from acceptance.site import NAMESPACE, Site, failure, run, working
+from acceptance.site import Site, failure, run, working
 from metrics_names import get
 from ports import free_ports
 from pydantic import SecretStr
 from waits import WAIT_SECONDS, until
 
-from nonet import InvalidArgumentsError, Middleware, Nonet, TaskCancelled
+from nonet import InvalidArgumentsError, Middleware, TaskCancelled
 from nonet.messages.message import decode_envelope
 from nonet.telemetry import middleware as failures_of
 
@@ -71,12 +71,6 @@ def around(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aroun
     return Around(site, path)
 
 
-async def labels_of(app: Nonet, id: str) -> dict[str, Any]:
-    """The labels that travel with a task."""
-    data = await app.broker.client.get(f"{{{NAMESPACE}}}:b:{id}")
-    return decode_envelope(data).labels
-
-
 async def test_middleware_encloses_a_submission_in_its_order(around: Around) -> None:
     """The lowest order is outside; what they write into the labels is sent."""
     async with around.site.app() as app:
@@ -87,7 +81,8 @@ async def test_middleware_encloses_a_submission_in_its_order(around: Around) -> 
             "submitted inner",
             "submitted outer",
         ]
-        assert (await labels_of(app, handle))["via"] == "test outerinner"
+        sent = decode_envelope(await app.broker.client.get(around.site.key(f"b:{handle}")))
+        assert sent.labels["via"] == "test outerinner"
         await app.cancel([handle])
 
 
