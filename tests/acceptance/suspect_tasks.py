@@ -24,7 +24,7 @@ class Waits(Small):
     seconds: float = 0.0
 
     async def execute(self) -> int:
-        note("start", parent=os.getppid())
+        note("start")
         await passed(self.gate)
         await asyncio.sleep(self.seconds)
         note("end")
@@ -36,19 +36,9 @@ class WaitsInThread(Waits):
     """The same as a plain function."""
 
     def execute(self) -> int:  # type: ignore[override]
-        note("start", parent=os.getppid())
+        note("start")
         passed_blocking(self.gate)
         return self.number
-
-
-@dataclass
-class Ordinary(Small):
-    """Ordinary work that comes meanwhile."""
-
-    number: int = 0
-
-    async def execute(self) -> None:
-        note("start", parent=os.getppid())
 
 
 class Dies(AtGate):
@@ -57,7 +47,7 @@ class Dies(AtGate):
     retry_policy = SOON
 
     async def execute(self) -> None:
-        note("start", parent=os.getppid())
+        note("start")
         await passed(self.gate)
         await asyncio.sleep(0.2)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -72,7 +62,7 @@ class KillsItsWorker(BaseTask):
     dlq_eligible = False
 
     def execute(self) -> None:
-        note("start", parent=os.getppid())
+        note("start")
         server = Path(f"/proc/{os.getppid()}/stat").read_text()
         os.kill(int(server.rpartition(")")[2].split()[1]), signal.SIGKILL)
         os.kill(os.getpid(), signal.SIGKILL)

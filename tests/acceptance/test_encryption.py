@@ -69,6 +69,10 @@ def stored(*places: Path) -> bytes:
     return read(*files)
 
 
+def logs_in(place: Path) -> list[Path]:
+    return [*place.glob("*.log")]
+
+
 def read(*files: Path) -> bytes:
     return b"\n".join(file.read_bytes() for file in files)
 
@@ -116,7 +120,7 @@ async def test_no_byte_that_is_stored_shows_encrypted_data(
     async with site.app(**options) as app:
         await live(site, app, tasks)
     kept = stored(own_server.data, tmp_path / "state")
-    logs = read(*tmp_path.glob("*.log"))
+    logs = read(*logs_in(tmp_path))
     shown = {kind: needle for kind, one in SECRETS.items() for needle in needles(one)}
     found = {kind for kind, needle in shown.items() if needle in kept}
     assert found == ({*SECRETS} if encrypted == "nothing" else set())

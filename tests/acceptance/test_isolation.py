@@ -42,6 +42,11 @@ def processes_of(worker: Daemon) -> list[int]:
     return [child.pid for child in psutil.Process(worker.pid).children(recursive=True)]
 
 
+def exists(path: str) -> bool:
+    """Whether there is a file or directory."""
+    return Path(path).exists()
+
+
 async def why_dead(app: Nonet, id: str) -> str:
     """How a task ended that failed for good."""
     return str(await failure(app, id)).partition(": ")[2]
@@ -103,7 +108,7 @@ async def test_a_task_in_a_child_has_all_that_a_task_has(site: Site) -> None:
     assert result["labels"] == {"campaign": "x"}
     assert result["pid"] == result["group"] != worker.pid
     assert result["parent"] in processes_of(worker)
-    assert not Path(result["workdir"]).exists()
+    assert not exists(result["workdir"])
     assert [e.event for e in site.journal(id=str(handle))] == ["opened", "committed"]
     assert status.usage is not None
     assert status.usage.rss > 10_000_000 and status.usage.cpu < 30
@@ -150,7 +155,7 @@ async def test_large_tasks_have_a_process_and_temporary_files_of_their_own(site:
         await until(lambda: not any(lives(pid) for pid in pids), "both processes have ended")
         assert len(set(pids)) == 2
         for directory in (*first, *second):
-            await until(lambda d=directory: not Path(d).exists(), f"{directory} is gone")
+            await until(lambda d=directory: not exists(d), f"{directory} is gone")
 
 
 async def test_a_child_lives_for_as_long_as_its_lease_is_renewed(site: Site) -> None:

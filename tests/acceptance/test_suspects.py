@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 from acceptance.contention import scales
+from acceptance.probe_tasks import Quick
 from acceptance.site import SHORT, Site, result_states, submit_all
-from acceptance.suspect_tasks import Dies, KillsItsWorker, Ordinary, Waits, WaitsInThread
+from acceptance.suspect_tasks import Dies, KillsItsWorker, Waits, WaitsInThread
 from daemons import Daemon
 from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask
 
-TASKS = "acceptance.suspect_tasks"
+TASKS = "acceptance.suspect_tasks,acceptance.probe_tasks"
 # Puts a queued task where it would be after the deaths of two workers.
 _STRONG = """
 local prefix, id = KEYS[1], ARGV[1]
@@ -48,7 +49,7 @@ async def test_the_innocent_end_soon_beside_ordinary_work(site: Site, scale: int
         victim.kill()
         await site.until_event("start", scale + 1, task="Waits")
         for n in range(10):
-            await app.result(await app.submit(Ordinary(n)), timeout=WAIT_SECONDS)
+            await app.result(await app.submit(Quick(n)), timeout=WAIT_SECONDS)
         assert site.journal("end", task="Waits") == [], "ordinary work waits for no suspect"
         site.open(gate)
         await site.all_ended(seconds=240)
@@ -93,7 +94,7 @@ async def test_a_task_that_kills_its_workers_is_stopped(site: Site) -> None:
     lost, logs = 0, list[Daemon]()
     async with site.app() as app:
         labels = {"size": "medium"}
-        others = await submit_all(app, [Ordinary(n) for n in range(3)], labels=labels)
+        others = await submit_all(app, [Quick(n) for n in range(3)], labels=labels)
         culprit = await app.submit(KillsItsWorker())
         while (await app.status(culprit)).state not in ("dead", "dying"):
             worker = site.worker("--concurrency", "2", size="medium")
@@ -144,7 +145,7 @@ async def test_nothing_runs_beside_a_suspect_of_two_dead_workers(site: Site) -> 
         before = await app.submit(Waits(first))
         await until(lambda: worker.alive and site.journal("start", id=before), "another one runs")
         await until(lambda: site.redis.hget(site.key(f"t:{strong}"), "owner"), "it is in hand")
-        after = await app.submit(Ordinary())
+        after = await app.submit(Quick())
         assert site.journal("start", id=strong) == []
         site.open(first)
         await site.started(strong)

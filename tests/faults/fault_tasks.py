@@ -8,6 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from acceptance import probe_tasks
 from acceptance.probe_tasks import SOON, AtGate, MayFail, Report, Small, is_open, note
 
 from nonet import CallbackSpawner, MutexLock, StopRetrying, context
@@ -49,16 +50,6 @@ class FailsOnce(Small):
         note("end")
 
 
-class Hopeless(Small):
-    """Fails for good, and is kept in SQL."""
-
-    dlq_eligible = True
-
-    async def execute(self) -> None:
-        note("start")
-        raise StopRetrying("hopeless")
-
-
 @dataclass
 class Family(Small):
     """Spawns a group of `children`; its callback writes down the name."""
@@ -81,17 +72,6 @@ class Heavy(Small):
         return len(self.data)
 
 
-class Exhausted(Small):
-    """Fails in three attempts and is kept in SQL."""
-
-    retry_policy = SOON
-    dlq_eligible = True
-
-    async def execute(self) -> None:
-        note("start")
-        raise ValueError("as always")
-
-
 class Mendable(AtGate):
     """Fails for good until its gate is open, and is kept in SQL."""
 
@@ -101,14 +81,6 @@ class Mendable(AtGate):
         note("start")
         if not is_open(self.gate):
             raise StopRetrying("not mended")
-
-
-class Fails(Small):
-    """Fails for good, and is not kept."""
-
-    async def execute(self) -> None:
-        note("start")
-        raise ValueError("once and for all")
 
 
 class Greedy(Small):
@@ -133,3 +105,9 @@ class Tallied(Small):
             os.write(file, b".")
         finally:
             os.close(file)
+
+
+class Exhausted(probe_tasks.Fails):
+    """Fails in three attempts and is kept in SQL."""
+
+    dlq_eligible = True

@@ -6,9 +6,9 @@ import textwrap
 
 import pytest
 from acceptance.contention import scales
-from acceptance.probe_tasks import Gated
+from acceptance.probe_tasks import Gated, MayFail
 from faults.conftest import MakeRig
-from faults.fault_tasks import Fails, Greedy, Heavy, Timed
+from faults.fault_tasks import Greedy, Heavy, Timed
 from faults.rig import Rig
 from waits import until
 
@@ -70,7 +70,7 @@ async def test_logs_that_cannot_be_written(rig: Rig, output: str) -> None:
     worker = site.program("python", "-c", program(output, "task-worker", "--size", "small"))
     async with site.app() as app:
         ids = await rig.submit(app, [Timed(0.01, f"lock-{n % 5}") for n in range(100)])
-        dead = await rig.submit(app, [Fails() for _ in range(3)])  # each is logged
+        dead = await rig.submit(app, [MayFail(0, fails=True) for _ in range(3)])  # each is logged
         await rig.settles([*ids, *dead])
         late = await rig.submit(app, [Gated(gate := site.gate())])
         await site.started(late[0])

@@ -6,7 +6,8 @@ import time
 from collections.abc import Sequence
 
 from acceptance.contention import scales
-from faults.fault_tasks import FailsOnce, Family, Hopeless, Timed
+from acceptance.probe_tasks import BuriedFreely
+from faults.fault_tasks import FailsOnce, Family, Timed
 from faults.rig import Rig, rows_of
 from waits import until
 
@@ -35,7 +36,7 @@ async def test_reply_of_any_command_lost(
             slowest = max(slowest, time.monotonic() - began)
     assert proxy.dropped == len(scale)
     assert fleet.daemons[0].alive and scheduler.alive
-    assert len(rig.site.journal("start", task="Hopeless")) == len(dead)
+    assert len(rig.site.journal("start", task="BuriedFreely")) == len(dead)
     await rig.judge(
         f"reply {min(scale)} to {max(scale)} lost, connection reset",
         dead=dead,
@@ -51,7 +52,7 @@ async def one_of_each(rig: Rig, app: Nonet) -> list[str]:
     others: list[BaseTask] = [Timed(0.0) for _ in range(12)]
     others += [Timed(0.0, f"lock-{n % 2}") for n in range(6)]
     others += [FailsOnce() for _ in range(6)]
-    hopeless = await rig.submit(app, [Hopeless() for _ in range(6)])
+    hopeless = await rig.submit(app, [BuriedFreely() for _ in range(6)])
     ids = [*hopeless, *await rig.submit(app, [*families, *others])]
     for id in ids[::4]:
         rig.accepted([await app.submit(Timed(0.0), id=f"{id}-beside")])

@@ -7,8 +7,9 @@ import time
 from collections import Counter
 
 from acceptance.contention import scales
+from acceptance.probe_tasks import BuriedFreely
 from doors import Door
-from faults.fault_tasks import Exhausted, Hopeless, Mendable, Timed
+from faults.fault_tasks import Exhausted, Mendable, Timed
 from faults.rig import Rig, rows_of
 from waits import until
 
@@ -91,7 +92,7 @@ async def test_workers_killed_while_they_bury(rig: Rig, mariadb_url: str, scale:
     await upgrade(mariadb_url)
     fleet = rig.workers(3, slots=10, NONET_DB_URL=mariadb_url)
     async with site.app() as app:
-        dead = await rig.submit(app, [Hopeless() for _ in range(scale)])
+        dead = await rig.submit(app, [BuriedFreely() for _ in range(scale)])
         await fleet.kill_every(0.7, lambda: site.entries() == site.pending())
         await rig.settles(dead)
     assert fleet.deaths
