@@ -1,4 +1,4 @@
-"""Workers that die, freeze or block: promises 1, 2, 5, 6 and 10 in their simple form."""
+"""Workers that die, freeze or block: promises 2, 5, 6 and 10 in their simple form."""
 
 from __future__ import annotations
 

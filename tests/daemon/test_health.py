@@ -21,7 +21,6 @@ from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.daemon import health as module, probe_server
 from nonet.daemon.contact import Reached
 from nonet.daemon.health import Answer, Health, Page, Report, answering_probes, free_port
-from nonet.telemetry import failures
 from nonet.telemetry.metrics import Sample, Samples
 
 HOST = "127.0.0.1"
@@ -259,8 +258,10 @@ async def test_a_stuck_daemon_is_not_live(daemon: Daemon) -> None:
     assert (status, body["live"], body["reasons"]) == (503, False, stuck)
 
 
-async def test_a_daemon_may_have_other_pages(daemon: Daemon) -> None:
-    """They get the header Accept; a page that fails is a 500 without its error."""
+async def test_a_daemon_may_have_other_pages(
+    daemon: Daemon, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They get the header Accept; one that fails is a 500 without its error, logged once."""
 
     def broken(accept: str) -> Answer:
         raise KeyError("s3cret")
@@ -268,35 +269,16 @@ async def test_a_daemon_may_have_other_pages(daemon: Daemon) -> None:
     def page(accept: str) -> Answer:
         return Answer(accept.encode(), content_type="text/x-test")
 
-    async with Health(HOST, 0, daemon.report, pages={"/page": page, "/broken": broken}) as health:
+    pages: dict[str, Page] = {"/page": page, "/a": broken, "/b": broken}
+    async with Health(HOST, 0, daemon.report, pages=pages) as health:
         status, body, headers = await asyncio.to_thread(ask, health, "/page")
         assert (status, headers["Content-Type"], body) == (200, "text/x-test", b"")
-        status, body, _ = await asyncio.to_thread(ask, health, "/broken")
-        assert status == 500 and b"s3cret" not in body
-        status, wrong = await asked(health, "/")
-        assert (status, wrong["error"]) == (404, "there are /livez, /readyz, /page and /broken")
-
-
-async def test_a_page_that_fails_does_not_flood_the_log(
-    daemon: Daemon, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The failure of each page is logged once a minute."""
-
-    def broken(_: str) -> Answer:
-        raise KeyError("s3cret")
-
-    async def told() -> list[str]:
-        caplog.clear()
         for path in ("/a", "/b") * 3:
-            assert (await asyncio.to_thread(ask, health, path))[0] == 500
-        return [record.getMessage().partition(" ")[0] for record in caplog.records]
-
-    async with Health(HOST, 0, daemon.report, pages={"/a": broken, "/b": broken}) as health:
-        with caplog.at_level(logging.ERROR):
-            assert await told() == ["/a", "/b"]
-            assert await told() == []
-            monkeypatch.setattr(failures, "_SUMMARY_SECONDS", 0.0)
-            assert len(await told()) == 6
+            status, body, _ = await asyncio.to_thread(ask, health, path)
+            assert status == 500 and b"s3cret" not in body
+        assert [record.getMessage().partition(" ")[0] for record in caplog.records] == ["/a", "/b"]
+        status, wrong = await asked(health, "/")
+        assert (status, wrong["error"]) == (404, "there are /livez, /readyz, /page, /a and /b")
 
 
 async def test_metrics_of_a_daemon_are_its_own(daemon: Daemon) -> None:
