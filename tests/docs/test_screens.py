@@ -52,7 +52,7 @@ class System:
             input=json.dumps([command.split() for command in commands]),
             stdout=subprocess.PIPE,
             text=True,
-            timeout=WAIT_SECONDS,
+            timeout=len(commands) * WAIT_SECONDS,
             check=True,
         )
         printed: list[str] = json.loads(ended.stdout)

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from waits import WAIT_SECONDS, Found, until
 from nonet import Isolation, Nonet, Size
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import ExitCode, Stop
+from nonet.operate import overview
 from nonet.rules.permissions import Principal, Role
+from nonet.web import letters
 from nonet.web.access.passwords import PasswordHash
 from nonet.web.app import create_app
 from nonet.web.server import Server
@@ -29,7 +32,7 @@ _CHROMIUM = "/usr/bin/chromium"
 expect.set_options(timeout=WAIT_SECONDS * 1000)
 PASSWORD = "correct horse"
 # Each role has a user of its name. A hash takes a fifth of a second, so they share one.
-_HASH = str(PasswordHash.of(PASSWORD))
+_hash = cache(PasswordHash.of)
 
 
 async def eventually(condition: Callable[[], Awaitable[Found]], claim: str) -> Found:
@@ -64,6 +67,13 @@ class Fixed:
 def principal(role: Role = Role.ADMIN, name: str = "alice") -> Principal:
     """A principal with a role."""
     return Principal(name, role)
+
+
+@pytest.fixture(autouse=True)
+def patience_with_sql(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages give up SQL that hangs. Here it does not hang: the machine is busy."""
+    monkeypatch.setattr(letters, "_ANSWER_SECONDS", WAIT_SECONDS)
+    monkeypatch.setattr(overview, "_SQL_SECONDS", WAIT_SECONDS)
 
 
 @pytest.fixture
@@ -179,7 +189,7 @@ async def page() -> AsyncIterator[Page]:
 def users(tmp_path: Path) -> Path:
     """A file with a user of each role, who has the name of the role and `PASSWORD`."""
     file = tmp_path / "users.yaml"
-    lines = [f'  - {{name: {role}, role: {role}, password: "{_HASH}"}}' for role in Role]
+    lines = [f'  - {{name: {role}, role: {role}, password: "{_hash(PASSWORD)}"}}' for role in Role]
     file.write_text("\n".join(["users:", *lines, ""]))
     file.chmod(0o600)
     return file

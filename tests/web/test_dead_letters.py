@@ -24,6 +24,7 @@ from nonet.messages.message import encode
 from nonet.rules.permissions import Role
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.dead_letters import NewDeadLetter, Status
+from nonet.web import letters
 from nonet.web.app import create_app
 
 API = "/api/v1/dead-letters"
@@ -259,9 +260,13 @@ async def press(page: Page, selector: str) -> None:
 
 
 async def test_a_frozen_database_costs_only_its_pages(
-    redis_url: str, mariadb_behind_a_door: tuple[Door, str], tmp_path: Path
+    redis_url: str,
+    mariadb_behind_a_door: tuple[Door, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The other pages answer before they do, with 503."""
+    monkeypatch.setattr(letters, "_ANSWER_SECONDS", 5.0)
     door, url = mariadb_behind_a_door
     await sql.upgrade(url)
     async with Nonet.from_settings(
