@@ -348,6 +348,7 @@ class PostgresServer(Server):
             "unix_socket_directories": self._home,
             "fsync": "off",  # the machine does not crash; kills of the server lose nothing
             "max_connections": 200,
+            "dynamic_shared_memory_type": "mmap",  # in its data: a kill leaves nothing behind
         }
         options = (f"--{name}={value}" for name, value in settings.items())
         return [f"-D{self.data}", *options]

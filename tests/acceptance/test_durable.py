@@ -19,7 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, async_sessionmaker, create_a
 from waits import WAIT_SECONDS, until
 
 from nonet import InvalidArgumentsError, Nonet
-from nonet.base.errors import NotFoundError, ServerUnreachableError
+from nonet.base.errors import NotFoundError, ServerUnreachableError, TaskExpired
 from nonet.stores.sql.database import upgrade
 from nonet.stores.sql.outbox import Outbox
 
@@ -218,3 +218,13 @@ async def test_a_resubmitted_dead_letter_is_durable_again(site: Site) -> None:
             again = await app.resubmit(letter.id)
             assert await outbox.count() == 1
         await failure(app, again)
+
+
+async def test_a_task_that_expires_leaves_no_row(site: Site) -> None:
+    """Also if no scheduler runs: the worker that writes its dead letter deletes the row."""
+    async with opened(site) as (app, outbox):
+        handle = await app.submit(KeptBuried(), start_by=0.001)
+        site.worker()
+        with pytest.raises(TaskExpired):
+            await handle.result(timeout=WAIT_SECONDS)
+        await emptied(outbox)
