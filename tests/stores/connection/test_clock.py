@@ -144,6 +144,20 @@ async def test_a_task_delayed_by_the_wrong_time_is_not_late(site: Site) -> None:
     assert 3 * 3600 - 40 < await site.due_in("far") < 3 * 3600 + 1
 
 
+async def test_a_task_waits_for_locks_since_a_time_that_has_come(site: Site) -> None:
+    """Also one that began to wait between step and correction: its age gives it its place."""
+    lock = MutexLock("job", 7, ttl_ms=3 * 3_600_000)
+    await site.submit("holds", lock)
+    await site.fetch_one()
+    await site.step(HOUR)
+    await site.submit("waits", lock)
+    assert await site.fetch() == []
+    await site.correct(HOUR)
+    since = await site.broker.client.hget("{test}:t:waits", "since")
+    now = microseconds(await site.broker.logical_now())
+    assert now - WAIT_SECONDS * 1e6 < int(since) <= now
+
+
 async def test_a_deadline_by_the_wrong_time_is_not_late(site: Site) -> None:
     """Of a task submitted between step and correction; others stay."""
     before = await site.broker.logical_now()
