@@ -127,22 +127,26 @@ class GitSource:
         options = [part for name, value in _OPTIONS.items() for part in ("-c", f"{name}={value}")]
         # A file, not a pipe: a shared ssh connection outlives git and would keep a pipe open.
         with tempfile.TemporaryFile() as errors:
-            process = await asyncio.create_subprocess_exec(
-                *("git", *options, *command),
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=errors,
-                env=_environment(self._address.credentials),
-                cwd=where or tempfile.gettempdir(),
-                start_new_session=True,
+            starting = asyncio.ensure_future(
+                asyncio.create_subprocess_exec(
+                    *("git", *options, *command),
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=errors,
+                    env=_environment(self._address.credentials),
+                    cwd=where or tempfile.gettempdir(),
+                    start_new_session=True,
+                )
             )
             try:
+                # Not cancelled: asyncio would kill git, but not the helper that it has started.
+                process = await asyncio.shield(starting)
                 async with asyncio.timeout(_SECONDS):
                     output, _ = await process.communicate()
             except TimeoutError:
                 raise self._error(f"git {command[0]} did not end within {_SECONDS:g} s") from None
             finally:
-                if process.returncode is None:
+                if (process := await starting).returncode is None:
                     await _kill(process)
             if process.returncode:
                 errors.seek(0)
