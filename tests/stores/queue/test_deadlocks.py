@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nonet.base.errors import DeadlockError
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.stores.namespace.leadership import Leadership
+from nonet.stores.namespace.limits import Limits
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.results import Results
@@ -119,6 +122,19 @@ async def test_a_full_limiter_of_others_is_no_deadlock(broker: Broker, results: 
     await awaits(broker, "parent", "child")
     with pytest.raises(DeadlockError):  # now both of them would wait for it
         await results.wait("child", 5, ["other"])
+
+
+async def test_a_limiter_is_full_by_its_limit_in_the_configuration(
+    broker: Broker, results: Results
+) -> None:
+    """The limit of the class would make this one full, and its only slot is the parent's."""
+    term = await Leadership(broker, "test").lead("me", 30, "{}")
+    assert await Limits(broker.client, "test").publish(
+        term or "", {LimitAddress("job", "1"): Limit(2)}, "a test"
+    )
+    await start(broker, "parent", SLOT)
+    await submit(broker, "child", SLOT)
+    await look(results, "child", "parent")
 
 
 async def test_code_without_locks_leaves_no_record(broker: Broker, results: Results) -> None:

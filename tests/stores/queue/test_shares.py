@@ -24,7 +24,7 @@ from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import Leadership
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.places import TaskFilter
+from nonet.stores.queue.places import PAGE, TaskFilter
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.stream_tasks import stream_tasks
 from nonet.stores.queue.submissions import Submission
@@ -257,6 +257,14 @@ class TestSeen:
         assert page.total == 7
         found = await stream_tasks(site.broker.scripts, STREAM, 10)
         assert {item.id for item in found.queued} == {row.id for row in page.rows}
+
+    async def test_more_tasks_than_a_script_call_reads(self, site: Site, results: Results) -> None:
+        """Each is found once, though the list of a tenant goes on behind a call."""
+        more = await site.submit("a", PAGE) + await site.submit("b", PAGE)
+        page = await results.page(TaskFilter(states=("queued",)), limit=3 * PAGE)
+        found = [row.id for row in page.rows]
+        assert len(found) == len(set(found)) == page.matched == 7 + 2 * PAGE
+        assert set(more) < set(found)
 
     async def test_figures_and_demand(self, site: Site) -> None:
         """Depths and ages count them, and so does the demand."""
