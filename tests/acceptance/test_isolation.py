@@ -97,6 +97,7 @@ async def test_the_slot_is_free_two_seconds_after_the_hard_limit(site: Site, siz
 async def test_a_task_in_a_child_has_all_that_a_task_has(site: Site) -> None:
     """Context, labels, dependencies, checkpoint, submissions, a directory and a group of its own;
     the directory is gone at the end."""
+    began = time.monotonic()
     worker = site.worker(size="medium")
     async with site.app() as app:
         handle = await app.submit(tasks.Whole("é"), labels={"campaign": "x"})
@@ -112,6 +113,7 @@ async def test_a_task_in_a_child_has_all_that_a_task_has(site: Site) -> None:
     assert [e.event for e in site.journal(id=str(handle))] == ["opened", "committed"]
     assert status.usage is not None
     assert status.usage.rss > 10_000_000 and status.usage.cpu < 30
+    assert 0 < status.usage.wall < time.monotonic() - began
 
 
 @pytest.mark.parametrize(
