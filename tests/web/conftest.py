@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache
 from pathlib import Path
@@ -157,31 +158,55 @@ async def address(nonet: Nonet) -> AsyncIterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[str]:
+    """The address of one browser for all tests, whose loop is in a thread of its own."""
+    port, is_ready, is_over = free_port(), threading.Event(), threading.Event()
+
+    async def run() -> None:
+        async with async_playwright() as playwright:
+            browser = await playwright.chromium.launch(
+                executable_path=_CHROMIUM,
+                # A container has no user namespaces for the sandbox of the browser.
+                args=[f"--remote-debugging-port={port}", "--no-sandbox", "--disable-dev-shm-usage"],
+            )
+            is_ready.set()
+            await asyncio.to_thread(is_over.wait)
+            await browser.close()
+
+    thread = threading.Thread(target=lambda: asyncio.run(run()))
+    thread.start()
+    assert is_ready.wait(WAIT_SECONDS)
+    yield f"http://127.0.0.1:{port}"
+    is_over.set()
+    thread.join()
+
+
 @asynccontextmanager
-async def browsing(expected: str = "nothing", **look: Any) -> AsyncIterator[Page]:
-    """A page of a browser, whose console must stay free of errors but for `expected` ones.
+async def browsing(chromium: str, expected: str = "nothing", **look: Any) -> AsyncIterator[Page]:
+    """A page of the browser, whose console must stay free of errors but for `expected` ones.
 
     Args:
+        chromium: the address of the browser.
         look: options of the page, such as ``color_scheme``.
     """
     problems: list[str] = []
     async with async_playwright() as playwright:
-        # A container has no user namespaces for the sandbox of the browser.
-        browser = await playwright.chromium.launch(
-            executable_path=_CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
+        browser = await playwright.chromium.connect_over_cdp(chromium)
         opened = await browser.new_page(**look)
+        opened.set_default_timeout(WAIT_SECONDS * 1000)
         opened.on("console", lambda line: problems.append(line.text) if line.type == "error" else 0)
         opened.on("pageerror", lambda error: problems.append(str(error)))
         yield opened
+        await opened.close()
         await browser.close()
     assert [line for line in problems if expected not in line] == []
 
 
 @pytest.fixture
-async def page() -> AsyncIterator[Page]:
-    """A page of a browser."""
-    async with browsing() as opened:
+async def page(chromium: str) -> AsyncIterator[Page]:
+    """A page of the browser."""
+    async with browsing(chromium) as opened:
         yield opened
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from httpx import AsyncClient
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 
 from nonet import ConcurrencyLimiter, Nonet
 from nonet.base.errors import UnableToAcquireLockError
@@ -38,8 +38,8 @@ async def test_a_limit_is_changed_with_the_keyboard(nonet: Nonet, address: str, 
         await field.fill("2")
         await field.press("Enter")
         await page.get_by_text("What would change").wait_for()
-        assert "1 → 2" in await page.inner_text("main")
-        assert "task-run limits set" in await page.inner_text("main")
+        await expect(page.locator("main")).to_contain_text("1 → 2")
+        await expect(page.locator("main")).to_contain_text("task-run limits set")
         await page.get_by_role("button", name="Set it").press("Enter")
         await page.get_by_text("set concurrency job 7: 2").wait_for()
         async with nonet.hold(slot):

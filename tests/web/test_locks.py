@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 from httpx import AsyncClient
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 from web.conftest import eventually
 
 from nonet import ConcurrencyLimiter, MutexLock, Nonet, RateLimiter
@@ -62,7 +62,7 @@ async def test_a_lock_is_released_with_the_keyboard(nonet: Nonet, address: str, 
         await page.keyboard.press("Enter")
         warning = page.get_by_text("may overlap with the next holder")
         await warning.wait_for()
-        assert holder.id in await page.inner_text("main")
+        await expect(page.locator("main")).to_contain_text(holder.id)
         field = page.get_by_label("Type the name of the lock")
         await field.focus()
         await page.keyboard.type(f"{JOB}x")

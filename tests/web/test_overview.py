@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from httpx import AsyncClient
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 from starlette.routing import Match
 from web.conftest import Fixed, eventually, principal, working
 from web_tasks import Held, Mail, Report
@@ -46,7 +46,7 @@ async def test_the_overview_shows_a_live_system(
         assert "round trip" in shown_in["daemons"]
         assert str(held) in shown_in["longest"]
         await page.click("#hour-table summary")
-        assert "20" in await page.inner_text("#hour-table tbody tr >> nth=0")
+        await expect(page.locator("#hour-table tbody tr >> nth=0")).to_contain_text("20")
         await page.wait_for_selector("figure[data-chart=load] canvas")
         # It changes without a reload.
         Held.gate.set()
@@ -63,20 +63,20 @@ async def test_a_stream_and_a_class_are_paused_on_their_pages(
     await nonet.submit_many([Report(number) for number in range(3)])
     await page.goto(address)
     await page.click("#streams a[aria-label^='normal:medium']")
-    assert "web_tasks:Report" in await page.inner_text("#queued")
+    await expect(page.locator("#queued")).to_contain_text("web_tasks:Report")
     await page.click("text=Pause …")
     await page.fill("[name=reason]", "storage is full")
     await page.click("#pause button.primary")
-    assert "storage is full" in await page.inner_text("#state")
+    await expect(page.locator("#state")).to_contain_text("storage is full")
     assert [item.what for item in await controls.load()] == ["stream:normal:medium"]
     await page.click("text=Resume")
     await page.click("#classes a")
-    assert "medium" in await page.inner_text("#options")
+    await expect(page.locator("#options")).to_contain_text("medium")
     await page.click("text=Pause …")
     await page.click("#pause button.primary")
     assert [item.what for item in await controls.load()] == ["task:web_tasks:Report"]
     await page.goto(f"{address}/classes?q=report")
-    assert "paused" in await page.inner_text("#classes tbody")
+    await expect(page.locator("#classes tbody")).to_contain_text("paused")
 
 
 def test_a_finding_links_to_what_it_is_about() -> None:

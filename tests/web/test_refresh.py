@@ -89,7 +89,7 @@ async def test_a_page_replaces_what_has_changed(url: str, page: Page) -> None:
         assert await page.get_attribute("details", "open") is not None
         assert await page.evaluate("document.querySelector('.graph').scrollTop") == 30
         await expect(page.get_by_text("another link")).to_be_focused()
-    assert await page.inner_text("#connection") == "as of 01:00:06 UTC"
+    await expect(page.locator("#connection")).to_have_text("as of 01:00:06 UTC")
 
 
 _PART = "document.querySelector('#used {}')"
@@ -119,7 +119,7 @@ async def test_a_part_in_use_is_left_alone(url: str, page: Page, begin: str, end
     await refresh(page)
     await expect(page.locator("#count")).to_have_text("2")
     await expect(page.locator("#connection")).to_contain_text(", except what you use")
-    assert await page.inner_text("#used .seen") == "1"
+    await expect(page.locator("#used .seen")).to_have_text("1")
     await page.evaluate(end)
     await refresh(page)
     await expect(page.locator("#used .seen")).to_have_text("3")
@@ -144,9 +144,9 @@ async def test_a_hidden_page_does_not_ask(url: str, page: Page) -> None:
     await expect(page.locator("#count")).to_have_text("2")
 
 
-async def test_a_page_says_that_no_answer_comes(url: str) -> None:
+async def test_a_page_says_that_no_answer_comes(url: str, chromium: str) -> None:
     """It names the time of the last answer and why there is none, and asks again."""
-    async with browsing("Failed to load resource") as page:
+    async with browsing(chromium, "Failed to load resource") as page:
         await open_with_clock(page, url)
         badge = page.locator("#connection")
         await page.route("**/probe", lambda route: route.abort())

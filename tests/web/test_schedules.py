@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from httpx import AsyncClient
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 from web.conftest import ClientOf
 
 from nonet import Nonet
@@ -67,12 +67,12 @@ async def test_the_calendar_is_a_table_of_hours(planned: Nonet, address: str, pa
     await page.get_by_role("link", name="Next 24 hours").press("Enter")
     table = page.locator(".calendar table")
     await table.wait_for()
-    assert await table.locator("thead th").count() == 26
+    await expect(table.locator("thead th")).to_have_count(26)
     rows = [await row.inner_text() for row in await table.locator("tbody tr").all()]
     assert "every 10 s: 8" in rows[0] and "times" in rows[0]
     assert "next only" in rows[1]
     assert ":30" in rows[2]
-    assert await table.locator("tbody tr").nth(2).locator("td").count() == 25
+    await expect(table.locator("tbody tr").nth(2).locator("td")).to_have_count(25)
     width = await page.evaluate("document.documentElement.scrollWidth")
     assert width == 390
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from httpx import AsyncClient
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 from pydantic import SecretStr
 from waits import WAIT_SECONDS
 from web.conftest import in_state, working
@@ -37,12 +37,12 @@ async def test_search_and_cancel_by_keyboard(nonet: Nonet, address: str, page: P
     """An id in the search field opens the task; a reason and Enter cancel it."""
     id = await nonet.submit(Report(1), at_time=datetime.now(UTC) + timedelta(hours=1))
     await page.goto(f"{address}/tasks")
-    assert await page.locator("tbody tr").count() == 1
+    await expect(page.locator("tbody tr")).to_have_count(1)
     await page.keyboard.press("/")
     await page.keyboard.type(id)
     await page.keyboard.press("Enter")
     await page.wait_for_url(f"{address}/tasks/{id}")
-    assert "delayed until" in await page.inner_text("#why")
+    await expect(page.locator("#why")).to_contain_text("delayed until")
     await page.get_by_role("button", name="Cancel…").focus()
     await page.keyboard.press("Enter")
     await page.keyboard.press("Tab")
@@ -50,7 +50,7 @@ async def test_search_and_cancel_by_keyboard(nonet: Nonet, address: str, page: P
     await page.keyboard.press("Enter")
     await page.wait_for_selector(".message.good")
     assert (await nonet.status(id)).state == "cancelled"
-    assert "wrong input" in await page.inner_text("#fields")
+    await expect(page.locator("#fields")).to_contain_text("wrong input")
 
 
 async def test_each_filter_selects(nonet: Nonet, client: AsyncClient) -> None:
@@ -160,7 +160,7 @@ async def test_a_revealed_page_stays_live(nonet: Nonet, address: str, page: Page
     async with page.expect_response(lambda answer: answer.url == f"{address}/tasks/{id}") as seen:
         await page.get_by_role("button", name="Show them").click()
     assert (await seen.value).ok
-    assert "4711" in await page.inner_text("#revealed")
+    await expect(page.locator("#revealed")).to_contain_text("4711")
 
 
 async def test_submit_again(nonet: Nonet, client: AsyncClient) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 from httpx import AsyncClient
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 
 from nonet import Nonet
 from nonet.rules.figures import vector
@@ -67,8 +67,8 @@ async def test_tenants_are_sorted_with_the_keyboard(address: str, page: Page) ->
     await page.keyboard.press("n")
     await page.get_by_role("heading", name="Tenants").wait_for()
     rows = page.locator("#tenants tbody th")
-    assert await rows.all_inner_texts() == ["mail", "<b>ads"]
+    await expect(rows).to_have_text(["mail", "<b>ads"])
     await page.get_by_label("Order").select_option("failed")
     await page.get_by_role("button", name="Show").press("Enter")
     await page.wait_for_url("**order=failed**")
-    assert await rows.all_inner_texts() == ["<b>ads", "mail"]
+    await expect(rows).to_have_text(["<b>ads", "mail"])

@@ -6,7 +6,7 @@ import re
 
 import pytest
 from httpx import AsyncClient
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 from waits import WAIT_SECONDS
 from web.accessible import faults
 from web.conftest import ClientOf, in_state, working
@@ -140,7 +140,7 @@ async def test_resume_and_cancel_with_the_keyboard(nonet: Nonet, address: str, p
     await page.get_by_label("Reason").fill("wrong input")
     await page.get_by_role("button", name="Cancel it").press("Enter")
     await page.get_by_text("Cancelled it.").wait_for()
-    assert "by alice: wrong input" in await page.inner_text("#fields")
+    await expect(page.locator("#fields")).to_contain_text("by alice: wrong input")
     kinds = [event.kind for event in await nonet.stores.events.last(10)]
     assert kinds == ["workflow-resumed", "workflow-cancelled"]
 
@@ -156,7 +156,7 @@ async def test_the_picture_is_drawn_and_follows(nonet: Nonet, address: str, page
     async with working(nonet, Report.size):
         await in_state(nonet, "nightly:1", "dead")
         await page.locator("svg .step.dead").wait_for()
-    assert await page.locator("svg .edge").count() == 3
+    await expect(page.locator("svg .edge")).to_have_count(3)
 
 
 async def test_a_viewer_reads_types_of_errors_only(nonet: Nonet, client_of: ClientOf) -> None:

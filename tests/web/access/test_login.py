@@ -9,7 +9,7 @@ from typing import Any
 from unittest.mock import MagicMock, patch
 
 import pytest
-from playwright.async_api import Page
+from playwright.async_api import Page, expect
 from servers import RedisServer
 from web.access.doors import ORIGIN, OURS, door, log_in
 from web.conftest import PASSWORD
@@ -29,7 +29,7 @@ async def test_a_user_logs_in_and_out(
     page = await logged_in_page(Role.OPERATOR)
     await page.get_by_text("operator").first.click()
     await page.get_by_role("link", name="Account and sessions").click()
-    assert "operator" in await page.inner_text("main")
+    await expect(page.locator("main")).to_contain_text("operator")
     await page.get_by_text("operator").first.click()
     await page.get_by_role("button", name="Log out", exact=True).click()
     await page.wait_for_url(f"{login_address}/login")

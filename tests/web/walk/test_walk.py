@@ -75,12 +75,12 @@ LOOKS = [
 
 @pytest.mark.parametrize(("theme", "width"), LOOKS)
 async def test_every_page_is_reached_by_keys_and_accessible(
-    shop: Shop, theme: Theme, width: int
+    shop: Shop, chromium: str, theme: Theme, width: int
 ) -> None:
     """No page has a serious fault for axe-core, an error in the console, or scrolls sideways."""
     viewport = ViewportSize(width=width, height=900)
     # A page that is not there is answered with 404, which the browser reports, too.
-    async with browsing("404", color_scheme=theme, viewport=viewport) as page:
+    async with browsing(chromium, "404", color_scheme=theme, viewport=viewport) as page:
         await _log_in(page, shop)
         found: dict[str, list[str]] = {}
         for key, name in PAGES.items():
