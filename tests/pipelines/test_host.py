@@ -328,6 +328,8 @@ async def test_d23_a_paused_pipeline_fetches_nothing_until_it_is_resumed(
         assert found["nonet_pipeline_paused"] == found["nonet_pipeline_database_up"] == 1
         await nonet.stores.controls.resume([paused], "ann")
         await until(lambda: are_done(database, 2))
+    [status] = await nonet.stores.pipelines.read()
+    assert not status.replicas  # it has left
 
 
 def ordered(order: Any) -> Any:
