@@ -193,10 +193,7 @@ class TaskContext:
         Example:
             context().ensure_lease()  # before a step that cannot be undone
         """
-        if self._lost is None and self._check_lease is not None:
-            self._check_lease()
-        if self._lost is not None:
-            self._ensure_owner()
+        self._ensure_owner()
         if self._timed_out is not None:
             raise self._timed_out.with_traceback(None)
 
