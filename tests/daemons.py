@@ -89,7 +89,8 @@ class Daemon:
     def wait_ready(self) -> Self:
         """Wait for its ``ready`` line; may be called at any time after the start."""
         wait_until(lambda: " ready: " in self.log or not self.alive, "the daemon is ready")
-        assert self.alive, f"the daemon ended with {self._process.returncode}:\n{self.log}"
+        # One that was ready may have ended since: tasks of tests kill their workers.
+        assert " ready: " in self.log, f"it ended with {self._process.returncode}:\n{self.log}"
         return self
 
     @property

@@ -1,9 +1,8 @@
 """Ports for servers that tests start."""
 
 import itertools
-import os
-import random
 import socket
+from functools import cache
 
 HOST = "127.0.0.1"
 
@@ -11,13 +10,26 @@ HOST = "127.0.0.1"
 # may belong to a client before a server, which needs a moment to start, listens on it. Browsers
 # refuse to connect to 10,080.
 _FIRST, _LAST = 10_100, 32_000
-# Each process of a run has ports of its own, and gives each out once a round: none is taken
-# between the moment when it is found free and the moment when a server listens on it.
-_WORKERS = 32
-_EACH = (_LAST - _FIRST) // _WORKERS
-_worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % _WORKERS
-# Another run on the same machine begins at another of them.
-_places = itertools.count(random.randrange(_EACH))
+# Each process that runs tests has ports of its own, and gives each out once a round: nobody takes
+# one between the moment when it is found free and the moment when a server listens on it, or while
+# a test keeps its server down.
+_PARTS = 64
+_EACH = (_LAST - _FIRST) // _PARTS
+_places = itertools.count()
+
+
+@cache
+def _part() -> tuple[int, socket.socket]:
+    """The number of our part, and the socket that holds it for as long as this process lives."""
+    for number in range(_PARTS):
+        ours = socket.socket(socket.AF_UNIX)
+        try:
+            ours.bind(f"\0nonet-test-ports-{number}")
+        except OSError:
+            ours.close()
+        else:
+            return number, ours
+    raise RuntimeError(f"{_PARTS} processes run tests of Nonet on this machine: end some")
 
 
 def free_port() -> int:
@@ -29,7 +41,7 @@ def free_ports(number: int) -> int:
     """The first of some ports in a row on which nobody listens."""
     while True:
         places = [next(_places) % _EACH for _ in range(number)]
-        first = _FIRST + _worker * _EACH + places[0]
+        first = _FIRST + _part()[0] * _EACH + places[0]
         if places[-1] < places[0]:
             continue  # they are not in a row: a round ends between them
         try:

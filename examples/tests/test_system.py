@@ -131,7 +131,7 @@ async def test_what_is_pending_is_submitted_at_the_start(db_url: str, elements: 
 
 
 @pytest.mark.nonet(sizes=[])
-async def test_who_asks_twice_gets_the_same_task(nonet_system: System, db_url: str) -> None:
+async def test_who_asks_twice_gets_the_same_task(db_url: str, nonet_system: System) -> None:
     """A second request returns the same task while no worker has run it."""
     first = await CleanTransformation(7).schedule()
     again = await CleanTransformation(7).schedule()

@@ -14,14 +14,14 @@ from httpx import AsyncClient
 from playwright.async_api import Page, expect
 from ports import free_port
 from waits import until
-from web.conftest import page, principal
+from web.conftest import chromium, page, principal
 
 from nonet import ConfigurationError, Nonet
 from nonet.config.settings import plain_settings
 from nonet.contrib.fastapi import lifespan, mount_dashboard
 from nonet.rules.permissions import Principal
 
-__all__ = ["page"]
+__all__ = ["chromium", "page"]
 
 
 @pytest.fixture

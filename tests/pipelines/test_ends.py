@@ -128,7 +128,7 @@ async def test_a_row_that_a_program_locks_costs_no_other_lease(
     may_end = asyncio.Event()
 
     class Long(Instances):
-        lease = 3.0
+        lease = 9.0  # a busy machine may be silent for some seconds
 
         async def process(self, row: Instance) -> Changes:
             began.add(row.id)
@@ -144,7 +144,7 @@ async def test_a_row_that_a_program_locks_costs_no_other_lease(
             lock = sa.select(Instance).where(Instance.id == locked).with_for_update()
             await session.execute(lock)
             await until(lambda: stale)
-            await asyncio.sleep(1)  # the other lease, which is as old, would be lost by now
+            await asyncio.sleep(3)  # the other lease, which is as old, would be lost by now
         may_end.set()
         await until(lambda: count(database, Instance, id=other, status="done"))
     assert stale == [locked]
