@@ -68,6 +68,7 @@ _OTHER: dict[str, Any] = {
     "image.digest": "sha256:" + "0" * 64,
     "imagePullSecrets": [{"name": "x"}],
     "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}],
+    "namespaces": ["other"],
     "monitoring.interval": "17s",
     "monitoring.scrapeTimeout": "17s",
     "monitoring.rules.disabled": ["NonetNoLeader"],
