@@ -133,13 +133,16 @@ def test_a_host_is_not_asked_more_often_than_it_may(
     environment: dict[str, str], service: httpx.Client, site: Any, tmp_path: Path
 ) -> None:
     """By all tasks together: the page and two pictures are fetched, three pictures wait."""
-    service.post("/shelves/ann/pages", json={"address": site.add_page(5)})
+
+    def listed(*command: str) -> Any:
+        ended = preloaded.run("task-run", *command, "--json", variables=environment, cwd=tmp_path)
+        return json.loads(ended.stdout)
 
     def waiting() -> list[str]:
-        command = ("task-run", "list", "--state", "waiting", "--task", "Fetch", "--json")
-        ended = preloaded.run(*command, variables=environment, cwd=tmp_path)
-        return [row["blocker"] for row in json.loads(ended.stdout)]
+        return [row["blocker"] for row in listed("list", "--state", "waiting", "--task", "Fetch")]
 
+    wait_until(lambda: listed("limits", "list"), "the limit is published")
+    service.post("/shelves/ann/pages", json={"address": site.add_page(5)})
     wait_until(lambda: len(service.get("/shelves/ann").json()) == 2, "two are on the shelf")
     blockers = wait_until(lambda: found if len(found := waiting()) == 3 else [], "three wait")
     assert set(blockers) == {"limiter:rate:host:127.0.0.1"}

@@ -17,7 +17,7 @@ from waits import WAIT_SECONDS, until
 
 from nonet import Nonet
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
-from nonet.stores.connection import topology
+from nonet.stores.connection import redis as redis_store, topology
 from nonet.stores.connection.redis import connect, connect_blocking, connect_sync, run_sync
 from nonet.stores.connection.topology import Address, read_place
 from nonet.stores.queue.broker import Broker
@@ -163,8 +163,11 @@ async def test_a_url_that_leads_nowhere_is_refused_with_the_reason(
                 await broker.ping()
 
 
-async def test_a_submit_waits_for_the_new_master(sentinels: Sentinels) -> None:
+async def test_a_submit_waits_for_the_new_master(
+    sentinels: Sentinels, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The master is killed: a submit a moment later succeeds, by a script called again."""
+    monkeypatch.setattr(redis_store, "_CONFIRM_MS", 20_000)  # a busy machine may take its time
     async with open_broker(sentinels.url, confirm_replicas=2) as broker:
         await broker.submit([task("before")])
         old = sentinels.kill().port
