@@ -27,7 +27,7 @@ async def test_an_applied_row_is_never_stale(
     """Its tasks wait for Redis longer than a lease, and the thread finds that the lease is gone."""
     await add(Instance())
     stale: list[int] = []
-    submit, ends_at = nonet.client.submit, time.monotonic() + 4
+    submit, ends_at = nonet.client.submit, time.monotonic() + 6
 
     async def late(*arguments: Any, **options: Any) -> Any:
         if time.monotonic() < ends_at:
@@ -37,7 +37,7 @@ async def test_an_applied_row_is_never_stale(
     monkeypatch.setattr(nonet.client, "submit", late)
 
     class Submitting(Instances):
-        lease = 1.0
+        lease = 2.0
 
         async def process(self, row: Instance) -> Changes:
             return Changes(status="done").finish().submit(Note())
@@ -84,7 +84,7 @@ async def test_a_slow_dead_letter_costs_no_lease(
     monkeypatch.setattr(Letters, "write", slow)
 
     class Failing(Fleets):
-        lease = 3.0
+        lease = 9.0
 
         async def process(self, row: Fleet) -> Changes:
             raise StopRetrying("no such fleet")
@@ -162,7 +162,7 @@ async def test_rows_that_refer_to_a_row_do_not_hold_up_its_renewal(
     began, may_end = asyncio.Event(), asyncio.Event()
 
     class Long(Instances):
-        lease = 2.0
+        lease = 5.0
 
         async def process(self, row: Instance) -> Changes:
             began.set()
@@ -173,7 +173,7 @@ async def test_rows_that_refer_to_a_row_do_not_hold_up_its_renewal(
         await began.wait()
         async with database.sessions.begin() as session:
             await session.execute(sa.select(Instance).with_for_update(read=True, key_share=True))
-            await asyncio.sleep(3)
+            await asyncio.sleep(7)  # longer than the lease
             may_end.set()
             await until(lambda: host.runners[0].tally.outcomes)
     assert host.runners[0].tally.outcomes == {"done": 1}

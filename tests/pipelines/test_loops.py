@@ -129,7 +129,7 @@ async def test_d20_an_unexpected_error_leaves_the_lease_and_the_worker_lives(
     monkeypatch.setattr(Leasing, "apply", failing)
     monkeypatch.setattr(Leasing, "fail", fail)
 
-    async with hosted(nonet, on(database, Instances, workers=1, lease=3.0)):
+    async with hosted(nonet, on(database, Instances, workers=1, lease=6.0)):
         await until(lambda: count(database, Instance, id=fine, status="done"))
         row = Instance.lease_token.is_not(None)
         async with database.sessions() as session:
