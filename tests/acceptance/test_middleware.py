@@ -327,6 +327,10 @@ async def test_the_scheduler_submits_through_middleware(around: Around) -> None:
     around.site.scheduler()
     around.site.worker()
     await until(lambda: around.lines("ticked"), "an occurrence has run")
-    (first, *_) = around.lines("submitted", by="outer", task="around_tasks:Ticks")
+
+    def submitted() -> Lines:  # the task may run before its submission returns
+        return around.lines("submitted", by="outer", task="around_tasks:Ticks")
+
+    (first, *_) = await until(submitted, "its submission has returned")
     (begun, *_) = around.lines("submitting", by="outer", id=first["id"])
     assert begun["schedule"] == "IntervalSecondsSchedule(seconds=1)"
