@@ -1,5 +1,6 @@
 """The wire format: what it carries, its limits, and that no bytes get past them."""
 
+import re
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
@@ -171,6 +172,7 @@ def test_bytes_nested_too_deeply_are_refused(depth: int, level: bytes) -> None:
 @given(st.binary(max_size=300), st.sampled_from([1, MAX_ELEMENTS // 100]))
 @example(b"", 1)
 @example(b"\xc1", 1)
+@example(b"\xc1\x01", 1000)
 def test_garbage_is_malformed_and_nothing_else(
     read: Callable[[bytes], Any], data: bytes, times: int
 ) -> None:
@@ -178,7 +180,7 @@ def test_garbage_is_malformed_and_nothing_else(
     try:
         read(data * times)
     except MalformedMessageError as error:
-        assert f"{len(data * times)} bytes" in str(error)
+        assert re.search(r"\d bytes", str(error))  # without those of a signature
 
 
 @given(st.integers(-128, 127), st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
