@@ -109,7 +109,7 @@ class Histories:
 
     def run_seeds(self, server: RedisServer, numbers: Sequence[int], examples: int) -> int:
         """Play histories from each seed, and print how many steps they took; returns all steps."""
-        first = Rules.steps
+        first, Rules.caught = Rules.steps, None
         for number in numbers:
             start, before = time.monotonic(), Rules.steps
             self.run(server, number, examples)
