@@ -7,6 +7,7 @@ import socket
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from config.sources.remote import Remote
@@ -231,12 +232,26 @@ async def test_a_silent_server_is_given_up(
     assert await asyncio.to_thread(_closed, connection)
 
 
-async def test_a_cancelled_read_leaves_no_process(silent: socket.socket) -> None:
-    """A scheduler that stops does not wait for a server."""
+@pytest.mark.parametrize("starts", [False, True])
+async def test_a_cancelled_read_leaves_no_process(
+    silent: socket.socket, monkeypatch: pytest.MonkeyPatch, starts: bool
+) -> None:
+    """A scheduler that stops does not wait for a server, also if asyncio is starting git yet."""
+    start, is_started = asyncio.create_subprocess_exec, asyncio.Event()
+
+    async def late(*command: Any, **options: Any) -> Any:
+        process = await start(*command, **options)
+        await is_started.wait()
+        return process
+
+    if starts:
+        monkeypatch.setattr(asyncio, "create_subprocess_exec", late)
     url = f"git+https://127.0.0.1:{silent.getsockname()[1]}/conf.git#main"
     reading = asyncio.create_task(open_source(url, Settings()).read())
     connection, _ = await asyncio.to_thread(silent.accept)
     reading.cancel()
+    await asyncio.sleep(0)  # it hears of that before git has started
+    is_started.set()
     await asyncio.wait({reading}, timeout=WAIT_SECONDS)
     assert reading.cancelled()
     assert await asyncio.to_thread(_closed, connection)
