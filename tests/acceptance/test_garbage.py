@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import msgspec
 from acceptance.extra_tasks import Newer
 from acceptance.probe_tasks import Gated, Quick
@@ -79,7 +81,7 @@ async def test_a_registration_wakes_what_waits_for_it(site: Site) -> None:
     async with site.app() as app:
         handles = [await app.submit(Newer(number)) for number in range(20)]
         for handle in handles:
-            await until(lambda id=handle: site.parked(id), "it was handed on")  # type: ignore[misc]
+            await until(partial(site.parked, handle), "it was handed on")
             far = site.redis.zscore(site.key("tasks:delayed"), handle) + 3600e6
             site.redis.zadd(site.key("tasks:delayed"), {handle: far})
         assert {site.redis.hget(site.key(f"t:{id}"), "handed") for id in handles} == {"1"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from itertools import count
 
 import pytest
 from servers import RedisServer
@@ -16,7 +15,6 @@ from nonet.stores.queue.submissions import Accepted, Submission
 from nonet.tasks.locks import RateLimiter, encode_locks
 
 _IMPOSSIBLE = encode_locks([RateLimiter("job", 7, n_items=5, limit=2, window_seconds=60)])
-_examples = count()
 
 
 def task(
