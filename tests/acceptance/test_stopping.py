@@ -17,7 +17,7 @@ from acceptance.probe_tasks import (
 )
 from acceptance.site import SHORT, Site, stop
 from servers import RedisServer
-from waits import WAIT_SECONDS, until, wait_until
+from waits import WAIT_SECONDS, until
 
 
 async def test_drain_lets_running_tasks_finish(site: Site) -> None:
@@ -158,19 +158,6 @@ async def test_a_task_that_a_stopping_worker_did_not_see_is_queued_again(site: S
         assert site.pending() == 0
         site.worker()
         assert await unseen.result(timeout=WAIT_SECONDS) == 0
-
-
-def test_nothing_is_fired_after_the_signal(site: Site) -> None:
-    """Of five entries that are due, those whose turn comes after the signal are left to others.
-
-    The signal comes with the first one. It may be heard after the answer of Redis to that one.
-    """
-    scheduler = site.scheduler(NONET_TASKS="acceptance.stopping_tasks")
-    assert scheduler.wait() == 0
-    assert len(site.live()) in (1, 2)
-    assert not site.redis.exists(site.key("leader"))
-    site.worker(NONET_TASKS="acceptance.stopping_tasks")
-    wait_until(lambda: not site.live(), "what was fired has run")
 
 
 @pytest.mark.parametrize(

@@ -200,6 +200,17 @@ async def test_overlap_follows_the_locks_of_the_task(rig: Rig) -> None:
     assert sorted(await rig.at(loop, 29)) == [20, 20]
 
 
+async def test_a_stop_leaves_the_rest_of_what_is_due_to_the_next_leader(rig: Rig) -> None:
+    """Of five due entries one is fired before the stop; the next leader fires the other four."""
+    entries = [entry("Shared", name) for name in "abcde"]
+    loop = rig.loop(*entries)
+    await rig.at(loop, 0)
+    answers = iter([True, True])  # asked before each entry, and before each of its occurrences
+    assert await rig.tick(loop, 10, goes_on=lambda: next(answers, False)) == 0
+    assert await rig.run_all() == [10]
+    assert await rig.at(rig.loop(*entries), 10) == [10] * 4
+
+
 async def test_nothing_repeats_or_shifts_after_a_loss_of_redis(rig: Rig) -> None:
     loop = rig.loop(entry("Shared"))
     assert await rig.at(loop, 10) == []
