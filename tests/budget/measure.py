@@ -383,7 +383,7 @@ SLACKS = {
 def problems(scenario: str, costs: Costs, budget: Costs) -> list[str]:
     """What is dearer than its budget, or so much cheaper that the budget guards nothing.
 
-    A cost that has no budget may be 0.
+    A cost that has no budget may be 0. A cost per second may be small: a busy machine does less.
     """
     found = []
     for name, cost in costs.items():
@@ -391,7 +391,7 @@ def problems(scenario: str, costs: Costs, budget: Costs) -> list[str]:
         slack = SLACKS.get(scenario, SLACK).get(name, SLACK.get(name, 0.0))
         if cost > max(allowed * GROWTH, allowed + slack):
             found.append(f"{scenario}: {cost} {name}, the budget is {allowed}")
-        elif cost < min(allowed * SHRUNK, allowed - slack):
+        elif not name.endswith(" per second") and cost < min(allowed * SHRUNK, allowed - slack):
             found.append(f"{scenario}: {cost} {name}: lower the budget, which is {allowed}")
     return found
 

@@ -40,6 +40,8 @@ def test_a_budget_is_neither_exceeded_nor_forgotten(cost: float, problem: list[s
     assert measure.problems("drain", {"commands": cost}, {"commands": 10.0}) == problem
     few = {"trips": 0.05}  # as large as the difference between two runs
     assert measure.problems("drain", {"trips": 0.09}, few) == []
+    busy = {"trips per second": 3.0}
+    assert measure.problems("ten idle workers", busy, {"trips per second": 11.1}) == []
 
 
 def test_each_budget_is_measured() -> None:
