@@ -6,8 +6,9 @@
 Most of the processor time of these tests would be the same imports, thousands of times. So one
 process has imported Nonet and the libraries, and forks: each fork runs the console script from its
 first line, reads its own environment, imports the tasks, and ends with the exit code, the texts and
-the handlers of a real start. What a fork cannot change (what the loader and the interpreter read at
-their start) is left to a real start: see `may_be_preloaded`.
+the handlers of a real start. So do the commands of a shell with
+`put_shims`. What a fork cannot change (what the loader and the interpreter
+read at their start) is left to a real start: see `may_be_preloaded`.
 
 `PRELOADED=0 make test` starts everything for real.
 """
@@ -17,11 +18,12 @@ from __future__ import annotations
 import atexit
 import gc
 import importlib
-import json
+import marshal
 import os
 import pkgutil
 import runpy
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -105,7 +107,7 @@ class Preloaded:
         with open(os.devnull, "r+b", buffering=0) as nothing:
             files = [stdin or nothing, stdout or nothing, stderr or nothing]
             handed = [*(file.fileno() for file in files), told]
-            socket.send_fds(_server().line, [json.dumps(order).encode()], handed)
+            socket.send_fds(_server().line, [marshal.dumps(order)], handed)
         os.close(told)
         self.pid = int(self._status.readline())
         self._ended = select.poll()
@@ -172,6 +174,24 @@ def run(
     return subprocess.CompletedProcess(command, code, *texts)
 
 
+def put_shims(folder: Path) -> int | None:
+    """Write console scripts of Nonet that let a shell fork them, too.
+
+    Returns:
+        A file descriptor: the shell inherits it, and has its number in ``PRELOADED_LINE``. None,
+        and no scripts, if everything starts for real.
+    """
+    if os.environ.get("PRELOADED") == "0":
+        return None
+    shim = str(Path(__file__).with_name("preloaded_shim.py"))
+    for name in _SCRIPTS:
+        script = Path(sys.executable).with_name(name)
+        start = shlex.join([sys.executable, "-IS", shim, str(script)])
+        (folder / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')
+        (folder / name).chmod(0o755)
+    return _server().line.fileno()
+
+
 class _Server:
     """The process that forks; it ends when ours does."""
 
@@ -183,7 +203,7 @@ class _Server:
             [sys.executable, __file__],
             env=environment,
             stdin=theirs,
-            stdout=subprocess.DEVNULL,
+            stdout=theirs,  # which no stream can seek in, as in the pipe that a fork may have
             start_new_session=True,
         )
         theirs.close()
@@ -213,7 +233,7 @@ def _serve() -> str:
         if os.fork() == 0:
             orders.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            return _become(json.loads(message), files)
+            return _become(marshal.loads(message), files)
         for file in files:
             os.close(file)
 
@@ -225,10 +245,7 @@ def _become(order: Mapping[str, object], files: Sequence[int]) -> str:
     if command != 0:
         for file in streams:
             os.close(file)
-        os.write(status, b"%d\n" % command)
-        _, ended = os.waitpid(command, 0)
-        os.write(status, b"%d\n" % os.waitstatus_to_exitcode(ended))
-        os._exit(0)
+        _report(command, status)
     os.close(status)
     for number, file in enumerate(streams):
         os.dup2(file, number)
@@ -239,11 +256,26 @@ def _become(order: Mapping[str, object], files: Sequence[int]) -> str:
     os.environ.update(order["environment"])
     sys.argv = order["command"]
     # As the interpreter does.
-    place = os.environ.get("PYTHONPATH", _TESTS)
-    sys.path[:] = [item if item != _TESTS else place for item in sys.path]
-    sys.path[0] = str(Path(sys.argv[0]).parent)
+    places = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    libraries = [item for item in sys.path[1:] if item != _TESTS]
+    sys.path[:] = [str(Path(sys.argv[0]).parent), *places, *libraries]
     importlib.invalidate_caches()
     return sys.argv[0]
+
+
+def _report(command: int, status: int) -> None:
+    """Tell the id of a command, and how it ended; kill it when the process that reads is gone."""
+    with suppress(BrokenPipeError):
+        os.write(status, b"%d\n" % command)
+    watched = select.poll()
+    watched.register(status, 0)  # its only event: nobody reads
+    watched.register(os.pidfd_open(command), select.POLLIN)
+    if dict(watched.poll()).get(status):
+        os.kill(command, signal.SIGKILL)
+    _, ended = os.waitpid(command, 0)
+    with suppress(BrokenPipeError):
+        os.write(status, b"%d\n" % os.waitstatus_to_exitcode(ended))
+    os._exit(0)
 
 
 def _run(script: str) -> None:

@@ -31,6 +31,7 @@ from typing import Self
 
 from docs.pages import Block, Page, write_file
 from ports import free_port
+from preloaded import put_shims
 
 _TYPED_SECONDS = 240.0  # an installation, on a machine with many tests at a time
 _END_SECONDS = 30.0
@@ -111,10 +112,17 @@ class Terminal:
     """One shell of somebody who has just got an account: no virtual environment, no settings.
 
     Its HOME and its first working directory are new, and gone when it is closed, as are all
-    processes that were started in it. `environment` is added to that of the shell.
+    processes that were started in it.
+
+    Args:
+        environment: added to that of the shell.
+        installed: this environment of Python is active, with Nonet in it. Nonet's console scripts
+            are forked from a process that is `preloaded`; all other programs start for real.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, environment: Mapping[str, str] | None = None, *, installed: bool = False
+    ) -> None:
         # Short: a socket below it may have a path of 107 bytes at most.
         self.home = Path(tempfile.mkdtemp(prefix="nonet-page-"))
         self.folder = self.home / "work"
@@ -124,13 +132,15 @@ class Terminal:
         python = getattr(sys, "_base_executable", sys.executable)
         (self.home / "bin" / "python3").symlink_to(Path(python).resolve())
         self._count = 0
+        added = {**(environment or {}), **(self._installed() if installed else {})}
         self._shell = subprocess.Popen(
             ["bash", "--norc", "--noprofile"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             cwd=self.folder,
-            env={**self._clean_environment(), **(environment or {})},
+            env={**self._clean_environment(), **added},
+            pass_fds=[int(added["PRELOADED_LINE"])] if "PRELOADED_LINE" in added else [],
             start_new_session=True,
         )
 
@@ -161,6 +171,17 @@ class Terminal:
             "PATH": f"{self.home / 'bin'}:/usr/local/bin:/usr/bin:/bin",
             # `task-run dev` takes the first that is free: another test may find the same one.
             "NONET_WEB_PORT": str(free_port()),
+        }
+
+    def _installed(self) -> dict[str, str]:
+        shims = self.home / "shims"
+        shims.mkdir()
+        line = put_shims(shims)
+        places = [str(shims), str(Path(sys.executable).parent), os.environ["PATH"]]
+        return {
+            "PATH": os.pathsep.join(places),
+            "PYTHONUNBUFFERED": "1",  # lines come in their order, as at a terminal
+            **({} if line is None else {"PRELOADED_LINE": str(line)}),
         }
 
     def type(self, text: str, *, seconds: float = _TYPED_SECONDS) -> Typed:
@@ -203,9 +224,12 @@ class Terminal:
                 continue
             try:
                 words = (place / "environ").read_bytes(), (place / "cmdline").read_bytes()
+                folder = f"{(place / 'cwd').readlink()}/"
             except OSError:  # it has just ended, or is somebody else's
                 continue
-            if any(mark in word for mark, word in zip(marks, words, strict=True)):
+            # A fork shows the variables and the command of the process that forked it.
+            is_below = folder.startswith(f"{self.home}/")
+            if is_below or any(mark in word for mark, word in zip(marks, words, strict=True)):
                 yield int(place.name)
 
     def left(self) -> list[str]:
@@ -230,6 +254,7 @@ def followed(
     *,
     instead: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
+    installed: bool = False,
 ) -> Iterator[Terminal]:
     """Do all that a page says; fails where the page is wrong. Gives the terminal in which it was.
 
@@ -237,8 +262,9 @@ def followed(
         page: what to do.
         instead: what to put in the place of which text, where the page asks its reader to.
         environment: beside that of the terminal.
+        installed: whether Nonet is installed there, as its reader is told to do first.
     """
-    with Terminal(environment) as terminal, _with_logs(terminal.folder):
+    with Terminal(environment, installed=installed) as terminal, _with_logs(terminal.folder):
         for block, shown in _steps(page):
             text = block.text
             for old, new in (instead or {}).items():

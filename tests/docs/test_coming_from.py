@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from docs.followed import followed
 from docs.pages import Block, Page, codes
-from docs.test_recipes import ENVIRONMENT
 
 import nonet
 from nonet.config.settings import Settings
@@ -35,7 +34,7 @@ def theirs() -> dict[str, Block]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_our_programs_run_as_they_stand(page: Page) -> None:
     """Files are written, commands typed, and they print what the page shows; nothing stays."""
-    with followed(page, environment=ENVIRONMENT) as terminal:
+    with followed(page, installed=True) as terminal:
         assert terminal.left() == []
 
 

@@ -73,3 +73,26 @@ def test_processes_left_behind_are_named(monkeypatch: pytest.MonkeyPatch) -> Non
     with followed(Page("forgetful.md", source)) as terminal:
         (left,) = terminal.left()
         assert "sleep 1000" in left
+
+
+@pytest.mark.server
+def test_a_forked_command_is_known_by_its_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads and writes, gets signals, gives its exit code, and is found when it stays behind."""
+    source = (
+        "```python\n# mytasks.py\nfrom nonet import task\n\n"
+        "@task\nasync def double(n: int) -> int:\n    return 2 * n\n```\n"
+        "```sh\nexport NONET_TASKS=mytasks PYTHONPATH=$PWD\n"
+        "export NONET_REDIS_URL=embedded:// NONET_STATE_DIR=$PWD/state\n"
+        "start() { rm -f log; task-worker --size small 2>log & worker=$!\n"
+        "until grep -qs ' ready' log; do sleep 0.1; done; }\n"
+        """start; echo '{"task": "double", "args": [2]}' | task-run submit\n"""
+        "kill $worker; wait $worker; echo ended with $?\n"
+        "task-run status missing || echo ended with $?\n"
+        "start; kill -9 $worker; wait $worker || echo ended with $?\n```\n"
+        "```text\nabcdefghijkmnpqrstuv\nended with 0\nerror…\nended with 4\nended with 137\n```\n"
+    )
+    with followed(Page("forked.md", source), installed=True) as terminal:
+        assert terminal.left() == []
+        terminal.type("start")
+        monkeypatch.setattr("docs.followed._END_SECONDS", 0)
+        assert any("preloaded.py" in command for command in terminal.left())

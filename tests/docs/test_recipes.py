@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from docs.followed import followed
@@ -37,33 +34,35 @@ RECIPES = (
     "embed",
     "encrypt-arguments",
 )  # tests/testing/test_plugin.py runs test-your-tasks
-# Nonet is installed, and whatever its extras bring; each recipe says what else it needs.
-ENVIRONMENT = {
-    "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]),
-    "PYTHONUNBUFFERED": "1",  # lines come in their order, as at a terminal
-}
 
 
 @pytest.mark.server
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipe_works_as_it_is_written(name: str) -> None:
-    """Its files are written, its commands typed, and they print what the page shows."""
+    """Its files are written, its commands typed, and they print what the page shows.
+
+    Nonet is installed, and whatever its extras bring; each recipe says what else it needs.
+    """
     page = Page.read(f"how-to/{name}.md")
-    with followed(page, environment=ENVIRONMENT) as terminal:
+    with followed(page, installed=True) as terminal:
         typed = "".join(block.text for block in page.blocks if block.language == "sh")
-        for block in page.files():
-            module, _, kind = (block.file or "").replace("/", ".").rpartition(".")
-            # No command of the page has imported it, as those of manage.py do with their project.
-            if kind == "py" and module not in typed and "manage.py" not in typed:
-                ended = terminal.type(f"python -c 'import {module}'")
-                assert not ended.failed, f"{block}: {ended.output}"
+        names = [(block.file or "").replace("/", ".").rpartition(".") for block in page.files()]
+        # No command of the page has imported it, as those of manage.py do with their project.
+        modules = {
+            module
+            for module, _, kind in names
+            if kind == "py" and module not in typed and "manage.py" not in typed
+        }
+        if modules:
+            ended = terminal.type(f"python -c 'import {', '.join(sorted(modules))}'")
+            assert not ended.failed, ended.output
         assert terminal.left() == []
 
 
 @pytest.mark.server
 def test_the_readme_works_as_it_is_written() -> None:
     """Its task runs, and nothing runs any more at its end."""
-    with followed(Page.read(ROOT / "README.md"), environment=ENVIRONMENT) as terminal:
+    with followed(Page.read(ROOT / "README.md"), installed=True) as terminal:
         assert terminal.left() == []
 
 
@@ -99,5 +98,5 @@ def test_the_web_example_works_as_it_is_written() -> None:
     source = re.sub("800[01]", lambda found: ports[found[0]], _WEB_EXAMPLE.source)
     page = Page(_WEB_EXAMPLE.name, source)
     instead = {"PATH/TO/CLONE": str(ROOT)}
-    with followed(page, instead=instead, environment=ENVIRONMENT) as terminal:
+    with followed(page, instead=instead, installed=True) as terminal:
         assert terminal.left() == []
