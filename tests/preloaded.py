@@ -6,8 +6,8 @@
 Most of the processor time of these tests would be the same imports, thousands of times. So one
 process has imported Nonet and the libraries, and forks: each fork runs the console script from its
 first line, reads its own environment, imports the tasks, and ends with the exit code, the texts and
-the handlers of a real start. So do the commands of a shell with
-`put_shims`. What a fork cannot change (what the loader and the interpreter
+the handlers of a real start. So does the first fork server of a worker (`spare`), and so do the
+commands of a shell with `put_shims`. What a fork cannot change (what the loader and the interpreter
 read at their start) is left to a real start: see `may_be_preloaded`.
 
 `PRELOADED=0 make test` starts everything for real.
@@ -59,6 +59,8 @@ _NOT_IN_COMMANDS = (
 )
 # Values of PYTHONPATH of which no library is hidden.
 PLACES = {_TESTS, f"{_TESTS}/upgrade"}
+# Sizes whose workers run tasks in child processes.
+_ISOLATING = {"medium", "large"}
 _MESSAGE_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 
@@ -222,6 +224,7 @@ def _serve() -> str:
     for _, name, _ in pkgutil.walk_packages(nonet.__path__, "nonet."):
         if not name.startswith(_NOT_IN_COMMANDS):
             importlib.import_module(name)
+    importlib.import_module("spare")
     gc.collect()
     gc.freeze()
     orders = socket.socket(fileno=os.dup(0))
@@ -260,6 +263,9 @@ def _become(order: Mapping[str, object], files: Sequence[int]) -> str:
     libraries = [item for item in sys.path[1:] if item != _TESTS]
     sys.path[:] = [str(Path(sys.argv[0]).parent), *places, *libraries]
     importlib.invalidate_caches()
+    if _ISOLATING.intersection(sys.argv):
+        spare = importlib.import_module("spare")  # `_serve` has loaded it
+        spare.keep_spare()
     return sys.argv[0]
 
 

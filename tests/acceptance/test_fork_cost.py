@@ -13,7 +13,8 @@ TASKS = "acceptance.forked_tasks"
 
 async def test_a_child_imports_nothing_before_its_task(site: Site) -> None:
     """The fork server has imported all that a child needs, also where a class is durable."""
-    site.worker(size="large")
+    # For real: a preloaded one would have imported everything.
+    site.worker(size="large", PYTHONHASHSEED="0")
     async with site.app() as app:
         imported, _ = await run(app, Fresh())
     assert imported == []
