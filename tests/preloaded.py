@@ -35,7 +35,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO
+from typing import IO, Any
 
 _TESTS = str(Path(__file__).parent)
 _SCRIPTS = ("task-run", "task-scheduler", "task-worker")
@@ -59,6 +59,8 @@ _NOT_IN_COMMANDS = (
 )
 # Values of PYTHONPATH of which no library is hidden.
 PLACES = {_TESTS, f"{_TESTS}/upgrade"}
+# How `task-run dev` starts its daemons.
+_CODE = ["-P", "-c"]
 # Sizes whose workers run tasks in child processes.
 _ISOLATING = {"medium", "large"}
 _MESSAGE_BYTES = 1 << 20
@@ -176,22 +178,21 @@ def run(
     return subprocess.CompletedProcess(command, code, *texts)
 
 
-def put_shims(folder: Path) -> int | None:
+def put_shims(folder: Path) -> dict[str, str]:
     """Write console scripts of Nonet that let a shell fork them, too.
 
     Returns:
-        A file descriptor: the shell inherits it, and has its number in ``PRELOADED_LINE``. None,
-        and no scripts, if everything starts for real.
+        Variables for the shell. If everything starts for real, none, and there are no scripts.
     """
     if os.environ.get("PRELOADED") == "0":
-        return None
+        return {}
     shim = str(Path(__file__).with_name("preloaded_shim.py"))
     for name in _SCRIPTS:
         script = Path(sys.executable).with_name(name)
         start = shlex.join([sys.executable, "-IS", shim, str(script)])
         (folder / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')
         (folder / name).chmod(0o755)
-    return _server().line.fileno()
+    return {"PRELOADED_AT": _server().address}
 
 
 class _Server:
@@ -199,7 +200,13 @@ class _Server:
 
     def __init__(self) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environment = {**os.environ, "PYTHONPATH": _TESTS, "PYTHONUNBUFFERED": "1"}
+        self.address = f"nonet-preloaded-{os.getpid()}"  # in the abstract namespace of Linux
+        environment = {
+            **os.environ,
+            "PYTHONPATH": _TESTS,
+            "PYTHONUNBUFFERED": "1",
+            "PRELOADED_AT": self.address,
+        }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.process = subprocess.Popen(
             [sys.executable, __file__],
@@ -214,8 +221,8 @@ class _Server:
 _server = cache(_Server)
 
 
-def _serve() -> str:
-    """Fork for whoever asks; returns in the forks, with the script to run."""
+def _serve() -> Sequence[str]:
+    """Fork for whoever asks; returns in the forks, with the command to run."""
     import nonet
 
     for name in _LIBRARIES:
@@ -227,69 +234,86 @@ def _serve() -> str:
     importlib.import_module("spare")
     gc.collect()
     gc.freeze()
-    orders = socket.socket(fileno=os.dup(0))
+    ours = socket.socket(fileno=os.dup(0))
+    shims = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    shims.bind(f"\0{os.environ['PRELOADED_AT']}")
+    shims.listen(128)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        message, files, _, _ = socket.recv_fds(orders, _MESSAGE_BYTES, 4)
-        if not message:
+        ready, _, _ = select.select([ours, shims], [], [])
+        asking = ours if ours in ready else shims.accept()[0]
+        message, files, _, _ = socket.recv_fds(asking, _MESSAGE_BYTES, 4)
+        if asking is not ours:
+            asking.close()
+        elif not message:
             os._exit(0)
-        if os.fork() == 0:
-            orders.close()
+        if message and os.fork() == 0:
+            ours.close()
+            shims.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return _become(marshal.loads(message), files)
         for file in files:
             os.close(file)
 
 
-def _become(order: Mapping[str, object], files: Sequence[int]) -> str:
+def _become(order: Mapping[str, Any], files: Sequence[int]) -> Sequence[str]:
     """Fork the command; the parent only waits for it, to tell its id and how it ended."""
     *streams, status = files
-    command = os.fork()
-    if command != 0:
+    if (pid := os.fork()) != 0:
         for file in streams:
             os.close(file)
-        _report(command, status)
+        _report(pid, status)
     os.close(status)
     for number, file in enumerate(streams):
         os.dup2(file, number)
         os.close(file)
     os.setsid()
     os.chdir(order["cwd"])
+    address = os.environ["PRELOADED_AT"]
     os.environ.clear()
     os.environ.update(order["environment"])
-    sys.argv = order["command"]
+    command = order["command"]
     # As the interpreter does.
+    is_script = command[1:3] != _CODE
+    sys.argv = command if is_script else ["-c", *command[4:]]
     places = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     libraries = [item for item in sys.path[1:] if item != _TESTS]
-    sys.path[:] = [str(Path(sys.argv[0]).parent), *places, *libraries]
+    sys.path[:] = [*([str(Path(command[0]).parent)] if is_script else []), *places, *libraries]
     importlib.invalidate_caches()
-    if _ISOLATING.intersection(sys.argv):
+    if _ISOLATING.intersection(command):
         spare = importlib.import_module("spare")  # `_serve` has loaded it
         spare.keep_spare()
-    return sys.argv[0]
+    if command[1:2] == ["dev"]:  # it starts daemons with its interpreter
+        os.environ |= {"PRELOADED_AT": address, "PRELOADED_PYTHON": sys.executable}
+        sys.executable = f"{_TESTS}/preloaded_python"
+    return command
 
 
-def _report(command: int, status: int) -> None:
+def _report(pid: int, status: int) -> None:
     """Tell the id of a command, and how it ended; kill it when the process that reads is gone."""
     with suppress(BrokenPipeError):
-        os.write(status, b"%d\n" % command)
+        os.write(status, b"%d\n" % pid)
     watched = select.poll()
     watched.register(status, 0)  # its only event: nobody reads
-    watched.register(os.pidfd_open(command), select.POLLIN)
+    watched.register(os.pidfd_open(pid), select.POLLIN)
     if dict(watched.poll()).get(status):
-        os.kill(command, signal.SIGKILL)
-    _, ended = os.waitpid(command, 0)
+        os.kill(pid, signal.SIGKILL)
+    _, ended = os.waitpid(pid, 0)
     with suppress(BrokenPipeError):
         os.write(status, b"%d\n" % os.waitstatus_to_exitcode(ended))
     os._exit(0)
 
 
-def _run(script: str) -> None:
-    """Run a console script to its end, as the interpreter does.
+def _run(command: Sequence[str]) -> None:
+    """Run a console script, or code, to its end, as the interpreter does.
 
     A command that exits need not take its modules apart: that is 0.06 CPU seconds of about 0.15.
     Daemons do, because they may have threads at their end.
     """
+    if command[1:3] == _CODE:
+        exec(command[3], {"__name__": "__main__"})
+        return
+    script = command[0]
     try:
         runpy.run_path(script, run_name="__main__")
     except SystemExit as exited:

@@ -1,6 +1,6 @@
-"""A console script on the PATH of a page: `preloaded.py` forks the command, this process waits.
+"""A command that a shell or `task-run dev` starts: `preloaded.py` forks it, this process waits.
 
-    python -IS preloaded_shim.py SCRIPT [OPTION…]
+    python -IS preloaded_shim.py COMMAND [OPTION…]
 
 A start takes a hundredth of a second, because it imports nothing but parts of the interpreter.
 Signals reach the command, which ends with this process, and its exit code is the one of this
@@ -19,7 +19,8 @@ _signal.pthread_sigmask(_signal.SIG_BLOCK, _PASSED_ON)
 status, told = os.pipe()
 order = {"command": sys.argv[1:], "environment": dict(os.environ), "cwd": os.getcwd()}
 files = b"".join(file.to_bytes(4, sys.byteorder) for file in (0, 1, 2, told))
-line = _socket.socket(fileno=int(os.environ["PRELOADED_LINE"]))
+line = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+line.connect("\0" + os.environ["PRELOADED_AT"])
 line.sendmsg([marshal.dumps(order)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
 line.close()
 os.close(told)

@@ -24,6 +24,8 @@ from preloaded import run
 from waits import WAIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.server
+# The interpreter reads it at its start: where a test is about ends, all processes are real ones.
+REAL = {"PYTHONHASHSEED": "0"}
 
 TASKS = '''
 import asyncio
@@ -176,7 +178,7 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
 
 def test_it_runs_all_that_tasks_need(dev: Dev) -> None:
     """Workers, scheduler and dashboard run, a first lock is granted; Ctrl-C ends all."""
-    daemon = dev.start("mytasks.py")
+    daemon = dev.start("mytasks.py", **REAL)
     dev.ready()
     assert " ended, exit code " not in dev.log
     assert "dev    | ready: mytasks:Ask, mytasks:Dies, mytasks:Gated, mytasks:Medium" in dev.log
@@ -234,7 +236,7 @@ def test_code_that_cannot_be_loaded_changes_nothing(dev: Dev) -> None:
 
 def test_a_module_that_hangs_or_is_broken_runs_after_the_next_save(dev: Dev) -> None:
     """The save ends an import that hangs; the command runs until the tasks can be loaded."""
-    dev.save(more="print('it hangs')\nwhile True: pass\n")
+    dev.save(more="import time\nprint('it hangs')\ntime.sleep(100_000)\n")
     dev.start("-m", "mytasks", "--no-web", PYTHONPATH="")
     dev.says("dev    | it hangs")
     dev.save(more="raise ValueError('not yet')\n")
@@ -267,7 +269,7 @@ def test_a_daemon_that_cannot_start_does_not_stop_the_others(dev: Dev) -> None:
 
 def test_a_second_signal_ends_all_at_once(dev: Dev) -> None:
     """Running tasks get no grace period after it."""
-    daemon = dev.start("mytasks.py", "--no-web", "--grace", "600")
+    daemon = dev.start("mytasks.py", "--no-web", "--grace", "600", **REAL)
     dev.ready()
     dev.command("submit", "Gated")
     wait_until(lambda: dev.runs(), "it runs")
@@ -282,7 +284,7 @@ def test_a_second_signal_ends_all_at_once(dev: Dev) -> None:
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGHUP], ids=["killed", "hung up"])
 def test_nothing_outlives_it(dev: Dev, number: signal.Signals) -> None:
     """Its death or a closed terminal ends the daemons and the server."""
-    daemon = dev.start()
+    daemon = dev.start(**REAL)
     dev.ready()
     os.kill(daemon.pid, number)
     wait_until(lambda: not dev.processes(), "no process is left")

@@ -140,7 +140,6 @@ class Terminal:
             stderr=subprocess.STDOUT,
             cwd=self.folder,
             env={**self._clean_environment(), **added},
-            pass_fds=[int(added["PRELOADED_LINE"])] if "PRELOADED_LINE" in added else [],
             start_new_session=True,
         )
 
@@ -176,12 +175,11 @@ class Terminal:
     def _installed(self) -> dict[str, str]:
         shims = self.home / "shims"
         shims.mkdir()
-        line = put_shims(shims)
         places = [str(shims), str(Path(sys.executable).parent), os.environ["PATH"]]
         return {
             "PATH": os.pathsep.join(places),
             "PYTHONUNBUFFERED": "1",  # lines come in their order, as at a terminal
-            **({} if line is None else {"PRELOADED_LINE": str(line)}),
+            **put_shims(shims),
         }
 
     def type(self, text: str, *, seconds: float = _TYPED_SECONDS) -> Typed:
