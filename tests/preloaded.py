@@ -43,6 +43,7 @@ _SCRIPTS = ("task-run", "task-scheduler", "task-worker")
 # imports, and by OpenTelemetry when it is set up; others may be read by a library's import.
 _HARMLESS = (
     *("NONET_", "PROBE_", "EXAMPLE_", "UPGRADE_", "KUBERNETES_"),
+    "COLUMNS",
     *("OTEL_EXPORTER_", "OTEL_BSP_", "OTEL_TRACES_", "OTEL_SERVICE_"),
 )
 _LIBRARIES = """
@@ -178,21 +179,29 @@ def run(
     return subprocess.CompletedProcess(command, code, *texts)
 
 
+def shim(script: str) -> tuple[list[str], dict[str, str]]:
+    """A command that has a console script of Nonet forked, and the variables that it needs.
+
+    For what is started by others than `Preloaded`, e.g. by a shell or with pipes.
+    """
+    path = str(Path(sys.executable).with_name(script))
+    command = [sys.executable, "-IS", str(Path(__file__).with_name("preloaded_shim.py")), path]
+    return command, {"PRELOADED_AT": _server().address}
+
+
 def put_shims(folder: Path) -> dict[str, str]:
     """Write console scripts of Nonet that let a shell fork them, too.
 
     Returns:
         Variables for the shell. If everything starts for real, none, and there are no scripts.
     """
-    if os.environ.get("PRELOADED") == "0":
-        return {}
-    shim = str(Path(__file__).with_name("preloaded_shim.py"))
+    variables: dict[str, str] = {}
     for name in _SCRIPTS:
-        script = Path(sys.executable).with_name(name)
-        start = shlex.join([sys.executable, "-IS", shim, str(script)])
-        (folder / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')
-        (folder / name).chmod(0o755)
-    return {"PRELOADED_AT": _server().address}
+        if may_be_preloaded(name, {}):
+            command, variables = shim(name)
+            (folder / name).write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+            (folder / name).chmod(0o755)
+    return variables
 
 
 class _Server:

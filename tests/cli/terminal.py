@@ -15,7 +15,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import redis
-from preloaded import Preloaded, may_be_preloaded
+from preloaded import Preloaded, may_be_preloaded, shim
 from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
@@ -77,10 +77,13 @@ class TaskRun:
         self, *arguments: object, script: str = "task-run", **environment: str
     ) -> asyncio.subprocess.Process:
         """Start a command beside the test."""
+        command, more = [self.script(script)], dict[str, str]()
+        if may_be_preloaded(script, environment):
+            command, more = shim(script)
         process = await asyncio.create_subprocess_exec(
-            self.script(script),
+            *command,
             *map(str, arguments),
-            env=self.variables(environment),
+            env={**self.variables(environment), **more},
             cwd=self.home,  # no stray .env
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
