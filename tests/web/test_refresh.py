@@ -95,35 +95,41 @@ async def test_a_page_replaces_what_has_changed(url: str, page: Page) -> None:
 _PART = "document.querySelector('#used {}')"
 
 
-@pytest.mark.parametrize(
-    ("begin", "end"),
-    [
-        ("document.querySelector('[name=text]').focus()", "document.activeElement.blur()"),
-        (
-            f"{_PART.format('[name=text]')}.value = 'hel'",
-            f"{_PART.format('[name=text]')}.value = ''",
-        ),
-        (
-            f"{_PART.format('[value=a]')}.checked = true",
-            f"{_PART.format('[value=a]')}.checked = false",
-        ),
-        ("question.showPopover()", "question.hidePopover()"),
-        (f"getSelection().selectAllChildren({_PART.format('.seen')})", "getSelection().empty()"),
-    ],
-    ids=["focus", "text", "box", "question", "selection"],
-)
-async def test_a_part_in_use_is_left_alone(url: str, page: Page, begin: str, end: str) -> None:
+# How a part comes into use, and how it is free again.
+_USES = {
+    "focus": ("document.querySelector('[name=text]').focus()", "document.activeElement.blur()"),
+    "text": (
+        f"{_PART.format('[name=text]')}.value = 'hel'",
+        f"{_PART.format('[name=text]')}.value = ''",
+    ),
+    "box": (
+        f"{_PART.format('[value=a]')}.checked = true",
+        f"{_PART.format('[value=a]')}.checked = false",
+    ),
+    "question": ("question.showPopover()", "question.hidePopover()"),
+    "selection": (
+        f"getSelection().selectAllChildren({_PART.format('.seen')})",
+        "getSelection().empty()",
+    ),
+}
+
+
+async def test_a_part_in_use_is_left_alone(url: str, page: Page) -> None:
     """The other parts are replaced, the page says so, and the part follows when it is free."""
     await open_with_clock(page, url)
-    await page.evaluate(begin)
-    await refresh(page)
-    await expect(page.locator("#count")).to_have_text("2")
-    await expect(page.locator("#connection")).to_contain_text(", except what you use")
-    await expect(page.locator("#used .seen")).to_have_text("1")
-    await page.evaluate(end)
-    await refresh(page)
-    await expect(page.locator("#used .seen")).to_have_text("3")
-    await expect(page.locator("#connection")).not_to_contain_text("except")
+    count, seen = page.locator("#count"), page.locator("#used .seen")
+    says = page.locator("#connection")
+    for number, (use, (begin, end)) in enumerate(_USES.items()):
+        before = 1 + 2 * number
+        await page.evaluate(begin)
+        await refresh(page)
+        await expect(count, use).to_have_text(str(before + 1))
+        await expect(says, use).to_contain_text(", except what you use")
+        await expect(seen, use).to_have_text(str(before))
+        await page.evaluate(end)
+        await refresh(page)
+        await expect(seen, use).to_have_text(str(before + 2))
+        await expect(says, use).not_to_contain_text("except")
 
 
 async def test_a_hidden_page_does_not_ask(url: str, page: Page) -> None:
