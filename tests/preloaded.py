@@ -6,9 +6,9 @@
 Most of the processor time of these tests would be the same imports, thousands of times. So one
 process has imported Nonet and the libraries, and forks: each fork runs the console script from its
 first line, reads its own environment, imports the tasks, and ends with the exit code, the texts and
-the handlers of a real start. So does the first fork server of a worker (`spare`), and so do the
-commands of a shell with `put_shims`. What a fork cannot change (what the loader and the interpreter
-read at their start) is left to a real start: see `may_be_preloaded`.
+the handlers of a real start. So do the commands of a shell with `put_shims`, and the daemons of
+`task-run dev`. What a fork cannot change (what the loader and the interpreter read at their start)
+is left to a real start: see `may_be_preloaded`.
 
 `PRELOADED=0 make test` starts everything for real.
 """
@@ -62,8 +62,6 @@ _NOT_IN_COMMANDS = (
 PLACES = {_TESTS, f"{_TESTS}/upgrade"}
 # How `task-run dev` starts its daemons.
 _CODE = ["-P", "-c"]
-# Sizes whose workers run tasks in child processes.
-_ISOLATING = {"medium", "large"}
 _MESSAGE_BYTES = 1 << 20
 _POLL_SECONDS = 0.005
 
@@ -240,7 +238,6 @@ def _serve() -> Sequence[str]:
     for _, name, _ in pkgutil.walk_packages(nonet.__path__, "nonet."):
         if not name.startswith(_NOT_IN_COMMANDS):
             importlib.import_module(name)
-    importlib.import_module("spare")
     gc.collect()
     gc.freeze()
     ours = socket.socket(fileno=os.dup(0))
@@ -289,9 +286,6 @@ def _become(order: Mapping[str, Any], files: Sequence[int]) -> Sequence[str]:
     libraries = [item for item in sys.path[1:] if item != _TESTS]
     sys.path[:] = [*([str(Path(command[0]).parent)] if is_script else []), *places, *libraries]
     importlib.invalidate_caches()
-    if _ISOLATING.intersection(command):
-        spare = importlib.import_module("spare")  # `_serve` has loaded it
-        spare.keep_spare()
     if command[1:2] == ["dev"]:  # it starts daemons with its interpreter
         os.environ |= {"PRELOADED_AT": address, "PRELOADED_PYTHON": sys.executable}
         sys.executable = f"{_TESTS}/preloaded_python"

@@ -13,8 +13,7 @@ TASKS = "acceptance.forked_tasks"
 
 async def test_a_child_imports_nothing_before_its_task(site: Site) -> None:
     """The fork server has imported all that a child needs, also where a class is durable."""
-    # For real: a preloaded one would have imported everything.
-    site.worker(size="large", PYTHONHASHSEED="0")
+    site.worker(size="large")
     async with site.app() as app:
         imported, _ = await run(app, Fresh())
     assert imported == []

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 from typing import IO
 
-import psutil
 import pytest
-from daemons import Daemon
 from preloaded import Preloaded, may_be_preloaded
 
 TASK_RUN = str(Path(sys.executable).parent / "task-run")
@@ -71,21 +68,3 @@ def test_variables_that_are_read_at_the_start_need_a_real_start(name: str, forks
     """What the loader, the interpreter or a library reads at its start is not read again."""
     assert may_be_preloaded("task-worker", {name: "1"}) is forks
     assert not may_be_preloaded("python", {})
-
-
-def test_a_fork_server_has_what_a_real_start_gives_it(tmp_path: Path, redis_url: str) -> None:
-    """Its parent, its session, its folder and the number of its open files are the same."""
-    seen = []
-    for name, variables in (("forked", {}), ("real", {"PYTHONHASHSEED": "0"})):
-        environment = {
-            "NONET_REDIS_URL": redis_url,
-            "NONET_TASKS": "example_tasks",
-            "NONET_STATE_DIR": str(tmp_path / name),
-            **variables,
-        }
-        log = tmp_path / f"{name}.log"
-        with Daemon("task-worker", "--size", "medium", environment=environment, log=log) as worker:
-            worker.wait_ready()
-            (server,) = psutil.Process(worker.pid).children()
-            seen.append((os.getsid(server.pid) == server.pid, server.cwd(), server.num_fds()))
-    assert seen[0] == seen[1]
