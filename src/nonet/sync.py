@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -20,6 +19,7 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from nonet.base.errors import ConflictError, NotBoundError
+from nonet.base.forks import Lock
 from nonet.base.synchronous import complete
 from nonet.client.application import Application
 from nonet.client.client import Client
@@ -409,12 +409,4 @@ class _Opened:
 # What a child process has inherited. It stays as it is: to close a connection that the parent
 # uses could end it for both.
 _inherited: list[object] = []
-_reopening = threading.Lock()
-
-
-def _renew_lock() -> None:
-    global _reopening
-    _reopening = threading.Lock()  # another thread of the parent may have held it
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+_reopening = Lock()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from nonet.base.forks import Threads, detached_in_copies
 from nonet.base.synchronous import is_sync
 
 _Answer = TypeVar("_Answer")
@@ -27,9 +29,19 @@ def loop_factory(*, with_uvloop: bool) -> Callable[[], asyncio.AbstractEventLoop
     return uvloop.new_event_loop
 
 
+@contextmanager
+def open_runner(*, with_uvloop: bool) -> Iterator[asyncio.Runner]:
+    """Open a runner with a loop of `loop_factory`, from which forked copies are detached."""
+    with asyncio.Runner(loop_factory=loop_factory(with_uvloop=with_uvloop)) as runner:
+        loop = runner.get_loop()
+        loop.set_default_executor(Threads(thread_name_prefix="asyncio"))
+        with detached_in_copies(loop):
+            yield runner
+
+
 def run(main: Coroutine[Any, Any, _Answer], *, with_uvloop: bool) -> _Answer:
     """Run a coroutine like `asyncio.run`, in a loop of `loop_factory`."""
-    with asyncio.Runner(loop_factory=loop_factory(with_uvloop=with_uvloop)) as runner:
+    with open_runner(with_uvloop=with_uvloop) as runner:
         return runner.run(main)
 
 

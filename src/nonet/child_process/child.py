@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from nonet.app import Nonet
+from nonet.base.forks import STOP_SIGNALS
 from nonet.child_process.kernel import adopt_orphans, die_with
 from nonet.child_process.loading import load
 from nonet.child_process.serving import serve
@@ -25,7 +26,6 @@ from nonet.worker.children.wire import FOR_START, READ_BYTES, Frames, SetUp, Spa
 
 logger = logging.getLogger(__name__)
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 # `-P`: import nothing from the current directory.
 _COMMAND = (sys.executable, "-P", "-m", "nonet.child_process")
 
@@ -111,8 +111,6 @@ def _end_with(line: int) -> None:
 
 
 def _serve(application: Nonet, spawn: Spawn, connection: int, board: Board, workdirs: Path) -> None:
-    # Processes that a task forks get the default signal handlers.
-    os.register_at_fork(after_in_child=_restore_signals)
     # The child adopts orphans of its tasks; when it ends, the fork server adopts them.
     adopt_orphans()
     workdir = workdirs / str(spawn.number)
@@ -140,9 +138,3 @@ def _end(code: int) -> NoReturn:
         sys.stdout.flush()
     finally:
         os._exit(code)
-
-
-def _restore_signals() -> None:
-    signal.set_wakeup_fd(-1)
-    for number in STOP_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)

@@ -32,7 +32,8 @@ import psutil
 
 from nonet.app import Nonet
 from nonet.base.errors import NonetError
-from nonet.child_process.child import STOP_SIGNALS, run_forked, start_child
+from nonet.base.forks import STOP_SIGNALS
+from nonet.child_process.child import run_forked, start_child
 from nonet.child_process.guarding import Bounds
 from nonet.child_process.kernel import CAN_FORK, adopt_orphans, ended_child
 from nonet.child_process.loading import load, prepare, set_up_process

@@ -58,9 +58,6 @@ def serve(application: Nonet, connection: socket.socket, board: Board, number: i
 
 async def _serve(application: Nonet, connection: socket.socket, board: Board, number: int) -> None:
     connection.setblocking(False)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    # A process that a task forks must not send messages over this connection.
-    os.register_at_fork(after_in_child=partial(os.dup2, nowhere, connection.fileno()))
     # Opened in the child: exporters use a thread, and threads do not survive a fork.
     traces = exporting_traces(
         "nonet-worker", process_description(), flush_seconds=CHILD_FLUSH_SECONDS

@@ -25,7 +25,8 @@ from nonet.base.errors import (
     ServerUnreachableError,
     UnknownTaskError,
 )
-from nonet.base.loop import loop_factory, run as run_in_loop
+from nonet.base.forks import Threads
+from nonet.base.loop import open_runner, run as run_in_loop
 from nonet.daemon.service import ExitCode
 from nonet.telemetry.masking import without_secrets
 
@@ -106,7 +107,7 @@ def _run_despite_exits(main: Coroutine[Any, Any, int], *, with_uvloop: bool) -> 
     asyncio lets a SystemExit or KeyboardInterrupt out of the loop when a task raises it, for
     example below ``asyncio.gather``, although it is also the result of that task.
     """
-    with asyncio.Runner(loop_factory=loop_factory(with_uvloop=with_uvloop)) as runner:
+    with open_runner(with_uvloop=with_uvloop) as runner:
         task = runner.get_loop().create_task(main)
         while True:
             try:
@@ -135,7 +136,7 @@ async def _with_bounded_end(command: Command) -> int:
     `asyncio.run` would wait for both, perhaps forever: user code may swallow cancellations.
     """
     loop = asyncio.get_running_loop()
-    threads = ThreadPoolExecutor(thread_name_prefix=_THREADS)
+    threads = Threads(thread_name_prefix=_THREADS)
     loop.set_default_executor(threads)
     try:
         code = await command() or ExitCode.OK

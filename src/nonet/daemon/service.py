@@ -106,15 +106,6 @@ class _SignalThread:
                     ends_at, code = min(ends_at, time.monotonic() + told[0]), max(code, told[1])
 
 
-def _detach_forked_child() -> None:
-    """Keep signals of a forked child out of its parent's pipe."""
-    if threading.current_thread() is threading.main_thread():
-        signal.set_wakeup_fd(-1)
-
-
-os.register_at_fork(after_in_child=_detach_forked_child)
-
-
 class Stop:
     """A stop request: the first signal drains, the second one ends at once.
 

@@ -20,6 +20,7 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from nonet.base.errors import NonetError, ServerUnreachableError, TaskTimeoutError
+from nonet.base.forks import ending_copies
 from nonet.base.loop import uncancel
 from nonet.client.client import Client
 from nonet.pipelines.changes import Changes
@@ -187,7 +188,8 @@ class Processing:
         try:
             async with asyncio.timeout(limit) as timer:
                 async with self._injector.open(self._injected) as arguments:
-                    changes = await process(row, **arguments)
+                    with ending_copies():
+                        changes = await process(row, **arguments)
         except TimeoutError as error:
             if not timer.expired():
                 raise

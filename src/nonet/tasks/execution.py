@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from nonet.base.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
+from nonet.base.forks import is_inherited
 from nonet.messages.message import encode, is_id, pack
 from nonet.messages.terms import Delay
 from nonet.tasks.handles import ChildResult, R
@@ -253,10 +254,16 @@ class TaskContext:
             data: as for `checkpoint`.
 
         Raises:
-            RuntimeError: called in the event loop, which would block forever.
+            RuntimeError: called in the event loop, or in a forked copy of the process, which would
+                block forever.
         """
         if self._loop is None:
             return
+        if is_inherited(self._loop):
+            raise RuntimeError(
+                "checkpoint_from_thread() does not work in a forked copy of the process: call it "
+                "in the code that has forked"
+            )
         if asyncio._get_running_loop() is self._loop:
             raise RuntimeError(
                 "checkpoint_from_thread() would block the event loop: await checkpoint() instead"

@@ -10,6 +10,8 @@ from concurrent.futures import Executor, Future
 from functools import lru_cache
 from typing import Any
 
+from nonet.base.forks import ending_copies
+
 
 async def invoke(
     function: Callable[..., Any],
@@ -39,7 +41,9 @@ async def invoke(
     if is_coroutine_function(function):
         if before is not None:
             before()
-        return _awaited(await function(**arguments), function)
+        with ending_copies():
+            result = await function(**arguments)
+        return _awaited(result, function)
     context = contextvars.copy_context()
     thread = threads.submit(context.run, _outcome, function, arguments, before)
     try:
@@ -91,6 +95,7 @@ def _outcome(
     try:
         if before is not None:
             before()
-        return function(**arguments), None
+        with ending_copies():
+            return function(**arguments), None
     except BaseException as error:
         return None, error

@@ -7,9 +7,9 @@ logging on their own.
 from __future__ import annotations
 
 import logging
-import os
-import threading
 import time
+
+from nonet.base.forks import Lock
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ class Outage:
         self._began = self._failed_at = self._logged_at = 0.0
         # The first answer since the last failure; 0: none yet.
         self._answered_at = 0.0
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def failed(self, activity: str, reason: str) -> None:
         """Record that a call had no answer.
@@ -55,10 +55,6 @@ class Outage:
                 return
             self._logged_at = now
 
-    def forked(self) -> None:
-        """Replace the lock in a child process: another thread of the parent may have held it."""
-        self._lock = threading.Lock()
-
     def recovered(self, activity: str) -> None:
         """Record that an activity no longer waits. This does not mean that Redis answered."""
         with self._lock:
@@ -78,4 +74,3 @@ class Outage:
 
 
 REDIS = Outage()
-os.register_at_fork(after_in_child=REDIS.forked)

@@ -14,6 +14,7 @@ from typing import Any
 
 from nonet.base.actor import process_name
 from nonet.base.errors import ConfigurationError, NonetError
+from nonet.base.forks import detached_in_copies
 from nonet.base.loop import in_own_thread, name_of
 from nonet.base.streams import Size
 from nonet.base.version import __version__
@@ -163,7 +164,8 @@ class Worker(Observed):
             self._loop_name,
         )
         try:
-            with self._broker.epoch.telling(self._notice_loss):
+            here = asyncio.get_running_loop()
+            with self._broker.epoch.telling(self._notice_loss), detached_in_copies(here):
                 await self._work(stop)
                 return await self._drain(stop)
         finally:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from functools import partial
 from typing import Any, Unpack
 
 from django.db import transaction
 
 from nonet import sync
+from nonet.base.forks import Lock
 from nonet.base.ids import new_id
 from nonet.tasks.task import BaseTask, SubmitOptions, TaskOf
 from nonet.tasks.workflows import Workflow
@@ -53,11 +52,7 @@ class Project:
 
     def __init__(self) -> None:
         self._app: sync.Nonet | None = None
-        self.renew_lock()
-
-    def renew_lock(self) -> None:
-        """A server may fork while another thread of the parent holds the lock."""
-        self._opening = threading.Lock()
+        self._opening = Lock()  # a server may fork while another of its threads holds it
 
     def app(self) -> sync.Nonet:
         """Return the open application."""
@@ -82,4 +77,3 @@ class Project:
 
 
 project = Project()
-os.register_at_fork(after_in_child=project.renew_lock)

@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 
 from nonet.base.errors import DependencyError
+from nonet.base.forks import ending_copies
 from nonet.tasks.injection.lifetimes import ProcessScope, make
 from nonet.tasks.injection.providers import (
     REGISTRY,
@@ -144,7 +145,8 @@ class Injector:
                 elif step.scope == "process":
                     made.append(await self._process.get(step, arguments))
                 else:
-                    made.append(await make(step, arguments, stack))
+                    with ending_copies():
+                        made.append(await make(step, arguments, stack))
             yield recipe.filled(recipe.arguments, made, function)
 
     def _recipe(self, function: Provider, values: Iterable[type]) -> Recipe:

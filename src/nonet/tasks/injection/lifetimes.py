@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from typing import Any, TypeAlias
 
 from nonet.base.errors import DependencyError
+from nonet.base.forks import ending_copies
 from nonet.tasks.injection.providers import Provider, name_of
 from nonet.tasks.injection.recipes import Kind, Made
 
@@ -142,7 +143,8 @@ async def _leave(
     """
     before = _cancel_requests()
     try:
-        await (generator.__anext__() if error is None else generator.athrow(error))
+        with ending_copies():
+            await (generator.__anext__() if error is None else generator.athrow(error))
     except StopAsyncIteration:
         pass
     except BaseException as raised:
@@ -190,7 +192,8 @@ def _outcome(
 ) -> tuple[object, BaseException | None]:
     """Return the result or the exception: a future cannot carry StopIteration or CancelledError."""
     try:
-        return function(*args, **kwargs), None
+        with ending_copies():
+            return function(*args, **kwargs), None
     except StopIteration:
         return None, StopAsyncIteration()
     except BaseException as error:

@@ -24,6 +24,7 @@ from nonet.base.errors import (
     StopRetrying,
     TaskTimeoutError,
 )
+from nonet.base.forks import ending_copies
 from nonet.base.loop import uncancel
 from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
@@ -256,7 +257,8 @@ async def _invoke(
     attempt.started = True
     try:
         if is_coroutine_function(function):
-            result = await function(**arguments)
+            with ending_copies():
+                result = await function(**arguments)
         else:
             attempt.in_thread = True
             result = await invoke(
