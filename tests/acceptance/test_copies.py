@@ -9,9 +9,9 @@ from itertools import product
 from typing import Any
 
 import pytest
-from acceptance.copying_tasks import Forks, ForksInDef, SavesInCopy
+from acceptance.copying_tasks import Deafens, Forks, ForksInDef, SavesInCopy
 from acceptance.probe_tasks import Gated
-from acceptance.site import Site, result_states, stop, submit_all
+from acceptance.site import SHORT, Site, result_states, stop, submit_all
 from copying import KINDS, cases, expected
 from waits import WAIT_SECONDS
 
@@ -79,3 +79,17 @@ async def test_a_copy_of_a_large_task_does_not_block_its_worker(site: Site) -> N
 async def test_a_copy_ends_in_each_size_and_loop(site: Site, size: Size, loop: str) -> None:
     """The same in each size, with each event loop."""
     await check(site, list(KINDS), size, loop)
+
+
+async def test_a_deaf_worker_ends(site: Site) -> None:
+    """It says why and ends with 1 if threads cannot wake its event loop any more."""
+    site.settings |= SHORT
+    worker, gate = site.worker(), site.gate()
+    async with site.app() as app:
+        handle = await app.submit(Deafens(gate))
+        assert worker.wait() == 1
+        site.open(gate)
+        site.worker()
+        await handle.result(WAIT_SECONDS)
+    (line,) = [line for line in worker.log.splitlines() if "deaf" in line]
+    assert line.endswith("isolate that class")

@@ -17,7 +17,7 @@ _MAIN = """
 import asyncio, json, os, socket, sys
 from copying import KINDS, cases
 from nonet.base.forks import ending_copies
-from nonet.base.loop import run
+from nonet.base.loop import is_deaf, run
 
 here = os.getpid()
 
@@ -34,6 +34,7 @@ async def main():
     for kind, way in cases():
         with ending_copies():
             codes[kind + " " + way] = await KINDS[kind](way)
+    assert not is_deaf()
     print(json.dumps(codes))
 
 async def callback():

@@ -150,12 +150,13 @@ async def test_a_cancelled_loop_ends() -> None:
     assert loop.cancelled()
 
 
-# The main thread is blocked; what is heard means: later, now with a code of its own, later.
+# The main thread is blocked; what is heard means: nothing, later, now with a code of its own,
+# later.
 BLOCKED = """
 import os, time
 from nonet.daemon.service import ExitCode, _SignalThread
 meant = {1: (600, ExitCode.FAILED), 2: (0.1, ExitCode.SECOND_SIGNAL)}
-os.write(_SignalThread(meant.get)._end, bytes([1, 2, 1]))
+os.write(_SignalThread(meant.get)._end, bytes([0, 1, 2, 1]))
 time.sleep(600)
 """
 

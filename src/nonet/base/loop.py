@@ -7,11 +7,15 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
-from nonet.base.forks import Threads, detached_in_copies
+from nonet.base.forks import Threads, detached_in_copies, watched_by
 from nonet.base.synchronous import is_sync
 
 _Answer = TypeVar("_Answer")
+
+# The descriptors by which other threads and signals wake a loop.
+_wakers: WeakKeyDictionary[asyncio.AbstractEventLoop, set[int]] = WeakKeyDictionary()
 
 
 def loop_factory(*, with_uvloop: bool) -> Callable[[], asyncio.AbstractEventLoop]:
@@ -35,8 +39,20 @@ def open_runner(*, with_uvloop: bool) -> Iterator[asyncio.Runner]:
     with asyncio.Runner(loop_factory=loop_factory(with_uvloop=with_uvloop)) as runner:
         loop = runner.get_loop()
         loop.set_default_executor(Threads(thread_name_prefix="asyncio"))
+        loop.run_until_complete(asyncio.sleep(0))  # uvloop fills its epoll set when it first polls
+        _wakers[loop] = watched_by(loop) or set()
         with detached_in_copies(loop):
             yield runner
+
+
+def is_deaf() -> bool:
+    """Whether other threads can no longer wake the running loop, which `open_runner` has made.
+
+    Its epoll set has lost descriptors that were in it before any connection.
+    """
+    loop = asyncio.get_running_loop()
+    watched = watched_by(loop)
+    return watched is not None and not _wakers.get(loop, set()) <= watched
 
 
 def run(main: Coroutine[Any, Any, _Answer], *, with_uvloop: bool) -> _Answer:

@@ -35,7 +35,7 @@ _BLOCKED_SECONDS = 15.0
 _FORCED_BLOCKED_SECONDS = 10.0
 # How often to check whether code of a task has replaced our signal handlers.
 _RESTORE_SECONDS = 0.5
-# Ends the thread that reads the signals.
+# Wakes the thread that reads the signals.
 _NO_SIGNAL = b"\0"
 # New objects between two runs of the garbage collector. A few tasks exceed Python's default.
 _THRESHOLD = 10_000
@@ -66,6 +66,7 @@ class _SignalThread:
 
     def __init__(self, heard: Callable[[int], tuple[float, ExitCode] | None]) -> None:
         self._heard = heard
+        self._is_closing = False
         self._pipe, self._end = os.pipe()
         os.set_blocking(self._end, False)
         self._before = self._listen()
@@ -79,8 +80,9 @@ class _SignalThread:
     def close(self) -> None:
         """End the thread, because the event loop has ended."""
         signal.set_wakeup_fd(self._before)
-        # Send an end mark: closing the pipe does not wake the thread while a forked copy of this
-        # process has it open.
+        # Closing the pipe does not wake the thread while a forked copy of this process has it open.
+        # The copy could write into it, too, so nothing that is read ends the thread.
+        self._is_closing = True
         os.set_blocking(self._end, True)
         os.write(self._end, _NO_SIGNAL)
         self._thread.join()
@@ -98,7 +100,7 @@ class _SignalThread:
                 logger.critical("event loop blocked: exiting without handing tasks back")
                 os._exit(code)
             numbers = os.read(self._pipe, 64)
-            if _NO_SIGNAL in numbers:
+            if self._is_closing:
                 return
             for number in numbers:
                 if (told := self._heard(number)) is not None:

@@ -1,4 +1,4 @@
-"""End a worker that has no file descriptors left, for example because a task leaks them."""
+"""End a worker that has no file descriptors left, or whose event loop lost its own."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import resource
 import time
 
+from nonet.base.loop import is_deaf
 from nonet.daemon.service import ExitCode
 
 logger = logging.getLogger(__name__)
@@ -18,9 +19,10 @@ _PATIENCE_SECONDS = 10.0
 
 
 class Descriptors:
-    """Ends a worker that can open neither files nor connections any more.
+    """Ends a worker that can open neither files nor connections any more, or that is deaf.
 
-    Its open connections would keep it alive, but every task that it runs would fail.
+    Its open connections would keep it alive, but every task that it runs would fail. Threads cannot
+    wake the event loop of a deaf worker, so its `def` tasks end late and so do its stops.
     """
 
     def __init__(self) -> None:
@@ -28,7 +30,13 @@ class Descriptors:
         self._could_open_at = time.monotonic()
 
     async def look(self) -> float:
-        """Try to open a file; return the seconds until the next check."""
+        """Try to open a file, and check the loop; return the seconds until the next check."""
+        if is_deaf():
+            logger.critical(
+                "this worker is deaf and ends: code of a task has removed descriptors of the event "
+                "loop from its epoll set; isolate that class"
+            )
+            os._exit(ExitCode.FAILED)
         if _can_open():
             self._could_open_at = time.monotonic()
         elif why := why_to_end(self._limit, _limit(), time.monotonic() - self._could_open_at):
