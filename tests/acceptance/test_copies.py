@@ -59,6 +59,7 @@ async def check(
         ends = [(event.id, event.pid) for event in site.journal("end")]
         assert sorted(ends) == sorted((id, worker.pid) for id in neighbours)
     assert stop(worker) == [0]
+    assert "ValueError: in a copy" in worker.log and "it has no event loop" in worker.log
 
 
 async def test_a_copy_of_a_worker_ends_with_the_code_that_forked_it(site: Site) -> None:
