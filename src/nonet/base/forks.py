@@ -40,8 +40,8 @@ _AWAITED = (
 )
 
 
-# The event loops of this process, by the thread that runs them.
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
+# The event loops of this process, each with the thread that runs it; one for each open block.
+_loops: list[tuple[int, asyncio.AbstractEventLoop]] = []
 # The loops of the process that was forked.
 _inherited: list[asyncio.AbstractEventLoop] = []
 _locks: WeakSet[Lock] = WeakSet()
@@ -108,14 +108,12 @@ def _run(
 @contextmanager
 def detached_in_copies(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
     """Detach copies from a loop that this thread runs inside the block."""
-    thread = threading.get_ident()
-    outer, _loops[thread] = _loops.get(thread), loop
+    entry = threading.get_ident(), loop
+    _loops.append(entry)
     try:
         yield
     finally:
-        del _loops[thread]
-        if outer is not None:
-            _loops[thread] = outer
+        _loops.remove(entry)
 
 
 def is_inherited(loop: asyncio.AbstractEventLoop) -> bool:
@@ -126,10 +124,14 @@ def is_inherited(loop: asyncio.AbstractEventLoop) -> bool:
 # ---- at a fork ----------------------------------------------------------------------------------
 
 
+def _loop_here() -> asyncio.AbstractEventLoop | None:
+    thread = threading.get_ident()
+    return next((loop for owner, loop in _loops if owner == thread), None)
+
+
 def _note_task() -> None:
     """Note the task before the fork: from Python 3.14 the copy cannot tell."""
-    thread = threading.get_ident()
-    loop = _loops.get(thread)
+    thread, loop = threading.get_ident(), _loop_here()
     if loop is not None and (task := asyncio.current_task(loop)) is not None:
         _forking[thread] = task
     else:
@@ -142,14 +144,13 @@ def _detach() -> None:
     generation += 1
     for lock in _locks:
         lock.renew()
-    thread = threading.get_ident()
-    loops, here = list(_loops.values()), _loops.get(thread)
+    loops, here = {loop for _, loop in _loops}, _loop_here()
     _loops.clear()  # a copy of this copy has nothing to be detached from
     if not loops:
         return
     _inherited.extend(loops)
     if here is not None:
-        _halt(here, _forking.get(thread))
+        _halt(here, _forking.get(threading.get_ident()))
     signal.set_wakeup_fd(-1)
     for number in STOP_SIGNALS:
         # Those of a program around a worker remain.
