@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, RootModel, SecretStr
 from typing_extensions import TypedDict
 
-from nonet import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size
+from nonet import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size, task
 from nonet.base.errors import InvalidArgumentsError, RegistrationError
 from nonet.messages.formats import FORMAT
 from nonet.messages.message import Envelope, decode_envelope, encode
@@ -564,6 +564,15 @@ class MutableDefault(BaseTask):
     numbers: list[int] = []
 
 
+class SharedDefault(BaseTask):
+    def __init__(self, numbers: list[int] = []) -> None: ...  # noqa: B006
+
+
+@task
+async def shared_default(number: int, *, parts: dict[str, int] = {}) -> None:  # noqa: B006
+    parts["number"] = number
+
+
 class DefaultFirst(BaseTask):
     number: int = 1
     other: int  # type: ignore[misc]
@@ -591,6 +600,8 @@ class DefaultFirst(BaseTask):
         (UnresolvedAttribute, "nothing"),
         (UnresolvedModel, "Nowhere|not fully defined"),
         (MutableDefault, "mutable default"),
+        (SharedDefault, r"argument numbers, \[\], would be shared .* write numbers=None"),
+        (shared_default, r"argument parts, \{\}, would be shared"),
         (DefaultFirst, "non-default argument 'other'"),
     ],
 )

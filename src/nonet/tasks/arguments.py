@@ -79,8 +79,21 @@ def prepare(cls: type[Constructible]) -> _Form:
             except (TypeError, ValueError) as error:
                 raise RegistrationError(f"{_place(cls)}: {error}") from None
             form = _Form.DATACLASS
+        if form is _Form.CALL:
+            _refuse_mutable_defaults(cls)
         cls._prepared = form
     return cls._prepared
+
+
+def _refuse_mutable_defaults(cls: type) -> None:
+    """Refuse what `dataclasses` refuses for a field: all tasks would share one object."""
+    for name, parameter in _signature(cls).parameters.items():
+        if type(parameter.default).__hash__ is None:
+            raise RegistrationError(
+                f"{_place(cls)}: the default of argument {name}, {parameter.default!r:.100}, would "
+                f"be shared by all tasks of a process: write {name}=None, and make it where it is "
+                "used"
+            )
 
 
 class Arguments:
