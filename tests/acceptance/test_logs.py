@@ -15,6 +15,7 @@ from acceptance.logging_tasks import (
     SaysInChild,
     SaysInThread,
 )
+from acceptance.shipping_tasks import Fails, FailsInChild
 from acceptance.site import Site, failure, run
 from daemons import Daemon
 from pydantic import SecretStr
@@ -99,3 +100,23 @@ async def test_a_level_keeps_the_rest_out(site: Site) -> None:
     async with site.app() as app:
         await run(app, Says())
     assert worker.log == ""
+
+
+async def test_logging_of_an_application_neither_ends_daemons_nor_hides_their_lines(
+    site: Site,
+) -> None:
+    """Its handler raises and it removes ours: tasks end as ever, and each failure is a line."""
+    site.settings["NONET_TASKS"] = "acceptance.shipping_tasks"
+    worker, scheduler = site.worker(), site.scheduler()
+    async with site.app() as app:
+        for task in (Fails(), FailsInChild()):
+            assert (await failure(app, task)).reason == "retries"
+    for daemon in (worker, scheduler):
+        daemon.terminate()
+        assert daemon.wait() == 0, daemon.log
+    assert worker.log.count("dead: ValueError: ordinary failure") == 2
+    assert worker.log.count("\n  ValueError: ordinary failure") == 2
+    for daemon in (worker, scheduler):
+        assert "log handler raises, its lines are lost: handler=Shipper" in daemon.log
+        assert " restored the log lines of this process" in daemon.log
+        assert "stop requested" in daemon.log

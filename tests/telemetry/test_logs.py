@@ -109,3 +109,59 @@ def test_lines_are_dropped_while_the_pipe_is_full(pipe: tuple[IO[bytes], int]) -
     assert 10 < len(lines) < 1000
     assert json.loads(lines[-1])["event"] == "again"
     assert [len(json.loads(line)["event"]) for line in lines[:10]] == [1000] * 10
+
+
+# What code of an application does to logging; each alone made all later lines vanish.
+RECONFIGURES = {
+    "dictConfig": 'logging.config.dictConfig({"version": 1})',
+    "dictConfig with a root": """
+logging.config.dictConfig({
+    "version": 1,
+    "handlers": {"own": {"class": "logging.NullHandler"}},
+    "root": {"handlers": ["own"], "level": "CRITICAL"},
+})""",
+    "dictConfig that keeps loggers": """
+logging.config.dictConfig({
+    "version": 1,
+    "disable_existing_loggers": False,
+    "root": {"handlers": [], "level": "ERROR"},
+})""",
+    "fileConfig": """
+import configparser
+config = configparser.ConfigParser()
+config.read_string('''
+[loggers]
+keys=root
+[handlers]
+keys=
+[formatters]
+keys=
+[logger_root]
+level=ERROR
+handlers=
+''')
+logging.config.fileConfig(config)""",
+    "basicConfig": "logging.basicConfig(force=True, handlers=[logging.NullHandler()])",
+    "shutdown": "logging.shutdown()",
+}
+
+
+RECONFIGURE = f"""
+import logging.config
+from nonet.telemetry.logs import keep_logs
+ours = logging.getLogger("nonet.test")
+for how, code in {RECONFIGURES!r}.items():
+    exec(code)
+    keep_logs()
+    ours.info(how)
+"""
+
+
+def test_lines_survive_an_application_that_configures_logging(pipe: tuple[IO[bytes], int]) -> None:
+    """Ours keep their level and are written once; that they were restored is one warning."""
+    read, written = pipe
+    with start(RECONFIGURE, "json", written):
+        lines = [json.loads(line)["event"] for line in read]
+    assert [line for line in lines if line in RECONFIGURES] == list(RECONFIGURES)
+    assert len([line for line in lines if "restored the log lines" in line]) == 1
+    assert len(lines) == len(RECONFIGURES) + 1

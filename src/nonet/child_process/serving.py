@@ -24,7 +24,7 @@ from nonet.base.loop import run
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Outcome
 from nonet.tasks.injection import Injector
-from nonet.telemetry.logs import process_description
+from nonet.telemetry.logs import keep_logs, process_description
 from nonet.telemetry.middleware import take_failures
 from nonet.telemetry.tracing import CHILD_FLUSH_SECONDS, continue_trace, exporting_traces
 from nonet.worker.attempt.around import error_of
@@ -135,6 +135,7 @@ class _Serving:
         task.add_done_callback(_end_if_broken)
 
     async def _run(self, message: Run) -> None:
+        keep_logs()  # an earlier attempt in this process may have configured logging
         delivery = message.delivery
         self._board.receive(self._number)
         attempt = Attempt(delivery, message.since)

@@ -8,7 +8,7 @@ from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, ensure_settings, load_settings
 from nonet.tasks.middleware import Middlewares, installed_middleware
 from nonet.tasks.registry import Registry
-from nonet.telemetry.logs import adopt_structlog
+from nonet.telemetry.logs import adopt_structlog, keep_logs
 from nonet.telemetry.masking import keep_secret
 
 
@@ -23,6 +23,7 @@ class Application:
         self.middlewares: Middlewares = Middlewares()
         if load_tasks:
             self.middlewares.extend(installed_middleware(settings.groups))
+            keep_logs()
             adopt_structlog()
 
     @classmethod

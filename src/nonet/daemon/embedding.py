@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from nonet.base.streams import Size
 from nonet.daemon.service import Stop
 from nonet.daemon.together import Daemon
+from nonet.telemetry.log_guard import guard_logging
 
 logger = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ async def running_inside(
     Raises:
         TimeoutError: they are not ready after `timeout` seconds.
     """
+    guard_logging("nonet.")
     inside = _Inside(daemons)
     try:
         await inside.until_ready(timeout)

@@ -21,6 +21,7 @@ from msgspec import Struct, field
 from nonet.base.errors import ConfigurationError
 from nonet.base.version import __version__
 from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.log_guard import log_error_samples
 from nonet.telemetry.metrics import Sample, Samples
 
 if TYPE_CHECKING:
@@ -245,6 +246,7 @@ async def answering_probes(host: str, port: int, daemon: Observed) -> AsyncItera
     def read() -> Iterator[Sample]:
         yield "nonet_build_info", (__version__,), 1.0
         yield "nonet_ready", (), float(health.is_ready)
+        yield from log_error_samples()
         yield from daemon.samples()
 
     def metrics(accept: str) -> Answer:

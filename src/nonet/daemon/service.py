@@ -33,7 +33,7 @@ _REACH_AGAIN_SECONDS = 2.0
 # counts as blocked. A stop with a frozen Redis takes less.
 _BLOCKED_SECONDS = 15.0
 _FORCED_BLOCKED_SECONDS = 10.0
-# How often to check whether code of a task has replaced our signal handlers.
+# How often to check whether code of a task has replaced our handlers of signals or log lines.
 _RESTORE_SECONDS = 0.5
 # Wakes the thread that reads the signals.
 _NO_SIGNAL = b"\0"
@@ -146,7 +146,8 @@ async def stop_on_signals(
     """Let SIGTERM, SIGINT and `DRAIN_SIGNAL` request a stop inside this block.
 
     Code of a task may replace the handlers, for example by ``SIG_IGN`` or
-    ``loop.add_signal_handler``: they are restored within half a second.
+    ``loop.add_signal_handler``: they are restored within half a second. So are the handler and the
+    loggers of this daemon's log lines.
 
     Args:
         grace_seconds: how long the drain may take after the first signal. If a task then still
@@ -212,8 +213,11 @@ def _ignore(number: int, frame: object) -> None:
 
 async def _restore_handlers(numbers: Sequence[signal.Signals], thread: _SignalThread) -> None:
     """Restore the handlers that code of a task has replaced."""
+    from nonet.telemetry.logs import keep_logs  # slower to import than `--help` may take
+
     while True:
         await asyncio.sleep(_RESTORE_SECONDS)
+        keep_logs()
         # Set, then compare: `signal.getsignal` does not show handlers that C code installed.
         changed = [number for number in numbers if signal.signal(number, _ignore) is not _ignore]
         if thread.redirect() or changed:

@@ -14,6 +14,7 @@ from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related import Related
 from nonet.tasks.entry_points import entries, load
 from nonet.tasks.registry import import_named
+from nonet.telemetry.logs import keep_logs
 
 
 class Pipelines(Mapping[str, type[Pipeline[Any]]]):
@@ -93,6 +94,7 @@ def load_pipelines(settings: Settings) -> Pipelines:
     for name in settings.tasks:
         for cls in _in_module(name):
             found.add(cls)
+    keep_logs()  # the modules may have configured logging
     return found
 
 

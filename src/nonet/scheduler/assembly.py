@@ -30,6 +30,7 @@ from nonet.tasks.hooks import Hook
 from nonet.tasks.injection import Injector
 from nonet.tasks.overflow import overflow_hooks
 from nonet.tasks.registry import vos_from_entry_points
+from nonet.telemetry.logs import keep_logs
 
 
 def assemble(
@@ -41,6 +42,7 @@ def assemble(
     grace = timedelta(seconds=settings.misfire_grace)
     periodic = PeriodicLoop(parts.client, stores.periodic, memory, grace)
     found = checked_hooks(settings, injector, hooks)
+    keep_logs()  # the modules of hooks may have configured logging
     made = SchedulerParts(
         settings,
         parts.client,

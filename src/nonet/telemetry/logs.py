@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from nonet.tasks.carried import carried_texts
 from nonet.tasks.execution import current_secrets, current_subject
+from nonet.telemetry.log_guard import guard_logging
 from nonet.telemetry.masking import fields_without_secrets, text_of
 from nonet.telemetry.tracing import current_ids
 
@@ -33,6 +34,9 @@ Format = Literal["auto", "console", "json"]
 
 # Loggers whose INFO lines no operator needs: alembic names the kind of database each time.
 _VERBOSE = ("alembic",)
+
+# Parent of all our loggers.
+_OURS = "nonet"
 
 # The fields that Nonet sets; an author's field with one of these names is renamed.
 _OWN = {"timestamp", "level", "logger", "namespace", "size", "worker"}
@@ -51,6 +55,10 @@ _STANDARD = logging.makeLogRecord({}).__dict__.keys()
 _Fields = dict[str, Any]
 
 _about_process: dict[str, str] = {}
+# The handler of `set_up_logs`.
+_lines: _Lines | None = None
+# Whether `keep_logs` has reported what it restored.
+_has_warned = False
 
 
 def set_up_logs(format: Format, level: int) -> None:
@@ -63,15 +71,20 @@ def set_up_logs(format: Format, level: int) -> None:
     Example:
         set_up_logs("json", logging.INFO)
     """
+    global _lines
     root = logging.getLogger()
-    for former in [item for item in root.handlers if isinstance(item, _Lines)]:
-        root.removeHandler(former)
-        former.close()
+    if _lines is not None:
+        root.removeHandler(_lines)
+        _lines.end()
     is_json = format == "json" or (format == "auto" and "KUBERNETES_SERVICE_HOST" in os.environ)
-    handler = _Lines()
-    handler.setFormatter(_Formatter(_as_json if is_json else _as_text))
-    root.addHandler(handler)
+    _lines = _Lines()
+    _lines.setFormatter(_Formatter(_as_json if is_json else _as_text))
+    guard_logging()
+    root.addHandler(_lines)
     root.setLevel(level)
+    # An application that configures the root logger sets the level of its own lines, not of ours.
+    logging.getLogger(_OURS).setLevel(level)
+    _enable_loggers()  # Django has configured logging before its commands start
     if level > logging.DEBUG:
         for name in _VERBOSE:
             logging.getLogger(name).setLevel(logging.WARNING)
@@ -81,13 +94,41 @@ def set_up_logs(format: Format, level: int) -> None:
     adopt_structlog()
 
 
+def keep_logs() -> None:
+    """Restore the lines that `set_up_logs` set up, if code of an application has removed them.
+
+    ``logging.config.dictConfig`` removes the handlers of the root logger and disables all loggers
+    that it does not name. Cheap if there is nothing to restore.
+    """
+    global _has_warned
+    root = logging.getLogger()
+    if _lines is None or (_lines in root.handlers and not logger.disabled):
+        return
+    others = ", ".join(type(handler).__qualname__ for handler in root.handlers) or "none"
+    if _lines not in root.handlers:
+        root.addHandler(_lines)
+    _enable_loggers()
+    if not _has_warned:
+        _has_warned = True
+        logger.warning(
+            "restored the log lines of this process: code of the application had configured "
+            "logging without them; its own handlers: %s",
+            others,
+        )
+
+
+def _enable_loggers() -> None:
+    for name in list(logging.root.manager.loggerDict):
+        if name.startswith(f"{_OURS}."):
+            logging.getLogger(name).disabled = False
+
+
 def adopt_structlog() -> None:
     """Send lines of structlog to `logging`, if this process logs as a daemon and has imported it.
 
     An application calls it when it has loaded the modules of tasks.
     """
-    is_set_up = any(isinstance(item, _Lines) for item in logging.getLogger().handlers)
-    if not is_set_up or "structlog" not in sys.modules:
+    if _lines is None or "structlog" not in sys.modules:
         return
     import structlog  # the code of tasks has imported it
 
@@ -170,6 +211,9 @@ class _Lines(logging.Handler):
                 fcntl.lockf(fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
+        """Do nothing: ``logging.config.dictConfig`` closes all handlers that exist."""
+
+    def end(self) -> None:
         """Close the descriptor."""
         super().close()
         if self._fd is not None:

@@ -40,6 +40,7 @@ _TABLE = """
 gauge nonet_build_info version Version of Nonet
 gauge nonet_ready - Whether /readyz answers 200
 gauge nonet_draining - Whether the daemon is draining
+counter nonet_log_errors_total handler Exceptions of log handlers
 # Of workers and schedulers.
 gauge nonet_event_loop_lag_seconds - Longest delay of the loop in the last 30 s
 histogram nonet_redis_round_trip_seconds - Duration of one script call to Redis

@@ -22,6 +22,7 @@ from nonet.rules.tracebacks import exception_of
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql.row_closer import RowCloser
+from nonet.telemetry.logs import keep_logs
 from nonet.telemetry.outage import REDIS
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.conclusion import Conclusion, result_of
@@ -177,6 +178,7 @@ class Settler(Struct, frozen=True):
 
 
 def _log_failure(attempt: Attempt, settlement: Settlement) -> None:
+    keep_logs()  # the failed attempt may have configured logging just now
     if settlement.reason == Reason.QUARANTINED:
         logger.warning(
             "message %s is not a valid task; quarantined it: %s",

@@ -175,7 +175,7 @@ class ForkServer:
         ours.setblocking(False)
         self._control = ours
         asyncio.get_running_loop().add_reader(ours, self._receive)
-        level = logging.getLogger().getEffectiveLevel()
+        level = logger.getEffectiveLevel()
         settings = _as_data(self._settings) | {"redis_url": self._redis_url}
         about = dict(process_description())
         self._send(
