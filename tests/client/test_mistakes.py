@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 import warnings
@@ -207,6 +208,33 @@ async def test_an_open_application_cannot_be_opened(app: Nonet) -> None:
         async with app:
             pass
     assert await app.submit(Add(1), id="one") == "one"
+
+
+FROM_ANOTHER_LOOP: dict[str, Callable[[Nonet], Any]] = {
+    "schedule": lambda app: Add(1).schedule(),
+    "submit": lambda app: app.submit(Add(1)),
+    "submit_many": lambda app: app.submit_many([Add(1)]),
+    "another namespace": lambda app: app.parts_of("other").client.submit(Add(1)),
+    "status": lambda app: app.status("x"),
+    "result": lambda app: app.result("x", timeout=60),
+    "cancel": lambda app: app.cancel("x"),
+}
+
+
+async def test_only_the_loop_that_opened_an_application_uses_it(app: Nonet) -> None:
+    """Another one is refused even if it comes first, and does not take the application away."""
+    for name, ask in FROM_ANOTHER_LOOP.items():
+
+        async def elsewhere(ask: Callable[[Nonet], Any] = ask) -> None:
+            await ask(app)
+
+        with pytest.raises(NotBoundError, match=r"another event loop.*nonet\.sync\.Nonet"):
+            await asyncio.to_thread(asyncio.run, elsewhere())
+            pytest.fail(name)
+    handle = await Add(1).schedule()
+    assert (await handle.status()).state == "queued"
+    sent = await asyncio.to_thread(Add(2).schedule_sync)
+    assert (await app.status(sent)).state == "queued"
 
 
 @pytest.mark.parametrize("ask", ["status", "result", "cancel"])

@@ -72,6 +72,7 @@ async def open_stores(
         broker = make_broker(settings, url)
     else:
         broker.wakes.take_name()
+    broker.client.lane.bind()  # now: else the first loop that submits would take it
     closing.push_async_callback(broker.aclose)
     broker.follow()
     if is_new:
@@ -87,9 +88,11 @@ def stores_beside(stores: Stores, settings: Settings, closing: AsyncExitStack) -
     Args:
         closing: closes them, before `stores` are closed.
     """
+    stores.broker.client.lane.check_loop()
     broker = make_broker(settings, stores.broker.url, stores.broker.transport)
     closing.push_async_callback(broker.aclose)
     if not broker.transport.is_sync:
+        broker.client.lane.bind()
         broker.follow()
     made = Stores(broker, settings, stores)
     closing.push_async_callback(made.close)

@@ -102,6 +102,14 @@ class Lane:
             if wire is None and self._opening is None:
                 self._opening = loop.create_task(self._open(), name="lane")
 
+    def bind(self) -> None:
+        """Belong to the running event loop; while it runs, all others are refused.
+
+        Raises:
+            NotBoundError: another running event loop uses this lane.
+        """
+        self._running_loop()
+
     def check_loop(self) -> None:
         """Check that no other running event loop uses this lane.
 
@@ -110,9 +118,10 @@ class Lane:
         """
         if self._loop not in (None, asyncio.get_running_loop()) and self._loop.is_running():
             raise NotBoundError(
-                "this application is open in another event loop, which still runs: submit in the "
-                "loop that opened it. A task in a thread (def execute) submits with "
-                "context().after_commit(), or opens a Nonet of its own"
+                "this application is open in another event loop, which still runs: use it in the "
+                "loop that opened it. Threads submit with task.schedule_sync() or app.sync, a task "
+                "in a thread (def execute) also with context().after_commit(); a program that "
+                "submits only from threads opens a nonet.sync.Nonet"
             )
 
     def reset(self) -> None:

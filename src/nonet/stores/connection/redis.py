@@ -158,12 +158,15 @@ class LaneClient(aioredis.Redis):
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Run a single command; its errors are those of Nonet."""
+        self.lane.check_loop()
         async with server_errors(self):
             return await super().execute_command(*args, **options)  # type: ignore[no-untyped-call]
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> _Pipeline:
         """Collect commands, and send them together."""
-        return _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        made = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        made.lane = self.lane
+        return made
 
     async def reconnect(self) -> None:
         """Drop all connections, because the server has been replaced."""
@@ -183,8 +186,11 @@ class LaneClient(aioredis.Redis):
 
 
 class _Pipeline(aioredis.client.Pipeline):
+    lane: Lane
+
     async def execute(self, raise_on_error: bool = True) -> list[Any]:
         """Send the commands and return their replies; errors are those of Nonet."""
+        self.lane.check_loop()
         async with server_errors(self):
             return await super().execute(raise_on_error)
 
