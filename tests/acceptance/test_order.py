@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acceptance.probe_tasks import Gated, Quick
+from acceptance.probe_tasks import BlockingThread, Gated, Quick
 from acceptance.site import Site, submit_all
 from waits import until
 
@@ -42,3 +42,24 @@ async def test_worker_takes_no_more_than_its_free_slots(site: Site) -> None:
             look()
     assert max(held) == 3
     assert len(site.journal("end")) == 50
+
+
+async def test_plain_functions_run_in_few_threads(site: Site) -> None:
+    """A worker of 100 slots holds one more of them than it runs; the others are for a second one.
+
+    Drained, it hands the waiting one back.
+    """
+    gate = site.gate()
+    async with site.app() as app:
+        await submit_all(app, [BlockingThread(gate) for _ in range(9)])
+        first = site.worker(NONET_THREADS="2")
+        await until(lambda: site.pending() == 3, "two run and one waits")
+        site.worker(NONET_THREADS="2")
+        await until(lambda: site.pending() == 6, "another worker has taken as many")
+        assert len(await site.until_event("start", 4)) == 4
+        first.terminate()
+        await until(lambda: site.pending() == 5, "it gives back the one that waits")
+        site.open(gate)
+        assert first.wait() == 0
+        await site.all_ended()
+    assert sorted(event.attempt for event in site.journal("start")) == [1] * 9

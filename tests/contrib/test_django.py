@@ -78,9 +78,13 @@ class Project:
 
     async def result(self, id: str) -> Any:
         """The result of a task."""
+        return (await self.results([id]))[0]
+
+    async def results(self, ids: list[str]) -> list[Any]:
+        """The results of tasks."""
         settings = plain_settings(redis_url=self.environment["THE_REDIS"], namespace="shop")
         async with Nonet(settings, load_tasks=False) as app:
-            return await app.result(id, timeout=WAIT_SECONDS)
+            return [await app.result(id, timeout=WAIT_SECONDS) for id in ids]
 
     def close(self) -> None:
         """Kill every daemon."""
@@ -136,6 +140,31 @@ async def test_coroutines_use_models_and_connections_are_closed(project: Project
     said = project.python('print(web.post("/count").content.decode())')
     assert await project.result(said["id"]) == 0
     assert [await project.result(id) for id in said["open"]] == [False] * 3
+
+
+def test_tasks_wait_for_each_other_to_write_to_sqlite(project: Project) -> None:
+    """For a minute, or as long as the project says."""
+    code = """
+        from django.db import connection
+        from nonet.contrib.django.discovery import nonet_task_modules
+        nonet_task_modules()
+        print(json.dumps(connection.get_connection_params()["timeout"]))
+        """
+    assert project.python(code) == 60
+    project.edit("shop/settings.py", '"ENGINE"', '"OPTIONS": {"timeout": 30}, "ENGINE"')
+    assert project.python(code) == 30
+
+
+@pytest.mark.soak
+async def test_many_tasks_write_to_one_sqlite_file(project: Project) -> None:
+    """None of 500 finds the database locked."""
+    code = """
+        ids = [web.post(f"/send/Send/{number}").json()["id"] for number in range(500)]
+        print(json.dumps(ids))
+        """
+    ids = project.python(code)
+    project.daemon("task_worker", "--size", "small")
+    assert [changed for changed, *_ in await project.results(ids)] == [1] * 500
 
 
 def test_a_server_may_fork_after_it_has_submitted(project: Project) -> None:
@@ -209,10 +238,16 @@ def test_the_check_finds_mistakes(
 
 
 def test_the_check_of_a_deployment_warns_without_a_server(project: Project) -> None:
-    """A good project has no warning; the default and the embedded server do."""
+    """A good project has no warning; SQLite, and the default and the embedded server do."""
     assert "no issues" in project.manage("check", "--tag", "nonet")
     deploy = ("check", "--tag", "nonet", "--deploy")
-    assert "nonet" not in project.manage(*deploy)
+    found = project.manage(*deploy)
+    assert "(nonet.W004) Database 'default' is SQLite" in found
+    assert found.count("nonet.") == 1
+    project.edit("shop/settings.py", "backends.sqlite3", "backends.postgresql")
+    found = project.manage(*deploy, NONET_THREADS="20")
+    assert "(nonet.I001) Database 'default': each small worker opens up to 21 connections" in found
+    assert found.count("nonet.") == 1
     assert "nonet.W002" in project.manage(*deploy, THE_REDIS="embedded://")
     project.edit("shop/settings.py", '    "REDIS_URL": os.environ["THE_REDIS"],\n')
     assert "nonet.W002" in project.manage(*deploy)

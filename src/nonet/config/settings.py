@@ -130,6 +130,8 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         state_dir: directory for embedded servers and SQLite.
         concurrency: tasks at a time in one worker; unset: 100 for small, the number of cores for
             medium, 1 for large.
+        threads: plain ``def`` tasks at a time in the process of one worker, each in a thread of its
+            own. A thread may hold a database connection.
         slots: slots per worker by size, ``small:10,large:4``, which a scheduler assumes while no
             worker is registered; unset: as last registered, else as `concurrency`.
         child_max_tasks: replace a reusable child process after this many attempts; 0: never.
@@ -227,6 +229,7 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
     extensions: tuple[str, ...] = ()
     state_dir: Path = field(default_factory=_state_dir)
     concurrency: Annotated[int, Meta(ge=1, le=10_000)] | None = None
+    threads: Annotated[int, Meta(ge=1, le=10_000)] = 8
     slots: Mapping[str, int] = field(default_factory=dict)
     child_max_tasks: Annotated[int, Meta(ge=0, le=10**9)] = 1000
     child_max_rss: int = 0

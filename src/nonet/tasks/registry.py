@@ -31,6 +31,7 @@ from nonet.tasks.class_checks import (
     unread_attributes,
 )
 from nonet.tasks.entry_points import IMPORT_ERRORS, entries, import_problem, load
+from nonet.tasks.invoke import is_coroutine_function
 from nonet.tasks.locks import LockedObjectType
 from nonet.tasks.task import BaseTask
 
@@ -67,6 +68,11 @@ class TaskClass(Struct, frozen=True, dict=True):
     def distribution(self) -> Distribution | None:
         """The installed distribution that provides the class, or None."""
         return distribution_named(self.package) or distribution_of(self.cls.__module__)
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """Whether ``execute`` is a plain function, which runs in a thread."""
+        return not is_coroutine_function(self.cls.execute)
 
     def too_old_for(self, min_version: str) -> str:
         """Why this code must not run a task that requires a newer version; empty if it may.

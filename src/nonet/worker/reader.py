@@ -37,7 +37,6 @@ class Reader:
 
     Args:
         worker: incarnation of the worker.
-        slots: number of its slots.
         runner: runs the deliveries.
         redis: records each answer of Redis.
         about: publishes why the worker takes no tasks.
@@ -55,7 +54,6 @@ class Reader:
         broker: Broker,
         worker: str,
         size: Size,
-        slots: int,
         runner: Runner,
         redis: Contact,
         watchdog: Watchdog,
@@ -67,7 +65,6 @@ class Reader:
         self._broker = broker
         self._worker = worker
         self._size = size
-        self._slots = slots
         self._runner = runner
         self._redis = redis
         self._watchdog = watchdog
@@ -156,8 +153,7 @@ class Reader:
             self._sleeps = False
             await self._wait_for(self._woken())
             return
-        # Half of the slots at a time: Redis finds the next tasks while these are executed.
-        wanted = min(free, -(-self._slots // 2))
+        wanted = min(free, runner.batch)
         deliveries, since = await self._fetch(wanted, room, dying)
         damaged = []
         for delivery in deliveries:
@@ -166,8 +162,9 @@ class Reader:
             except Exception as error:  # the other deliveries must start nevertheless
                 logger.exception("task %s cannot be started", delivery.id)
                 damaged.append((delivery, f"it cannot be started: {error}"))
-        if self._sleeps:
-            await asyncio.sleep(0)  # first let them begin; short ones end in one step of the loop
+        if self._sleeps or runner.has_plain:
+            # First let them begin: short ones end in one step of the loop, others take a thread.
+            await asyncio.sleep(0)
         for delivery, why in damaged:
             await self._broker.end_damaged(delivery, why)
 

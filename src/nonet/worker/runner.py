@@ -11,7 +11,6 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from nonet.base.loop import in_own_thread
@@ -39,11 +38,12 @@ from nonet.worker.attempt.place import Place, place_of
 from nonet.worker.attempt.settle import Settler
 from nonet.worker.children.children import Children
 from nonet.worker.children.deaths import ChildDeaths
-from nonet.worker.children.isolated import Isolated
+from nonet.worker.children.isolated import Isolated, stopped
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
 from nonet.worker.suspects import Suspects
 from nonet.worker.tally import Tally
+from nonet.worker.threads import Threads
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +67,8 @@ class Runner:
     Attributes:
         settler: settles the attempts.
         freed: set when a slot has become free.
+        threads: run plain ``execute`` functions.
+        has_plain: whether there are some that run in this process.
         suspects: runs tasks whose process died, without using a slot.
         burials: writes dying tasks to SQL, without using a slot.
         busy_at: when an attempt ended last (monotonic).
@@ -98,14 +100,18 @@ class Runner:
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._settling = 0
         self.freed = asyncio.Event()
+        runs_here = size is Size.SMALL or isolation is Isolation.LOOP
+        self.has_plain = runs_here and any(
+            item.is_plain for item in parts.registry if item.cls.size == size
+        )
         self.busy_at = time.monotonic()
         self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
         self._leasing = Leasing(broker, watchdog, settings.lease, settings.lock_ttl)
         self._leftovers = Leftovers(slots, self.freed.set, watchdog, broker)
-        self._threads = ThreadPoolExecutor(2 * slots, thread_name_prefix="nonet-task")
+        self.threads = Threads(min(slots, settings.threads), self.freed.set)
         self._tools = Tools(
-            *(parts.client, parts.registry, injector, self._threads, settings.message_limit),
+            *(parts.client, parts.registry, injector, self.threads, settings.message_limit),
             admit=self._leasing.readmit,
             leave=self._leftovers.add,
             middlewares=parts.client.middlewares,
@@ -137,12 +143,24 @@ class Runner:
         """How many more attempts may run; 0 or less: none.
 
         An attempt that is being settled uses no slot. While Redis is slow or unavailable, at most
-        twice as many attempts as slots can accumulate.
+        twice as many attempts as slots can accumulate. None may run while one waits for a thread.
         """
+        if self.threads.waiting:
+            return 0
         executing = self._ordinary() - self._settling
         return (
             self._slots - max(executing, self._settling - self._slots) - self._leftovers.slots_taken
         )
+
+    @property
+    def batch(self) -> int:
+        """How many tasks to fetch at a time, at most.
+
+        Half of the slots: Redis finds the next tasks while these are executed. Of plain functions
+        as many as threads are free: the others would wait here, although another worker is idle.
+        """
+        half = -(-self._slots // 2)
+        return min(half, max(1, self.threads.free)) if self.has_plain else half
 
     @property
     def is_quiet(self) -> bool:
@@ -165,8 +183,8 @@ class Runner:
         return [attempt.delivery for attempt in self._running]
 
     def close(self) -> None:
-        """Stop the thread pool without waiting for busy threads."""
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        """End the threads without waiting for busy ones."""
+        self.threads.close()
 
     def start(self, delivery: Delivery, since: float) -> None:
         """Run a delivery.
@@ -203,7 +221,7 @@ class Runner:
             attempt.cut(reason)
 
     def cut_waiting(self, reason: str) -> None:
-        """Hand back the tasks that still wait for a child process."""
+        """Hand back the tasks that still wait for a child process or a thread."""
         for attempt in list(self._running):
             if attempt.stage is Stage.WAITING:
                 attempt.cut(reason)
@@ -262,7 +280,7 @@ class Runner:
             attempt.span = _span_of(attempt)
         place = place_of(attempt.delivery, attempt.effective.isolation, self._isolation)
         if place is Place.LOOP:
-            conclusion = await self._execute_here(attempt)
+            conclusion = await self._execute_in_loop_or_thread(attempt)
         else:
             conclusion = await self._execute_elsewhere(attempt, place)
         if attempt.crash is not None and conclusion is not None:
@@ -282,6 +300,21 @@ class Runner:
                 return self._concluder.conclude(attempt, Failed(attempt.crash))
             case _:  # NONE_BUT_CHILD
                 return await self._isolated.judge(attempt, WITH_WORKER, is_counted=True)
+
+    async def _execute_in_loop_or_thread(self, attempt: Attempt) -> Conclusion | None:
+        assert attempt.task_class is not None  # `identify` hands on the others
+        if not attempt.task_class.is_plain:
+            return await self._execute_here(attempt)
+        has_place = False
+        with attempt.waiting():
+            await self.threads.take_place()
+            has_place = True
+        if not has_place:
+            return self._concluder.conclude(attempt, stopped(attempt))
+        try:
+            return await self._execute_here(attempt)
+        finally:
+            self.threads.give_back_place(attempt)
 
     async def _execute_here(self, attempt: Attempt) -> Conclusion | None:
         began = time.monotonic()

@@ -126,7 +126,7 @@ class Worker(Observed):
         leases.count(self._tally.figures, self._tally.note_offset)
         veto = Veto(Fitness(settings.memory_floor, settings.load_ceiling))
         self._reader = Reader(
-            *(broker, self.id, size, self._concurrency, self._runner, self._redis),
+            *(broker, self.id, size, self._runner, self._redis),
             *(self._watchdog, veto, self._about, self._tally, self._look),
         )
         self._chores = Chores(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from django.core.checks import CheckMessage, Error, Warning, register
+from django.core.checks import CheckMessage, Error, Info, Warning, register
+from django.db import connections
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError, NonetError
-from nonet.config.settings import is_default_redis, load_settings
+from nonet.config.settings import Settings, is_default_redis, load_settings
+from nonet.contrib.django.connections import is_sqlite
 
 _TAG = "nonet"
 
@@ -35,11 +38,16 @@ def check_tasks(app_configs: Any, **options: Any) -> list[CheckMessage]:
 
 @register(_TAG, deploy=True)
 def check_deployment(app_configs: Any, **options: Any) -> list[CheckMessage]:
-    """With ``--deploy``: find settings that only suit development."""
+    """With ``--deploy``: find what only suits development, and how many connections it needs."""
     try:
-        url = load_settings().redis_url.get_secret_value()
+        settings = load_settings()
     except ConfigurationError:
         return []  # the other check reports it
+    return [*_about_redis(settings), *_about_databases(settings)]
+
+
+def _about_redis(settings: Settings) -> Iterator[CheckMessage]:
+    url = settings.redis_url.get_secret_value()
     if is_default_redis(url):
         text = f"No Redis is set, so that tasks go to {url}."
         hint = "Set REDIS_URL in NONET of the settings, or the variable NONET_REDIS_URL."
@@ -47,5 +55,23 @@ def check_deployment(app_configs: Any, **options: Any) -> list[CheckMessage]:
         text = "REDIS_URL is embedded://, a server for development that ends with its programs."
         hint = "Set it to the URL of a Redis server."
     else:
-        return []
-    return [Warning(text, hint=hint, id="nonet.W002")]
+        return
+    yield Warning(text, hint=hint, id="nonet.W002")
+
+
+def _about_databases(settings: Settings) -> Iterator[CheckMessage]:
+    for alias, database in connections.settings.items():
+        name = f"Database {alias!r}"
+        if is_sqlite(database):
+            text = f"{name} is SQLite: only one task at a time can write, and the others wait."
+            hint = "Use PostgreSQL, MariaDB or MySQL, or set THREADS in NONET to 1."
+            yield Warning(text, hint=hint, id="nonet.W004")
+        elif not str(database["ENGINE"]).endswith(".dummy"):
+            threads = settings.threads
+            text = f"{name}: each small worker opens up to {threads + 1} connections."
+            hint = (
+                f"They are {threads} for plain functions (THREADS in NONET) and one for "
+                "coroutines. The server must allow that many for each worker, and those of the web "
+                "processes."
+            )
+            yield Info(text, hint=hint, id="nonet.I001")

@@ -1,14 +1,33 @@
-"""Close database connections around attempts, as Django does around requests."""
+"""Database connections of tasks: closed as around requests, and patient with SQLite."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import close_old_connections
+from django.db import close_old_connections, connections
 
 from nonet.tasks.invoke import is_coroutine_function
 from nonet.tasks.middleware import Middleware, RunningTask
+
+SQLITE_SECONDS = 60
+"""How long a task waits for another that writes to the same SQLite file."""
+
+
+def wait_for_sqlite() -> None:
+    """Let tasks wait for each other: with its default of 5 s, SQLite fails under load.
+
+    A project that sets a ``timeout`` keeps it.
+    """
+    for database in connections.settings.values():
+        if is_sqlite(database):
+            database["OPTIONS"].setdefault("timeout", SQLITE_SECONDS)
+
+
+def is_sqlite(database: Mapping[str, Any]) -> bool:
+    """Whether an item of ``DATABASES`` is a file of SQLite, or its memory."""
+    return str(database["ENGINE"]).rpartition(".")[2] == "sqlite3"
 
 
 class CloseConnections(Middleware):

@@ -10,7 +10,7 @@ import django
 from django.apps import apps
 from django.utils.module_loading import module_has_submodule
 
-from nonet.contrib.django.connections import CloseConnections
+from nonet.contrib.django.connections import CloseConnections, wait_for_sqlite
 from nonet.tasks.middleware import register_middleware
 
 _MODULE = "tasks"
@@ -25,6 +25,7 @@ def nonet_task_modules() -> dict[str, str]:
     """
     if not apps.ready:
         django.setup()
+    wait_for_sqlite()
     register_middleware(_close_connections)
     return {
         config.label: f"{config.name}.{_MODULE}"

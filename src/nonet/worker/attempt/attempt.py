@@ -129,7 +129,7 @@ class Stage(Enum):
     """The stages of an attempt."""
 
     BEGINNING = auto()  # being identified and placed
-    WAITING = auto()  # for a child process, or for its turn
+    WAITING = auto()  # for a child process or a thread, or for its turn
     IN_LOOP = auto()  # the author's code may run in this event loop: execute or the retry policy
     IN_CHILD = auto()
     SETTLING = auto()  # the code has ended; the attempt uses no slot any more
@@ -299,7 +299,7 @@ class Attempt:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Let a stop end the block, which waits for a child and runs the attempt in it."""
+        """Let a stop end the block, which waits for a thread, or for a child and its attempt."""
         self.stage = Stage.WAITING
         self.enter()
         try:

@@ -7,13 +7,7 @@ BASE = Path(__file__).parent.parent
 SECRET_KEY = "x"
 ALLOWED_HOSTS = ["testserver"]
 INSTALLED_APPS = ["django.contrib.contenttypes", "nonet.contrib.django", "invoices", "plain"]
-DATABASES = {
-    "default": {
-        "ENGINE": "django.db.backends.sqlite3",
-        "NAME": BASE / "db.sqlite3",
-        "OPTIONS": {"timeout": 30},
-    }
-}
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": BASE / "db.sqlite3"}}
 ROOT_URLCONF = "invoices.urls"
 USE_TZ = True
 NONET = {

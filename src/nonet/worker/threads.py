@@ -1,0 +1,100 @@
+"""The threads of a worker for plain functions: a few, as each may hold a database connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Any
+
+from nonet.worker.attempt.attempt import Attempt
+
+
+class Threads(Executor):
+    """Runs plain ``execute`` functions, each in a thread that no other uses meanwhile.
+
+    An attempt takes a place before it begins, so that its time limits do not count the wait. Its
+    place is free again when its thread has ended. Code that ignores its time limit also frees its
+    place, but each place only once: otherwise such code could use up the memory.
+
+    Args:
+        places: how many attempts run at a time.
+        freed: called when the worker may fetch again, because no attempt waits any more.
+
+    Attributes:
+        waiting: how many attempts wait for a place.
+    """
+
+    def __init__(self, places: int, freed: Callable[[], None]) -> None:
+        self._places = places
+        self._freed = freed
+        self._free = asyncio.Semaphore(places)
+        self._taken = self._overdue = 0
+        self.waiting = 0
+        # Each has one thread, at most. The pool of the library may start a thread although one is
+        # about to be idle, so that its threads become more than the tasks that run at a time.
+        self._idle: list[ThreadPoolExecutor] = []
+        self._is_closed = False
+
+    @property
+    def free(self) -> int:
+        """How many attempts may begin without waiting."""
+        return max(0, self._places - self._taken - self.waiting)
+
+    async def take_place(self) -> None:
+        """Wait for a place."""
+        self.waiting += 1
+        try:
+            await self._free.acquire()
+            self._taken += 1
+        finally:
+            self.waiting -= 1
+            if not self.waiting:
+                self._freed()
+
+    def give_back_place(self, attempt: Attempt) -> None:
+        """Free the place of an attempt that has ended, or later, when its thread has."""
+        running = [left for left in attempt.left if isinstance(left, Future) and not left.done()]
+        if not running:
+            self._give_back()
+            return
+        is_overdue = attempt.ending.timed_out is not None and self._overdue < self._places
+        self._overdue += is_overdue
+        if is_overdue:
+            self._give_back()
+        loop = asyncio.get_running_loop()
+
+        def ended() -> None:
+            if is_overdue:
+                self._overdue -= 1
+            else:
+                self._give_back()
+
+        running[0].add_done_callback(lambda _: loop.is_closed() or loop.call_soon_threadsafe(ended))
+
+    def _give_back(self) -> None:
+        self._taken -= 1
+        self._free.release()
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See `concurrent.futures.Executor`; never waits for a thread."""
+        if self._idle:
+            thread = self._idle.pop()
+        else:
+            thread = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
+        future = thread.submit(fn, *args, **kwargs)
+        future.add_done_callback(lambda _: self._keep(thread))
+        return future
+
+    def _keep(self, thread: ThreadPoolExecutor) -> None:
+        """Keep an idle thread for the next attempt, unless there are enough."""
+        if self._is_closed or len(self._idle) >= self._places:
+            thread.shutdown(wait=False)
+        else:
+            self._idle.append(thread)
+
+    def close(self) -> None:
+        """End all threads without waiting for busy ones."""
+        self._is_closed = True
+        for thread in self._idle:
+            thread.shutdown(wait=False)
