@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from acceptance.contention import scales
 from acceptance.durable_tasks import KeptBuried
-from acceptance.probe_tasks import BuriedFreely
+from acceptance.probe_tasks import BuriedFreely, Quick
 from acceptance.site import PROBES, Site, letters, submit_all
 from acceptance.test_durable import emptied
 from doors import Door
@@ -43,6 +43,20 @@ async def test_tasks_that_no_worker_starts_end_at_their_deadline(
         assert sorted(row.task_id for row in rows) == sorted(ids)
         assert {row.reason for row in rows} == {"capacity"}
         await emptied(await app.stores.outbox())
+
+
+async def test_a_worker_names_a_class_that_it_leaves_to_others(site: Site) -> None:
+    """Once, however many tasks of it there are; one that knows the class runs them."""
+    worker = site.worker(NONET_TASKS=UNKNOWING)
+    async with site.app() as app:
+        ids = await submit_all(app, [Quick() for _ in range(3)])
+        left = "tasks of probe_tasks:Quick are left to other workers: "
+        await until(lambda: left in worker.log, "it names the class")
+        site.worker()
+        for id in ids:
+            await app.result(id, timeout=WAIT_SECONDS)
+    assert worker.log.count(left) == 1
+    assert "name its module in NONET_TASKS here" in worker.log
 
 
 async def test_expired_tasks_stay_dying_while_sql_hangs(

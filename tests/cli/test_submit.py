@@ -306,6 +306,15 @@ async def test_a_broken_task_module_is_exit_code_2(
         assert f"tasks module '{name}'" in ended.err and problem in ended.err
 
 
+async def test_a_worker_without_tasks_is_exit_code_2(task_run: TaskRun) -> None:
+    """It says how to name some; a worker that runs only pipelines needs none."""
+    ended = await task_run("--size=small", script="task-worker", NONET_TASKS="")
+    assert (ended.code, len(ended.err.splitlines())) == (2, 1)
+    assert "this worker has no task classes" in ended.err and "--tasks" in ended.err
+    ended = await task_run("--pipelines=none", script="task-worker", NONET_TASKS="")
+    assert "no pipeline is named 'none'" in ended.err
+
+
 async def test_a_worker_refuses_a_size_in_plain_words(task_run: TaskRun) -> None:
     """It names the value and the choices, without the words of a library."""
     ended = await task_run("--size", "tiny", script="task-worker")

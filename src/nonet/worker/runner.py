@@ -19,7 +19,7 @@ from nonet.client.parts import Parts
 from nonet.daemon.service import ExitCode
 from nonet.daemon.watchdog import Watchdog
 from nonet.messages.message import Usage
-from nonet.rules.outcomes import Cancelled, End, Failed, Lost
+from nonet.rules.outcomes import Cancelled, End, Failed, HandedBack, Lost, Outcome
 from nonet.stores.namespace.events import Events
 from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
@@ -50,6 +50,9 @@ logger = logging.getLogger(__name__)
 # How long after the hard timeout of a task that blocks the loop this process ends. Code that obeys
 # its cancellation has rolled back by then.
 _STUCK_SECONDS = 1.5
+# How many classes are reported that this worker leaves to others.
+_MOST_FOREIGN = 1000
+_UNKNOWN = "; name its module in NONET_TASKS here, or install its package"
 
 
 class Runner:
@@ -93,6 +96,7 @@ class Runner:
         self._concluder = Concluder(parts.client.live_config, *limits, stores.cipher)
         self.settler = Settler(broker, stores.rows, stores.cipher)
         self._slots = slots
+        self._foreign: set[str] = set()
         self._isolation = isolation
         self._watchdog = watchdog
         self._sign_off = sign_off
@@ -275,6 +279,7 @@ class Runner:
         outcome = identify(attempt, self._tools)
         self._tally.started(attempt)
         if outcome is not None:
+            self._report_foreign(attempt, outcome)
             return self._concluder.conclude(attempt, outcome)
         if self._is_traced:
             attempt.span = _span_of(attempt)
@@ -286,6 +291,18 @@ class Runner:
         if attempt.crash is not None and conclusion is not None:
             await report_crash(attempt, self._tools.middlewares, attempt.crash, conclusion)
         return conclusion
+
+    def _report_foreign(self, attempt: Attempt, outcome: Outcome) -> None:
+        """Log that this worker leaves the tasks of a class to others, once a class."""
+        name = attempt.context.name
+        if not (isinstance(outcome, HandedBack) and outcome.is_foreign) or name in self._foreign:
+            return
+        if len(self._foreign) < _MOST_FOREIGN:  # the names come from messages
+            self._foreign.add(name)
+            logger.warning(
+                "tasks of %s are left to other workers: %s%s",
+                *(name, outcome.reason, "" if attempt.task_class else _UNKNOWN),
+            )
 
     async def _execute_elsewhere(self, attempt: Attempt, place: Place) -> Conclusion | None:
         match place:

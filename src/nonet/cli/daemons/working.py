@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from nonet.app import Nonet
+from nonet.base.errors import ConfigurationError
 from nonet.base.streams import Size
 from nonet.cli.process import set_up_logging
 from nonet.config.settings import load_settings
@@ -62,6 +63,11 @@ async def work(size: Size | None, pipelines: Sequence[str], order: Order) -> int
     set_up_logging(order.debug, settings)
     describe_process(size=size or PIPELINES)
     application = Nonet(settings)
+    if size is not None and not list(application.registry):
+        raise ConfigurationError(
+            "this worker has no task classes, so it could run nothing: name their modules with "
+            "--tasks or NONET_TASKS, or install a package that declares them as entry points"
+        )
     signals = stop_on_signals(settings.grace)
     traces = exporting_traces("nonet-worker", process_description())
     async with traces, application, application.injector() as injector, signals as stop:
