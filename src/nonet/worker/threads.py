@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from typing import Any
 
 from nonet.worker.attempt.attempt import Attempt
+
+logger = logging.getLogger(__name__)
 
 
 class Threads(Executor):
@@ -58,10 +61,17 @@ class Threads(Executor):
         if not running:
             self._give_back()
             return
-        is_overdue = attempt.ending.timed_out is not None and self._overdue < self._places
+        is_late = attempt.ending.timed_out is not None
+        is_overdue = is_late and self._overdue < self._places
         self._overdue += is_overdue
         if is_overdue:
             self._give_back()
+        elif is_late:
+            logger.error(
+                "code of %d plain functions ignores its cancellation, more than the %d threads of "
+                "this worker: restart it",
+                *(self._overdue + 1, self._places),
+            )
         loop = asyncio.get_running_loop()
 
         def ended() -> None:
