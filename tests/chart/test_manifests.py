@@ -26,6 +26,7 @@ _SECRETS = {
     "webhook-url": "https://hooks.example.org/x",
     "webhook-secret": "s",
     "web-oidc-secret": "s",
+    "web-secret": "s" * 32,
     "encryption-keys": "k:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
     "signing-keys": "k:MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=",
 }

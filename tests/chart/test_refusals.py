@@ -6,6 +6,7 @@ import pytest
 from rendering import Charts, Object, Refused
 
 _REDIS = {"redis": {"url": "redis://redis:6379/0"}}
+_WEB = {"enabled": True, "url": "https://jobs.example.org", "users": {"name": "u"}}
 
 
 @pytest.mark.parametrize(
@@ -92,6 +93,10 @@ def test_the_schema_refuses(charts: Charts, values: Object, words: list[str]) ->
         (
             {**_REDIS, "web": {"enabled": True, "users": {"name": "u"}}},
             "web.url: it is missing; set the address of the dashboard",
+        ),
+        (
+            {**_REDIS, "web": {**_WEB, "replicas": 2}},
+            "web.secret: it is missing; name a Secret, because all pods",
         ),
         (
             {**_REDIS, "settings": {"LEASE": 20}},

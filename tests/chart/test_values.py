@@ -31,6 +31,7 @@ _BASE: Object = {
         "enabled": True,
         "url": "https://jobs.example.org",
         "users": {"name": "u"},
+        "secret": {"name": "s"},
         "oidcSecret": {"name": "o"},
         "ingress": {"enabled": True},
         "secrets": _SECRETS,

@@ -80,3 +80,13 @@ async def test_task_web_refuses_others_without_users(task_run: TaskRun) -> None:
     """An address that other hosts reach needs users."""
     ended = await task_run("--host", "0.0.0.0", script="task-web")
     assert ended.code == 2 and "NONET_WEB_USERS" in ended.err
+
+
+async def test_a_link_needs_the_secret(task_run: TaskRun) -> None:
+    """Without the secret of task-web, and where links are off, the command says what to do."""
+    refused = await task_run("web", "link")
+    assert refused.code == 2 and "NONET_WEB_SECRET" in refused.err
+    off = await task_run("web", "link", NONET_WEB_LINKS="0")
+    assert off.code == 2 and "NONET_WEB_LINKS" in off.err
+    made = await task_run("web", "link", NONET_WEB_SECRET="s" * 32)
+    assert made.code == 0 and "/login?code=" in made.out

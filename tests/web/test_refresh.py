@@ -15,6 +15,7 @@ from web.conftest import Fixed, LoggedInPage, browsing, principal, serving
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
 from nonet.rules.permissions import Role
+from nonet.web.access.secret import find_secret
 from nonet.web.app import create_app
 
 PROBE = """<!doctype html><html lang="en"><head><title>Probe</title>
@@ -179,7 +180,9 @@ async def test_a_page_says_that_its_session_has_ended(
     page = await context.new_page()
     await page.goto(opened.url)
     await opened.goto("about:blank")
-    for session in await nonet.stores.sessions.of("viewer"):
-        await nonet.stores.sessions.end("viewer", session.digest)
+    secret = find_secret(WebSettings.plain(), nonet.settings.state_dir)
+    sessions = nonet.stores.sessions(secret)
+    for session in await sessions.of("viewer"):
+        await sessions.end("viewer", session.digest)
     await page.get_by_text("your session has ended: log in again").click()
     await page.wait_for_url("**/login?next=*")

@@ -361,6 +361,9 @@ priorityClassName: {{ . }}
 {{- if not .url -}}
 {{- fail "web.url: it is missing; set the address of the dashboard, because only requests for its host are answered" -}}
 {{- end -}}
+{{- if and (gt (int .replicas) 1) (not .secret.name) -}}
+{{- fail "web.secret: it is missing; name a Secret, because all pods of the dashboard need the same one to accept a session" -}}
+{{- end -}}
 {{- include "nonet.validateEnv" (dict "where" "web.extraEnv" "env" .extraEnv) -}}
 {{- include "nonet.validateLabels" (dict "where" "web.podLabels" "labels" .podLabels) -}}
 {{- include "nonet.validateLease" (dict "where" "web" "settings" (list $.Values.settings .settings)) -}}

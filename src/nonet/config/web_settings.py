@@ -11,9 +11,10 @@ from typing import Annotated, Any, ClassVar
 from msgspec import Meta
 
 from nonet.base.keys import NAMESPACE, NAMESPACE_TEXT
-from nonet.config.environment import EnvironmentModel, Secret
+from nonet.config.environment import EnvironmentModel, Secret, read_secret
 
 _Seconds = Annotated[float, Meta(ge=60, le=1e7)]
+_SHORTEST_SECRET = 32
 
 
 def _networks(value: Any) -> tuple[str, ...]:
@@ -42,6 +43,16 @@ def _roles(value: str) -> str:
     return value
 
 
+def _long_secret(value: Any) -> Secret:
+    found = read_secret(value)
+    if 0 < len(found.get_secret_value()) < _SHORTEST_SECRET:
+        raise ValueError(
+            f"must have at least {_SHORTEST_SECRET} characters: make one with "
+            "'openssl rand -base64 32'"
+        )
+    return found
+
+
 class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
     """Settings of the dashboard and the API. Durations are in seconds.
 
@@ -58,6 +69,11 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
         namespaces: further namespaces whose pages and API are below ``/in/NAME``; those of
             ``NONET_NAMESPACE`` are at the root.
         users: YAML file of users and tokens; empty: none.
+        links: accept one-time links, which log in an admin.
+        secret: authenticates sessions and one-time links, 32 characters or more; empty: made at the
+            first start, in the file ``web-secret`` of the state directory. All processes of
+            ``task-web`` and ``task-run web link`` need the same. ``NONET_WEB_SECRET_FILE`` names a
+            file that holds it.
         oidc_issuer: URL of an OpenID Connect provider; empty: none.
         oidc_client: client id there.
         oidc_secret: client secret there; empty for a public client.
@@ -78,7 +94,7 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
     """
 
     PREFIX: ClassVar[str] = "NONET_WEB_"
-    FROM_FILES: ClassVar[tuple[str, ...]] = ("oidc_secret",)
+    FROM_FILES: ClassVar[tuple[str, ...]] = ("oidc_secret", "secret")
 
     host: Annotated[str, Meta(min_length=1)] = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8800
@@ -86,6 +102,8 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
     hosts: tuple[str, ...] = ()
     namespaces: tuple[str, ...] = ()
     users: Path | None = None
+    links: bool = True
+    secret: Secret = Secret("")
     oidc_issuer: Annotated[str, Meta(pattern=r"^(https?://[^\s?#]+)?$")] = ""
     oidc_client: str = ""
     oidc_secret: Secret = Secret("")
@@ -108,6 +126,7 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
         "namespaces": _namespaces,
         "proxy_addresses": _networks,
         "oidc_roles": _roles,
+        "secret": _long_secret,
     }
 
     def __post_init__(self) -> None:

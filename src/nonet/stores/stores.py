@@ -212,8 +212,6 @@ class Stores:
     quarantine: cached_property[Quarantine] = _lazily(
         "namespace.quarantine:Quarantine", client=False
     )
-    # Logins of the dashboard.
-    sessions: cached_property[Sessions] = _lazily("namespace.sessions:Sessions")
     # The figures of tenants.
     tenants: cached_property[Tenants] = _lazily("namespace.tenants:Tenants")
 
@@ -252,6 +250,16 @@ class Stores:
         from nonet.stores.sql.row_closer import RowCloser
 
         return RowCloser(self.outbox)
+
+    def sessions(self, secret: bytes) -> Sessions:
+        """Return the logins of the dashboard.
+
+        Args:
+            secret: authenticates them.
+        """
+        from nonet.stores.namespace.sessions import Sessions
+
+        return Sessions(self.broker.client, self.namespace, secret)
 
     async def close(self) -> None:
         """Close what was opened."""

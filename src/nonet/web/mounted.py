@@ -17,7 +17,7 @@ from nonet.base.errors import NotBoundError
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import Stop, every
 from nonet.rules.permissions import Principal
-from nonet.web.access.links import is_configured
+from nonet.web.access.links import ensure_login, is_configured
 from nonet.web.app import create_app
 
 logger = logging.getLogger(__name__)
@@ -45,6 +45,7 @@ class Mounted:
         """Answer requests while the block runs, with a `nonet` that is open."""
         self._app = app = create_app(nonet, self._settings, self._access)
         if self._access is None and not is_configured(self._settings):
+            ensure_login(self._settings)
             logger.warning(
                 "no users of the dashboard are configured: set NONET_WEB_USERS, or get a link by "
                 "'NONET_WEB_URL=http://HOST:PORT%s task-run web link'",

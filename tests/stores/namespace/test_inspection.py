@@ -73,7 +73,7 @@ async def busy(broker: Broker, redis_url: str) -> None:
     await broker.hold("hold-1", encode_locks([MutexLock("job", 11)]))
     await broker.hold("hold-2", LOCKS, wait=True)
     await broker.scripts.run("wait", "queued", "client-1")  # a client awaits its result
-    logins, now = Sessions(broker.client, "test"), time.time()
+    logins, now = Sessions(broker.client, "test", b"secret"), time.time()
     await logins.begin(Session("alice", "file", "", "", "", now, now + 60, "digest"), 60)
     await logins.offer("code", "alice", 60)
     await logins.attempt("alice", 60)

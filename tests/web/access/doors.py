@@ -13,6 +13,7 @@ from web.conftest import PASSWORD
 
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
+from nonet.stores.namespace.sessions import Sessions
 from nonet.web.app import create_app
 
 ORIGIN = "http://127.0.0.1:8800"
@@ -51,6 +52,12 @@ async def csrf_of(client: AsyncClient) -> str:
     found = re.search(r'name="csrf" value="(\w+)"', page)
     assert found, page
     return found[1]
+
+
+def stored_of(client: AsyncClient) -> Sessions:
+    """The logins of the dashboard of a client, as it keeps them in Redis."""
+    found: Sessions = app_of(client).state.site.access.browsers.stored
+    return found
 
 
 def app_of(client: AsyncClient) -> FastAPI:

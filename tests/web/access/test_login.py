@@ -11,7 +11,7 @@ from unittest.mock import MagicMock, patch
 import pytest
 from playwright.async_api import Page, expect
 from servers import RedisServer
-from web.access.doors import ORIGIN, OURS, door, log_in
+from web.access.doors import ORIGIN, OURS, door, log_in, stored_of
 from web.conftest import PASSWORD
 
 from nonet import Nonet
@@ -71,7 +71,7 @@ async def test_guessing_is_slowed_down(nonet: Nonet, users: Path) -> None:
 async def test_an_address_is_slowed_down(nonet: Nonet, users: Path) -> None:
     """After fifty attempts from one address it waits, whatever names it tries."""
     async with door(nonet, users=users) as client:
-        sessions = nonet.stores.sessions
+        sessions = stored_of(client)
         for _ in range(50):
             await sessions.attempt("address 127.0.0.1", 900)
         assert (await log_in(client, "viewer")).status_code == 429
@@ -114,7 +114,7 @@ async def test_a_foreign_page_cannot_log_a_browser_in(nonet: Nonet, users: Path)
 async def test_a_link_logs_in_one_browser_once(nonet: Nonet) -> None:
     """A preview of the link spends nothing; the click does, for an admin; the next one fails."""
     async with door(nonet) as client:
-        link = await new_link(nonet.stores.sessions, ORIGIN, "me@host")
+        link = await new_link(stored_of(client), ORIGIN, "me@host")
         for _ in range(2):
             page = await client.get(link.removeprefix(ORIGIN))
             assert page.status_code == 200
@@ -130,7 +130,8 @@ async def test_a_link_logs_in_one_browser_once(nonet: Nonet) -> None:
 
 async def test_a_link_ends_after_ten_minutes(nonet: Nonet, redis_server: RedisServer) -> None:
     """Redis forgets the code, of which it has only the digest."""
-    link = await new_link(nonet.stores.sessions, ORIGIN, "me")
+    async with door(nonet) as client:
+        link = await new_link(stored_of(client), ORIGIN, "me")
     with redis_server.client() as redis:
         (key,) = redis.scan_iter("*web:link:*")
         assert 500_000 < redis.pttl(key) <= 600_000
@@ -147,6 +148,8 @@ async def test_a_link_ends_after_ten_minutes(nonet: Nonet, redis_server: RedisSe
         ("10.0.0.1", {}, False),
         ("nonet.example", {}, False),
         ("0.0.0.0", {"users": Path("users.yaml")}, True),
+        ("0.0.0.0", {"users": Path("users.yaml"), "links": False}, True),
+        ("127.0.0.1", {"links": False}, False),
     ],
 )
 def test_only_local_users_may_do_without_users(

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from nonet.base.actor import who
+from nonet.base.errors import ConfigurationError
 from nonet.cli.durations import duration
 from nonet.cli.options import Json, Limit
 from nonet.cli.output import print_line, print_rows
@@ -89,17 +90,22 @@ async def link(target: Target) -> None:
     """Print a link by which one browser logs in to task-web as an admin, within ten minutes.
 
     It starts with NONET_WEB_URL, or with the address of NONET_WEB_HOST and NONET_WEB_PORT. Use it
-    when no admin can log in: it needs only Redis.
+    when no admin can log in. It needs Redis and the secret of task-web: run it where task-web runs,
+    or set NONET_WEB_SECRET.
 
     \b
     task-run web link
     """
     from nonet.config.web_settings import WebSettings
     from nonet.web.access.links import new_link
+    from nonet.web.access.secret import find_secret
 
-    url = WebSettings.load().address
+    web = WebSettings.load()
+    if not web.links:
+        raise ConfigurationError("NONET_WEB_LINKS is 0: task-web accepts no links; set it to 1")
+    secret = find_secret(web, target.settings().state_dir)
     async with target.stores() as stores:
-        typer.echo(await new_link(stores.sessions, url, who()))
+        typer.echo(await new_link(stores.sessions(secret), web.address, who()))
 
 
 @app.command()

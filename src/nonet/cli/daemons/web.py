@@ -50,6 +50,7 @@ def serve(
 
     try:
         from nonet.web.access.links import announce, ensure_protected
+        from nonet.web.access.login import Login
         from nonet.web.app import create_sites
         from nonet.web.server import Server
     except ModuleNotFoundError as error:
@@ -68,15 +69,17 @@ def serve(
             for application in reversed(applications):
                 await around.enter_async_context(application)
             stop = await around.enter_async_context(stop_on_signals())
-            served, sites = create_sites(applications, web)
+            login = Login(applications[0], web)
+            served, sites = create_sites(applications, web, login)
             server = Server(served, web, sites)
-            sessions = applications[0].stores.sessions
             address = settings.metrics_host, settings.metrics_port
             async with answering_probes(*address, server):
                 spare_collector()
                 audits = [every(stop, "audit", site.audit.tick) for site in sites]
                 loops = [asyncio.create_task(audit, name="audit") for audit in audits]
-                loops.append(asyncio.create_task(announce(sessions, web, stop), name="link"))
+                loops.append(
+                    asyncio.create_task(announce(login.browsers.stored, web, stop), name="link")
+                )
                 await server.run(stop)
                 await asyncio.wait(loops)
             for site in sites:

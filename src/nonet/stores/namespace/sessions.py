@@ -1,19 +1,26 @@
 """Logins of the dashboard: sessions, one-time links, and counts of attempts to log in.
 
 They live in Redis, so that all processes of ``task-web`` share them and each has an end by itself.
-Of a secret only its SHA-256 is stored: who reads Redis cannot log in with what is there.
+Of the secret of a cookie or link only the SHA-256 is stored, so a reader of Redis cannot log in
+with it. Each session and link has an HMAC over its key and content, made with the secret of
+``task-web``, so a writer of Redis cannot make or change one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import hmac
 import json
 import time
 from dataclasses import dataclass
+from typing import Any
 
 from nonet.base.keys import escape
-from nonet.stores.connection.redis import RedisStore
+from nonet.messages.signing import measured
+from nonet.stores.connection.redis import AsyncRedis, RedisStore
+
+_FORMAT = b"nonet login 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +57,16 @@ def digest_of(secret: str) -> str:
 class Sessions(RedisStore):
     """The logins of one namespace, over a broker's connection.
 
+    Args:
+        client: of the broker.
+        secret: of ``task-web``; authenticates sessions and links.
+
     Every method raises `ServerUnreachableError` if Redis does not answer.
     """
+
+    def __init__(self, client: AsyncRedis, namespace: str, secret: bytes) -> None:
+        super().__init__(client, namespace)
+        self._secret = secret
 
     async def begin(self, session: Session, idle: float) -> None:
         """Store a session. It ends after `idle` seconds unless `extend` is called."""
@@ -60,7 +75,8 @@ class Sessions(RedisStore):
         del fields["digest"]
         index = self._index(session.name)
         async with self._client.pipeline(transaction=True) as pipe:
-            pipe.set(self._key(session.digest), json.dumps(fields), px=_ms(min(idle, left)))
+            key = self._key(session.digest)
+            pipe.set(key, self._sealed(key, fields), px=_ms(min(idle, left)))
             pipe.zremrangebyscore(index, "-inf", time.time())
             pipe.zadd(index, {session.digest: session.until})
             # Later sessions last at least as long, unless the setting was reduced meanwhile.
@@ -68,9 +84,9 @@ class Sessions(RedisStore):
             await pipe.execute()
 
     async def find(self, digest: str) -> Session | None:
-        """Return a session; None: it has ended or never was."""
-        found = await self._client.get(self._key(digest))
-        return None if found is None else Session(**json.loads(found), digest=digest)
+        """Return a session; None: it has ended, never was, or was not made with the secret."""
+        fields = await self._opened(self._key(digest))
+        return None if fields is None else Session(**fields, digest=digest)
 
     async def extend(self, session: Session, idle: float) -> None:
         """Let a session last `idle` seconds from now, but not beyond its end."""
@@ -95,16 +111,19 @@ class Sessions(RedisStore):
 
     async def offer(self, code: str, who: str, seconds: float) -> None:
         """Accept the code of a one-time link for some time; `who` made it."""
-        await self._client.set(self._link(code), who, px=_ms(seconds))
+        key = self._link(code)
+        # Redis ends it by itself. `until` ends it also if a writer of Redis puts it back.
+        fields = {"who": who, "until": time.time() + seconds}
+        await self._client.set(key, self._sealed(key, fields), px=_ms(seconds))
 
     async def redeem(self, code: str) -> str | None:
-        """Return who made a link, and end it; None: it is unknown, spent or too old."""
+        """Return who made a link, and end it; None: it is unknown, spent, too old or forged."""
         key = self._link(code)
-        who = await self._client.get(key)
+        fields = await self._opened(key)
         # Of several callers, one deletes it.
-        if who is None or not await self._client.delete(key):
+        if fields is None or not await self._client.delete(key):
             return None
-        return str(who.decode())
+        return str(fields["who"]) if fields["until"] > time.time() else None
 
     async def attempt(self, what: str, seconds: float) -> tuple[int, float]:
         """Count an attempt to log in.
@@ -127,6 +146,26 @@ class Sessions(RedisStore):
     async def forgive(self, what: str) -> None:
         """Forget the attempts of `attempt`: one has succeeded."""
         await self._client.delete(self._tries(what))
+
+    def _sealed(self, key: str, fields: dict[str, Any]) -> bytes:
+        """Return what is stored at a key: the HMAC, and the fields."""
+        content = json.dumps(fields).encode()
+        return b"%s %s" % (self._mac(key, content), content)
+
+    async def _opened(self, key: str) -> dict[str, Any] | None:
+        """Return the fields that are stored at a key; None: there are none, or they are forged."""
+        found: bytes = await self._client.get(key) or b""
+        mac, _, content = found.partition(b" ")
+        if not hmac.compare_digest(mac, self._mac(key, content)):
+            return None
+        fields: dict[str, Any] = json.loads(content)
+        return fields
+
+    def _mac(self, key: str, content: bytes) -> bytes:
+        # With the key, which has the namespace, the kind and the digest, so that a writer of Redis
+        # cannot give its own session the content of another.
+        parts = measured(_FORMAT) + measured(key.encode()) + measured(content)
+        return hmac.digest(self._secret, parts, "sha256").hex().encode()
 
     def _key(self, digest: str) -> str:
         return f"{self._prefix}web:session:{digest}"

@@ -17,16 +17,26 @@ _LINK_SECONDS = 600.0
 
 
 def ensure_protected(settings: WebSettings) -> None:
-    """Raise `ConfigurationError` if others than local users could use the one-time link."""
+    """Raise `ConfigurationError` if no one can log in, or a link would protect an open port."""
     try:
         is_local = settings.host == "localhost" or ip_address(settings.host).is_loopback
     except ValueError:
         is_local = False
+    ensure_login(settings)
     if not (is_local or is_configured(settings)):
         raise ConfigurationError(
             f"NONET_WEB_HOST: {settings.host} is not a loopback address, and no users are "
             "configured: set NONET_WEB_USERS (see 'task-run web password'), NONET_WEB_OIDC_ISSUER "
             "or NONET_WEB_PROXY_HEADER"
+        )
+
+
+def ensure_login(settings: WebSettings) -> None:
+    """Raise `ConfigurationError` if no one can log in."""
+    if not (settings.links or is_configured(settings)):
+        raise ConfigurationError(
+            "NONET_WEB_LINKS: without one-time links no one can log in: set NONET_WEB_USERS (see "
+            "'task-run web password'), NONET_WEB_OIDC_ISSUER or NONET_WEB_PROXY_HEADER"
         )
 
 

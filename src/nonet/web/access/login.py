@@ -39,11 +39,11 @@ class Login:
         proxies: addresses whose headers are believed.
 
     Raises:
-        ConfigurationError: the file of users is invalid.
+        ConfigurationError: the file of users is invalid, or there is no place for the secret of
+            `browsers`.
     """
 
     def __init__(self, nonet: Nonet, settings: WebSettings) -> None:
-        self._nonet = nonet
         self._settings = settings
         self._users = Users(settings.users)
         self._roles = read_roles(settings.oidc_roles)
@@ -149,7 +149,7 @@ class Login:
         fits = await self._checker.fits(user.hash if user else NOBODY, password)
         if user is None or not fits:
             return None
-        await self._nonet.stores.sessions.forgive(f"user {name}")
+        await self.browsers.stored.forgive(f"user {name}")
         return user
 
     async def count_attempt(self, kind: str, what: str) -> None:
@@ -160,7 +160,7 @@ class Login:
             ServerUnreachableError: Redis does not answer.
         """
         what = household_of(what) if kind == "address" else what
-        sessions = self._nonet.stores.sessions
+        sessions = self.browsers.stored
         number, left = await sessions.attempt(f"{kind} {what}", _TRIES_SECONDS)
         if number > _MOST_TRIES[kind]:
             raise HTTPException(

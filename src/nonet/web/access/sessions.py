@@ -6,14 +6,16 @@ import hashlib
 import hmac
 import secrets
 import time
+from functools import cached_property
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
-from nonet.stores.namespace.sessions import Session, digest_of
+from nonet.stores.namespace.sessions import Session, Sessions, digest_of
 from nonet.web.access.requests import address, base_of, is_secure
+from nonet.web.access.secret import make_secret
 
 # A session that another process ends is over here after so long.
 _REMEMBERED_SECONDS = 1.0
@@ -28,13 +30,22 @@ class Browsers:
     Args:
         nonet: the application; open when a method is called.
         settings: how long sessions last, and the address of the pages.
+
+    Raises:
+        ConfigurationError: there is no place for the secret that authenticates sessions.
     """
 
     def __init__(self, nonet: Nonet, settings: WebSettings) -> None:
         self._nonet = nonet
         self._settings = settings
+        self._secret = make_secret(settings, nonet.settings.state_dir)
         self._known: dict[str, tuple[float, Session | None]] = {}
         self._extended: dict[str, float] = {}
+
+    @cached_property
+    def stored(self) -> Sessions:
+        """The sessions, one-time links and attempts to log in, in Redis."""
+        return self._nonet.stores.sessions(self._secret)
 
     def cookie(self, request: Request, name: str = "") -> str:
         """Return the name of a cookie of this namespace; empty `name`: of the session."""
@@ -57,7 +68,7 @@ class Browsers:
         digest, now = digest_of(secret), time.monotonic()
         at, found = self._known.get(digest, (0.0, None))
         if now - at > _REMEMBERED_SECONDS:
-            found = await self._nonet.stores.sessions.find(digest)
+            found = await self.stored.find(digest)
             if len(self._known) >= _MOST_REMEMBERED:
                 self._known.clear()
                 self._extended.clear()
@@ -67,7 +78,7 @@ class Browsers:
         idle = self._settings.session_idle
         if _is_by_hand(request) and now - self._extended.get(digest, 0.0) > idle * _EXTEND_AT:
             self._extended[digest] = now
-            await self._nonet.stores.sessions.extend(found, idle)
+            await self.stored.extend(found, idle)
         return found
 
     async def begin(
@@ -87,7 +98,7 @@ class Browsers:
             until=now + self._settings.session,
             digest=digest_of(secret),
         )
-        await self._nonet.stores.sessions.begin(session, self._settings.session_idle)
+        await self.stored.begin(session, self._settings.session_idle)
         self.set_cookie(request, answer, self.cookie(request), secret)
 
     async def end(self, request: Request, answer: Response) -> None:
@@ -99,12 +110,12 @@ class Browsers:
     async def end_other(self, name: str, digest: str) -> None:
         """End a session of a user by its digest."""
         self._known.pop(digest, None)
-        await self._nonet.stores.sessions.end(name, digest)
+        await self.stored.end(name, digest)
 
     async def _end(self, digest: str) -> None:
         self._known.pop(digest, None)
-        if found := await self._nonet.stores.sessions.find(digest):
-            await self._nonet.stores.sessions.end(found.name, digest)
+        if found := await self.stored.find(digest):
+            await self.stored.end(found.name, digest)
 
     def set_cookie(
         self, request: Request, answer: Response, name: str, value: str, seconds: int | None = None

@@ -68,13 +68,15 @@ async def log_in_by_link(
     request: Request, site: SiteOf, login: LoginOf, code: Annotated[str, Form(max_length=100)]
 ) -> Response:
     """Spend the code of a one-time link."""
+    if not site.settings.links:
+        raise HTTPException(403, "one-time links are switched off here: NONET_WEB_LINKS is 0")
     await login.count_attempt("address", address.get())
-    maker = await site.nonet.stores.sessions.redeem(code)
+    maker = await login.browsers.stored.redeem(code)
     if maker is None:
         await site.audit.record("?", "login", "by link", "refused: spent, too old or unknown")
         problem = (
-            "This link was used already, or is older than ten minutes: make another one with "
-            "'task-run web link'."
+            "This link was used already, is older than ten minutes, or was made with another "
+            "NONET_WEB_SECRET: make another one with 'task-run web link'."
         )
         return _page(request, login, "", status=401, problem=problem)
     answer = RedirectResponse(path_of(request, "overview"), 303)
@@ -139,7 +141,7 @@ async def log_out(
     answer = RedirectResponse(path_of(request, "login"), 303)
     await login.browsers.end(request, answer)
     if everywhere:
-        for session in await site.nonet.stores.sessions.of(who.name):
+        for session in await login.browsers.stored.of(who.name):
             await login.browsers.end_other(who.name, session.digest)
     await site.audit.record(who.name, "logout", "everywhere" if everywhere else "here")
     return answer
@@ -148,7 +150,9 @@ async def log_out(
 @router.get("/account", name="account")
 async def account(request: Request, site: SiteOf, who: Knower) -> Response:
     """Show a user what it may do, and its sessions."""
-    sessions = await site.nonet.stores.sessions.of(who.name) if who.session else []
+    sessions = []
+    if isinstance(site.access, Login) and who.session:
+        sessions = await site.access.browsers.stored.of(who.name)
     return render(request, "account.html", sessions=sessions)
 
 

@@ -1,0 +1,70 @@
+"""The secret that authenticates sessions and one-time links: of the settings, or in a file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+from nonet.base.errors import ConfigurationError
+from nonet.config.web_settings import WebSettings
+
+_FILE = "web-secret"
+
+
+def find_secret(settings: WebSettings, state_dir: Path) -> bytes:
+    """Return the secret of ``task-web``.
+
+    Raises:
+        ConfigurationError: it is not set, and ``task-web`` was never started with this directory.
+    """
+    if given := settings.secret.get_secret_value():
+        return given.encode()
+    file = state_dir / _FILE
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise ConfigurationError(
+            f"the secret of task-web is not here: {file} is missing. Run this command where "
+            "task-web runs, with its NONET_STATE_DIR, or set NONET_WEB_SECRET for both"
+        ) from None
+    except OSError as error:
+        raise _unusable(file, error) from None
+
+
+def make_secret(settings: WebSettings, state_dir: Path) -> bytes:
+    """Return the secret of ``task-web``; make it if it is neither set nor in the directory.
+
+    Raises:
+        ConfigurationError: the directory cannot be written.
+    """
+    file = state_dir / _FILE
+    if not (settings.secret.get_secret_value() or file.exists()):
+        try:
+            _make(file)
+        except OSError as error:
+            raise _unusable(file, error) from None
+    return find_secret(settings, state_dir)
+
+
+def _make(file: Path) -> None:
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = file.with_name(f"{_FILE}.{secrets.token_hex(8)}")
+    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with open(handle, "w", encoding="ascii") as opened:
+            opened.write(secrets.token_urlsafe(32))
+        # Two processes may start at once. A link appears whole, and does not replace the file of
+        # the other process, which may have begun sessions with it.
+        os.link(draft, file)
+    except FileExistsError:
+        pass
+    finally:
+        draft.unlink()
+
+
+def _unusable(file: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"task-web cannot keep its secret in {file}: {error.strerror}. Set NONET_WEB_SECRET, or "
+        "NONET_STATE_DIR to a directory that you may write"
+    )
