@@ -16,6 +16,7 @@ from nonet.config.web_settings import WebSettings
 from nonet.daemon.health import Page, Report
 from nonet.daemon.service import Stop
 from nonet.telemetry.metrics import Sample
+from nonet.web.connection import Connection
 from nonet.web.site import Site
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ class Server:
         host, port = listener.getsockname()[:2]
         config = uvicorn.Config(
             self._app,
+            http=Connection,
+            ws="none",
             log_config=None,
             log_level="warning",
             access_log=False,
