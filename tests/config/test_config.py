@@ -361,3 +361,29 @@ def test_a_reason_of_several_lines_is_one_problem() -> None:
 def test_tenants_with_a_name_in_the_configuration(text: str, named: list[str]) -> None:
     """Weights, ceilings and, if VOs are the tenants, VOs name them; `default` is no tenant."""
     assert parse_config(text, "c.yaml").named_tenants == named
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "root:$6$hunter2:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",  # /etc/shadow
+        "*hunter2\n",
+        "!hunter2 x\n",
+        "- hunter2: 1\n  hunter2: 2\n",
+        "- 0777\n- hunter2\n",
+        "PASSWORD=hunter2\n",
+        "hunter2\n",
+        "'hunter2\n",
+        "&hunter2 &x y\n",
+        "db:5432:nonet:hunter2\n",  # .pgpass
+        "%hunter2\n",
+        "-----BEGIN PRIVATE KEY-----\nhunter2: x\n",
+        "hunter2 of the vault: x\n",
+    ],
+)
+def test_errors_quote_no_file_that_is_something_else(text: str) -> None:
+    """If NONET_CONFIG names a file of passwords, no log and no page shows a line of it."""
+    with pytest.raises(ConfigurationError) as caught:
+        parse_config(text, "c.yaml")
+    assert "hunter2" not in str(caught.value) and "0777" not in str(caught.value)
+    assert "c.yaml" in str(caught.value)

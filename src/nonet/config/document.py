@@ -34,13 +34,19 @@ class Document:
         self.value: Any = None
         self.problems: list[tuple[int, str]] = []
         self.lines: dict[Path, int] = {}
+        loader: _Loader | None = None
         try:
-            self._read(_Loader(text, self.problems))
+            loader = _Loader(text, self.problems)
+            self._read(loader)
         except yaml.MarkedYAMLError as error:
             line = error.problem_mark.line + 1 if error.problem_mark else 0
             self.problems.append((line, str(error.problem or error.context)))
         except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
             self.problems.append((0, f"is not valid YAML: {' '.join(str(error).split())}"))
+        if loader is not None and not loader.is_mapping:
+            # It may be a file of passwords: say where reading it failed, and quote nothing.
+            failed = self.problems[-1:] if self.value is None else []
+            self.problems = [(line, _QUOTED.sub("", why)) for line, why in failed]
 
     def _read(self, loader: _Loader) -> None:
         node = loader.get_single_node()
@@ -72,6 +78,10 @@ def _lines(node: yaml.Node, at: Path, loader: _Loader) -> Iterator[tuple[Path, i
         for index, item in enumerate(node.value):
             yield (*at, index), item.start_mark.line + 1
             yield from _lines(item, (*at, index), loader)
+
+
+# What an error quotes of a document, but neither a character nor the name of a token.
+_QUOTED = re.compile(r" '[^'<\\][^']+'")
 
 
 class _Expansion:
@@ -110,6 +120,7 @@ class _Loader(yaml.SafeLoader):
     def __init__(self, text: str, problems: list[tuple[int, str]]) -> None:
         super().__init__(text)
         self._problems = problems
+        self.is_mapping = False
         self._level = 0
         self._heights: dict[yaml.Node, int] = {}
 
@@ -117,6 +128,8 @@ class _Loader(yaml.SafeLoader):
         """Reject deep nesting as soon as it is found: parsing all of it could take minutes."""
         mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]  # the stubs have no types
         self._level += 1
+        if self._level == 1:
+            self.is_mapping = self.check_event(yaml.MappingStartEvent)
         self._check_level(1, mark)
         node = super().compose_node(parent, index)
         if isinstance(node, yaml.CollectionNode):  # an alias adds the levels of its anchor

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Any, get_args, get_origin
 
@@ -80,6 +81,10 @@ def problems_error(problems: Iterable[Problem]) -> ConfigurationError:
     return ConfigurationError("\n".join(" ".join(line.split()) for line in lines))
 
 
+_NO_MAPPING = "must be a mapping with vos, common or vo-overrides"
+_KEY = re.compile(r"[A-Za-z][\w-]{0,63}")
+
+
 class _Merger:
     """Merges documents and records the file and line of each path."""
 
@@ -92,6 +97,9 @@ class _Merger:
 
     def add(self, file: str, text: str) -> None:
         document = self._documents[file] = Document(text)
+        if _is_foreign(document.value):
+            self.problems.append((file, (), _NO_MAPPING))
+            return
         for line, reason in document.problems:
             self.problems.append((_place(file, line), (), reason))
         if document.value is None and not document.problems:
@@ -100,9 +108,6 @@ class _Merger:
             self.problems.append((file, (), reason))
         elif isinstance(document.value, dict):
             self._merge(file, self.document, document.value, ())
-        elif document.value is not None:
-            reason = "must be a mapping with vos, common or vo-overrides"
-            self.problems.append((file, (), reason))
 
     def where(self, location: Location) -> str:
         """Return file and line of the longest known prefix of `location`."""
@@ -128,6 +133,16 @@ class _Merger:
                 continue
             if isinstance(value, dict):
                 self._merge(file, into[key], value, here)
+
+
+def _is_foreign(value: Any) -> bool:
+    """Return whether a document is something else, such as a file of passwords.
+
+    Each line ``name:hash:::`` of one is a key of YAML. No error may quote it.
+    """
+    if isinstance(value, dict):
+        return not all(isinstance(key, str) and _KEY.fullmatch(key) for key in value)
+    return value is not None
 
 
 def _place(file: str, line: int) -> str:

@@ -284,14 +284,30 @@ async def test_a_mounted_directory_is_followed(tmp_path: Path) -> None:
 
 
 async def test_files_beside_a_mount_count_too(tmp_path: Path) -> None:
-    """A file, or a link to a file elsewhere, in such a directory is part of the configuration."""
+    """A file, or a link to a file there, in such a directory is part of the configuration."""
     mount = Mount(tmp_path / "mount")
     mount.swap({"a.yaml": "vos: [v0]"})
-    (tmp_path / "elsewhere").write_text("common: {limits: {}}")
-    (mount.path / "b.yaml").symlink_to(tmp_path / "elsewhere")
+    (mount.path / "elsewhere").write_text("common: {limits: {}}")
+    (mount.path / "b.yaml").symlink_to("elsewhere")
     (mount.path / "c.yaml").write_text("vos: [twice]")
     with pytest.raises(ConfigurationError, match=r"c\.yaml.*also defined in .*a\.yaml"):
         await source_of(mount.path).read()
+
+
+@pytest.mark.parametrize("target", ["../secret", "/etc/passwd", "inner/../../secret"])
+async def test_a_link_out_of_the_directory_is_refused(tmp_path: Path, target: str) -> None:
+    """Whoever may add a file to the directory reads no other file of the scheduler by an error."""
+    directory = tmp_path / "conf"
+    (directory / "inner").mkdir(parents=True)
+    (tmp_path / "secret").write_text("vos: [hunter2]")
+    (directory / "a.yaml").write_text("vos: [v1]")
+    (directory / "b.yaml").symlink_to(target)
+    with pytest.raises(ConfigurationError, match=r"b\.yaml: is a link that leads out"):
+        await source_of(directory).read()
+    (directory / "b.yaml").unlink()
+    (directory / "b.yaml").symlink_to("inner/c")
+    (directory / "inner" / "c").write_text("common: {limits: {}}")
+    assert (await source_of(directory).read()).vos == ["v1"]
 
 
 def test_a_version_that_is_being_removed_is_not_read(

@@ -118,7 +118,7 @@ def _read_all(path: Path) -> Documents:
     if len(files) > MAX_FILES:
         raise too_many(str(path), len(files))
     for file in files:
-        content = _read(file, str(path), left)
+        content = _read(_inside(file, version[0]), str(path), left)
         # Messages show the path that people see, not the hidden directory of a mount.
         documents.append((str(path / file.name), content))
         left -= len(content)
@@ -138,6 +138,19 @@ def _version(path: Path) -> tuple[Path, Path | None]:
     directory = _resolved(path)
     mounted = directory / _MOUNTED
     return directory, _resolved(mounted) if mounted.is_symlink() else None
+
+
+def _inside(file: Path, directory: Path) -> Path:
+    """Return the file that a link leads to, which must be in the directory, too.
+
+    Whoever may add files to the directory could else show other files of the scheduler.
+    """
+    found = _resolved(file)
+    if not found.is_relative_to(directory):
+        raise ConfigurationError(
+            f"{directory / file.name}: is a link that leads out of the directory: copy the file"
+        )
+    return found
 
 
 def _resolved(path: Path) -> Path:
