@@ -21,6 +21,7 @@ from nonet.stores.sql.audit import audit_log
 from nonet.stores.sql.dead_letters import DeadLetters, LetterFilter, Status, dlq_tasks
 from nonet.stores.sql.mirror import Mirror, _upsert, mirror
 from nonet.stores.sql.outbox import Outbox, _insertion, outbox_tasks
+from nonet.stores.sql.synchronous import SyncDatabase
 
 TABLES = [dlq_tasks, outbox_tasks, mirror, audit_log]
 INDEXES = sorted((i for table in TABLES for i in table.indexes), key=lambda i: str(i.name))
@@ -105,6 +106,16 @@ async def test_reading_makes_no_sqlite_file(tmp_path: Path, broker: Broker) -> N
     assert os.listdir(tmp_path) == []
     await mirrored.save("periodic", {"a": "1"})
     assert os.listdir(tmp_path) == ["state"]
+    await database.close()
+
+
+@pytest.mark.parametrize("kind", [sql.Database, SyncDatabase])
+async def test_a_sqlite_file_is_private(tmp_path: Path, kind: type[sql.Database]) -> None:
+    """Only its user may read the arguments and errors that are in the file and its log."""
+    database = kind(f"sqlite:///{tmp_path}/nonet.db")
+    await Mirror(database, "test").save("periodic", {"a": "1"})
+    files = {name: (tmp_path / name).stat().st_mode & 0o777 for name in os.listdir(tmp_path)}
+    assert "nonet.db" in files and set(files.values()) == {0o600}
     await database.close()
 
 

@@ -10,7 +10,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import partial
@@ -24,6 +24,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from nonet.base.errors import ConfigurationError, masked, url_problem
 from nonet.base.loop import in_own_thread
+from nonet.base.private import create_private
 from nonet.base.synchronous import Gate
 from nonet.stores.sql.answers import ANSWER_SECONDS, answering, one_line
 
@@ -80,6 +81,7 @@ def open_engine(url: str, **options: Any) -> AsyncEngine:
             connect_args={k: v for k, v in defaults.items() if k not in parsed.query} | given,
         )
     if parsed.get_backend_name() == "sqlite":
+        sa.event.listen(engine.sync_engine, "do_connect", keep_private)
         sa.event.listen(engine.sync_engine, "do_connect", _try_to_open)
         sa.event.listen(engine.sync_engine, "connect", _on_connect)
     return engine
@@ -409,6 +411,17 @@ def _create_directory(url: str) -> None:
         raise ConfigurationError(
             f"database {masked(url)}: cannot create its directory: {error}"
         ) from error
+
+
+def keep_private(_dialect: object, _record: object, args: Any, options: Any) -> None:
+    """Let a new SQLite file be readable for this user only: it will hold arguments of tasks.
+
+    SQLite would make it readable for all. It gives its log beside the file the same mode.
+    """
+    if options.get("uri"):
+        return  # the author chose how to open the file
+    with suppress(OSError):  # SQLite names the problem
+        create_private(Path(args[0]))
 
 
 def _try_to_open(_dialect: object, _record: object, args: Any, options: Any) -> None:

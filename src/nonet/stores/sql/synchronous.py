@@ -16,7 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from nonet.stores.sql.answers import ANSWER_SECONDS
-from nonet.stores.sql.database import CONNECT_SECONDS, Database, engine_errors, parse
+from nonet.stores.sql.database import CONNECT_SECONDS, Database, engine_errors, keep_private, parse
 
 _POSTGRES = {"connect_timeout": CONNECT_SECONDS, "tcp_user_timeout": round(ANSWER_SECONDS * 1000)}
 _CONNECT_ARGUMENTS: dict[str, dict[str, Any]] = {
@@ -60,6 +60,7 @@ class _SyncEngine:
                 connect_args={k: v for k, v in defaults.items() if k not in parsed.query},
             )
         if driver == "pysqlite":
+            sa.event.listen(self._engine, "do_connect", keep_private)
             sa.event.listen(self._engine, "connect", _write_ahead)
         self.url = self._engine.url
         self.dialect = self._engine.dialect
