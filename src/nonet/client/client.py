@@ -550,9 +550,10 @@ class Client:
             ended = await self.ended(id, timeout)
         except TimeoutError:
             after = f" after {timeout:g} s" if timeout else ""
-            raise TimeoutError(
-                f"task {id} has not ended{after}; 'task-run explain {id}' shows why"
-            ) from None
+            from nonet.rules.remedies import of_task
+
+            show = of_task("explain", id)
+            raise TimeoutError(f"task {id} has not ended{after}; '{show}' shows why") from None
         if ended is None:
             raise ResultUnavailable(unknown_task(id))
         return value_of(id, ended, self.registry)

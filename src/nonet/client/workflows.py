@@ -175,9 +175,11 @@ async def wait_for(client: Client, id: str, timeout: float | None) -> WorkflowSt
         try:
             await client.results.wait(id, left)
         except TimeoutError:
+            from nonet.rules.remedies import of_workflow
+
+            show = of_workflow("show", id)
             raise TimeoutError(
-                f"workflow {id} has not ended after {timeout:g} s; 'task-run workflows show {id}' "
-                "shows what it waits for"
+                f"workflow {id} has not ended after {timeout:g} s; '{show}' shows what it waits for"
             ) from None
         status = await client.workflows.status(id)
         if status.state in _ENDED:  # it may have been resumed meanwhile

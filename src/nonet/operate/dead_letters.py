@@ -33,6 +33,7 @@ from nonet.messages.message import (
     pack,
 )
 from nonet.messages.repetition import Known, Progress, Repeat, Step, next_step
+from nonet.rules import remedies
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import Handle
@@ -203,9 +204,10 @@ def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None
                 f"{again} submits it"
             )
         case Step.FOREIGN:
+            show = remedies.of_task("status", id)
             return ConflictError(
                 f"dead letter {letter.id} was not submitted: its id {id} belongs to another task, "
-                f"which is {state} ('task-run status {id}'); {again} submits it under another id"
+                f"which is {state} ('{show}'); {again} submits it under another id"
             )
     return ConflictError(
         f"dead letter {letter.id} is {letter.status}: its resubmitted task {id} died as well, and "

@@ -22,6 +22,7 @@ from nonet.client.client import Client
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope
 from nonet.messages.repetition import REPEATS_END, Known, Repeat, repeat_of_end
+from nonet.rules import remedies
 from nonet.stores.namespace.history import FAILED, EndedFilter, History, Kept
 from nonet.tasks.handles import Handle
 
@@ -220,9 +221,10 @@ def _readable(kept: Kept, client: Client) -> Envelope:
             "'task-run quarantine retry ENTRY' submits it"
         )
     if not kept.envelope:
+        submit = remedies.of_task("submit", name)
         raise ConflictError(
-            f"the arguments of task {id} were not kept, because they are large: 'task-run submit "
-            f"{name} --args …' submits it with the arguments that you type"
+            f"the arguments of task {id} were not kept, because they are large: '{submit} "
+            "--args …' submits it with the arguments that you type"
         )
     try:
         envelope = client.envelopes.read_again(id, kept.envelope)
@@ -246,7 +248,8 @@ async def _check_repeat(id: str, repeat: Repeat, client: Client, find: _Find) ->
         raise ConflictError(
             f"task {id} was not submitted again: another task has the id {repeat.id}"
         )
-    again = f"; 'task-run resubmit {repeat.id}' submits that one" if known.state in FAILED else ""
+    submit = remedies.of_task("resubmit", repeat.id)
+    again = f"; '{submit}' submits that one" if known.state in FAILED else ""
     raise ConflictError(
         f"task {id} was submitted again already: task {repeat.id} is {known.state}{again}"
     )

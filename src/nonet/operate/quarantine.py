@@ -14,6 +14,7 @@ from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope, decode_envelope
 from nonet.messages.repetition import repeat_of_entry
+from nonet.rules import remedies
 from nonet.stores.namespace.quarantine import FAILED_STATES, Quarantine, Quarantined, other_task
 from nonet.tasks.handles import Handle
 
@@ -94,8 +95,9 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
 
 
 def _failed_before(entry: str, id: str, state: str) -> ConflictError:
+    show = remedies.of_task("status", id)
     return ConflictError(
-        f"entry {entry} was submitted before, and its task {id} is {state} ('task-run status {id}' "
+        f"entry {entry} was submitted before, and its task {id} is {state} ('{show}' "
         "says why); it can be submitted again when that result expires, after NONET_RESULT_TTL"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -157,8 +158,8 @@ def in_words(leader: Leader | None) -> str:
 
 def options(item: EntryStatus) -> str:
     """Return the command-line options that select an entry."""
-    vo = f" --vo {item.vo}" if item.vo else ""
-    return f"{item.task}{vo} --name {item.name}"
+    vo = ["--vo", item.vo] if item.vo else []
+    return shlex.join([item.task, *vo, "--name", item.name])
 
 
 def held_back(found: Iterable[EntryStatus]) -> list[str]:

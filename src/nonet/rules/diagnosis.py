@@ -129,7 +129,8 @@ def _lease(row: Row, _: float) -> Finding | None:
     if is_live or left <= 0:
         return None
     problem = f"is held for {left:.0f} s more by {owner}, which is not a live attempt"
-    return Finding("lock", f"{lock} {owner}", problem, f"task-run locks release {lock} --force")
+    release = remedies.command("task-run", "locks", "release", lock, "--force")
+    return Finding("lock", f"{lock} {owner}", problem, release)
 
 
 def _waiter(row: Row, _: float) -> Finding | None:
@@ -142,7 +143,8 @@ def _waiter(row: Row, _: float) -> Finding | None:
 
 def _group(row: Row, _: float) -> Finding | None:
     id, state, pending, parent, has_parent, ttl = row
-    problem, hint = "", f"check that a worker runs: it ends the group. See task-run groups {id}"
+    show = remedies.of("task-run groups", id)
+    problem, hint = "", f"check that a worker runs: it ends the group. See {show}"
     if state == "sealed" and not pending:
         problem = "waits for no child, but has not fired"
     elif state == "building" and parent and not has_parent and ttl == -1:
@@ -156,7 +158,8 @@ def _child(row: Row, _: float) -> Finding | None:
     group, state, child, missing = row
     if state == "building":  # its children are being submitted
         return None
-    hint = f"check that a worker runs: it ends the group. See task-run groups {group}"
+    show = remedies.of("task-run groups", group)
+    hint = f"check that a worker runs: it ends the group. See {show}"
     return Finding("group", group, _waits_for("task", child, missing, state), hint)
 
 

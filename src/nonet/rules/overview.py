@@ -133,9 +133,10 @@ def _deaths(found: Situation) -> Iterator[Finding]:
             command = remedies.command("task-run", "pause", "--task", death.task)
         if death.state == "expired":
             verb, command = "expired", remedies.of_worker(death.size)
+        show = remedies.of_task("result", death.id)
         problem = (
             f"{death.number} tasks of {death.task} {verb} within an hour, the last "
-            f"{span(death.seconds_ago)} ago: {_brief(death.error)} (task-run result {death.id})"
+            f"{span(death.seconds_ago)} ago: {_brief(death.error)} ({show})"
         )
         yield Finding("class", death.task, problem, command)
 

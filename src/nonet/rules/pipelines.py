@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+from nonet.rules import remedies
 from nonet.rules.refusal import span
 
 
@@ -209,7 +210,7 @@ def explain_row(row: RowState, key: str, status: PipelineStatus) -> str:
     """
     name = status.name
     if row.due_at is None:
-        touch = f"task-run pipelines touch {name} {key}"
+        touch = remedies.command("task-run", "pipelines", "touch", name, key)
         return f"finished: it is not due until it is touched ({touch})"
     if row.lease_token is not None and row.lease_expires_at is not None:
         owner = _owner(row.lease_owner or "")
@@ -227,7 +228,8 @@ def explain_row(row: RowState, key: str, status: PipelineStatus) -> str:
     if row.due_at > row.now and row.lease_owner is None:
         left = span((row.due_at - row.now).total_seconds())
         failed = f"failed attempts since its last success: {row.attempts}"
-        submitted = f"; a task may have it already: task-run list --task {row.task}"
+        listed = remedies.command("task-run", "list", "--task", row.task or "")
+        submitted = f"; a task may have it already: {listed}"
         return f"due in {left}; {failed}{submitted if row.task else ''}"
     if row.lease_owner not in (None, name):
         return f"waits in pipeline {row.lease_owner} for related rows, which others have"
@@ -254,12 +256,16 @@ def _stopped(status: PipelineStatus) -> str:
     """Return why no row of a pipeline is fetched, with the next step, or an empty text."""
     name = status.name
     if not status.replicas:
-        return f"no process runs its pipeline: task-worker --pipelines {name}"
+        return (
+            f"no process runs its pipeline: {remedies.command('task-worker', '--pipelines', name)}"
+        )
     if status.paused == BY_CONFIGURATION:
         return f"its pipeline is paused {status.paused}: remove `pause` from pipelines.{name}"
     if status.paused:
-        what = "resume --all" if status.paused.startswith(WITH_ALL) else f"pipelines resume {name}"
-        return f"its pipeline is paused {status.paused}: task-run {what}"
+        is_all = status.paused.startswith(WITH_ALL)
+        words = ("resume", "--all") if is_all else ("pipelines", "resume", name)
+        resume = remedies.command("task-run", *words)
+        return f"its pipeline is paused {status.paused}: {resume}"
     if status.problem:
         return f"its database fails: {status.problem}"
     return ""

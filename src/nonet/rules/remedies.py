@@ -26,15 +26,24 @@ def command(*words: str) -> str:
     return shlex.join(words) if all(word.isprintable() for word in words) else ""
 
 
-def of_task(verb: str, id: str) -> str:
-    """The command that does something with one task.
+def of(words: str, name: str) -> str:
+    """The command that does something with what a caller has named.
 
     Whoever submits a task may choose its id, so that it must not be taken for an option.
 
-    >>> of_task("cancel", "t-1"), of_task("cancel", "--task=mail:Send")
-    ('task-run cancel t-1', 'task-run cancel -- --task=mail:Send')
+    >>> of("task-run groups", "g 1"), of("task-run cancel", "--task=mail:Send")
+    ("task-run groups 'g 1'", 'task-run cancel -- --task=mail:Send')
     """
-    return command("task-run", verb, *(["--"] if id.startswith("-") else []), id)
+    return command(*words.split(), *(["--"] if name.startswith("-") else []), name)
+
+
+def of_task(verb: str, id: str) -> str:
+    """The command that does something with one task.
+
+    >>> of_task("cancel", "t-1")
+    'task-run cancel t-1'
+    """
+    return of(f"task-run {verb}", id)
 
 
 def of_workflow(verb: str, id: str) -> str:
@@ -43,7 +52,7 @@ def of_workflow(verb: str, id: str) -> str:
     >>> of_workflow("resume", "nightly")
     'task-run workflows resume nightly'
     """
-    return command("task-run", "workflows", verb, *(["--"] if id.startswith("-") else []), id)
+    return of(f"task-run workflows {verb}", id)
 
 
 def of_call(name: str, arguments: Mapping[str, Any]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
+from nonet.rules import remedies
 from nonet.rules.diagnosis import Finding
 
 # A due task waits at most a second for its promotion.
@@ -166,7 +167,7 @@ def _scheduler_problems(server: Server) -> Iterator[Finding]:
         hint = "repair the cause, the hook is retried; see task-run events --kind startup-hook"
         yield Finding("scheduler", hook, f"start-up hook failed: {reason}", hint)
     for entry, reason in server.broken.items():
-        hint = f"task-run schedules show {entry.partition('|')[0]}"
+        hint = remedies.of("task-run schedules show", entry.partition("|")[0])
         yield Finding("scheduler", entry, f"periodic entry cannot be fired: {reason}", hint)
     if server.config_problem:
         first, *more = server.config_problem.splitlines()

@@ -19,7 +19,7 @@ from nonet.cli.progress import Progress
 from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import unknown_here
 from nonet.daemon.service import ExitCode
-from nonet.rules.remedies import of_workflow
+from nonet.rules.remedies import of_task, of_workflow
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -208,7 +208,7 @@ def _problem(id: str, state: str) -> str:
     if not state:
         return f"task {id} is unknown"
     if state == _CANCELLING:
-        return f"task {id} has not ended yet: 'task-run explain {id}' shows its state"
+        return f"task {id} has not ended yet: '{of_task('explain', id)}' shows its state"
     if state == "dying":
         return f"task {id} is dying: it has failed, and waits for SQL"
     return f"task {id} is {state}: it ended before the cancellation reached it"

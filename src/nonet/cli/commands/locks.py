@@ -17,6 +17,7 @@ from nonet.cli.process import print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode
+from nonet.rules import remedies
 from nonet.rules.pages import page_of
 from nonet.rules.refusal import lasting, named, span
 
@@ -148,12 +149,11 @@ async def _class_of(nonet: Nonet, id: str) -> str:
     registered = registry_here(nonet)
     periodic |= {item.name for item in registered if issubclass(item.cls, PeriodicBaseTask)}
     if any(id in names_of(name) for name in periodic):
-        return (
-            f"{id} is a periodic class, not a task: 'task-run schedules show {id}' says why it "
-            "does not run"
-        )
+        show = remedies.of("task-run schedules show", id)
+        return f"{id} is a periodic class, not a task: '{show}' says why it does not run"
     if any(id in names_of(item.name) for item in registered):
-        return f"{id} is a class, not a task: 'task-run list --task {id}' shows its tasks"
+        show = remedies.command("task-run", "list", "--task", id)
+        return f"{id} is a class, not a task: '{show}' shows its tasks"
     return ""
 
 

@@ -11,6 +11,7 @@ from nonet.base.errors import NotFoundError
 from nonet.cli.options import Json
 from nonet.cli.output import print_answer, print_json, print_rows
 from nonet.cli.target import CodeTarget, Target, operation
+from nonet.rules import remedies
 from nonet.rules.pauses import pipeline as pipeline_pause
 from nonet.rules.pipelines import MOST, PipelineStatus, explain_row
 from nonet.stores.stores import Stores
@@ -79,7 +80,8 @@ async def show(
     typer.echo(f"waits for    {found.cause or 'nothing'}")
     typer.echo("")
     lines = [_replica(item) for item in found.replicas]
-    print_rows(lines, False, f"no process runs it: task-worker --pipelines {name}")
+    start = remedies.command("task-worker", "--pipelines", name)
+    print_rows(lines, False, f"no process runs it: {start}")
 
 
 async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> None:

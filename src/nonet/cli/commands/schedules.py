@@ -226,7 +226,9 @@ def _none_of(
     registered = {name: item.cls for item in registry for name in names_of(item.name)}
     cls = registered.get(task)
     if cls is not None and not issubclass(cls, PeriodicBaseTask):
-        return f"{task} is not periodic: 'task-run submit {task}' submits one"
+        from nonet.rules.remedies import of_task
+
+        return f"{task} is not periodic: '{of_task('submit', task)}' submits one"
     reason = entries.held_up(leader)
     if cls is not None:
         no_vo = " and a VO for it" * issubclass(cls, PeriodicVoAwareBaseTask)

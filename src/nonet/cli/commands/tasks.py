@@ -223,7 +223,10 @@ async def _status(nonet: Nonet, id: str) -> TaskStatus:
             await nonet.client.groups.status(id)
         except NotFoundError:
             raise unknown from None
-    raise NotFoundError(f"{id} is a group, not a task: 'task-run groups {id}' shows it")
+    from nonet.rules.remedies import of as command_of
+
+    show = command_of("task-run groups", id)
+    raise NotFoundError(f"{id} is a group, not a task: '{show}' shows it")
 
 
 def _class_row(item: TaskClass) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from nonet.cli.pages import page_at, with_page
 from nonet.cli.process import is_at_terminal, print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.daemon.service import ExitCode
+from nonet.rules import remedies
 from nonet.rules.peers import counted
 from nonet.rules.refusal import span
 from nonet.rules.workflows import after_in_words, counts_in_words
@@ -154,7 +155,8 @@ async def cancel(
             try:
                 state = (await nonet.client.workflow_ended(id, wait)).state
             except TimeoutError:
-                print_error(f"running steps of {id} have not ended: task-run workflows show {id}")
+                show = remedies.of_workflow("show", id)
+                print_error(f"running steps of {id} have not ended: {show}")
     if as_json:
         print_json({"id": id, "state": state})
     elif state == "cancelled":

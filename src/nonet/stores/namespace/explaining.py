@@ -11,6 +11,7 @@ from nonet.base.errors import MalformedMessageError, NotFoundError
 from nonet.messages.documents import key_of
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
+from nonet.rules import remedies
 from nonet.rules.crashes import CRASH_LIMIT
 from nonet.rules.explanation import Facts, Turn
 from nonet.rules.pauses import Pause
@@ -62,7 +63,8 @@ class TaskFacts(RedisStore):
             )
         found = dict(zip((name.decode() for name in answer[::2]), answer[1::2], strict=True))
         if found["state"] == b"group":
-            raise NotFoundError(f"{id} is a group, not a task: 'task-run groups {id}' shows it")
+            command = remedies.of("task-run groups", id)
+            raise NotFoundError(f"{id} is a group, not a task: '{command}' shows it")
         if found["state"] == b"workflow":
             raise NotFoundError(not_a_task(id))
         if found["state"] == b"hold":

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from nonet.base.errors import NEXT_STEP_IMPOSSIBLE, ConflictError, LimitImpossible, NotFoundError
+from nonet.rules import remedies
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.queue.broker import Broker
@@ -184,9 +185,10 @@ def _check(entry: str) -> None:
 
 def other_task(entry: str, id: str, state: str) -> ConflictError:
     """The error for an entry whose task id belongs to another task."""
+    show = remedies.of_task("status", id)
     return ConflictError(
         f"entry {entry} was not submitted: its id {id} belongs to another task, which is {state} "
-        f"('task-run status {id}'); retry the entry after Redis has forgotten that task"
+        f"('{show}'); retry the entry after Redis has forgotten that task"
     )
 
 
