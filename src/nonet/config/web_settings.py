@@ -14,7 +14,7 @@ from nonet.base.keys import NAMESPACE, NAMESPACE_TEXT
 from nonet.config.environment import EnvironmentModel, Secret, read_secret
 
 _Seconds = Annotated[float, Meta(ge=60, le=1e7)]
-_SHORTEST_SECRET = 32
+SHORTEST_SECRET = 32
 
 
 def _networks(value: Any) -> tuple[str, ...]:
@@ -45,9 +45,9 @@ def _roles(value: str) -> str:
 
 def _long_secret(value: Any) -> Secret:
     found = read_secret(value)
-    if 0 < len(found.get_secret_value()) < _SHORTEST_SECRET:
+    if 0 < len(found.get_secret_value()) < SHORTEST_SECRET:
         raise ValueError(
-            f"must have at least {_SHORTEST_SECRET} characters: make one with "
+            f"must have at least {SHORTEST_SECRET} characters: make one with "
             "'openssl rand -base64 32'"
         )
     return found

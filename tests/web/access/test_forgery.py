@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from httpx import AsyncClient
 from servers import RedisServer
-from web.access.doors import OURS, app_of, door, log_in, visitor
+from web.access.doors import OURS, app_of, door, log_in, stored_of, visitor
 
 from nonet import Nonet
 from nonet.base.errors import ConfigurationError
@@ -102,11 +102,10 @@ async def spend(client: AsyncClient, code: str) -> int:
 async def test_a_forged_link_is_none(nonet: Nonet, redis_server: RedisServer) -> None:
     """A link is not made by a record in Redis, nor by the record of another link."""
     async with door(nonet) as client:
-        browsers = app_of(client).state.site.access.browsers
         with redis_server.client() as redis:
             redis.set(key_of("mine", "link"), "me")
             assert await spend(client, "mine") == 401
-            code = (await new_link(browsers.stored, "", "op")).partition("=")[2]
+            code = (await new_link(stored_of(client), "", "op")).partition("=")[2]
             redis.set(key_of("mine", "link"), redis.get(key_of(code, "link")))
             assert await spend(client, "mine") == 401
             assert await spend(client, code) == 303
@@ -117,8 +116,7 @@ async def test_a_link_that_is_put_back_ends_in_time(
 ) -> None:
     """A writer of Redis can keep the record of a link; it is worth nothing after ten minutes."""
     async with door(nonet) as client:
-        browsers = app_of(client).state.site.access.browsers
-        code = (await new_link(browsers.stored, "", "op")).partition("=")[2]
+        code = (await new_link(stored_of(client), "", "op")).partition("=")[2]
         with redis_server.client() as redis:
             kept = redis.get(key_of(code, "link"))
             redis.set(key_of(code, "link"), kept)  # without its TTL
@@ -128,11 +126,16 @@ async def test_a_link_that_is_put_back_ends_in_time(
 
 
 async def test_links_can_be_switched_off(nonet: Nonet, users: Path) -> None:
-    """With NONET_WEB_LINKS=0 a true link logs no one in."""
+    """With NONET_WEB_LINKS=0 a true link logs no one in, and its earlier sessions are over."""
+    async with door(nonet) as client:
+        code = (await new_link(stored_of(client), "", "op")).partition("=")[2]
+        assert await spend(client, code) == 303
+        cookie = client.cookies[COOKIE]
     async with door(nonet, users=users, links=False) as client:
-        browsers = app_of(client).state.site.access.browsers
-        code = (await new_link(browsers.stored, "", "op")).partition("=")[2]
+        code = (await new_link(stored_of(client), "", "op")).partition("=")[2]
         assert await spend(client, code) == 403
+        client.cookies.set(COOKIE, cookie, domain="127.0.0.1")
+        assert (await client.get("/account")).status_code == 401
 
 
 async def test_processes_with_one_secret_share_sessions(nonet: Nonet, users: Path) -> None:
@@ -156,6 +159,9 @@ def test_the_secret_is_made_once(tmp_path: Path) -> None:
     assert make_secret(settings, home) == find_secret(settings, home) == made
     (file,) = home.iterdir()
     assert file.stat().st_mode & 0o777 == 0o600
+    file.write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="too short"):
+        make_secret(settings, home)
     given = WebSettings.plain(secret="g" * 32)
     assert make_secret(given, tmp_path / "none") == b"g" * 32
     with pytest.raises(ConfigurationError, match="32 characters"):

@@ -68,6 +68,22 @@ async def test_guessing_is_slowed_down(nonet: Nonet, users: Path) -> None:
         assert (await log_in(other, "viewer")).status_code == 429
 
 
+async def test_logins_that_succeed_are_no_attempts(nonet: Nonet, users: Path) -> None:
+    """An address logs in as often as it likes; that does not forgive its failures."""
+    async with door(nonet, users=users) as client:
+        with patch.object(PasswordHash, "fits", lambda _, password: password == PASSWORD):
+            for _ in range(48):
+                await stored_of(client).attempt("address 127.0.0.1", 900)
+            for _ in range(5):
+                assert (await log_in(client, "viewer")).status_code == 303
+                link = await new_link(stored_of(client), ORIGIN, "me")
+                form = {"code": link.partition("=")[2]}
+                answer = await client.post("/login/link", data=form, headers=OURS)
+                assert answer.status_code == 303
+            wrong = [await log_in(client, "viewer", password="x") for _ in range(3)]
+    assert [answer.status_code for answer in wrong] == [401, 401, 429]
+
+
 async def test_an_address_is_slowed_down(nonet: Nonet, users: Path) -> None:
     """After fifty attempts from one address it waits, whatever names it tries."""
     async with door(nonet, users=users) as client:

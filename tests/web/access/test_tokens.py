@@ -39,6 +39,8 @@ def bearer(secret: str) -> dict[str, str]:
         (("role: admin", "namespaces: [other]"), "/api/v1/openapi.json", 403),
         (("role: admin", "expires: 2020-01-01"), "/api/v1/overview", 401),
         (("role: admin", "expires: 2099-01-01T00:00:00Z"), "/api/v1/overview", 200),
+        (("role: admin", "expires: '2099-01-01'"), "/api/v1/overview", 200),
+        (("role: admin", "expires: '2020-01-01T00:00:00+02:00'"), "/api/v1/overview", 401),
     ],
 )
 async def test_a_token_has_the_rights_of_its_line(
@@ -145,6 +147,11 @@ _END = "$8$1$AAAAAAAAAAAAAAAA$AAAAAAAAAAAAAAAAAAAAAAAA"
         (f"tokens:\n  - {{{_TOKEN}}}", ":2: tokens[0].role is missing"),
         (f"tokens:\n  - {{{_TOKEN}, role: admin, namespaces: }}", "no value for namespaces"),
         (f"tokens:\n  - {{{_TOKEN}, role: admin, expires: null}}", "no value for expires"),
+        (
+            f"tokens:\n  - {{{_TOKEN}, role: admin, expires: 2099-01-01 10:00:00}}",
+            ":2: tokens[0].expires has no time zone",
+        ),
+        (f"tokens:\n  - {{{_TOKEN}, role: admin, expires: '2099-01-01T10:00'}}", "no time zone"),
         (f"tokens: [{{{_TOKEN}, role: admin}}, {{{_TOKEN}, role: admin}}]", "repeats 'a'"),
         (
             f"tokens:\n  - {{{_TOKEN}, role: viewer}}\n  - {{name: b, sha256: {SHA}, role: admin}}",

@@ -125,12 +125,13 @@ class Sessions(RedisStore):
             return None
         return str(fields["who"]) if fields["until"] > time.time() else None
 
-    async def attempt(self, what: str, seconds: float) -> tuple[int, float]:
+    async def attempt(self, what: str, seconds: float, number: int = 1) -> tuple[int, float]:
         """Count an attempt to log in.
 
         Args:
             what: as whom, or from where.
             seconds: the count ends so long after its first attempt.
+            number: how many to add.
 
         Returns:
             The number of attempts, and the seconds until the count ends.
@@ -138,10 +139,10 @@ class Sessions(RedisStore):
         key = self._tries(what)
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.set(key, 0, px=_ms(seconds), nx=True)
-            pipe.incrby(key, 1)
+            pipe.incrby(key, number)
             pipe.pttl(key)
-            _, number, left = await pipe.execute()
-        return int(number), max(0.0, left / 1000)
+            _, count, left = await pipe.execute()
+        return int(count), max(0.0, left / 1000)
 
     async def forgive(self, what: str) -> None:
         """Forget the attempts of `attempt`: one has succeeded."""

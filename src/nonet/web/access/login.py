@@ -61,12 +61,14 @@ class Login:
     async def identify(self, request: Request) -> Principal | None:
         """See `nonet.web.access.access.Access`.
 
-        A bearer token counts alone. Otherwise `request.state.csrf` is the token that changes need,
+        A bearer token counts alone, and sets `request.state.is_bearer`: no foreign page can send
+        one. Otherwise `request.state.csrf` is the token that changes need,
         because the browser sends what identifies its user by itself.
         """
         kind, _, secret = request.headers.get("Authorization", "").partition(" ")
         if kind.lower() == "bearer":
             token = self._users.token(secret.strip())
+            request.state.is_bearer = token is not None
             return token.principal() if token else None
         if found := self._of_proxy(request):
             return found
@@ -85,7 +87,7 @@ class Login:
         if session.how == "oidc":
             grant = self.grant_of(session.proof.splitlines()) if self.provider else None
         else:
-            grant = Grant(Role.ADMIN)
+            grant = Grant(Role.ADMIN) if self._settings.links else None
         return Principal(session.name, *grant, session=session.digest) if grant else None
 
     def grant_of(self, values: list[str]) -> Grant | None:
@@ -150,6 +152,7 @@ class Login:
         if user is None or not fits:
             return None
         await self.browsers.stored.forgive(f"user {name}")
+        await self.withdraw_attempt(address)
         return user
 
     async def count_attempt(self, kind: str, what: str) -> None:
@@ -168,3 +171,11 @@ class Login:
                 f"too many attempts to log in: try again in {math.ceil(left / 60)} min",
                 {"Retry-After": str(math.ceil(left))},
             )
+
+    async def withdraw_attempt(self, address: str) -> None:
+        """Do not count the last attempt from an address: it has succeeded.
+
+        Its failures still count, or a user could guess the passwords of others between two logins.
+        """
+        what = f"address {household_of(address)}"
+        await self.browsers.stored.attempt(what, _TRIES_SECONDS, -1)

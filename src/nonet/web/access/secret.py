@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from nonet.base.errors import ConfigurationError
-from nonet.config.web_settings import WebSettings
+from nonet.config.web_settings import SHORTEST_SECRET, WebSettings
 
 _FILE = "web-secret"
 
@@ -22,7 +22,7 @@ def find_secret(settings: WebSettings, state_dir: Path) -> bytes:
         return given.encode()
     file = state_dir / _FILE
     try:
-        return file.read_bytes()
+        found = file.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(
             f"the secret of task-web is not here: {file} is missing. Run this command where "
@@ -30,6 +30,12 @@ def find_secret(settings: WebSettings, state_dir: Path) -> bytes:
         ) from None
     except OSError as error:
         raise _unusable(file, error) from None
+    if len(found) < SHORTEST_SECRET:  # a session that is signed with nothing could be anyone's
+        raise ConfigurationError(
+            f"the secret of task-web in {file} is too short: delete the file, and start task-web "
+            "again, or set NONET_WEB_SECRET"
+        )
+    return found
 
 
 def make_secret(settings: WebSettings, state_dir: Path) -> bytes:

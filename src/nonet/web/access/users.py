@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -27,15 +28,22 @@ from nonet.web.access.passwords import PasswordHash
 
 logger = logging.getLogger(__name__)
 
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}$")]
 
 
 def _end_of(value: Any) -> Any:
-    """Take a day as its end, and a time without a zone as UTC."""
+    """Take a day as its end in UTC."""
+    if isinstance(value, str) and _DAY.fullmatch(value):
+        value = date.fromisoformat(value)
     if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime.combine(value, time.max)
-    if isinstance(value, datetime) and value.tzinfo is None:
-        value = value.replace(tzinfo=UTC)
+        return datetime.combine(value, time.max, UTC)
+    return value
+
+
+def _in_zone(value: datetime) -> datetime:
+    if value.tzinfo is None:  # which would be compared with nothing that has one
+        raise ValueError("has no time zone: write it as in 2027-02-21T19:28:22Z")
     return value
 
 
@@ -89,7 +97,7 @@ class Token(_Holder):
     """A program that sends a bearer token."""
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
-    expires: Annotated[datetime, BeforeValidator(_end_of)] | None = None
+    expires: Annotated[datetime, BeforeValidator(_end_of), AfterValidator(_in_zone)] | None = None
 
     def principal(self) -> Principal:
         """Return this token as a caller."""

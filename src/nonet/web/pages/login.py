@@ -79,6 +79,7 @@ async def log_in_by_link(
             "NONET_WEB_SECRET: make another one with 'task-run web link'."
         )
         return _page(request, login, "", status=401, problem=problem)
+    await login.withdraw_attempt(address.get())
     answer = RedirectResponse(path_of(request, "overview"), 303)
     name = f"link:{maker}"
     await login.browsers.begin(request, answer, name, "link")
