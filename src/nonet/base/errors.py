@@ -84,6 +84,23 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {' or '.join(hits)}?" if hits else ""
 
 
+def listed(problems: Iterable[str]) -> str:
+    """Return the first problems in one line: what a caller sent may be wrong a million times.
+
+    >>> listed(["a: is missing", "b: " + "x" * 1000])[:40], listed(map(str, range(12)))
+    ('a: is missing; b: xxxxxxxxxxxxxxxxxxxxxx', '0; 1; 2; 3; 4; 5; 6; 7; 8; 9; and 2 more')
+    """
+    texts = [
+        text if len(text) <= _LONGEST_PROBLEM else f"{text[:_LONGEST_PROBLEM]}…"
+        for text in problems
+    ]
+    more = len(texts) - _MOST_PROBLEMS
+    return "; ".join([*texts[:_MOST_PROBLEMS], *([f"and {more} more"] if more > 0 else [])])
+
+
+_MOST_PROBLEMS, _LONGEST_PROBLEM = 10, 300
+
+
 def masked(url: str) -> str:
     """Return `url` without its password, for messages and log lines.
 
@@ -207,7 +224,7 @@ class InvalidArgumentsError(NonetError):
     """
 
     def __init__(self, task: str, problems: list[str]) -> None:
-        super().__init__(f"{task}: " + "; ".join(problems))
+        super().__init__(f"{task}: {listed(problems)}")
         self.task = task
         self.problems = problems
 

@@ -190,6 +190,9 @@ class Arguments:
         Raises:
             InvalidArgumentsError: there are too many, unknown, missing or wrong arguments.
         """
+        if len(kwargs) > _MOST_NAMED:  # a sentence for each would cost seconds
+            problem = f"takes at most {_MOST_NAMED} arguments by name, {len(kwargs)} given"
+            raise InvalidArgumentsError(self._name, [problem])
         positional = [name for name, p in self._parameters.items() if p.kind is not p.KEYWORD_ONLY]
         if len(args) > len(positional):
             problem = f"takes {len(positional)} positional arguments, {len(args)} given"
@@ -255,6 +258,7 @@ class Arguments:
             raise InvalidArgumentsError(self._name, problems) from None
 
 
+_MOST_NAMED = 1000
 _PLAIN = (bool, int, float, str, bytes)
 _LEAST_INT, _LARGEST_INT = -(2**63), 2**64 - 1
 

@@ -113,6 +113,14 @@ def carry_context(
     _carried[name] = _Carried(variable, decode, place)
 
 
+def carried_names() -> frozenset[str]:
+    """The names of declared variables that only the context of a program sets.
+
+    Whoever may submit may choose the tenant, so ``vo`` is not one of them.
+    """
+    return frozenset(_carried) - {"vo"}
+
+
 def carried_texts() -> dict[str, str]:
     """The current values of all declared variables that have one, as text, by name."""
     if not _carried:

@@ -15,6 +15,7 @@ from nonet.base.errors import (
     NonetError,
     NotConfirmedError,
     ServerUnreachableError,
+    listed,
 )
 from nonet.web import statuses
 from nonet.web.api.problems import problem
@@ -51,7 +52,8 @@ async def answer(request: Request, error: Exception) -> Response:
         logger.warning("request failed: path=%s error=%s", request.url.path, error)
     if status == 500:
         logger.error("request failed: path=%s", request.url.path, exc_info=error)
-    detail = _detail(error)
+    # The text of an unexpected error may hold anything; it is in the log.
+    detail = _detail(error) if status != 500 else "an error of this server: see its log"
     if request.url.path.removeprefix(request.scope.get("root_path", "")).startswith("/api/"):
         return problem(status, detail, headers=headers, **_numbers(error))
     from nonet.web.pages.rendering import render  # it imports the site, which imports this
@@ -65,7 +67,7 @@ def _detail(error: Exception) -> str:
     if isinstance(error, HTTPException | StarletteHTTPException):
         return str(error.detail)
     if isinstance(error, RequestValidationError):
-        return "; ".join(
+        return listed(
             f"{'.'.join(map(str, item['loc'][1:]))}: {item['msg']}" for item in error.errors()
         )
     if isinstance(error, ServerUnreachableError) and not isinstance(error, NotConfirmedError):

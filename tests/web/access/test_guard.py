@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,15 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from httpx import ASGITransport, AsyncClient
 from web.access.doors import HTML, ORIGIN, OURS, app_of, csrf_of, door, log_in, visitor
+from web.conftest import ClientOf, Fixed, principal
 
 from nonet import Nonet
+from nonet.base.errors import NonetError
+from nonet.config.web_settings import WebSettings
 from nonet.rules.permissions import ACTIONS, READING, Action, Role
 from nonet.web.access.guard import PUBLIC
 from nonet.web.api import routers as api_routers
+from nonet.web.app import create_app
 from nonet.web.pages import routers as page_routers
 from nonet.web.site import get_principal
 
@@ -91,16 +96,25 @@ async def test_without_a_login_only_public_paths_answer(stranger: AsyncClient) -
     assert answer.status_code in (401, 429)
 
 
-@pytest.mark.parametrize("role", [Role.SUBMITTER, Role.VIEWER, Role.OPERATOR])
-async def test_a_role_does_only_what_it_may(stranger: AsyncClient, role: Role) -> None:
-    """Each other route answers 403, whatever it would do for others."""
-    await log_in(stranger, role)
-    headers = {**OURS, "X-CSRF-Token": await csrf_of(stranger)}
-    for method, route in routes():
-        action = action_of(route)
-        if action and action not in ACTIONS[role]:
-            answer = await stranger.request(method, path_of(route), headers=headers)
-            assert answer.status_code == 403, (method, route.path, answer.text)
+@pytest.mark.parametrize("role", Role)
+async def test_each_role_on_each_route(nonet: Nonet, users: Path, role: Role) -> None:
+    """A route refuses exactly the roles without its permission; the API is asked by a token."""
+    with users.open("a") as file:  # a small file
+        digest = hashlib.sha256(b"secret").hexdigest()
+        file.write(f"tokens:\n  - {{name: ci, sha256: {digest}, role: {role}}}\n")
+    async with door(nonet, users=users) as client:
+        await log_in(client, role)
+        by_cookie = {**OURS, "X-CSRF-Token": await csrf_of(client)}
+        by_token = {"Authorization": "Bearer secret"}
+        for method, route in routes():
+            if not (action := action_of(route)):
+                continue
+            headers = by_token if route.path.startswith("/api/") else by_cookie
+            answer = await client.request(method, path_of(route), headers=headers)
+            case = (method, route.path, answer.status_code, answer.text[:300])
+            # What is allowed finds that nothing has the name x, or that the body is missing.
+            assert (answer.status_code == 403) == (action not in ACTIONS[role]), case
+            assert answer.status_code not in (401, 421, 429, 500, 503), case
 
 
 async def test_read_only_mode_stops_admins(nonet: Nonet, users: Path) -> None:
@@ -180,6 +194,67 @@ async def test_long_bodies_are_refused(stranger: AsyncClient) -> None:
     for body in (b"name=" + b"x" * 100_000, parts()):
         answer = await stranger.post("/login", content=body, headers={**OURS, **form})
         assert answer.status_code == 413, answer.text
+
+
+@pytest.mark.parametrize(
+    ("role", "path", "longest"),
+    [
+        (Role.ADMIN, "/api/v1/pauses", 2**20),
+        (Role.ADMIN, "/api/v1/tasks", 2**20),
+        (Role.ADMIN, "/api/v1/tasks/bulk", 2**24),
+        (Role.VIEWER, "/api/v1/tasks/bulk", 2**20),
+    ],
+)
+async def test_a_body_fits_what_it_is_for(
+    nonet: Nonet, client_of: ClientOf, role: Role, path: str, longest: int
+) -> None:
+    """One task is at most a message, as JSON writes it; only a bulk of a submitter is longer."""
+    assert nonet.settings.message_limit * 4 == 2**20
+    async with client_of(role) as client:
+        for length in (longest, longest + 1):
+            headers = {"Content-Type": "application/json"}
+            answer = await client.post(path, content=b"x" * length, headers=headers)
+            assert (answer.status_code == 413) == (length > longest), answer.text
+
+
+async def test_browsers_stay_with_https(nonet: Nonet) -> None:
+    """An answer over TLS tells the browser to use nothing else; one over HTTP does not."""
+    async with door(nonet, url="https://nonet.example", base="https://nonet.example") as client:
+        answer = await client.get("/login")
+        assert answer.headers["strict-transport-security"] == "max-age=31536000"
+    async with door(nonet) as client:
+        assert "strict-transport-security" not in (await client.get("/login")).headers
+
+
+async def test_a_bearer_that_nobody_checked_hides_no_origin(nonet: Nonet) -> None:
+    """An application that knows its users by a cookie does not read the header of a page."""
+    app = create_app(nonet, WebSettings.plain(), Fixed(principal()))
+    async with visitor(app) as client:
+        headers = {"Authorization": "Bearer x", "Origin": "http://evil.example"}
+        answer = await client.post("/api/v1/pauses", json={"everything": True}, headers=headers)
+        assert answer.status_code == 403
+        headers["Origin"] = ORIGIN
+        answer = await client.post("/api/v1/pauses", json={"everything": True}, headers=headers)
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("kind", [NonetError, RuntimeError, KeyError, OSError])
+@pytest.mark.parametrize("path", ["/queues", "/api/v1/queues"])
+async def test_an_unexpected_error_is_not_shown(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, kind: type[Exception], path: str
+) -> None:
+    """A 500 says to read the log, and nothing of the error."""
+
+    async def fail(*_: Any, **__: Any) -> None:
+        raise kind("hunter2")
+
+    async with client_of(Role.ADMIN) as client:
+        site = app_of(client).state.site
+        monkeypatch.setattr(site.access, "identify", fail)
+        async with visitor(app_of(client)) as other:
+            answer = await other.get(path)
+    assert answer.status_code == 500
+    assert "hunter2" not in answer.text and "log" in answer.text
 
 
 async def test_the_body_reaches_the_route(stranger: AsyncClient) -> None:

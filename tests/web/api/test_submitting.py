@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
 from httpx import AsyncClient
 from web.conftest import ClientOf
 
-from nonet import Nonet
+from nonet import Nonet, carry_context
 from nonet.rules.permissions import Principal, Role
+from nonet.tasks import carried
 
 TASKS = "/api/v1/tasks"
 BULK = "/api/v1/tasks/bulk"
@@ -36,6 +38,46 @@ async def test_a_task_is_submitted_with_its_options(client: AsyncClient, nonet: 
     )  # fmt: skip
     again = await client.post(TASKS, json={**REPORT, **options})
     assert again.json() == {"id": "mine", "created": False}
+
+
+async def test_context_of_programs_is_not_set_from_outside(
+    client: AsyncClient, nonet: Nonet
+) -> None:
+    """A label that tasks take as their context comes from programs that carry it only."""
+    user: ContextVar[str] = ContextVar("web_user")
+    carry_context(user)
+    try:
+        answer = await client.post(TASKS, json={**REPORT, "labels": {"web_user": "root"}})
+        assert answer.status_code == 422 and "labels.web_user" in answer.json()["detail"]
+        answer = await client.post(TASKS, json={**REPORT, "labels": {"team": "a", "vo": "b"}})
+        assert answer.status_code == 202
+    finally:
+        carried._carried.pop("web_user")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {**REPORT, "arguments": {f"argument{number}": 0 for number in range(60_000)}},
+        {**REPORT, "arguments": {"x" * 1_000_000: 0}},
+        {**REPORT, "arguments": {"number": [0] * 300_000}},
+        {**REPORT, "arguments": {"number": [["x"]] * 60_000}},
+        {**REPORT, "labels": {f"label{number}": 0 for number in range(60_000)}},
+        {**REPORT, **{f"field{number}": 0 for number in range(60_000)}},
+        {"tasks": [{**REPORT, **{f"f{n}": 0 for n in range(1000)}} for _ in range(1000)]},
+        {"tasks": [{**REPORT, "arguments": {f"f{n}": 0 for n in range(999)}} for _ in range(200)]},
+        {"tasks": [0] * 1_000_000},
+        {"tasks": [{**REPORT, "delay": "x"}] * 1000},
+    ],
+)
+async def test_many_mistakes_have_a_short_answer(
+    client: AsyncClient, nonet: Nonet, body: dict[str, Any]
+) -> None:
+    """A large request with a million mistakes gets a few of them, not all."""
+    answer = await client.post(BULK if "tasks" in body else TASKS, json=body)
+    assert answer.status_code in (413, 422), answer.text[:500]
+    assert len(answer.content) < 5000
+    assert await count(nonet) == 0
 
 
 async def test_a_unique_key_merges_submissions(client: AsyncClient) -> None:

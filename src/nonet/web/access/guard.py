@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from nonet.rules.permissions import Action
 from nonet.web import failures
 from nonet.web.access import requests
 from nonet.web.access.rates import Rates
@@ -33,8 +34,13 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-# The longest body: some tasks of NONET_MESSAGE_LIMIT; of a form; and of a caller without a login.
-_MOST_BODY, _MOST_FORM, _MOST_UNKNOWN = 16 * 2**20, 2**20, 2**16
+# The longest body: of a form, and of a caller without a login. That of one task is
+# NONET_MESSAGE_LIMIT, and JSON escapes may take three times as much as the text; `_BULK` may bring
+# some tasks of this length.
+_MOST_FORM, _MOST_UNKNOWN, _MOST_BULK = 2**20, 2**16, 16 * 2**20
+_OF_MESSAGE = 4
+_BULK = "/api/v1/tasks/bulk"
+_HSTS = "max-age=31536000"
 _FORM = "application/x-www-form-urlencoded"
 # Requests a second, and at once, of one principal; and of one address without a login.
 _PRINCIPAL_RATE, _UNKNOWN_RATE = (200, 1000), (10, 100)
@@ -92,6 +98,8 @@ class Guard:
                 headers = MutableHeaders(scope=message)
                 for name, value in _HEADERS.items():
                     headers.setdefault(name, value)
+                if requests.is_secure(request, request.app.state.site.settings):
+                    headers.setdefault("Strict-Transport-Security", _HSTS)
                 if not is_static:
                     headers.setdefault("Cache-Control", "no-store")
                 self._add_cookie(request, headers)
@@ -129,7 +137,7 @@ class Guard:
             _slow_down(self._unknown_rates, requests.household_of(address))
             return _ask_for_login(request, path)
         _slow_down(self._rates, principal.name)
-        if not request.headers.get("Authorization", "").lower().startswith("bearer "):
+        if not getattr(request.state, "is_bearer", False):
             _ensure_own_origin(request, is_needed=bool(_csrf(request)))
         namespace = site.nonet.settings.namespace
         if not principal.may_enter(namespace):
@@ -142,8 +150,7 @@ class Guard:
         """Return what the routes receive: a body of limited length, whose CSRF token is right."""
         if request.method in _SAFE:
             return None
-        is_known = getattr(request.state, "principal", None) is not None
-        most = _MOST_BODY if is_known else _MOST_UNKNOWN
+        most = _longest_body(request)
         length = request.headers.get("Content-Length", "")
         if length.isdigit() and int(length) > most:
             raise _too_long(most)
@@ -174,6 +181,15 @@ class Guard:
                 request, carrier, name, request.state.csrf
             )
             headers.append("Set-Cookie", carrier.headers["Set-Cookie"])
+
+
+def _longest_body(request: Request) -> int:
+    principal = getattr(request.state, "principal", None)
+    if principal is None:
+        return _MOST_UNKNOWN
+    limit: int = request.app.state.site.nonet.settings.message_limit
+    is_bulk = requests.path_in(request.scope) == _BULK and principal.may(Action.SUBMIT)
+    return max(_MOST_BULK if is_bulk else _MOST_FORM, _OF_MESSAGE * limit)
 
 
 def _csrf(request: Request) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import Field, StringConstraints
 
 from nonet.base.actor import who as actor
 from nonet.base.errors import NotFoundError
@@ -18,7 +18,7 @@ from nonet.rules.pauses import (
     task as task_pause,
 )
 from nonet.rules.permissions import Action
-from nonet.web.api.routing import ClassName, Listed, Reason, resource
+from nonet.web.api.routing import Body, ClassName, Listed, Reason, resource
 from nonet.web.site import Pauser, SiteOf, Viewer
 
 router = resource("pauses")
@@ -26,7 +26,7 @@ router = resource("pauses")
 _Stream = Annotated[str, StringConstraints(max_length=50, pattern=r"^[a-z*]+:[a-z*]+$")]
 
 
-class What(BaseModel, extra="forbid"):
+class What(Body):
     """What to pause or resume: everything, or some streams, classes and pipelines."""
 
     everything: bool = Field(default=False, description="All tasks and pipelines of the namespace.")

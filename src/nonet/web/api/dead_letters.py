@@ -15,6 +15,7 @@ from nonet.rules.permissions import Action
 from nonet.stores.sql.dead_letters import Cluster, LetterFilter, Status
 from nonet.web import letters
 from nonet.web.api.routing import (
+    Body,
     ClassName,
     Cursor,
     Id,
@@ -49,7 +50,7 @@ def _in_utc(instant: datetime) -> datetime:
 _Instant = Annotated[datetime, AfterValidator(_in_utc)]
 
 
-class Letters(BaseModel, extra="forbid"):
+class Letters(Body):
     """Selects letters by what is given; what is left out selects any."""
 
     task: ClassName | None = Field(default=None, description="Full or bare name of the class.")
@@ -171,7 +172,7 @@ _DRY: dict[int | str, dict[str, Any]] = {
 }
 
 
-class Resubmission(BaseModel, extra="forbid"):
+class Resubmission(Body):
     """How one letter is submitted again."""
 
     again: bool = Field(default=False, description="Although it was submitted again before.")

@@ -10,7 +10,18 @@ from pydantic import BaseModel, Field
 from nonet.operate.delayed import cancel_delayed, hasten
 from nonet.rules.permissions import Action
 from nonet.tasks.handles import TaskStatus
-from nonet.web.api.routing import Cursor, Id, Limit, OfClass, Page, Reason, opened, page, resource
+from nonet.web.api.routing import (
+    Body,
+    Cursor,
+    Id,
+    Limit,
+    OfClass,
+    Page,
+    Reason,
+    opened,
+    page,
+    resource,
+)
 from nonet.web.site import Canceller, Scheduler, SiteOf, Viewer
 
 router = resource("delayed")
@@ -18,7 +29,7 @@ router = resource("delayed")
 _BUDGET = 5000
 
 
-class Named(BaseModel, extra="forbid"):
+class Named(Body):
     """Delayed tasks by their ids."""
 
     ids: Annotated[list[Id], Field(min_length=1, max_length=1000)]

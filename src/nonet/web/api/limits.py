@@ -15,7 +15,7 @@ from nonet.rules.limit_changes import OFF, address_in_words, limit_in_words, lim
 from nonet.rules.limits import LimitAddress
 from nonet.rules.permissions import Action
 from nonet.stores.namespace.limits import EffectiveLimit
-from nonet.web.api.routing import Listed, resource
+from nonet.web.api.routing import Body, Listed, resource
 from nonet.web.pages.locks import locks_of
 from nonet.web.site import Limiter, Site, SiteOf, Viewer
 
@@ -57,7 +57,7 @@ class CeilingItem(BaseModel, from_attributes=True):
     )
 
 
-class NewLimit(BaseModel, extra="forbid"):
+class NewLimit(Body):
     """A limit that overrides the configured one."""
 
     limit: Annotated[int, Field(ge=0, le=10**9)] | None = Field(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Generic, TypeVar
 from fastapi import APIRouter, Path, Query
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, Field, StringConstraints
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from nonet.base.plain import plain
 from nonet.rules.permissions import Principal
@@ -74,6 +74,24 @@ Since = Annotated[
 ]
 
 
+# More unknown fields of a body are one error.
+_FEW = 10
+
+
+class Body(BaseModel, extra="forbid"):
+    """What a request brings."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_few_unknown(cls, value: Any) -> Any:
+        """Refuse many unknown fields at once: an error for each would cost seconds."""
+        if isinstance(value, dict) and len(value) > len(cls.model_fields) + _FEW:
+            unknown = value.keys() - cls.model_fields.keys()
+            few = ", ".join(repr(name)[:50] for name in sorted(unknown)[:3])
+            raise ValueError(f"{len(unknown)} fields are not known, such as {few}")
+        return value
+
+
 class Listed(BaseModel, Generic[_Item]):
     """A whole list."""
 
@@ -88,7 +106,7 @@ class Page(Listed[_Item]):
     )
 
 
-class Reason(BaseModel, extra="forbid"):
+class Reason(Body):
     """Why something is changed."""
 
     reason: Text = Field(default="", description="For people: it is shown and recorded.")
@@ -107,7 +125,7 @@ class Cancelled(BaseModel):
     )
 
 
-class Note(BaseModel, extra="forbid"):
+class Note(Body):
     """What an operator notes."""
 
     note: Text = Field(default="", description="For people, events and audit.")

@@ -18,6 +18,7 @@ from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.periodic import EntryStatus
 from nonet.web import shown
 from nonet.web.api.routing import (
+    Body,
     ClassName,
     Cursor,
     Limit,
@@ -63,7 +64,7 @@ class EntryInFull(Entry):
     )
 
 
-class Chosen(BaseModel, extra="forbid"):
+class Chosen(Body):
     """Entries to pause or to resume."""
 
     entries: Annotated[list[ClassName], Field(min_length=1, max_length=1000)]
@@ -73,7 +74,7 @@ class ChosenToPause(Chosen, Reason):
     """Entries to pause, and why."""
 
 
-class OneEntry(BaseModel, extra="forbid"):
+class OneEntry(Body):
     """An entry to run."""
 
     entry: ClassName

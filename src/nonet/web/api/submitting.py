@@ -12,12 +12,14 @@ from fastapi import Header
 from pydantic import AfterValidator, BaseModel, Field, JsonValue, StringConstraints
 
 from nonet.base.errors import InvalidArgumentsError, UnknownTaskError
+from nonet.messages.message import MAX_ELEMENTS
 from nonet.messages.repetition import Repeat, repeat_of_request
 from nonet.operate.submitting import bound, submit_each
 from nonet.rules.permissions import Action, Principal
+from nonet.tasks.carried import carried_names
 from nonet.tasks.task import FROM_CLASS, BaseTask, Options
 from nonet.tasks.unique import Unique
-from nonet.web.api.routing import ClassName, Id, Seconds, Text, resource
+from nonet.web.api.routing import Body, ClassName, Id, Seconds, Text, resource
 from nonet.web.site import Site, SiteOf, Submitter
 
 router = resource("tasks")
@@ -28,9 +30,13 @@ _DEEPEST = 50
 
 
 def _sendable(value: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what is nested so deeply that code which walks it would fail, and lone surrogates."""
+    """Refuse what no message can hold, or code that walks it could not, and lone surrogates."""
     level: list[Any] = [value]
+    number = 0
     for _ in range(_DEEPEST):
+        number += sum(map(len, level))
+        if number > MAX_ELEMENTS:
+            raise ValueError(f"it has more than {MAX_ELEMENTS:,} elements")
         nested = (item.values() if isinstance(item, dict) else item for item in level)
         level = [child for items in nested for child in items if isinstance(child, dict | list)]
         if not level:
@@ -59,7 +65,7 @@ Key = Annotated[
 ]
 
 
-class UniqueKey(BaseModel, extra="forbid"):
+class UniqueKey(Body):
     """Submit the task only if no other task holds the same key."""
 
     mode: Literal["until_start", "until_done", "for_seconds", "keep_latest"] = Field(
@@ -82,7 +88,7 @@ class UniqueKey(BaseModel, extra="forbid"):
         return made
 
 
-class NewTask(BaseModel, extra="forbid"):
+class NewTask(Body):
     """A task to submit."""
 
     task: ClassName = Field(
@@ -133,7 +139,7 @@ class NewTask(BaseModel, extra="forbid"):
         )
 
 
-class NewTasks(BaseModel, extra="forbid"):
+class NewTasks(Body):
     """Tasks to submit together."""
 
     tasks: Annotated[list[NewTask], Field(min_length=1, max_length=_MOST_TASKS)]
@@ -196,6 +202,11 @@ async def _submit(
 def _checked(site: Site, item: NewTask, key: str | None) -> tuple[BaseTask, Options]:
     if key is not None and item.id is not None:
         raise ValueError("id: leave it out, because the Idempotency-Key decides it")
+    for name in carried_names().intersection(item.labels):
+        raise ValueError(
+            f"labels.{name}: only programs of this installation may set it, because tasks take it "
+            "as their context (carry_context): leave it out"
+        )
     task_class = site.nonet.registry.get(item.task)
     options = item.options()
     return bound(task_class, [], item.arguments), options

@@ -20,6 +20,7 @@ from nonet.tasks.handles import TaskStatus
 from nonet.web import shown
 from nonet.web.api.routing import (
     NO_REASON,
+    Body,
     Cancelled,
     ClassName,
     Cursor,
@@ -55,7 +56,7 @@ class LivePage(Page[TaskStatus]):
     total: int = Field(description="How many tasks there are where this list searches.")
 
 
-class Selection(BaseModel, extra="forbid"):
+class Selection(Body):
     """Selects live tasks of a class, or with labels."""
 
     task: ClassName | None = Field(
