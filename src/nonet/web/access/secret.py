@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
 from nonet.base.errors import ConfigurationError
+from nonet.base.private import create_private
 from nonet.config.web_settings import SHORTEST_SECRET, WebSettings
 
 _FILE = "web-secret"
@@ -45,28 +45,13 @@ def make_secret(settings: WebSettings, state_dir: Path) -> bytes:
         ConfigurationError: the directory cannot be written.
     """
     file = state_dir / _FILE
-    if not (settings.secret.get_secret_value() or file.exists()):
+    if not settings.secret.get_secret_value():
         try:
-            _make(file)
+            state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+            create_private(file, secrets.token_urlsafe(32))
         except OSError as error:
             raise _unusable(file, error) from None
     return find_secret(settings, state_dir)
-
-
-def _make(file: Path) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = file.with_name(f"{_FILE}.{secrets.token_hex(8)}")
-    handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with open(handle, "w", encoding="ascii") as opened:
-            opened.write(secrets.token_urlsafe(32))
-        # Two processes may start at once. A link appears whole, and does not replace the file of
-        # the other process, which may have begun sessions with it.
-        os.link(draft, file)
-    except FileExistsError:
-        pass
-    finally:
-        draft.unlink()
 
 
 def _unusable(file: Path, error: OSError) -> ConfigurationError:
