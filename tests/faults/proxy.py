@@ -33,6 +33,8 @@ class Proxy:
         port: where it listens, on loopback.
         commands: client commands seen so far.
         dropped: commands whose reply was swallowed, and commands that were cut off unexecuted.
+        refused: commands that were answered with an error of `refuse` or `pin`, and not executed.
+        unheard: commands that came over a connection which `pin` has frozen.
         reset_probability: how likely a command is hit by a reset of its connection; half of
             those are executed, their replies are lost.
     """
@@ -40,13 +42,14 @@ class Proxy:
     def __init__(self, target_port: int, *, counts: bool = True, seed: int = 1) -> None:
         self.port = 0
         self.commands = 0
-        self.dropped = 0
+        self.dropped = self.refused = self.unheard = 0
         self.reset_probability = 0.0
         self._target_port = target_port
         self.counts = counts
         self._random = random.Random(seed)
         self._delay = 0.0
         self._doomed: int | None = None
+        self._refusal = ""
         self._lines: set[_Line] = set()
         self._loop = asyncio.new_event_loop()
         self._passing = asyncio.Event()
@@ -94,6 +97,31 @@ class Proxy:
         """Forward again. What was held up arrives late, also from clients that gave up."""
         self._do(self._passing.set)
 
+    def refuse(self, words: str) -> None:
+        """Answer every command with this error from now on, as a server that has lost its role."""
+
+        def refuse() -> None:
+            self._refusal = words
+            self._pin(words)
+
+        self._do(refuse)
+
+    def relent(self) -> None:
+        """Serve new connections; those that were refused remain so."""
+        self._do(lambda: setattr(self, "_refusal", ""))
+
+    def pin(self, words: str = "") -> None:
+        """Answer with this error on open connections only, for ever; empty: answer nothing."""
+        self._do(lambda: self._pin(words))
+
+    def retarget(self, port: int) -> None:
+        """Lead new connections to another server, and leave open ones where they are."""
+        self._do(lambda: setattr(self, "_target_port", port))
+
+    def _pin(self, words: str) -> None:
+        for line in list(self._lines):
+            line.pin(words)
+
     def half_close(self) -> None:
         """Tell the clients of all connections that the server has ended; they may still send."""
         self._do(lambda: [line.half_close() for line in list(self._lines)])
@@ -138,6 +166,8 @@ class Proxy:
             _reset(writer)
             return
         line = _Line(self, (reader, writer), upstream)
+        if self._refusal:
+            line.pin(self._refusal)
         self._lines.add(line)
         try:
             await line.forward()
@@ -176,6 +206,7 @@ class _Line:
         self._sent = self._answered = 0  # commands and replies
         self._mute_from: int | None = None
         self._half_closed = False
+        self._pinned: str | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def forward(self) -> None:
@@ -201,6 +232,24 @@ class _Line:
         with contextlib.suppress(OSError):
             self._client[1].write_eof()
 
+    def pin(self, words: str) -> None:
+        """Pass nothing on any more; answer each command with these words, or not at all."""
+        if self._pinned is not None:
+            return
+        self._pinned = words
+        self._server[1].transport.abort()
+        if self._replies.is_partial:
+            self.reset()
+        else:
+            self._answer(self._sent - self._answered)
+
+    def _answer(self, commands: int) -> None:
+        if self._pinned:
+            self._proxy.refused += commands
+            self._client[1].write(f"-{self._pinned}\r\n".encode() * commands)
+        else:
+            self._proxy.unheard += commands
+
     def reset(self) -> None:
         for _, writer in (self._client, self._server):
             _reset(writer)
@@ -217,6 +266,9 @@ class _Line:
             if not self._proxy.counts:
                 writer.write(data)
                 continue
+            if self._pinned is not None:
+                self._answer(len(self._requests.feed(data)))
+                continue
             start = 0
             for end in self._requests.feed(data):
                 fate = self._proxy.count()
@@ -228,6 +280,8 @@ class _Line:
                 writer.write(data[start:end])
                 start = end
             writer.write(data[start:])
+        if self._pinned is not None:
+            return self.reset()
         with contextlib.suppress(OSError):
             writer.write_eof()
 
@@ -236,6 +290,8 @@ class _Line:
         while True:
             arrived, data = await chunks.get()
             await self._proxy.hold_up(arrived)
+            if self._pinned is not None:
+                return
             if not data:
                 break
             if self._half_closed:
@@ -276,6 +332,11 @@ class Values:
         self._line = b""  # a header of which the end has not come
         self._skip = 0  # bytes of a string that have not come
         self._missing = 0  # elements of the value that have not come
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether a value has begun, and not ended."""
+        return bool(self._line or self._skip or self._missing)
 
     def feed(self, data: bytes) -> list[int]:
         """The offsets in `data` at which a value is complete.

@@ -134,7 +134,7 @@ async def test_calls_in_flight_are_limited(length: int, most: int) -> None:
         nonlocal seen
         while data := await reader.read(65536):
             seen += data.count(b"SET\r\n")
-            writer.write(b"+OK\r\n" * data.count(b"SETINFO"))
+            writer.write(b"+OK\r\n" * data.count(b"INFO"))
         writer.close()
 
     async with answering(accept) as made:
@@ -214,7 +214,7 @@ async def test_an_unexpected_reply_ends_the_connection(redis_server: RedisServer
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while b"GET" not in (data := await reader.read(65536)):
-            writer.write(b"+OK\r\n" * data.count(b"SETINFO"))
+            writer.write(b"+OK\r\n" * data.count(b"INFO"))
         writer.write(b"+one\r\n+two\r\n")
         writer.close()
 

@@ -10,20 +10,23 @@ from datetime import UTC, datetime, timedelta
 class EpochSeen:
     """The newest epoch that this process has seen; several threads may write it.
 
+    Args:
+        listeners: called when a new epoch is seen, in the thread that sees it.
+
     Attributes:
         since: when the epoch began (µs by the server's clock), which identifies it; 0: unknown.
         sequence: the highest sequence seen. The leader raises it, so data with a lower sequence are
             older than those that this process has worked with.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *listeners: Callable[[], None]) -> None:
         self.since: int = 0
         self.sequence: int = 0
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners = [*listeners]
 
     @contextmanager
     def telling(self, listener: Callable[[], None]) -> Iterator[None]:
-        """Call `listener` when a new epoch is seen during the block, in the thread that sees it."""
+        """Add a listener while the block runs."""
         self._listeners.append(listener)
         try:
             yield

@@ -11,6 +11,7 @@ import asyncio
 import copy
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import hiredis
@@ -20,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from nonet.base.errors import NotBoundError
-from nonet.stores.connection.topology import TURNED_DOWN
+from nonet.stores.connection.endpoint import Endpoint
 
 # Limits of the calls in flight, so that Redis serves other clients in between. Others wait here.
 _MOST_CALLS = 200
@@ -29,8 +30,7 @@ _SECOND_CHECK_SECONDS = 0.1
 _LEAST_BYTES_PER_SECOND = 64 * 1024
 UNFINISHED = object()
 _CLOSED = "Connection closed by server."
-# After these errors a new connection may help: with another password, or to another server.
-_TURNED_DOWN = (exceptions.AuthenticationError, *TURNED_DOWN)
+_GIVEN_UP = "Connection given up"
 
 _Answer = asyncio.Future[Any]
 
@@ -39,7 +39,7 @@ class Lane:
     """Calls over one connection, which is opened at its first use and reopened after a loss.
 
     Args:
-        connection: makes an unconnected connection of redis-py.
+        connection: makes an unconnected `EndpointConnection` of redis-py.
         timeout_seconds: how long Redis may be silent while a call is in flight (longer for long
             commands), or may take to connect. After that all calls in flight fail.
     """
@@ -95,12 +95,20 @@ class Lane:
         self, loop: asyncio.AbstractEventLoop, packed: bytes, answers: Sequence[_Answer]
     ) -> None:
         wire = self._wire
+        if wire is not None and wire.generation != wire.endpoint.generation:
+            wire = self._unless_idle(wire)
         if wire is not None and not self._waiting and wire.has_room_for(len(packed)):
             wire.send(packed, answers)
         else:
             self._waiting.append((packed, answers))
             if wire is None and self._opening is None:
                 self._opening = loop.create_task(self._open(), name="lane")
+
+    def _unless_idle(self, wire: _Wire) -> _Wire | None:
+        """Close an outdated connection, unless calls are in flight: they tell what is with it."""
+        if wire.is_idle:
+            wire.close(exceptions.ConnectionError(_GIVEN_UP))
+        return self._wire
 
     def bind(self) -> None:
         """Belong to the running event loop; while it runs, all others are refused.
@@ -127,7 +135,7 @@ class Lane:
     def reset(self) -> None:
         """Drop the connection and fail its pending calls; the next call opens another one."""
         if self._wire is not None:
-            self._wire.close(exceptions.ConnectionError("Connection given up"))
+            self._wire.close(exceptions.ConnectionError(_GIVEN_UP))
 
     async def aclose(self, patience_seconds: float = 0.0) -> None:
         """Close the connection; a later call opens another one.
@@ -203,6 +211,8 @@ class _Wire(asyncio.Protocol):
     """The open connection of a lane.
 
     Attributes:
+        endpoint: where it leads.
+        generation: of the endpoint, when it was opened.
         closed: done when the connection is closed.
     """
 
@@ -214,6 +224,8 @@ class _Wire(asyncio.Protocol):
         lost: Callable[[_Wire], None],
     ) -> None:
         self._connection = connection  # keeps the connection alive as long as its transport
+        self.endpoint: Endpoint = connection.endpoint
+        self.generation: int = connection.generation
         self._transport: asyncio.Transport = connection._writer.transport
         self._timeout = timeout_seconds
         self._has_room = has_room
@@ -230,6 +242,8 @@ class _Wire(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_late = False
         self._is_refused = False
+        self._is_elsewhere = False
+        self.endpoint.opened(self)
         self._transport.set_protocol(self)
         self._transport.resume_reading()  # a StreamReader may have stopped it
 
@@ -237,6 +251,11 @@ class _Wire(asyncio.Protocol):
     def last(self) -> _Answer | None:
         """The last pending answer that is still wanted."""
         return next((answer for answer, _ in reversed(self._owed) if not answer.done()), None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no call is in flight."""
+        return not self._owed
 
     def has_room_for(self, length: int) -> bool:
         """Whether a command of this length may be sent now. A single one always may."""
@@ -262,6 +281,7 @@ class _Wire(asyncio.Protocol):
 
     def close(self, error: Exception) -> None:
         """Close the connection; pending answers fail with `error`."""
+        self.endpoint.closed(self)
         if self._timer is not None:
             self._timer.cancel()
         self._transport.abort()
@@ -271,6 +291,11 @@ class _Wire(asyncio.Protocol):
         self._unsent.clear()
         _fail((answer for answer, _ in owed), error)
 
+    def give_up(self) -> None:
+        """Close the connection in the next step of its event loop. Thread-safe."""
+        with suppress(RuntimeError):  # the loop has ended, and its connections with it
+            self._loop.call_soon_threadsafe(self.close, exceptions.ConnectionError(_GIVEN_UP))
+
     def data_received(self, data: bytes) -> None:
         """Hand each reply to its caller."""
         self._heard, self._is_late = self._loop.time(), False
@@ -278,13 +303,15 @@ class _Wire(asyncio.Protocol):
         try:
             while (reply := self._reader.gets()) is not UNFINISHED:
                 self._deliver(reply)
-                if isinstance(reply, _TURNED_DOWN):
-                    self._is_refused = True
+                if isinstance(reply, exceptions.RedisError):
+                    self._judge(reply)
         except (hiredis.HiredisError, exceptions.InvalidResponse, IndexError) as error:
             self.close(exceptions.InvalidResponse(str(error) or "a reply to no command"))
             return
         if self._is_refused:
-            self.close(exceptions.ConnectionError("Connection given up"))
+            self.close(exceptions.ConnectionError(_GIVEN_UP))
+            if self._is_elsewhere:
+                self.endpoint.leave(self.generation)
             return
         self._has_room()
 
@@ -294,6 +321,12 @@ class _Wire(asyncio.Protocol):
         self._connection._writer = self._connection._reader = None
         if not self.closed.done():
             self.closed.set_result(None)
+
+    def _judge(self, reply: exceptions.RedisError) -> None:
+        """Some errors end the connection: a new one may reach another server, or log in anew."""
+        self._is_elsewhere = self._is_elsewhere or self.endpoint.is_elsewhere(reply)
+        if self._is_elsewhere or isinstance(reply, exceptions.AuthenticationError):
+            self._is_refused = True
 
     def _deliver(self, reply: Any) -> None:
         answer, length = self._owed.popleft()
@@ -326,6 +359,7 @@ class _Wire(asyncio.Protocol):
         if left > 0:
             self._timer = self._loop.call_later(left, self._check_silence)
         else:
+            self.endpoint.suspect(self.generation)
             self.close(exceptions.TimeoutError("Timeout reading from socket"))
 
 

@@ -29,15 +29,14 @@ from nonet.base.errors import (
 )
 from nonet.base.keys import prefix
 from nonet.base.synchronous import sleep
-from nonet.stores.connection.lane import Lane
-from nonet.stores.connection.replies import REFUSALS, translated
-from nonet.stores.connection.topology import (
-    FindingConnection,
-    FindingSyncConnection,
-    ServerUrl,
-    read_place,
-    will_pass,
+from nonet.stores.connection.endpoint import (
+    Endpoint,
+    EndpointConnection,
+    EndpointSyncConnection,
+    endpoint_of,
 )
+from nonet.stores.connection.lane import Lane
+from nonet.stores.connection.replies import REFUSALS, is_elsewhere, translated
 from nonet.telemetry.outage import REDIS
 
 # Every script is safe to repeat, so a call without a reply is retried, in total below DEDUP_TTL.
@@ -49,7 +48,7 @@ BLOCK_SECONDS = 2.0
 _CLOSE_SECONDS = 1.0
 # Seconds before each retry of a script. The last pause is repeated during a failover.
 _PAUSES = (0.1, 0.2, 0.4)
-# How long a script is retried if another server may take over. With the last call it is below
+# How long a script is retried while another server takes over. With the last call it is below
 # DEDUP_TTL.
 FAILOVER_SECONDS = 14.0
 # How long the replicas may take to confirm. The lane is blocked meanwhile.
@@ -78,10 +77,10 @@ def connect(url: str, prefix: str) -> AsyncRedis:
     """
     retry = AsyncRetry(ExponentialBackoff(cap=1.0, base=0.05), RETRIES, RETRIED)
     with url_errors(url):
-        place = read_place(url, prefix)
+        endpoint = endpoint_of(url, prefix)
         # When all connections are in use, callers wait. The plain pool would raise an error.
         pool = aioredis.BlockingConnectionPool.from_url(
-            place.url,
+            endpoint.url,
             max_connections=_CONNECTIONS,
             timeout=TIMEOUT_SECONDS * (RETRIES + 1),
             protocol=2,
@@ -89,36 +88,36 @@ def connect(url: str, prefix: str) -> AsyncRedis:
             retry=retry,
             driver_info=DRIVER,
         )
-    return LaneClient.over(pool, place, TIMEOUT_SECONDS, RETRIES)
+    return LaneClient.over(pool, endpoint, TIMEOUT_SECONDS, RETRIES)
 
 
 def connect_blocking(url: str, prefix: str) -> AsyncRedis:
     """Make a client for blocking pops, which outwaits them and never repeats one itself."""
     with url_errors(url):
-        place = read_place(url, prefix)
+        endpoint = endpoint_of(url, prefix)
         pool = aioredis.ConnectionPool.from_url(
-            place.url,
+            endpoint.url,
             protocol=2,
             socket_connect_timeout=TIMEOUT_SECONDS,
             socket_timeout=BLOCK_SECONDS + TIMEOUT_SECONDS,
             retry=AsyncRetry(ExponentialBackoff(), 0),
             driver_info=DRIVER,
         )
-    return LaneClient.over(pool, place, BLOCK_SECONDS + TIMEOUT_SECONDS, 0)
+    return LaneClient.over(pool, endpoint, BLOCK_SECONDS + TIMEOUT_SECONDS, 0)
 
 
 def connect_sync(url: str, prefix: str, *, timeout_seconds: float = TIMEOUT_SECONDS) -> SyncRedis:
     """Make a client for a thread. It does not retry: its callers renew periodically anyway."""
     with url_errors(url):
-        place = read_place(url, prefix)
+        endpoint = endpoint_of(url, prefix)
         client = redis.Redis.from_url(
-            place.url,
+            endpoint.url,
             protocol=2,
             socket_timeout=timeout_seconds,
             retry=Retry(ExponentialBackoff(), 0),
             driver_info=DRIVER,
         )
-    find_first(client.connection_pool, place, FindingSyncConnection)
+    connect_to(endpoint, client.connection_pool, EndpointSyncConnection)
     return client
 
 
@@ -127,24 +126,26 @@ class LaneClient(aioredis.Redis):
 
     Attributes:
         lane: connection for scripts.
+        endpoint: where its connections lead.
         retries: how often a script without an answer is called again.
-        failover_seconds: how long it is retried while another server takes over.
     """
 
     lane: Lane
+    endpoint: Endpoint
     retries: int
-    failover_seconds: float
 
     @classmethod
-    def over(cls, pool: Any, place: ServerUrl, timeout_seconds: float, retries: int) -> LaneClient:
+    def over(
+        cls, pool: Any, endpoint: Endpoint, timeout_seconds: float, retries: int
+    ) -> LaneClient:
         """Make a client over a pool of connections. Its calls end within `timeout_seconds`."""
         client: Any = cls.from_pool(pool)
-        find_first(pool, place, FindingConnection)
+        connect_to(endpoint, pool, EndpointConnection)
         plain = pool.connection_class
         pool.connection_class = type(plain.__name__, (_Writes, plain), {})
         client.lane = Lane(pool.make_connection, timeout_seconds)
+        client.endpoint = endpoint
         client.retries = retries
-        client.failover_seconds = FAILOVER_SECONDS if place.finder and retries else 0.0
         client._popping = {}
         client._timeout = timeout_seconds
         made: LaneClient = client
@@ -167,12 +168,6 @@ class LaneClient(aioredis.Redis):
         made = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
         made.lane = self.lane
         return made
-
-    async def reconnect(self) -> None:
-        """Drop all connections, because the server has been replaced."""
-        for lane in (self.lane, *self._popping.values()):
-            lane.reset()
-        await self.connection_pool.disconnect(inuse_connections=True)
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         """Wait at most a second for calls in flight, then close all connections."""
@@ -240,7 +235,7 @@ class Scripts:
         self, call: Callable[..., Awaitable[Any]], name: str, args: Sequence[Any]
     ) -> Any:
         source, digest = script(name)
-        failures, began = 0, time.monotonic()
+        failures, began, is_switching = 0, time.monotonic(), self.client.endpoint.finder is not None
         while True:
             try:
                 try:
@@ -251,7 +246,8 @@ class Scripts:
                     REDIS.answered()
                 return answer
             except REFUSALS as error:
-                if not self._may_repeat(error, failures, began):
+                is_switching = is_switching or is_elsewhere(error)
+                if not self._may_repeat(error, failures, began, is_switching=is_switching):
                     raise _translated(error, self.client, name) from error
             await sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
             failures += 1
@@ -263,11 +259,17 @@ class Scripts:
         answer, _, replicas = await answers
         return answer, replicas
 
-    def _may_repeat(self, error: Exception, failures: int, began: float) -> bool:
-        if failures < self.client.retries and isinstance(error, RETRIED):
+    def _may_repeat(
+        self, error: Exception, failures: int, began: float, *, is_switching: bool
+    ) -> bool:
+        """Whether to call again: some times without an answer, longer while servers switch."""
+        if not self.client.retries:
+            return False
+        is_lost = isinstance(error, RETRIED)
+        if is_lost and failures < self.client.retries:
             return True
-        waits = isinstance(error, RETRIED) or will_pass(error)
-        return waits and time.monotonic() < began + self.client.failover_seconds
+        waits = (is_lost and is_switching) or self.client.endpoint.is_elsewhere(error)
+        return waits and time.monotonic() < began + FAILOVER_SECONDS
 
 
 class RedisStore:
@@ -286,7 +288,7 @@ class RedisStore:
 def run_sync(client: SyncRedis, prefix: str, name: str, *args: Any) -> Any:
     """`Scripts.run` for a synchronous client."""
     source, digest = script(name)
-    finder = client.connection_pool.connection_kwargs.get("finder")
+    finder = _endpoint(client).finder
     if finder is not None and finder.is_announced:
         client.connection_pool.disconnect()  # calls are rare, so each of them finds the server anew
     try:
@@ -393,8 +395,8 @@ def url_errors(url: str) -> Iterator[None]:
     raise ConfigurationError(f"NONET_REDIS_URL {masked(url)!r}: {problem}") from None
 
 
-def find_first(pool: Any, place: ServerUrl, how: type) -> None:
-    """Let the connections of a pool find their server, unless it is fixed.
+def connect_to(endpoint: Endpoint, pool: Any, how: type) -> None:
+    """Let the connections of a pool go where the endpoint leads.
 
     Raises:
         ConfigurationError: the URL has an unknown parameter.
@@ -405,17 +407,21 @@ def find_first(pool: Any, place: ServerUrl, how: type) -> None:
         name = re.search(r"argument '(\w+)'", str(error))
         tls = ": TLS needs rediss://" if name and name[1].startswith("ssl_") else ""
         raise ConfigurationError(
-            f"NONET_REDIS_URL {masked(place.url)!r}: parameter {name[1] if name else error!r} is "
-            f"not known{tls}"
+            f"NONET_REDIS_URL {masked(endpoint.url)!r}: "
+            f"parameter {name[1] if name else error!r} is not known{tls}"
         ) from None
-    if place.finder is not None:
-        plain = pool.connection_class
-        pool.connection_class = type(plain.__name__, (how, plain), {})
-        pool.connection_kwargs["finder"] = place.finder
+    plain = pool.connection_class
+    pool.connection_class = type(plain.__name__, (how, plain), {})
+    pool.connection_kwargs["endpoint"] = endpoint
+
+
+def _endpoint(client: AsyncRedis | SyncRedis) -> Endpoint:
+    found: Endpoint = client.connection_pool.connection_kwargs["endpoint"]
+    return found
 
 
 def _translated(error: Exception, client: AsyncRedis | SyncRedis, script: str = "") -> NonetError:
-    is_found = "finder" in client.connection_pool.connection_kwargs
+    is_found = _endpoint(client).finder is not None
     found = translated(error, _address(client), script, is_found=is_found)
     if isinstance(found, ServerUnreachableError):
         found.server = "Redis"
@@ -426,8 +432,8 @@ def _address(client: AsyncRedis | SyncRedis) -> str:
     """The URL of a client, without its password."""
     pool = client.connection_pool
     options = pool.connection_kwargs
-    if "finder" in options:
-        return str(options["finder"])
+    if (finder := _endpoint(client).finder) is not None:
+        return str(finder)
     user = options.get("username") or ""
     login = f"{user}{':***' if options.get('password') else ''}"
     at = f"{login}@" if login else ""

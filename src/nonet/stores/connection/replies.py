@@ -22,11 +22,33 @@ REFUSALS = (
     OSError,
 )
 
-# Replies of a server that will work again by itself, for example after a failover.
-_LATER = {
-    *("READONLY", "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "ASK"),
-    *("BUSY", "MISCONF", "NOREPLICAS", "UNBLOCKED"),
+_LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
+
+# Replies "not I, not now": the server does not hold the namespace, or not alone, or not yet.
+# Another one may, behind the same URL. UNBLOCKED comes from a master that has become a replica,
+# NOREPLICAS from one that has lost its replicas.
+_ELSEWHERE = {
+    *("READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED"),
+    *("MOVED", "ASK", "TRYAGAIN"),
 }
+# Replies of a server that will work again by itself.
+_LATER = (_ELSEWHERE - {"MOVED"}) | {"BUSY", "MISCONF"}
+# A proxy, or an error in a script, may put words before them.
+_WORDED = re.compile(rf"(?:.*: )?-?({'|'.join(sorted(_ELSEWHERE | _LATER))}) (.*)")
+
+
+def code_of(error: BaseException) -> str:
+    """Return the code of an error reply; empty if it is none.
+
+    >>> code_of(exceptions.ResponseError("ERR READONLY You can't write against a replica"))
+    'READONLY'
+    """
+    return _reply(error)[0]
+
+
+def is_elsewhere(error: BaseException) -> bool:
+    """Whether an error reply means "not I, not now": another server may hold the namespace."""
+    return isinstance(error, exceptions.RedisError) and code_of(error) in _ELSEWHERE
 
 
 def translated(
@@ -75,7 +97,7 @@ def translated(
 
 def _misconfigured(error: Exception, code: str, text: str, script: str) -> str:
     """Say what an administrator must change, and how; empty if no change helps."""
-    if _is_about_login(error, text):
+    if isinstance(error, _LOGIN):
         return f"refuses the login ({text}): check the user and password in NONET_REDIS_URL"
     if code == "NOPERM" or "The user executing the script can't" in text:
         return (
@@ -115,19 +137,13 @@ def _in(script: str) -> str:
     return f" in the script {script!r}" if script else ""
 
 
-def _reply(error: Exception) -> tuple[str, str]:
+def _reply(error: BaseException) -> tuple[str, str]:
     """Code and first line of a reply; the code is empty if Redis did not answer."""
     text = str(error).split("\n")[0].strip() or type(error).__name__
     code = getattr(error, "status_code", None)  # redis-py removes codes that it knows
-    if code is not None:
-        return str(code), text
-    if not isinstance(error, exceptions.ResponseError):
-        return "", text
-    found = re.match(r"([A-Z]{2,}) (.*)", text)
-    return (found[1], found[2]) if found else ("ERR", text)
-
-
-def _is_about_login(error: Exception, text: str) -> bool:
-    kinds = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
-    # The text is the answer to a long command before the login.
-    return isinstance(error, kinds) or text.startswith("Protocol error: unauthenticated")
+    if code is None and isinstance(error, exceptions.ResponseError):
+        found = re.match(r"([A-Z]{2,}) (.*)", text)
+        code, text = (found[1], found[2]) if found else ("ERR", text)
+    if code == "ERR" and (worded := _WORDED.match(text)):
+        code, text = worded[1], worded[2]
+    return str(code or ""), text

@@ -18,25 +18,19 @@ from redis.retry import Retry
 
 from nonet.base.errors import ConfigurationError
 from nonet.base.synchronous import TimeIsOver, seconds_left
+from nonet.stores.connection.endpoint import Endpoint, EndpointSyncConnection, endpoint_of
 from nonet.stores.connection.lane import UNFINISHED, make_reader
 from nonet.stores.connection.redis import (
     BLOCK_SECONDS,
     DRIVER,
-    FAILOVER_SECONDS,
     RETRIED,
     RETRIES,
     TIMEOUT_SECONDS,
-    find_first,
+    connect_to,
     server_errors,
     url_errors,
 )
-from nonet.stores.connection.topology import (
-    TURNED_DOWN,
-    Address,
-    Finder,
-    FindingSyncConnection,
-    read_place,
-)
+from nonet.stores.connection.topology import Address
 
 # Connections that are kept for later calls: as many as threads that call at a time.
 _KEPT = 64
@@ -59,9 +53,9 @@ def connect_blocking(url: str, prefix: str) -> SyncClient:
 
 def _connect(url: str, prefix: str, timeout_seconds: float, retries: int) -> SyncClient:
     with url_errors(url):
-        place = read_place(url, prefix)
+        endpoint = endpoint_of(url, prefix)
         pool = redis.ConnectionPool.from_url(
-            place.url,
+            endpoint.url,
             protocol=2,
             socket_connect_timeout=TIMEOUT_SECONDS,
             socket_timeout=timeout_seconds,
@@ -69,10 +63,10 @@ def _connect(url: str, prefix: str, timeout_seconds: float, retries: int) -> Syn
             driver_info=DRIVER,
             max_connections=_MOST_CONNECTIONS,
         )
-    find_first(pool, place, FindingSyncConnection)
     plain = pool.connection_class
     pool.connection_class = type(plain.__name__, (_Bounded, plain), {})
-    return SyncClient(pool, retries, FAILOVER_SECONDS if place.finder and retries else 0.0)
+    connect_to(endpoint, pool, EndpointSyncConnection)
+    return SyncClient(pool, endpoint, retries)
 
 
 class SyncLane:
@@ -120,13 +114,15 @@ class SyncLane:
                 raise
             # The server has closed it meanwhile, and probably the others, too. Calls are safe to
             # repeat, see `Scripts.run`.
-            self.reset()
+            wire.endpoint.suspect(wire.generation)
             wire = _Wire(self._connection())
             replies = wire.exchange(packed, number)
         self._idle.append(wire)
         for reply in replies:
             if isinstance(reply, Exception):
-                if isinstance(reply, (exceptions.AuthenticationError, *TURNED_DOWN)):
+                if wire.endpoint.is_elsewhere(reply):
+                    wire.endpoint.leave(wire.generation)
+                elif isinstance(reply, exceptions.AuthenticationError):
                     self.reset()  # another connection may help, as in `Lane`
                 raise reply
         return replies
@@ -137,7 +133,7 @@ class SyncLane:
             self._master.check()
         while self._idle:
             wire = self._idle.pop()
-            if self._master.address in (None, wire.address):
+            if wire.generation == wire.endpoint.generation:
                 return wire
             wire.close()
         return _Wire(self._connection())
@@ -150,35 +146,31 @@ class _Master:
     loses them. Programs with an event loop follow in the background (`Broker.follow`); threads ask
     the Sentinels before a call, once a second.
 
-    Args:
-        finder: finds the server; None: it is fixed.
-        replaced: called when there is another one.
-
     Attributes:
         may_be_replaced: whether to `check` it.
-        address: where it is; None: that does not matter.
     """
 
-    def __init__(self, finder: Finder | None, replaced: Callable[[], None]) -> None:
+    def __init__(self, endpoint: Endpoint) -> None:
+        finder = endpoint.finder
         self.may_be_replaced = finder is not None and finder.is_announced
-        self.address: Address | None = None
-        self._finder = finder
-        self._replaced = replaced
+        self._endpoint = endpoint
+        self._address: Address | None = None
         self._asked = 0.0
 
     def check(self) -> None:
         """Ask whether it was replaced, if that was not done just now."""
         now = time.monotonic()
-        if not self.may_be_replaced or self._finder is None or now < self._asked + _FOLLOW_SECONDS:
+        finder = self._endpoint.finder
+        if not self.may_be_replaced or finder is None or now < self._asked + _FOLLOW_SECONDS:
             return
         self._asked = now
         try:
-            found = self._finder.find()
+            found = finder.find()
         except (exceptions.RedisError, OSError, ConfigurationError):
             return  # connections that need a server raise it, too
-        before, self.address = self.address, found
+        before, self._address = self._address, found
         if before not in (None, found):
-            self._replaced()
+            self._endpoint.leave()
 
 
 class _Wire:
@@ -189,10 +181,9 @@ class _Wire:
         self._connection = connection
         self._socket = connection._sock
         self._reader = make_reader()
+        self.endpoint: Endpoint = connection.endpoint
+        self.generation: int = connection.generation
         self.is_new = True
-        self.address: Address | None = None
-        if "path" not in vars(connection):
-            self.address = connection.host, connection.port
 
     def exchange(self, packed: bytes, number: int) -> list[Any]:
         """Send commands, and return a reply or an error of the server for each."""
@@ -210,6 +201,7 @@ class _Wire:
         except TimeoutError:
             self.close()
             seconds_left(None)  # raises if it was a limit around the call
+            self.endpoint.suspect(self.generation)
             raise exceptions.TimeoutError("Timeout reading from socket") from None
         except OSError as error:
             self.close()
@@ -236,15 +228,15 @@ class SyncClient:
 
     Attributes:
         lane: connections for scripts.
-        retries, failover_seconds: as of `LaneClient`.
+        endpoint, retries: as of `LaneClient`.
     """
 
-    def __init__(self, pool: Any, retries: int, failover_seconds: float) -> None:
+    def __init__(self, pool: Any, endpoint: Endpoint, retries: int) -> None:
         self.connection_pool = pool
-        self._master = _Master(pool.connection_kwargs.get("finder"), pool.disconnect)
+        self.endpoint = endpoint
+        self._master = _Master(endpoint)
         self.lane = SyncLane(self._open, self._master)
         self.retries = retries
-        self.failover_seconds = failover_seconds
         self._redis = redis.Redis.from_pool(pool)
 
     def _open(self) -> Any:

@@ -40,20 +40,6 @@ _FOLLOW_SECONDS = 5.0
 _SENTINEL_PORT, _REDIS_PORT = 26379, 6379
 _SCHEMES, _KINDS = ("redis", "rediss"), ("sentinel", "cluster")
 _SENTINEL_LOGIN = ("sentinel_username", "sentinel_password")
-# Replies of a server that does not, or no longer, hold the namespace.
-TURNED_DOWN = (exceptions.ReadOnlyError, exceptions.MovedError, exceptions.MasterDownError)
-# Errors that end with a failover or a migration. In redis-py a MovedError is an AskError.
-PASSING = (
-    exceptions.ReadOnlyError,
-    exceptions.AskError,
-    exceptions.TryAgainError,
-    exceptions.ClusterDownError,
-    exceptions.BusyLoadingError,
-)
-
-# A master that has lost its replicas, see min-replicas-to-write. redis-py has no class for it.
-_ALONE = "NOREPLICAS"
-
 Address = tuple[str, int]
 
 logger = logging.getLogger(__name__)
@@ -318,60 +304,6 @@ async def _found(finder: Finder) -> Address | None:
     except (exceptions.RedisError, OSError, ConfigurationError) as error:
         logger.debug("%s: %s", finder, error)  # connections that need a server raise it, too
         return None
-
-
-def will_pass(error: BaseException) -> bool:
-    """Whether an error ends with a failover or a migration."""
-    is_alone = isinstance(error, exceptions.ResponseError) and str(error).startswith(_ALONE)
-    return is_alone or isinstance(error, PASSING)
-
-
-class FindingConnection:
-    """A connection of the asyncio client of redis-py that finds its server when it connects.
-
-    Args:
-        finder: finds the server.
-        options: options of the connection.
-    """
-
-    def __init__(self, *, finder: Finder, **options: Any) -> None:
-        self._finder = finder
-        super().__init__(**options)
-
-    async def _connect(self: Any) -> None:
-        self.host, self.port = await in_own_thread(self._finder.find)
-        await super()._connect()  # type: ignore[misc]  # of the connection class
-
-    async def read_response(self: Any, *args: Any, **options: Any) -> Any:
-        try:
-            return await super().read_response(*args, **options)  # type: ignore[misc]
-        except PASSING as error:
-            await self.disconnect(nowait=True)
-            raise _again(error) from error
-
-
-class FindingSyncConnection:
-    """`FindingConnection` for the synchronous client of redis-py."""
-
-    def __init__(self, *, finder: Finder, **options: Any) -> None:
-        self._finder = finder
-        super().__init__(**options)
-
-    def _connect(self: Any) -> Any:
-        self.host, self.port = self._finder.find()
-        return super()._connect()  # type: ignore[misc]  # of the connection class
-
-    def read_response(self: Any, *args: Any, **options: Any) -> Any:
-        try:
-            return super().read_response(*args, **options)  # type: ignore[misc]
-        except PASSING as error:
-            self.disconnect()
-            raise _again(error) from error
-
-
-def _again(error: Exception) -> exceptions.ConnectionError:
-    """An error after which redis-py retries over a new connection."""
-    return exceptions.ConnectionError(str(error), status_code=getattr(error, "status_code", None))
 
 
 def _ask(address: Address, options: Mapping[str, Any], *command: str) -> Any:

@@ -33,7 +33,7 @@ from nonet.stores.connection.redis import (
     run_sync,
     server_errors,
 )
-from nonet.stores.connection.topology import follow, read_place
+from nonet.stores.connection.topology import follow
 from nonet.stores.queue.deliveries import Delivery, read_delivery
 from nonet.stores.queue.settling import Settlements
 from nonet.stores.queue.submissions import Accepted, Submission
@@ -180,10 +180,11 @@ class Broker:
         self.url = url
         self.transport = transport
         self.prefix: str = prefix(namespace)
-        self.epoch: EpochSeen = EpochSeen()
         self.clock: ClockWatch = ClockWatch()
         self.config_version: str = ""
         self.client: AsyncRedis = transport.connect(url, self.prefix)
+        # Without a loss of data, it is another server: no connection may stay with the old one.
+        self.epoch: EpochSeen = EpochSeen(self.client.endpoint.leave)
         self.scripts: Scripts = Scripts(self.client, self.prefix, replicas=confirm_replicas)
         self._blocking = transport.connect_blocking(url, self.prefix)
         self.wakes: Wakes = transport.wakes(url, self.prefix)
@@ -212,14 +213,13 @@ class Broker:
 
     def follow(self) -> None:
         """Reconnect as soon as the Redis master is replaced, until `aclose`."""
-        finder = read_place(self.url, self.prefix).finder
+        finder = self.client.endpoint.finder
         if finder is not None and finder.is_announced:
             self._following = asyncio.create_task(follow(finder, self._move), name="follow")
 
     async def _move(self) -> None:
         logger.warning("Redis master replaced: reconnecting to the new one")
-        for client in (self.client, self._blocking, self.wakes.blocking):
-            await client.reconnect()
+        self.client.endpoint.leave()
 
     async def now(self) -> datetime:
         """Return the server's wall clock, which schedules and due times of clients use."""

@@ -1,0 +1,236 @@
+"""When another server takes over: no connection of a process stays with the old one.
+
+Each test opens one connection of every kind, as the processes of a namespace have them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+from faults.proxy import Proxy
+from redis._parsers import BaseParser
+from servers import RedisServer
+from waits import until
+
+from nonet.base.errors import NonetError, ServerUnreachableError
+from nonet.base.synchronous import complete
+from nonet.stores.connection import redis as redis_store, synchronous
+from nonet.stores.connection.endpoint import Endpoint
+from nonet.stores.connection.redis import Scripts, run_sync
+from nonet.stores.connection.replies import is_elsewhere
+from nonet.stores.queue.broker import Broker
+
+PREFIX = "{test}:"
+WHO = "who"
+# How servers, and proxies in front of them, say "not I, not now".
+ELSEWHERE = (
+    "READONLY You can't write against a read only replica.",
+    "ERR READONLY You can't write against a read only replica.",
+    "ERR Error running script: @user_script:1: -READONLY You can't write against a replica.",
+    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+    "LOADING Redis is loading the dataset in memory",
+    "CLUSTERDOWN The cluster is down",
+    "NOREPLICAS Not enough good replicas to write.",
+    "UNBLOCKED force unblock from blocking operation, instance state changed",
+    "TRYAGAIN Multiple keys request during rehashing of slot",
+)
+Call = Callable[[], Awaitable[Any]]
+
+
+@asynccontextmanager
+async def every_kind(url: str) -> AsyncIterator[Mapping[str, Call]]:
+    """A call over each kind of connection; it returns which server has answered."""
+    pool = redis_store.connect(url, PREFIX)
+    popping = redis_store.connect_blocking(url, PREFIX)
+    watchdog = redis_store.connect_sync(url, PREFIX)
+    sync = synchronous.connect(url, PREFIX)
+
+    async def piped() -> bytes:
+        async with pool.pipeline(transaction=False) as pipe:
+            found: list[bytes] = await pipe.get(WHO).execute()
+        return found[0]
+
+    async def by_script(client: Any) -> bytes:
+        answer = await Scripts(client, PREFIX).run("presence", "0|0", 0, "")
+        return b"" if not answer else await client.lane.call("GET", WHO)  # type: ignore[no-any-return]
+
+    async def beating() -> bytes:
+        def beat() -> bytes:
+            run_sync(watchdog, PREFIX, "presence", "0|0", 0, "")
+            found: bytes = watchdog.get(WHO)
+            return found
+
+        return await asyncio.to_thread(beat)
+
+    def in_thread(call: Call) -> Call:
+        return lambda: asyncio.to_thread(lambda: complete(call()))  # type: ignore[arg-type]
+
+    async def popped() -> bytes:
+        async with redis_store.server_errors(popping):
+            await popping.lane_for("list").call("BLPOP", f"{PREFIX}none", 0.01)
+            found: bytes = await popping.lane_for("list").call("GET", WHO)
+        return found
+
+    try:
+        yield {
+            "pool": partial(pool.get, WHO),
+            "pipeline": piped,
+            "lane": partial(by_script, pool),
+            "blocking lane": popped,
+            "watchdog": beating,
+            "threads": in_thread(partial(sync.get, WHO)),
+            "lane of threads": in_thread(partial(by_script, sync)),
+        }
+    finally:
+        await pool.aclose()
+        await popping.aclose()
+        watchdog.close()
+        complete(sync.aclose())
+
+
+async def again(call: Call) -> Any:
+    """Call as daemons do: what could not be reached is called again."""
+    try:
+        return await call()
+    except ServerUnreachableError:
+        return await call()
+
+
+@pytest.fixture
+def server(redis_server: RedisServer, redis_url: str) -> RedisServer:
+    with redis_server.client() as client:
+        client.set(WHO, "first")
+    return redis_server
+
+
+@pytest.mark.parametrize("words", ELSEWHERE)
+def test_a_refusal_is_known_however_it_is_worded(words: str) -> None:
+    """By the server, in a script, or by a proxy."""
+    assert is_elsewhere(BaseParser.parse_error(words))
+
+
+@pytest.mark.parametrize("words", ["BUSY x", "MISCONF x", "OOM x", "ERR x", "ERR 7 READONLY x"])
+def test_other_errors_keep_the_connection(words: str) -> None:
+    """Another connection would get the same answer."""
+    assert not is_elsewhere(BaseParser.parse_error(words))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [*ELSEWHERE[:2], *(pytest.param(words, marks=pytest.mark.soak) for words in ELSEWHERE[2:])],
+)
+async def test_a_refused_connection_is_replaced_with_all_others(
+    server: RedisServer, words: str
+) -> None:
+    """One refusal is enough: the next call of every kind goes over a new connection."""
+    with Proxy(server.port) as proxy:
+        async with every_kind(proxy.url) as calls:
+            for first in calls:
+                for call in calls.values():
+                    await again(call)
+                proxy.pin(words)
+                assert await again(calls[first]) == b"first", first
+                refused = proxy.refused
+                for kind, call in calls.items():
+                    assert await call() == b"first", f"{kind} after {first}"
+                assert proxy.refused == refused, f"after {first}"
+
+
+@pytest.mark.parametrize("words", ELSEWHERE[:2])
+async def test_a_call_outlasts_a_refusal(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    """A submit is repeated while servers switch, over any kind of client that may repeat it."""
+    monkeypatch.setattr(redis_store, "_PAUSES", (0.02,))
+    with Proxy(server.port) as proxy:
+        async with every_kind(proxy.url) as calls:
+            for kind in ("lane", "lane of threads"):
+                proxy.refuse(words)
+                call = asyncio.ensure_future(calls[kind]())
+                enough = proxy.refused + 30  # more than the retries of a lost call
+                await until(lambda n=enough: proxy.refused >= n, "it is repeated")
+                assert not call.done()
+                proxy.relent()
+                assert await call == b"first", kind
+
+
+async def test_a_refusal_that_lasts_is_an_unreachable_server(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if a proxy has worded it."""
+    monkeypatch.setattr(redis_store, "FAILOVER_SECONDS", 0.1)
+    with Proxy(server.port) as proxy:
+        async with every_kind(proxy.url) as calls:
+            proxy.refuse(ELSEWHERE[1])
+            for kind, call in calls.items():
+                with pytest.raises(NonetError) as caught:
+                    await call()
+                assert type(caught.value) is ServerUnreachableError, kind
+                assert "cannot be used now: READONLY" in str(caught.value), kind
+            proxy.relent()
+
+
+async def test_another_server_is_met_by_all_connections(server: RedisServer) -> None:
+    """One new connection that reaches another server takes all others there."""
+    with RedisServer() as other, Proxy(server.port) as proxy:
+        with other.client() as client:
+            client.set(WHO, "second")
+        async with every_kind(proxy.url) as calls:
+            for call in calls.values():
+                assert await call() == b"first"
+            proxy.retarget(other.port)
+            for call in calls.values():
+                assert await call() == b"first", "open connections stay where they are"
+            async with every_kind(proxy.url) as more:
+                assert await more["pool"]() == b"second"
+                for kind, call in calls.items():
+                    assert await call() == b"second", kind
+
+
+def test_a_server_that_was_met_before_changes_nothing() -> None:
+    """A proxy may spread its connections over several servers."""
+    endpoint = Endpoint("redis://h/0", None)
+    generations = [endpoint.meet(server, endpoint.generation) for server in (b"a", b"b", b"a")]
+    assert [*generations, endpoint.generation] == [0, 1, 1, 1]
+
+
+async def test_a_new_epoch_takes_all_connections_to_its_server(server: RedisServer) -> None:
+    """Else a process would work on two servers, and each would take the other for a loss."""
+    with RedisServer() as other, Proxy(server.port) as proxy:
+        with other.client() as client:
+            client.set(WHO, "second")
+        times = {"lock_ttl": 30, "lease": 45, "result_ttl": 60, "dedup_ttl": 60}
+        broker = Broker(proxy.url, "test", **times)
+        async with every_kind(proxy.url) as calls:
+            for call in calls.values():
+                assert await call() == b"first"
+            await broker.presence([])
+            proxy.retarget(other.port)
+            broker.epoch.see([str(broker.epoch.since + 1).encode(), b"1"])
+            for kind, call in calls.items():
+                assert await again(call) == b"second", kind
+        await broker.aclose()
+
+
+async def test_idle_connections_that_do_not_answer_are_dropped_together(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A firewall has forgotten them: one call waits for a time-out, and no other does."""
+    monkeypatch.setattr(redis_store, "TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(synchronous, "TIMEOUT_SECONDS", 1.0)
+    with Proxy(server.port) as proxy:
+        async with every_kind(proxy.url) as calls:
+            for first in ("pool", "lane", "lane of threads"):
+                for call in calls.values():
+                    await again(call)
+                proxy.pin()
+                assert await again(calls[first]) == b"first", first
+                unheard = proxy.unheard
+                for kind, call in calls.items():
+                    assert await call() == b"first", f"{kind} after {first}"
+                assert proxy.unheard == unheard, f"after {first}"
