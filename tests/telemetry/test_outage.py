@@ -36,17 +36,20 @@ def test_an_outage_is_logged_at_its_begin_once_a_while_and_at_its_end(
     caplog.set_level(logging.INFO)
     for name in ("fetch", "beat", "sweep", "fetch"):
         redis.failed(name, "refused")
+    assert lines(caplog) == []
+    clock.now += 1
+    redis.failed("fetch", "refused")
     assert lines(caplog) == ["Redis is away: refused; waiting"]
     for _ in range(30):
         clock.now += 1
         redis.failed("fetch", "refused")
     redis.recovered("sweep")  # it no longer leads
-    assert lines(caplog) == ["Redis is still away: seconds=30 waiting=3 error=refused"]
+    assert lines(caplog) == ["Redis is still away: seconds=31 waiting=3 error=refused"]
     clock.now += 2
     redis.answered()
     clock.now += 10
     redis.answered()
-    assert lines(caplog) == ["Redis is back after 32 s"] and not redis.is_away
+    assert lines(caplog) == ["Redis is back after 33 s"] and not redis.is_away
 
 
 def test_an_answer_between_failures_is_no_end(
@@ -60,8 +63,25 @@ def test_an_answer_between_failures_is_no_end(
     assert lines(caplog) == ["Redis is away: refused; waiting"]
 
 
+def test_interruptions_of_less_than_a_second_are_counted_once_a_minute(
+    clock: SimpleNamespace, caplog: pytest.LogCaptureFixture
+) -> None:
+    redis = Outage()
+    caplog.set_level(logging.INFO)
+    for _ in range(13):
+        redis.failed("fetch", "closed by server")
+        clock.now += 0.1
+        redis.answered()
+        clock.now += 4.9
+        redis.answered()
+        assert not redis.is_away
+    assert lines(caplog) == [
+        f"connections to Redis were lost, and opened anew: times={times}" for times in (1, 12)
+    ]
+
+
 def test_loops_of_a_process_share_the_report_of_an_outage(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis = Outage()
     monkeypatch.setattr("nonet.telemetry.failures.REDIS", redis)
@@ -72,6 +92,8 @@ def test_loops_of_a_process_share_the_report_of_an_outage(
     for loop in loops:
         loop.failed(away)
         assert loop.error and loop.failures == 1
+    clock.now += 1
+    loops[0].failed(away)
     assert lines(caplog) == ["Redis is away: refused; waiting"]
     for loop in loops:
         loop.succeeded()

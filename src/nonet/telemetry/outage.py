@@ -1,5 +1,7 @@
 """Log an outage of Redis once for a process: when it goes, each 30 s, and when it is back.
 
+An interruption of less than a second is no outage. These are counted, and logged once a minute.
+
 All parts of a process notice an outage at about the same time. They report to `REDIS` instead of
 logging on their own.
 """
@@ -14,6 +16,8 @@ from nonet.base.forks import Lock
 logger = logging.getLogger(__name__)
 
 _SUMMARY_SECONDS = 30.0
+_SHORT_SECONDS = 1.0
+_INTERRUPTIONS_SECONDS = 60.0
 # A call that was sent before Redis came back may fail after the first answer.
 _QUIET_SECONDS = 1.0
 
@@ -31,6 +35,9 @@ class Outage:
         self._began = self._failed_at = self._logged_at = 0.0
         # The first answer since the last failure; 0: none yet.
         self._answered_at = 0.0
+        # Whether this outage was logged.
+        self._is_logged = False
+        self._interruptions, self._told_at = 0, float("-inf")
         self._lock = Lock()
 
     def failed(self, activity: str, reason: str) -> None:
@@ -44,7 +51,12 @@ class Outage:
             self._waiting.add(activity)
             self._failed_at, self._answered_at = now, 0.0
             if not self.is_away:
-                self.is_away, self._began = True, now
+                self.is_away, self._began, self._is_logged = True, now, False
+                return
+            if not self._is_logged:
+                if now - self._began < _SHORT_SECONDS:
+                    return
+                self._is_logged = True
                 logger.warning("Redis is away: %s; waiting", reason)
             elif now - self._logged_at >= _SUMMARY_SECONDS:
                 logger.warning(
@@ -70,7 +82,19 @@ class Outage:
             self.is_away = False
             self._waiting.clear()
             seconds = self._answered_at - self._began
+            if not self._is_logged:
+                self._count_interruption(now)
+                return
         logger.warning("Redis is back after %.0f s", seconds)
+
+    def _count_interruption(self, now: float) -> None:
+        self._interruptions += 1
+        if now - self._told_at < _INTERRUPTIONS_SECONDS:
+            return
+        logger.info(
+            "connections to Redis were lost, and opened anew: times=%d", self._interruptions
+        )
+        self._interruptions, self._told_at = 0, now
 
 
 REDIS = Outage()
