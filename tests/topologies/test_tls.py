@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from connections import again, every_kind
 from daemons import Daemon
 from topologies.tls import TlsServer
 
@@ -49,3 +50,14 @@ async def test_a_daemon_that_does_not_trust_the_server_ends_with_the_parameter_t
     with Daemon("task-scheduler", environment=environment, log=tmp_path / "log") as daemon:
         assert daemon.wait() == 2
     assert "check ssl_ca_certs" in daemon.log and "Traceback" not in daemon.log
+
+
+async def test_new_connections_read_certificates_that_were_replaced() -> None:
+    """Of an authority, a server and its clients, under the same names; nothing is restarted."""
+    with TlsServer() as server:
+        async with every_kind(server.url) as calls:
+            for call in calls.values():
+                await call()
+            server.change_authority()
+            for kind, call in calls.items():
+                assert await again(call) is None, kind

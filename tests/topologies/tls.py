@@ -91,6 +91,24 @@ class TlsServer(RedisServer):
         }
         self.query = urlencode(self._files, safe="/")
 
+    def change_authority(self) -> None:
+        """Replace the files of server and clients under the same names, and cut all connections."""
+        new = Certificates(Path(tempfile.mkdtemp(dir=self._home)))
+        files = (self._certificate, self._key, *map(Path, self._files.values()))
+        certificate, key = new.issue("server")
+        client, client_key = new.issue("client")
+        with self.client() as admin:
+            admin.ping()
+            for file, made in zip(
+                files, (certificate, key, new.ca, client, client_key), strict=True
+            ):
+                file.write_bytes(made.read_bytes())
+            loaded = ("tls-cert-file", "tls-key-file", "tls-ca-cert-file")
+            admin.config_set(
+                *[part for pair in zip(loaded, files, strict=False) for part in map(str, pair)]
+            )
+            admin.client_kill_filter(_type="normal", skipme=True)
+
     @property
     def url(self) -> str:
         return f"rediss://127.0.0.1:{self.port}/0?{self.query}"

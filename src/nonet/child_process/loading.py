@@ -8,6 +8,7 @@ from importlib import import_module
 
 from nonet.app import Nonet
 from nonet.base.streams import Size
+from nonet.config.environment import Secret
 from nonet.config.settings import plain_settings
 from nonet.stores.stores import make_broker
 from nonet.tasks.secrecy import secret_texts
@@ -20,7 +21,8 @@ from nonet.worker.children.wire import SetUp
 def load(set_up: SetUp) -> Nonet:
     """Return an application with the settings and the import path of the worker, not yet open."""
     set_up_process(set_up)
-    application = Nonet(plain_settings(**set_up.settings))
+    redis_url = Secret(set_up.settings["redis_url"], set_up.url_file)
+    application = Nonet(plain_settings(**set_up.settings | {"redis_url": redis_url}))
     application.prepares_sqlite = False
     application.middlewares.extend(recipe.make() for recipe in set_up.middleware)
     _import_for_children(application)

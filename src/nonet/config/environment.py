@@ -20,15 +20,19 @@ _FLAGS |= dict.fromkeys(("0", "false", "f", "no", "n", "off"), False)
 class Secret:
     """A text that neither a log line nor an error shows.
 
+    Attributes:
+        file: where it was read; empty: not from a file.
+
     Example:
         >>> Secret("redis://:s3cret@db.example"), Secret("s3cret").get_secret_value()
         (Secret('***'), 's3cret')
     """
 
-    __slots__ = ("_text",)
+    __slots__ = ("_text", "file")
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, file: str = "") -> None:
         self._text = text
+        self.file = file
 
     def get_secret_value(self) -> str:
         """Return the text."""
@@ -106,7 +110,7 @@ class EnvironmentModel(Struct, frozen=True, kw_only=True):
             variable = f"{cls.variable(name)}_FILE"
             path = variables.get(variable)
             if path and name not in found:
-                found[name] = _read_secret(variable, Path(path))
+                found[name] = Secret(_read_secret(variable, Path(path)), path)
         return found
 
     @classmethod
@@ -261,7 +265,7 @@ def read_secret(value: Any) -> Secret:
     text = value.get_secret_value() if hasattr(value, "get_secret_value") else value
     if not isinstance(text, str):
         raise ValueError("must be a text")
-    return Secret(text)
+    return Secret(text, getattr(value, "file", ""))
 
 
 def read_variables() -> dict[str, str | None]:

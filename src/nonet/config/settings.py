@@ -58,10 +58,11 @@ def _state_dir() -> Path:
 
 def _url(value: Any) -> Secret:
     # Secrets often end with a line break.
-    url = read_secret(value).get_secret_value().strip()
+    found = read_secret(value)
+    url = found.get_secret_value().strip()
     if url and (problem := url_problem(url)):
         raise ValueError(problem)
-    return Secret(url)
+    return Secret(url, found.file)
 
 
 def _address(value: Any) -> Secret:

@@ -105,7 +105,7 @@ def make_broker(settings: Settings, url: str, transport: Transport = ASYNCIO) ->
     Raises:
         ConfigurationError: the URL of Redis is invalid.
     """
-    return Broker(
+    broker = Broker(
         url,
         settings.namespace,
         lock_ttl=settings.lock_ttl,
@@ -119,6 +119,8 @@ def make_broker(settings: Settings, url: str, transport: Transport = ASYNCIO) ->
         waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
         transport=transport,
     )
+    broker.client.endpoint.url_file = settings.redis_url.file
+    return broker
 
 
 def start_embedded(settings: Settings, closing: AsyncExitStack) -> EmbeddedServer:

@@ -6,99 +6,22 @@ Each test opens one connection of every kind, as the processes of a namespace ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from functools import partial
-from typing import Any
+from pathlib import Path
 
 import pytest
+from connections import ELSEWHERE, WHO, again, every_kind
 from faults.proxy import Proxy
 from redis._parsers import BaseParser
 from servers import RedisServer
 from waits import until
 
-from nonet.base.errors import NonetError, ServerUnreachableError
-from nonet.base.synchronous import complete
+from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.config.settings import load_settings
 from nonet.stores.connection import redis as redis_store, synchronous
 from nonet.stores.connection.endpoint import Endpoint
-from nonet.stores.connection.redis import Scripts, run_sync
 from nonet.stores.connection.replies import is_elsewhere
 from nonet.stores.queue.broker import Broker
-
-PREFIX = "{test}:"
-WHO = "who"
-# How servers, and proxies in front of them, say "not I, not now".
-ELSEWHERE = (
-    "READONLY You can't write against a read only replica.",
-    "ERR READONLY You can't write against a read only replica.",
-    "ERR Error running script: @user_script:1: -READONLY You can't write against a replica.",
-    "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
-    "LOADING Redis is loading the dataset in memory",
-    "CLUSTERDOWN The cluster is down",
-    "NOREPLICAS Not enough good replicas to write.",
-    "UNBLOCKED force unblock from blocking operation, instance state changed",
-    "TRYAGAIN Multiple keys request during rehashing of slot",
-)
-Call = Callable[[], Awaitable[Any]]
-
-
-@asynccontextmanager
-async def every_kind(url: str) -> AsyncIterator[Mapping[str, Call]]:
-    """A call over each kind of connection; it returns which server has answered."""
-    pool = redis_store.connect(url, PREFIX)
-    popping = redis_store.connect_blocking(url, PREFIX)
-    watchdog = redis_store.connect_sync(url, PREFIX)
-    sync = synchronous.connect(url, PREFIX)
-
-    async def piped() -> bytes:
-        async with pool.pipeline(transaction=False) as pipe:
-            found: list[bytes] = await pipe.get(WHO).execute()
-        return found[0]
-
-    async def by_script(client: Any) -> bytes:
-        answer = await Scripts(client, PREFIX).run("presence", "0|0", 0, "")
-        return b"" if not answer else await client.lane.call("GET", WHO)  # type: ignore[no-any-return]
-
-    async def beating() -> bytes:
-        def beat() -> bytes:
-            run_sync(watchdog, PREFIX, "presence", "0|0", 0, "")
-            found: bytes = watchdog.get(WHO)
-            return found
-
-        return await asyncio.to_thread(beat)
-
-    def in_thread(call: Call) -> Call:
-        return lambda: asyncio.to_thread(lambda: complete(call()))  # type: ignore[arg-type]
-
-    async def popped() -> bytes:
-        async with redis_store.server_errors(popping):
-            await popping.lane_for("list").call("BLPOP", f"{PREFIX}none", 0.01)
-            found: bytes = await popping.lane_for("list").call("GET", WHO)
-        return found
-
-    try:
-        yield {
-            "pool": partial(pool.get, WHO),
-            "pipeline": piped,
-            "lane": partial(by_script, pool),
-            "blocking lane": popped,
-            "watchdog": beating,
-            "threads": in_thread(partial(sync.get, WHO)),
-            "lane of threads": in_thread(partial(by_script, sync)),
-        }
-    finally:
-        await pool.aclose()
-        await popping.aclose()
-        watchdog.close()
-        complete(sync.aclose())
-
-
-async def again(call: Call) -> Any:
-    """Call as daemons do: what could not be reached is called again."""
-    try:
-        return await call()
-    except ServerUnreachableError:
-        return await call()
+from nonet.stores.stores import make_broker
 
 
 @pytest.fixture
@@ -234,3 +157,33 @@ async def test_idle_connections_that_do_not_answer_are_dropped_together(
                 for kind, call in calls.items():
                     assert await call() == b"first", f"{kind} after {first}"
                 assert proxy.unheard == unheard, f"after {first}"
+
+
+@pytest.mark.server
+async def test_a_refused_login_reads_the_file_of_the_url_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A password is changed without a restart; while the file is the old one, the error says so."""
+    file = tmp_path / "url"
+    monkeypatch.delenv("NONET_REDIS_URL", raising=False)
+    monkeypatch.setenv("NONET_REDIS_URL_FILE", str(file))
+    with RedisServer() as server:
+        url, changed = (f"redis://:{word}@127.0.0.1:{server.port}/0" for word in ("old", "new"))
+        file.write_text(f"{url}\n")
+        with server.client() as admin:
+            admin.config_set("requirepass", "old")
+            broker = make_broker(load_settings(state_dir=tmp_path), url)
+            async with every_kind(url) as calls:
+                for call in calls.values():
+                    await call()
+                admin.config_set("requirepass", "new")
+                admin.client_kill_filter(_type="normal", skipme=True)
+                for kind, call in calls.items():
+                    with pytest.raises(ConfigurationError, match="refuses the login"):
+                        await again(call)
+                        pytest.fail(kind)
+                file.write_text(changed)
+                for kind, call in calls.items():
+                    assert await again(call) is None, kind
+            await broker.aclose()
+            admin.config_set("requirepass", "")

@@ -105,7 +105,8 @@ class Endpoint:
 
     def log_in(self, connection: Any) -> None:
         """Let a connection use the login that `url_file` had last."""
-        vars(connection).update(self._login)
+        for name, text in self._login.items():
+            setattr(connection, name, text)
 
     def reread_login(self, connection: Any) -> bool:
         """Read the login in `url_file`; return whether a refused connection has used another."""

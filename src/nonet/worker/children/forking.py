@@ -178,9 +178,8 @@ class ForkServer:
         level = logger.getEffectiveLevel()
         settings = _as_data(self._settings) | {"redis_url": self._redis_url}
         about = dict(process_description())
-        self._send(
-            SetUp(settings, sys.path, level, about, self.board.fd, self._middlewares.recipes)
-        )
+        recipes, url_file = self._middlewares.recipes, self._settings.redis_url.file
+        self._send(SetUp(settings, url_file, sys.path, level, about, self.board.fd, recipes))
         if left_out := self._middlewares.left_out:
             logger.warning(
                 "child processes run without middleware %s of Nonet.use: define it in a module "

@@ -42,6 +42,7 @@ class SetUp(Message, frozen=True):
 
     Attributes:
         settings: settings of the worker, by name.
+        url_file: file from which its URL of Redis was read; empty: none.
         path: ``sys.path`` of the worker.
         log_level: level of the root logger.
         about: fields of the worker for each JSON log line.
@@ -50,6 +51,7 @@ class SetUp(Message, frozen=True):
     """
 
     settings: dict[str, Any]
+    url_file: str
     path: list[str]
     log_level: int
     about: dict[str, str]
