@@ -99,7 +99,7 @@ class Endpoint:
         is_another = bool(self._met)
         self._met.add(run_id)
         if is_another:
-            logger.info("another Redis server answers: reconnecting all to it")
+            logger.info("Redis server changed: opening all connections anew")
             self.leave(generation)
         return self.generation
 

@@ -170,6 +170,8 @@ class Lane:
 
     def _move_to(self, loop: asyncio.AbstractEventLoop) -> None:
         """Start over in another loop: connections of the old one, which has ended, are unusable."""
+        if self._wire is not None:
+            self._wire.endpoint.closed(self._wire)
         self._loop, self._wire, self._opening = loop, None, None
         self._waiting.clear()
 
@@ -323,9 +325,12 @@ class _Wire(asyncio.Protocol):
             self.closed.set_result(None)
 
     def _judge(self, reply: exceptions.RedisError) -> None:
-        """Some errors end the connection: a new one may reach another server, or log in anew."""
+        """Some errors end the connection: a new one may reach another server, or log in anew.
+
+        In redis-py a refused login, and one client too many, are ConnectionErrors.
+        """
         self._is_elsewhere = self._is_elsewhere or self.endpoint.is_elsewhere(reply)
-        if self._is_elsewhere or isinstance(reply, exceptions.AuthenticationError):
+        if self._is_elsewhere or isinstance(reply, exceptions.ConnectionError):
             self._is_refused = True
 
     def _deliver(self, reply: Any) -> None:

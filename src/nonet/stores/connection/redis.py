@@ -36,7 +36,7 @@ from nonet.stores.connection.endpoint import (
     endpoint_of,
 )
 from nonet.stores.connection.lane import Lane
-from nonet.stores.connection.replies import REFUSALS, is_elsewhere, translated
+from nonet.stores.connection.replies import REFUSALS, translated
 from nonet.telemetry.outage import REDIS
 
 # Every script is safe to repeat, so a call without a reply is retried, in total below DEDUP_TTL.
@@ -235,7 +235,8 @@ class Scripts:
         self, call: Callable[..., Awaitable[Any]], name: str, args: Sequence[Any]
     ) -> Any:
         source, digest = script(name)
-        failures, began, is_switching = 0, time.monotonic(), self.client.endpoint.finder is not None
+        endpoint, failures, began = self.client.endpoint, 0, time.monotonic()
+        is_switching = endpoint.finder is not None
         while True:
             try:
                 try:
@@ -246,7 +247,7 @@ class Scripts:
                     REDIS.answered()
                 return answer
             except REFUSALS as error:
-                is_switching = is_switching or is_elsewhere(error)
+                is_switching = is_switching or endpoint.is_elsewhere(error)
                 if not self._may_repeat(error, failures, began, is_switching=is_switching):
                     raise _translated(error, self.client, name) from error
             await sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])

@@ -122,7 +122,7 @@ class SyncLane:
             if isinstance(reply, Exception):
                 if wire.endpoint.is_elsewhere(reply):
                     wire.endpoint.leave(wire.generation)
-                elif isinstance(reply, exceptions.AuthenticationError):
+                elif isinstance(reply, exceptions.ConnectionError):
                     self.reset()  # another connection may help, as in `Lane`
                 raise reply
         return replies
