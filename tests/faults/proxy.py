@@ -48,6 +48,7 @@ class Proxy:
         self.counts = counts
         self._random = random.Random(seed)
         self._delay = 0.0
+        self._refused_share, self._substitute = 0.0, b""
         self._doomed: int | None = None
         self._refusal = ""
         self._lines: set[_Line] = set()
@@ -76,6 +77,14 @@ class Proxy:
     def delay(self, seconds: float) -> None:
         """Make each round trip longer by `seconds`, half of it in each direction."""
         self._delay = seconds
+
+    def refuse_some(self, words: str, share: float) -> None:
+        """Refuse this share of all commands in these words; the server executes none of them."""
+        # The server says the words, so that replies keep their order.
+        script = b"return redis.error_reply(ARGV[1])"
+        parts = (b"EVAL", script, b"0", words.encode())
+        packed = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
+        self._refused_share, self._substitute = share, b"*4\r\n" + packed
 
     def drop_reply(self, n: int) -> None:
         """Swallow the reply of the n-th command from now on, and reset its connection.
@@ -175,7 +184,10 @@ class Proxy:
             self._lines.discard(line)
 
     def count(self) -> str:
-        """What shall become of a command that has just been read: ``pass``, ``mute``, ``cut``."""
+        """What shall become of a command that has just been read.
+
+        ``pass``, ``refuse``, ``mute`` or ``cut``.
+        """
         self.commands += 1
         fate = "pass"
         if self._doomed is not None and self.commands >= self._doomed:
@@ -183,7 +195,14 @@ class Proxy:
         elif self.reset_probability and self._random.random() < self.reset_probability:
             fate = self._random.choice(["mute", "cut"])
         self.dropped += fate != "pass"
+        if fate == "pass" and self._refused_share and self._random.random() < self._refused_share:
+            fate = "refuse"
         return fate
+
+    @property
+    def substitute(self) -> bytes:
+        """The command that is sent instead of a refused one."""
+        return self._substitute
 
     async def hold_up(self, arrived: float) -> None:
         """Wait until bytes that came at `arrived` (loop time) may go on."""
@@ -257,7 +276,7 @@ class _Line:
             task.cancel()
 
     async def _upwards(self, chunks: _Chunks) -> None:
-        writer = self._server[1]
+        writer, begun = self._server[1], b""
         while True:
             arrived, data = await chunks.get()
             await self._proxy.hold_up(arrived)
@@ -277,9 +296,11 @@ class _Line:
                 if fate == "mute" and self._mute_from is None:
                     self._mute_from = self._sent
                 self._sent += 1
-                writer.write(data[start:end])
-                start = end
-            writer.write(data[start:])
+                writer.write(
+                    self._proxy.substitute if fate == "refuse" else begun + data[start:end]
+                )
+                start, begun = end, b""
+            begun += data[start:]
         if self._pinned is not None:
             return self.reset()
         with contextlib.suppress(OSError):

@@ -18,7 +18,7 @@ from acceptance.contention import scales
 from acceptance.site import NAMESPACE, eventually
 from connections import ELSEWHERE
 from faults.fault_tasks import Timed
-from faults.rig import Crew, Rig, under_load
+from faults.rig import PRODUCTION, Crew, Rig, under_load
 from faults.test_topologies import every_fifth, mixed
 from ports import free_port
 from waits import until
@@ -31,6 +31,7 @@ from nonet.config.settings import plain_settings
 ENOUGH = 150
 WITHIN = 5.0
 WORDS = (*ELSEWHERE, "NOAUTH Authentication required.", "ERR max number of clients reached")
+UNKNOWN = "ERR max requests limit exceeded"  # as a provider says it
 Works = Callable[[], Awaitable[bool]]
 
 
@@ -101,3 +102,21 @@ async def others(rig: Rig, own: Crew, home: Path) -> AsyncIterator[Mapping[str, 
             assert answer.status_code == 303
             yield {"scheduler": leads, "web": shows, "threads": submits}
     assert web.alive and own.scheduler.alive
+
+
+@scales(60, 600)
+async def test_refused_in_unknown_words(proxied: Rig, scale: int) -> None:
+    """While a third of all commands is refused, each task runs and is settled once."""
+    rig, proxy = proxied, proxied.proxy
+    assert proxy
+    rig.workers(2, slots=20, **PRODUCTION)
+    rig.site.scheduler(**PRODUCTION)
+    async with rig.site.app() as app:
+        ids = await rig.submit(
+            app, [Timed(0.05, f"lock-{n}" if n % 2 else "") for n in range(scale)]
+        )
+        proxy.refuse_some(UNKNOWN, 0.3)
+        await rig.settles(ids)
+        proxy.refuse_some("", 0.0)
+    assert len(rig.site.journal("start")) == scale, "work that had ended was done again"
+    await rig.judge(f"a third of all commands is refused: {UNKNOWN}")

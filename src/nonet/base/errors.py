@@ -238,7 +238,7 @@ class DependencyError(NonetError):
 
 
 class ServerUnreachableError(NonetError):
-    """Redis or the SQL server does not answer.
+    """Redis or the SQL server does not answer, or refuses for now.
 
     Attributes:
         server: ``Redis`` if it is Redis; else empty.
@@ -274,6 +274,10 @@ class NotConfirmedError(ServerUnreachableError):
 
 class BrokerFullError(NonetError):
     """Redis has no memory for another task. Nothing was submitted; running tasks continue."""
+
+
+# Errors about a whole server: every other call would get them, too.
+OF_THE_SERVER = (ServerUnreachableError, ConfigurationError, BrokerFullError)
 
 
 # What people call a scope, and what it has of its ceiling.

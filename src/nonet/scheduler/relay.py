@@ -12,12 +12,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from nonet.base.errors import (
-    BrokerFullError,
-    ConfigurationError,
-    NonetError,
-    ServerUnreachableError,
-)
+from nonet.base.errors import OF_THE_SERVER, NonetError
 from nonet.config.settings import Settings
 from nonet.stores.queue.submissions import Submission
 
@@ -29,7 +24,6 @@ logger = logging.getLogger(__name__)
 _TICK_SECONDS = 1.0
 # A row that Redis refuses, for example because a limit is too low, is retried after this time.
 _REFUSED_SECONDS = 30.0
-_ABOUT_THE_SERVER = (ServerUnreachableError, BrokerFullError, ConfigurationError)
 
 
 class Relay:
@@ -103,7 +97,7 @@ class Relay:
             return 0
         try:
             await outbox.hand_over(page, epoch, admitted=admitted)
-        except _ABOUT_THE_SERVER:
+        except OF_THE_SERVER:
             raise
         except NonetError as error:
             if len(page) > 1:  # find the refused ones: they must not block the others

@@ -22,6 +22,8 @@ REFUSALS = (
     OSError,
 )
 
+# Replies to a command that fails each time. Any other reply means that it was not executed.
+_FAILED = re.compile(r"WRONGTYPE |NONET |(?!.*Script killed).*user_script")
 _LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
 
 # Replies "not I, not now": the server does not hold the namespace, or not alone, or not yet.
@@ -63,8 +65,9 @@ def translated(
         is_found: the next call finds the server anew.
 
     Returns:
-        `ServerUnreachableError` for a problem that passes by itself, `ConfigurationError` for
-        one that an administrator must solve, `NonetError` for a script that failed.
+        `ServerUnreachableError` for a problem that passes by itself, and for words that Nonet does
+        not know, as those of proxies and providers; `ConfigurationError` for a problem that an
+        administrator must solve; `NonetError` for a script that failed.
 
     >>> print(translated(exceptions.ResponseError("READONLY no writes"), "redis://db.example/0"))
     Redis at redis://db.example/0 cannot be used now: READONLY no writes
@@ -90,6 +93,8 @@ def translated(
         problem = "cannot be used now" if code else "does not answer"
         return ServerUnreachableError(f"{at} {problem}: {text}{_unset(address)}")
     said = text if code == "ERR" else f"{code} {text}"
+    if not _FAILED.match(said):
+        return ServerUnreachableError(f"{at} cannot be used now{_in(script)}: {said}")
     if "WRONGTYPE" in said:
         said += ". Run 'task-run doctor': it names the key, and how to remove it"
     return NonetError(f"{at} failed{_in(script)}: {said}")
@@ -103,6 +108,11 @@ def _misconfigured(error: Exception, code: str, text: str, script: str) -> str:
         return (
             f"forbids what Nonet needs{_in(script)} ({text}): allow it to the user of "
             "NONET_REDIS_URL (ACL SETUSER), or use another user"
+        )
+    if text.startswith("unknown command"):
+        return (
+            f"lacks what Nonet needs{_in(script)} ({text}): use Redis 7.0 or later that renames no "
+            "command"
         )
     if re.search(r"DB index|^SELECT is not allowed", text):
         return (

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
+from nonet.base.errors import NonetError
 from nonet.base.streams import Size
 from nonet.messages.encryption import LACKS
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
@@ -181,16 +181,10 @@ class Measures(RedisStore):
         return dict(+found), locked
 
     async def memory(self) -> tuple[int | None, int | None]:
-        """Return the bytes that Redis uses and may use (0: unlimited); None if INFO is denied.
-
-        Raises:
-            ServerUnreachableError: Redis does not answer.
-        """
+        """Return the bytes that Redis uses and may use (0: unlimited); None if INFO is refused."""
         try:
             info: Mapping[str, Any] = await self._client.info("memory")
-        except ServerUnreachableError:
-            raise
-        except (ConfigurationError, NonetError):
+        except NonetError:
             return None, None
         used, most = info.get("used_memory"), info.get("maxmemory")
         return used if isinstance(used, int) else None, most if isinstance(most, int) else None

@@ -147,12 +147,10 @@ class Inspection:
         )
 
     async def _sync_delay(self) -> float | None:
-        """Delay of a full sync in seconds; None if CONFIG GET is denied."""
+        """Delay of a full sync in seconds; None if CONFIG GET is refused."""
         client = self._broker.client
         try:
             told = await client.config_get("repl-diskless-sync*")
-        except ServerUnreachableError:
-            raise
         except NonetError:
             return None
         is_at_once = told.get("repl-diskless-sync") == "no"

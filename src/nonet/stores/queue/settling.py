@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from nonet.base.errors import BrokerFullError, ConfigurationError, ServerUnreachableError
+from nonet.base.errors import OF_THE_SERVER
 from nonet.stores.connection.redis import Scripts
 
 logger = logging.getLogger(__name__)
@@ -18,8 +18,6 @@ _MOST_TASKS = 100
 _MOST_BYTES = 1024 * 1024
 _CLOSE_SECONDS = 1.0
 _SHORT = 6  # arguments of a plain success
-# Errors that each caller of a merged call would also get alone.
-_OF_ALL = (ServerUnreachableError, ConfigurationError, BrokerFullError)
 
 
 class Settlements:
@@ -102,7 +100,7 @@ class Settlements:
                 "settle", *self._times, len(short), *args
             )
         except Exception as error:
-            if len(batch) > 1 and not isinstance(error, _OF_ALL):
+            if len(batch) > 1 and not isinstance(error, OF_THE_SERVER):
                 await self._settle_alone(batch)
                 return
             for *_, answer in batch:

@@ -11,12 +11,10 @@ import msgspec
 
 from nonet.base.errors import (
     NEXT_STEP_IMPOSSIBLE,
+    OF_THE_SERVER,
     AdmissionRejected,
-    BrokerFullError,
-    ConfigurationError,
     LimitImpossible,
     NotConfirmedError,
-    ServerUnreachableError,
 )
 from nonet.stores.connection.redis import Scripts
 
@@ -26,8 +24,6 @@ _CHUNK_BYTES = 1024 * 1024
 # A larger submission gains nothing from being merged with others.
 _MERGED_TASKS = 100
 _CLOSE_SECONDS = 1.0
-# Errors that each caller of a merged call would also get alone.
-_OF_ALL = (ServerUnreachableError, ConfigurationError, BrokerFullError)
 
 
 class Submission(msgspec.Struct, frozen=True):
@@ -231,7 +227,7 @@ class MergedSubmissions(Submissions):
         try:
             accepted = await self._ask([item for step in steps for item in step.chunk])
         except Exception as error:
-            if len(steps) == 1 or type(error) in _OF_ALL:
+            if len(steps) == 1 or type(error) in OF_THE_SERVER:
                 for step in steps:
                     step.fail(error)
                 return

@@ -13,7 +13,7 @@ from typing import TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.base.errors import OF_THE_SERVER, ServerUnreachableError
 from nonet.messages.documents import concealed
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
@@ -129,7 +129,7 @@ class Settler(Struct, frozen=True):
         document: bytes,
         submissions: Sequence[Submission] = (),
     ) -> str:
-        """Run the settle script; repeat it while Redis is unavailable and the lease lasts."""
+        """Run the settle script; repeat it while Redis refuses it and the lease lasts."""
         delivery, is_logged, text = attempt.delivery, False, ""
         if settlement.reason or settlement.error.type:
             is_secret = attempt.context.is_encrypted and settlement.error.type
@@ -145,8 +145,9 @@ class Settler(Struct, frozen=True):
                     goes_on=goes_on,
                     submissions=submissions,
                 )
-            # An operator may correct permissions or a password while the lease lasts.
-            except (ServerUnreachableError, ConfigurationError) as error:
+            # The work has ended, and would be done again. The server may recover, or an operator
+            # may correct permissions or a password, while the lease lasts.
+            except OF_THE_SERVER as error:
                 if attempt.ending.lost is not None:
                     logger.error("task %s: not settled: %s", delivery.id, error)
                     return "STALE"
