@@ -155,6 +155,11 @@ def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any
             "task-run workers 7@host",
             stalls={"7@host": 2500, "8@host": 20},
         ),
+        case(
+            "7@host fetches at most 3 tasks at once: larger replies of Redis are lost",
+            "redis-cli config get client-output-buffer-limit",
+            narrow={"7@host": 3},
+        ),
         case("1 message in the quarantine$", "task-run quarantine list", quarantined=1),
         case(
             "1 durable task is still not in Redis, 42 s after", "start task-sched", kept=(1, 42.0)

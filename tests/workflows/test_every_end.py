@@ -61,7 +61,7 @@ async def taken_over(flows: FlowSite) -> None:
 
 async def disowned(flows: FlowSite) -> None:
     await lost_after_an_order(flows)
-    assert await flows.app.broker.disown(WORKER, "small", ()) == 1
+    assert len(await flows.app.broker.disown(WORKER, "small", ())) == 1
 
 
 async def late_at_a_promotion(flows: FlowSite) -> None:

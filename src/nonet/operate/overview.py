@@ -119,6 +119,11 @@ async def look(
         crews=[_crew(size, workers) for size in Size],
         active=active_of(figures),
         stalls={worker.name: worker.lag_ms for worker in workers if worker.lag_ms},
+        narrow={
+            worker.name: most
+            for worker in workers
+            if worker.alive and (most := worker.fetches_at_most) is not None
+        },
         waiters=await reader.read("locks", stores.locks.contended),
         pauses=await reader.read("pauses", stores.controls.load, seconds=0),
         deaths=await reader.read("history", lambda: _deaths(stores, now)),

@@ -30,6 +30,7 @@ _FEW_DEATHS = 3
 # Findings of one kind; the last one says how many more there are.
 _MOST_OF_A_KIND = 3
 _LONGEST_ERROR = 120
+_OUTPUT_LIMIT = "redis-cli config get client-output-buffer-limit"
 
 
 def troubles(found: Situation) -> list[Finding]:
@@ -57,7 +58,7 @@ def waits(found: Situation) -> list[Finding]:
     rules: Sequence[Callable[[Situation], Iterable[Finding]]] = (
         _dying, _no_leader, _no_worker, _no_taker, _foreign, _deaths, _failed_workflows,
         _stuck_workflows, _lost_workers, _locks, _limiters, _pipelines, _pauses, _late, _full,
-        _backlog, _stalls, _quarantine, _unreadable,
+        _narrow, _backlog, _stalls, _quarantine, _unreadable,
     )  # fmt: skip
     return list(chain.from_iterable(map(_few, (rule(found) for rule in rules))))
 
@@ -337,6 +338,15 @@ def _stalls(found: Situation) -> Iterator[Finding]:
             problem = f"the event loop of {worker} was blocked for {span(stall / 1000)}"
             command = remedies.command("task-run", "workers", worker)
             yield Finding("worker", worker, problem, command)
+
+
+def _narrow(found: Situation) -> Iterator[Finding]:
+    for worker, most in found.narrow.items():
+        problem = (
+            f"{worker} fetches at most {counted(most, 'task')} at once: larger replies of Redis "
+            "are lost, to its client-output-buffer-limit or a slow network"
+        )
+        yield Finding("worker", worker, problem, _OUTPUT_LIMIT)
 
 
 def _quarantine(found: Situation) -> Iterator[Finding]:

@@ -95,6 +95,7 @@ class Situation:
         late: periodic entries by class, and the seconds that they are overdue.
         full: scopes whose ceiling is reached, with the ceiling.
         stalls: workers whose event loop stalled, with the milliseconds.
+        narrow: workers that lose larger replies, with the number of tasks that they fetch at once.
         pipelines: what the processes that run pipelines report.
         failed_workflows: those of the last hour, by title, the newest first.
         stuck_workflows: those that are being submitted or resumed for over a minute, by state.
@@ -118,6 +119,7 @@ class Situation:
     late: Mapping[str, float] = field(default_factory=dict)
     full: Mapping[str, int] = field(default_factory=dict)
     stalls: Mapping[str, int] = field(default_factory=dict)
+    narrow: Mapping[str, int] = field(default_factory=dict)
     pipelines: Sequence[PipelineStatus] = ()
     failed_workflows: Sequence[FailedWorkflows] = ()
     stuck_workflows: Sequence[StuckWorkflows] = ()

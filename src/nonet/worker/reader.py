@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from datetime import timedelta
 
 from nonet.base.errors import NonetError
 from nonet.base.loop import uncancel
@@ -15,6 +16,7 @@ from nonet.base.streams import Size
 from nonet.daemon.contact import Contact
 from nonet.daemon.service import Stop
 from nonet.daemon.watchdog import Watchdog
+from nonet.rules.batch import Batch
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery, takes_slot
 from nonet.telemetry.failures import FailureLog
@@ -29,6 +31,8 @@ logger = logging.getLogger(__name__)
 _DECLINE_SECONDS = 0.5
 # How often a worker without a free slot fetches suspects and dying tasks, which need no slot.
 _BESIDE_SECONDS = 1.0
+# How long a task waits whose fetch replies are lost, so that the tasks behind it run.
+_ASIDE = timedelta(seconds=30)
 _UNREGISTERED = "its registration could not be renewed"
 
 
@@ -46,6 +50,7 @@ class Reader:
     Attributes:
         has_fetched: whether a fetch has succeeded, so that the worker has joined its streams.
         is_unsure: whether a fetch reply was lost, which may have contained tasks.
+        batch: how many tasks it fetches at once.
         polled_at: when it fetched last (monotonic).
     """
 
@@ -74,6 +79,7 @@ class Reader:
         self._look = look
         self.has_fetched = False
         self.is_unsure = False
+        self.batch: Batch = Batch()
         self.polled_at: float = time.monotonic()
         self._is_asleep = False
         self._found_some = True
@@ -153,8 +159,9 @@ class Reader:
             self._sleeps = False
             await self._wait_for(self._woken())
             return
-        wanted = min(free, runner.batch)
-        deliveries, since = await self._fetch(wanted, room, dying)
+        wanted = self.batch.of(min(free, runner.batch))
+        limits = self.batch.of(room), self.batch.of(dying)
+        deliveries, since = await self._fetch(wanted, *limits)
         damaged = []
         for delivery in deliveries:
             try:
@@ -202,7 +209,7 @@ class Reader:
         else:
             deliveries, more = await self._broker.fetch(*ask)
             self._is_relieved = False
-        self._redis.heard()
+        self.batch.arrived(len(deliveries), self._redis.heard())
         self.has_fetched, self._found_some = True, bool(deliveries)
         ordinary = [item for item in deliveries if takes_slot(item.stream_key)]
         self._sleeps = len(ordinary) < wanted and not more
@@ -225,9 +232,18 @@ class Reader:
 
     async def _requeue_unknown(self) -> None:
         """Requeue tasks that Redis handed to this worker in a reply that was lost."""
+        aside = _ASIDE if self.batch.is_stuck else timedelta(0)
         held = self._runner.deliveries
-        if requeued := await self._broker.disown(self._worker, self._size, held):
-            logger.warning("requeued %d tasks: the fetch reply was lost", requeued)
+        if lost := await self._broker.disown(self._worker, self._size, held, aside):
+            if aside:
+                logger.error(
+                    "task %s set aside: the replies that deliver it are lost; raise "
+                    "client-output-buffer-limit (normal) of Redis, or repair the network",
+                    ", ".join(lost),
+                )
+            else:
+                logger.warning("requeued %d tasks: the fetch reply was lost", len(lost))
+            self.batch.lost(len(lost), time.monotonic())
         self.is_unsure = False
         self._watchdog.beat_soon()  # Redis may have come back without the leases
 

@@ -389,6 +389,7 @@ class Worker(Observed):
             "config": live.version,
             "config_problem": live.problem,
             "sql": self._runner.burials.problem,
+            "fetches_at_most": self._reader.batch.most if self._reader.batch.is_narrow else None,
             **({"keys": keys} if (keys := list(self._parts.client.cipher.keys)) else {}),
         }
 

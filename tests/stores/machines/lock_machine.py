@@ -175,7 +175,7 @@ class LockMachine(Machine):
         name = self._workers[worker]
         mine = [d for d in self.live if d.worker == name and self._is_current(d, self.facts)]
         known = [f"{PREFIX}{d.stream_key} {d.entry}" for d in mine if d not in lost]
-        given = self._run("disown", KEEPING, name, "small", LOCK_TTL_MS, *known)
+        given = len(self._run("disown", KEEPING, name, "small", LOCK_TTL_MS, 0, *known))
         must(given == len(lost), "disowned", given, "of", len(lost))
         for delivery in lost:
             self.model.release(delivery.fence, started=False)

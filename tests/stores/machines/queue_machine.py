@@ -275,7 +275,7 @@ class QueueMachine(Machine):
             return
         mine = [d for d in self.hands if d.worker == worker.name and d not in lost]
         known = [f"{PREFIX}{d.stream} {d.entry}" for d in mine]
-        self._run("disown", KEEPING, worker.name, "small", LOCK_TTL // 1000, *known)
+        self._run("disown", KEEPING, worker.name, "small", LOCK_TTL // 1000, 0, *known)
         for delivery in lost:
             task = self._current(delivery)
             if task is not None:

@@ -82,7 +82,12 @@ def a_walk(fleet: Fleet) -> Prepared:
 
 def a_disown(fleet: Fleet) -> Prepared:
     running(fleet)
-    return ("disown", KEEPING, WORKER, "small", LOCK_TTL // 1000), {"a", "b"}
+    return ("disown", KEEPING, WORKER, "small", LOCK_TTL // 1000, 0), {"a", "b"}
+
+
+def a_disown_aside(fleet: Fleet) -> Prepared:
+    (*disown, _), ids = a_disown(fleet)
+    return (*disown, 1), ids
 
 
 def opened(fleet: Fleet) -> None:
@@ -179,7 +184,7 @@ def a_hastening(fleet: Fleet) -> Prepared:
 
 HISTORIES: tuple[History[set[str]], ...] = (
     *(a_submit, a_delayed_submit, a_fetch, a_done, a_retry, a_delayed_retry, a_death),
-    *(a_promotion, a_reclaim, a_walk, a_disown, a_seal, a_last_child, a_cancel),
+    *(a_promotion, a_reclaim, a_walk, a_disown, a_disown_aside, a_seal, a_last_child, a_cancel),
     *(a_paused_fetch, a_resume, a_hastening),
     *(an_order, an_obeyed_order, a_reclaim_of_what_is_cancelled),
     *(a_submit_with_a_deadline, an_expiry, a_late_fetch),

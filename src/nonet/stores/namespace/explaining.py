@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from nonet.base.errors import MalformedMessageError, NotFoundError
+from nonet.base.errors import MalformedMessageError, NotFoundError, ServerUnreachableError
 from nonet.messages.documents import key_of
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
@@ -76,13 +76,16 @@ class TaskFacts(RedisStore):
         return replace(facts, crash_limit=self._crash_limit)
 
     async def _needs(self, id: str, state: bytes) -> Needs:
-        """What a task that does not run needs of its worker; nothing if its envelope is gone."""
+        """What a task that does not run needs of its worker; nothing if its envelope is gone.
+
+        Nor if Redis does not send the envelope: that is why no worker has the task.
+        """
         if state not in (b"queued", b"delayed", b"waiting"):
             return Needs()
         format = await self._client.hget(f"{self._prefix}t:{id}", "v")
-        data = await self._client.getrange(f"{self._prefix}b:{id}", 0, HARD_LIMIT_BYTES)
         written = int(format) if format and format.isdigit() else 1
-        with suppress(MalformedMessageError):
+        with suppress(MalformedMessageError, ServerUnreachableError):
+            data = await self._client.getrange(f"{self._prefix}b:{id}", 0, HARD_LIMIT_BYTES)
             envelope = decode_envelope(data)
             layout, key = max(envelope.version, written), key_of(envelope.args)
             return Needs(layout, envelope.min_version, key)

@@ -380,14 +380,19 @@ class Broker:
         await asyncio.gather(*(self.settle(item, "back", **options) for item in locked))
         return [item for item in deliveries if item not in locked]
 
-    async def disown(self, worker: str, size: str, held: Iterable[Delivery]) -> int:
-        """Requeue the tasks that a lost reply of `fetch` delivered to `worker`; return how many.
+    async def disown(
+        self, worker: str, size: str, held: Iterable[Delivery], aside: timedelta = timedelta(0)
+    ) -> list[str]:
+        """Requeue the tasks that a lost reply of `fetch` delivered to `worker`; return their ids.
 
-        Deliveries in `held` stay. Tasks that were cancelled meanwhile end, and count too.
+        Deliveries in `held` stay. Tasks that were cancelled meanwhile end, and are listed too.
+
+        Args:
+            aside: how long the first of them waits, the second twice as long, and so on.
         """
         known = [f"{self.prefix}{item.stream_key} {item.entry}" for item in held]
-        about = (self.keeping, worker, size, self.lock_ttl_ms)
-        return int(await self.scripts.run("disown", *about, *known))
+        about = (self.keeping, worker, size, self.lock_ttl_ms, _microseconds(aside))
+        return [id.decode() for id in await self.scripts.run("disown", *about, *known)]
 
     async def admit(self, delivery: Delivery, locks: str) -> tuple[bool, str]:
         """Replace the locks of a delivery.

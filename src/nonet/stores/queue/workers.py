@@ -51,6 +51,8 @@ class WorkerStatus:
         lag_ms: longest stall of its event loop since the previous beat.
         since: start of the process by its own clock.
         off: why it fetches nothing now, or empty.
+        fetches_at_most: how many tasks it fetches at once, because larger replies of Redis were
+            lost; None: no limit.
         drained_by: who asked it to drain, or empty. It reads that within a second.
         beat_seconds: seconds since its last beat.
         alive: False if its registration expired although it did not unregister.
@@ -77,6 +79,7 @@ class WorkerStatus:
     since: datetime | None = None
     off: str = ""
     drained_by: str = ""
+    fetches_at_most: int | None = None
 
 
 async def registered(scripts: Scripts) -> list[WorkerStatus]:
@@ -120,6 +123,7 @@ def _status(row: Sequence[Any], now: int) -> WorkerStatus:
         since=_instant(info.get("since")),
         off=why,
         drained_by=drained_by,
+        fetches_at_most=info.get("fetches_at_most"),
     )
 
 

@@ -2,15 +2,16 @@
 -- disown: requeue the tasks of a fetch whose reply was lost. The worker does not know that it holds them, and they
 -- would block its slots until their leases expire.
 -- KEYS  prefix
--- ARGV  keeping, worker, size, lock ttl ms, n × 'key entry' that the worker knows
--- returns how many tasks were requeued, or ended because they were cancelled
+-- ARGV  keeping, worker, size, lock ttl ms, aside, n × 'key entry' that the worker knows
+--       aside: µs for which the first task waits, the second twice as long …: replies with them do not arrive
+-- returns the ids of the tasks that were requeued, or ended because they were cancelled
 -- @include base wake streams record counting submitting rescue limits mutexes locks fitting pauses queues refusal waiting index group keeping finish ending
 -- @defer ending workflow load_end_steps
 end_steps = load_end_steps
 -- @include pending
-local worker, lock_ttl = ARGV[2], tonumber(ARGV[4])
-local known, given = {}, 0
-for i = 5, #ARGV do
+local worker, lock_ttl, aside, FIRST = ARGV[2], tonumber(ARGV[4]), tonumber(ARGV[5]), 6
+local known, given = {}, {}
+for i = FIRST, #ARGV do
   known[ARGV[i]] = true
 end
 
@@ -26,11 +27,16 @@ local function hand_back(id, gen)
   if record.cancel and record.state == 'running' then
     end_cancelled(id, record, '0')
   else
-    requeue(id, record.state == 'dying' and 'dying' or 'queued', record.stream, tonumber(gen), now)
+    if aside > 0 then
+      redis.call('HSET', P .. 't:' .. id, 'blocker', 'the replies with it were lost: too large for the connection')
+    end
+    local state = record.state == 'dying' and 'dying' or aside > 0 and 'waiting' or 'queued'
+    requeue(id, state, record.stream, tonumber(gen), now + aside * (#given + 1))
     if record.state == 'running' then
       wait_on(id, record)
     end
   end
+  given[#given + 1] = id
   return true
 end
 
@@ -38,7 +44,7 @@ for _, stream in ipairs(streams_of(ARGV[3])) do
   local key = stream.key
   for _, item in ipairs(pending_in(key, '-', '+', 10000, worker)) do
     if not known[key .. ' ' .. item[1]] then  -- fault: disown-nothing
-      given = given + (see_to(key, item[1], hand_back) and 1 or 0)
+      see_to(key, item[1], hand_back)
     end
   end
 end
