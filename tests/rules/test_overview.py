@@ -156,6 +156,11 @@ def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any
             stalls={"7@host": 2500, "8@host": 20},
         ),
         case(
+            "a:Match held the interpreter lock of 7@host for 18 s: … tasks may have run twice$",
+            "give the class size = Size.MEDIUM",
+            holds={"7@host": ("a:Match", 18.0)},
+        ),
+        case(
             "7@host fetches at most 3 tasks at once: larger replies of Redis are lost",
             "redis-cli config get client-output-buffer-limit",
             narrow={"7@host": 3},

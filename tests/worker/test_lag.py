@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
-from waits import WAIT_SECONDS, until
+from waits import WAIT_SECONDS, until, wait_until
 
+from nonet.worker import lag
 from nonet.worker.lag import Culprit, LoopLag
 
 
 class Watched:
     def __init__(self) -> None:
         self.blocked: list[Culprit] = []
-        self.lag = LoopLag(self._identify, self.blocked.append)
+        self.lag = LoopLag(
+            self._identify,
+            self.blocked.append,
+            in_threads=lambda: [Culprit("t-2", "x:Def")] if self.has_thread else [],
+        )
+        self.has_thread = False
 
     @staticmethod
     def _identify(task: asyncio.Task[Any]) -> Culprit | None:
@@ -156,3 +163,38 @@ async def test_one_of_several_workers_in_a_loop_reports_a_block(
     finally:
         stranger.stop()
         watched.lag.stop()
+
+
+def holding(is_noticed: Callable[[], bool]) -> None:
+    """Compute for a second of CPU time, as a regular expression does: no other thread runs."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000.0)
+    ends = time.thread_time() + 1.0
+    while time.thread_time() < ends:
+        pass
+    sys.setswitchinterval(interval)
+    wait_until(is_noticed, "the hold was noticed")  # the others get the lock here
+
+
+@pytest.mark.parametrize(("is_thread", "task"), [(False, "x:Slow"), (True, "x:Def")])
+async def test_code_that_holds_the_interpreter_lock_is_named(
+    watched: Watched,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    is_thread: bool,
+    task: str,
+) -> None:
+    """It stops the thread that would see it, which notices its own gap."""
+    monkeypatch.setattr(lag, "_HELD_SECONDS", 0.5)
+    watched.has_thread = is_thread
+
+    async def work() -> None:
+        await asyncio.to_thread(holding, is_noticed) if is_thread else holding(is_noticed)
+
+    def is_noticed() -> bool:
+        return watched.lag.hold is not None
+
+    await asyncio.create_task(work(), name="t-1")
+    assert watched.lag.hold is not None and watched.lag.hold.task == task
+    assert "the interpreter lock was held for" in caplog.text and f"({task})" in caplog.text
+    assert watched.blocked[0].task == task

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -18,6 +18,7 @@ from nonet.rules.overview import troubles
 from nonet.rules.pace import drains
 from nonet.rules.situation import Crew, Deaths, Overview, RedisState, Running, Situation, StreamLoad
 from nonet.rules.viewing import for_viewer
+from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.figures import Figures
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.queue.places import TaskFilter
@@ -119,6 +120,11 @@ async def look(
         crews=[_crew(size, workers) for size in Size],
         active=active_of(figures),
         stalls={worker.name: worker.lag_ms for worker in workers if worker.lag_ms},
+        holds={
+            worker.name: (worker.held_by, worker.held_seconds)
+            for worker in workers
+            if worker.held_seconds
+        },
         narrow={
             worker.name: most
             for worker in workers
@@ -127,7 +133,7 @@ async def look(
         waiters=await reader.read("locks", stores.locks.contended),
         pauses=await reader.read("pauses", stores.controls.load, seconds=0),
         deaths=await reader.read("history", lambda: _deaths(stores, now)),
-        lost_workers=await reader.read("events", lambda: _lost_workers(stores, now), 0),
+        lost_workers=await reader.read("events", lambda: _lost_workers(stores, now, workers), 0),
         foreign=foreign,
         locked=locked,
         late=await reader.read("schedules", lambda: _late(stores, wall), {}),
@@ -244,9 +250,17 @@ async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
     ]
 
 
-async def _lost_workers(stores: Stores, now: datetime) -> int:
+async def _lost_workers(stores: Stores, now: datetime, workers: Iterable[WorkerStatus]) -> int:
+    """Count the workers that died; one that only stood still is registered again."""
+    alive = {worker.name: worker.since for worker in workers if worker.alive}
     events = await stores.events.last(_MOST, kind="worker-lost", since=now - _LOOK_BACK)
-    return len(events)
+    return sum(not _is_back(event, alive) for event in events)
+
+
+def _is_back(lost: Event, alive: Mapping[str, datetime | None]) -> bool:
+    """Whether the process that was reported lost lives; another one may have its name now."""
+    since = alive.get(lost.text.partition(" died ")[0])
+    return since is not None and since < lost.at
 
 
 async def _late(stores: Stores, now: datetime) -> dict[str, float]:

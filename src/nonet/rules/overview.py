@@ -30,6 +30,7 @@ _FEW_DEATHS = 3
 # Findings of one kind; the last one says how many more there are.
 _MOST_OF_A_KIND = 3
 _LONGEST_ERROR = 120
+_ISOLATE = "give the class size = Size.MEDIUM or isolation = Isolation.CHILD"
 _OUTPUT_LIMIT = "redis-cli config get client-output-buffer-limit"
 
 
@@ -57,8 +58,8 @@ def waits(found: Situation) -> list[Finding]:
     """Return what keeps tasks from running or succeeding, without problems of the servers."""
     rules: Sequence[Callable[[Situation], Iterable[Finding]]] = (
         _dying, _no_leader, _no_worker, _no_taker, _foreign, _deaths, _failed_workflows,
-        _stuck_workflows, _lost_workers, _locks, _limiters, _pipelines, _pauses, _late, _full,
-        _narrow, _backlog, _stalls, _quarantine, _unreadable,
+        _stuck_workflows, _holds, _lost_workers, _locks, _limiters, _pipelines, _pauses, _late,
+        _full, _narrow, _backlog, _stalls, _quarantine, _unreadable,
     )  # fmt: skip
     return list(chain.from_iterable(map(_few, (rule(found) for rule in rules))))
 
@@ -155,6 +156,15 @@ def _stuck_workflows(found: Situation) -> Iterator[Finding]:
         verb = "cancel" if item.state == "building" else "resume"
         hint = remedies.of_workflow(verb, item.id)
         yield Finding("workflow", item.state, stuck_in_words(item), hint)
+
+
+def _holds(found: Situation) -> Iterator[Finding]:
+    for worker, (task, seconds) in found.holds.items():
+        problem = (
+            f"{task or 'code of a thread or a library'} held the interpreter lock of {worker} for "
+            f"{span(seconds)}: it renewed no lease and no lock, so tasks may have run twice"
+        )
+        yield Finding("class", task or worker, problem, _ISOLATE)
 
 
 def _lost_workers(found: Situation) -> Iterator[Finding]:

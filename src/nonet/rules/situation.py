@@ -95,6 +95,8 @@ class Situation:
         late: periodic entries by class, and the seconds that they are overdue.
         full: scopes whose ceiling is reached, with the ceiling.
         stalls: workers whose event loop stalled, with the milliseconds.
+        holds: workers whose interpreter lock was held, with the class (empty: not known) and the
+            seconds.
         narrow: workers that lose larger replies, with the number of tasks that they fetch at once.
         pipelines: what the processes that run pipelines report.
         failed_workflows: those of the last hour, by title, the newest first.
@@ -119,6 +121,7 @@ class Situation:
     late: Mapping[str, float] = field(default_factory=dict)
     full: Mapping[str, int] = field(default_factory=dict)
     stalls: Mapping[str, int] = field(default_factory=dict)
+    holds: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     narrow: Mapping[str, int] = field(default_factory=dict)
     pipelines: Sequence[PipelineStatus] = ()
     failed_workflows: Sequence[FailedWorkflows] = ()

@@ -2,6 +2,9 @@
 
 A task that computes, or sleeps without ``await``, delays all other tasks of the loop. The thread
 records this task and the line that it executes. Each ping wakes the thread once and the loop once.
+
+Code that holds the interpreter lock, such as a long regular expression, stops this thread, too, and
+that of the watchdog. The thread notices it by its own gap, when the lock is free again.
 """
 
 from __future__ import annotations
@@ -29,6 +32,13 @@ _ASK_SECONDS = 0.1
 _WATCH_SECONDS = 0.05
 # Log a long block while it lasts: it may never end.
 _REPORT_SECONDS = 10.0
+# A thread of a busy process waits long for its turn, but not as long as this.
+_HELD_SECONDS = 2.0
+# A process that is frozen uses no CPU time meanwhile; one on a busy machine uses some.
+_HELD_CPU_SECONDS = 2 * _ASK_SECONDS
+_HELD_ADVICE = (
+    "no lease and no lock of this process was renewed; give its class isolation = Isolation.CHILD"
+)
 _ADVICE = "write it as 'def', await, or isolate it"
 _NO_TASK = "not a Nonet task: Nonet itself, the program around it, or code that a task has started"
 
@@ -48,6 +58,20 @@ class Culprit(Struct, frozen=True):
         if self.task:
             return f"task {self.id} ({self.task})"
         return f"asyncio task {self.id}" if self.id else "a callback"
+
+
+class Hold(Struct, frozen=True):
+    """A period in which code held the interpreter lock, so that no other thread ran.
+
+    Attributes:
+        task: class of the task whose code it was; empty: not known.
+        seconds: how long it lasted.
+        ended: when it ended (monotonic).
+    """
+
+    task: str
+    seconds: float
+    ended: float
 
 
 class _Stretch(Struct):
@@ -75,8 +99,12 @@ class LoopLag:
         identify: returns the Nonet task that an asyncio task executes, if any.
         on_blocked: called once for each block.
         while_blocked: called repeatedly during a block, with the culprit and its place in the code.
+        in_threads: returns the tasks that run in threads now.
 
-    All three are called in the thread. If several watch one loop, the one that knows the task
+    Attributes:
+        hold: the last time that code held the interpreter lock for seconds, or None.
+
+    All four are called in the thread. If several watch one loop, the one that knows the task
     reports a block, or the first of them if none knows it.
     """
 
@@ -85,10 +113,12 @@ class LoopLag:
         identify: Callable[[asyncio.Task[Any]], Culprit | None],
         on_blocked: Callable[[Culprit], None],
         while_blocked: Callable[[Culprit, str], None] | None = None,
+        in_threads: Callable[[], list[Culprit]] = list,
     ) -> None:
         self._identify = identify
         self._while_blocked = while_blocked
         self._on_blocked = on_blocked
+        self._in_threads = in_threads
         self._loop: asyncio.AbstractEventLoop
         self._loop_thread = 0
         self._stopping = threading.Event()
@@ -98,6 +128,7 @@ class LoopLag:
         self._longest = 0.0
         self._peak = Peak()
         self._stretch: _Stretch | None = None
+        self.hold: Hold | None = None
 
     def start(self) -> None:
         """Watch the running loop, in a thread."""
@@ -139,17 +170,47 @@ class LoopLag:
         self._peak.note(lag, self._answered)
 
     def _run(self) -> None:
-        woke, used = time.monotonic(), time.process_time()
+        woke, used, of_loop = time.monotonic(), time.process_time(), self._cpu_of_loop()
         while not self._stopping.wait(_WATCH_SECONDS if self._is_silent else _ASK_SECONDS):
-            now, cpu = time.monotonic(), time.process_time()
+            # First of all: the task that held the interpreter lock still waits for it.
+            task = asyncio.current_task(self._loop) if not self._loop.is_closed() else None
+            now, cpu, loop_cpu = time.monotonic(), time.process_time(), self._cpu_of_loop()
             late = now - woke - _ASK_SECONDS
             # If this process used no CPU time, the machine was suspended or busy: blame no code.
             stood_still = late > BLOCKED_SECONDS and cpu - used < late / 2
-            woke, used = now, cpu
+            if late > _HELD_SECONDS and cpu - used > _HELD_CPU_SECONDS:
+                is_of_loop = loop_cpu - of_loop > (cpu - used) / 2
+                self._held(late, now, self._name(task) if is_of_loop else self._in_thread())
+            woke, used, of_loop = now, cpu, loop_cpu
             try:
                 self._look(now, late, stood_still)
             except RuntimeError:  # the loop is closed
                 return
+
+    def _cpu_of_loop(self) -> float:
+        """CPU time (seconds) of the thread of the loop; without Linux, that of the process."""
+        if sys.platform != "linux":
+            return time.process_time()
+        return time.clock_gettime(time.pthread_getcpuclockid(self._loop_thread))
+
+    def _in_thread(self) -> Culprit | None:
+        """Name the class that held the lock in a thread; of several classes, none."""
+        found = self._in_threads()
+        is_one_class = len({each.task for each in found}) == 1
+        return found[0] if is_one_class else self._name(None)
+
+    def _held(self, late: float, now: float, culprit: Culprit | None) -> None:
+        """Report that no other thread ran for `late` seconds, and what held them up."""
+        if culprit is None:
+            return
+        self.hold = Hold(culprit.task, late, now)
+        self._longest = max(self._longest, late)
+        self._peak.note(late, now)
+        logger.warning(
+            "the interpreter lock was held for %.1f s by %s: %s",
+            *(late, culprit if culprit.task else "code of a thread or a library", _HELD_ADVICE),
+        )
+        self._on_blocked(culprit)
 
     def _look(self, now: float, late: float, stood_still: bool) -> None:
         if self._is_silent and not stood_still:

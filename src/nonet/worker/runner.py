@@ -433,6 +433,14 @@ class Runner:
         attempt = self._executed_here(task.get_name().removesuffix(" limited"))
         return Culprit(attempt.delivery.id, attempt.context.name) if attempt else None
 
+    def in_threads(self) -> list[Culprit]:
+        """Return the attempts whose code runs in threads; from any thread."""
+        return [
+            Culprit(item.delivery.id, item.context.name)
+            for item in list(self._running)
+            if item.in_thread
+        ]
+
     def end_if_stuck(self, culprit: Culprit, place: str) -> None:
         """End this process if a task blocks the loop beyond its hard timeout; from any thread.
 

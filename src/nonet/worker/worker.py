@@ -52,6 +52,8 @@ _LEAVE_SECONDS = 1.0
 _SIGN_OFF_SECONDS = 4.0
 _STOPPED = "the worker stopped"
 _MEASURE_SECONDS = 5.0
+# How long a worker reports that code held the interpreter lock.
+_HELD_FOR_SECONDS = 3600.0
 
 
 class Worker(Observed):
@@ -116,7 +118,10 @@ class Worker(Observed):
         needs_sql = any(item.cls.dlq_eligible or item.cls.durable for item in parts.registry)
         self._sql = sql_reached(settings, parts.stores) if needs_sql else None
         end_if_stuck = self._runner.end_if_stuck if owns_process else None
-        self._lag = LoopLag(self._runner.seen_in_loop, self._count_blocked, end_if_stuck)
+        self._lag = LoopLag(
+            *(self._runner.seen_in_loop, self._count_blocked, end_if_stuck),
+            in_threads=self._runner.in_threads,
+        )
         self._about = About(
             *(parts.registry, self._described, self._lag.longest, self._child_pids),
             keys=parts.client.cipher.digest,
@@ -379,7 +384,9 @@ class Worker(Observed):
 
     def _described(self) -> dict[str, Any]:
         """Return what this worker registers about itself for operators."""
-        live = self._parts.client.live_config
+        live, hold = self._parts.client.live_config, self._lag.hold
+        if hold is not None and time.monotonic() - hold.ended > _HELD_FOR_SECONDS:
+            hold = None
         return {
             "name": self.name,
             "size": self._size,
@@ -389,6 +396,7 @@ class Worker(Observed):
             "config": live.version,
             "config_problem": live.problem,
             "sql": self._runner.burials.problem,
+            "held": [hold.task, round(hold.seconds, 1)] if hold is not None else None,
             "fetches_at_most": self._reader.batch.most if self._reader.batch.is_narrow else None,
             **({"keys": keys} if (keys := list(self._parts.client.cipher.keys)) else {}),
         }

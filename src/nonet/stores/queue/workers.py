@@ -51,6 +51,8 @@ class WorkerStatus:
         lag_ms: longest stall of its event loop since the previous beat.
         since: start of the process by its own clock.
         off: why it fetches nothing now, or empty.
+        held_by, held_seconds: class whose code held the interpreter lock of this process in the
+            last hour, so that none of its leases and locks was renewed, and for how long; 0: none.
         fetches_at_most: how many tasks it fetches at once, because larger replies of Redis were
             lost; None: no limit.
         drained_by: who asked it to drain, or empty. It reads that within a second.
@@ -80,6 +82,8 @@ class WorkerStatus:
     off: str = ""
     drained_by: str = ""
     fetches_at_most: int | None = None
+    held_by: str = ""
+    held_seconds: float = 0.0
 
 
 async def registered(scripts: Scripts) -> list[WorkerStatus]:
@@ -98,6 +102,7 @@ async def registered(scripts: Scripts) -> list[WorkerStatus]:
 def _status(row: Sequence[Any], now: int) -> WorkerStatus:
     worker, expiry, said, beat, off, drain, running, tasks = row
     info = reported(said)
+    held_by, held_seconds = info.get("held") or ("", 0.0)
     ends, heard = int(float(expiry)), int(beat)
     name, why = worker.decode(errors="replace"), off.decode(errors="replace")
     drained_by = drain.decode(errors="replace")
@@ -124,6 +129,8 @@ def _status(row: Sequence[Any], now: int) -> WorkerStatus:
         off=why,
         drained_by=drained_by,
         fetches_at_most=info.get("fetches_at_most"),
+        held_by=held_by,
+        held_seconds=held_seconds,
     )
 
 
