@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,13 @@ _OLDEST_REDIS = (7, 0)
 # silence a server for a second. Sentinel reads the state of replicas every 10 s.
 _LONG_SILENCE_SECONDS, _SHORT_SILENCE_SECONDS = 10.0, 3.0
 _LONG_MISLED_SECONDS = 20.0
+
+# What to do if Redis refuses to write, by the code of its reply.
+_WAYS_OUT = {
+    "MISCONF": "check the disk and the log of Redis",
+    "NOREPLICAS": "start the replicas of Redis again: INFO replication",
+    "READONLY": "point NONET_REDIS_URL to the master, or use redis+sentinel://",
+}
 
 _RAISE_MEMORY = "raise maxmemory, or add workers"
 REPAIR_SQL = "repair the database or NONET_DB_URL; then task-run db check"
@@ -66,6 +74,7 @@ class Server(Struct, frozen=True):
         sql: state of the tables, or why they cannot be read; empty if SQL is not used, or creates
             its tables itself.
         replication: settings of the failover; None: there are no replicas.
+        refusal: why Redis refuses to write; empty if it does not.
     """
 
     info: Mapping[str, Any]
@@ -80,6 +89,7 @@ class Server(Struct, frozen=True):
     remembers: str = ""
     sql: str = ""
     replication: Replication | None = None
+    refusal: str = ""
 
     @property
     def memory_used(self) -> float | None:
@@ -91,6 +101,7 @@ class Server(Struct, frozen=True):
 def examine_server(server: Server) -> tuple[list[Finding], list[Finding]]:
     """Return the problems of the server and the daemons, and hints for their operator."""
     problems = [
+        *_writes(server.refusal),
         *refusals(server.info),
         *_redis_problems(server),
         *_scheduler_problems(server),
@@ -128,6 +139,14 @@ def refusals(info: Mapping[str, Any], denied: Sequence[str] = ()) -> list[Findin
         problem = f"this user may not use {', '.join(denied)}"
         found.append(Finding("server", "permissions", problem, f"ACL SETUSER … {names}"))
     return found
+
+
+def _writes(refusal: str) -> Iterator[Finding]:
+    """Report that no task is submitted, fetched or settled now."""
+    if refusal:
+        ways = (way for code, way in _WAYS_OUT.items() if re.search(rf"\b{code}\b", refusal))
+        problem = f"no task is submitted, fetched or settled: {refusal}"
+        yield Finding("server", "writes", problem, next(ways, "read the log of Redis"))
 
 
 def examine_outbox(number: int, seconds: float) -> Finding | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from nonet.stores.connection.redis import AsyncRedis, RedisStore
 
 # Tasks of the delayed set whose state is read; 1000 take about 1 ms. The others are estimated.
 _LOOKS = 1000
+_WATCHED_MS = 86_400_000
 _SUBMITTED = "submitted:"
 
 
@@ -105,9 +107,10 @@ class Measures(RedisStore):
         Raises:
             NonetError: Redis does not answer, or denies the command.
         """
-        answer = await self._scripts.run(
-            "measure", self._ahead_us, _LOOKS, "1" if count_accepted else ""
-        )
+        if count_accepted:
+            with suppress(NonetError):  # Redis refuses writes; it can be read
+                await self._client.set(f"{self._prefix}watched", "", px=_WATCHED_MS)
+        answer = await self._scripts.run("measure", self._ahead_us, _LOOKS)
         now, streams, (size, overdue, *states, is_estimate, blocked), *hashes = answer[:9]
         waiting, dying, woken, buried = states
         workers, term, paused, quarantined, workflows = answer[9:]

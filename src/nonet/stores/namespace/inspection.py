@@ -128,7 +128,18 @@ class Inspection:
             remembers=told.get("remembers", ""),
             sql=sql,
             replication=await self._replication(info),
+            refusal=await self._refusal(),
         )
+
+    async def _refusal(self) -> str:
+        """Why Redis refuses to write; empty if it does not."""
+        try:
+            await self._broker.scripts.run("writable")
+        except ConfigurationError:
+            return ""
+        except NonetError as error:
+            return str(error)
+        return ""
 
     async def _replication(self, info: Mapping[str, Any]) -> Replication | None:
         finder = read_place(self._broker.url, self._prefix).finder

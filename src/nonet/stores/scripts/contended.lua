@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- contended: count the tasks that wait for each contended lock, in the order of the next checks of their queues. It
 -- reads only.
 -- KEYS  prefix

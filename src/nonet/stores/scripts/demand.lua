@@ -1,11 +1,11 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- demand: count the runnable and running tasks of one size, and list its live workers. Read-only, except that it
 -- removes expired leases.
 -- KEYS  prefix
 -- ARGV  size, lock ttl ms, how many queued tasks to read
 -- returns {runnable, running, slots of one worker as remembered or '', n × (worker, deliveries that it holds, what it
 --       reports of itself, why it takes no tasks or '')}
--- @include base wake streams deliveries unread listed record limits mutexes locks pauses queues refusal
+-- @include base reading wake streams deliveries unread listed record limits mutexes locks pauses queues refusal
 local size, lock_ttl, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local busy, running, runnable = {}, 0, 0
 epoch = read_fields(P .. 'epoch', {'calm', 'lost'})

@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- explain: read why a task does not run, or where it runs, as facts of one instant. Read-only, except that it
 -- removes expired leases.
 -- KEYS  prefix
@@ -8,7 +8,7 @@
 --       tasks or '', what it knows or '', 1 if it knows the class, version of the class. The value of 'before', for a
 --       step of a workflow that waits for others, is {id, class, state} of the first of them; that of 'root' is the same
 --       of the step for which that one waits in the end
--- @include base wake streams unread record limits mutexes locks pauses queues refusal sight followed
+-- @include base reading wake streams unread record limits mutexes locks pauses queues refusal sight followed
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
 

@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- inspect: read a page of the namespace as facts for the doctor. It changes nothing, and reads a bounded number
 -- of members, however large a key is.
 -- KEYS  prefix

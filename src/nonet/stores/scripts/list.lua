@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- list: find the live tasks in one page of a place. It changes nothing.
 -- KEYS  prefix
 -- ARGV  place: records (all records, in no order) | delayed (the delayed set, by time) | unread, delivered (the

@@ -1,8 +1,7 @@
-#!lua flags=allow-oom
--- measure: read the figures of a namespace at one instant. For metrics it also turns on the count of accepted tasks.
--- The count makes each submission slower, so it ends a day after the last call.
+#!lua flags=no-writes
+-- measure: read the figures of a namespace at one instant.
 -- KEYS  prefix
--- ARGV  how far ahead (µs) tasks of the delayed set are read one by one, how many at most, 1 to count accepted tasks
+-- ARGV  how far ahead (µs) tasks of the delayed set are read one by one, how many at most
 -- returns {now µs, {n × (stream, depth, delivered, age µs of the oldest undelivered entry)}, {entries of the
 --       delayed set, those overdue, waiting, dying, with a reservation, dying tasks in streams, 1 if the three numbers
 --       before are estimates, steps of workflows that wait for others}, {n × field, value} of epoch, leader, config,
@@ -10,10 +9,7 @@
 --       quarantine, {n × (state of workflows that are kept until they are resumed, or have not ended; their number)}}
 -- @include base unread listed
 local ahead, looks = tonumber(ARGV[1]), tonumber(ARGV[2])
-local OVERDUE, WATCHED_MS = 1000000, 86400000
-if ARGV[3] == '1' then
-  redis.call('SET', P .. 'watched', '', 'PX', WATCHED_MS)
-end
+local OVERDUE = 1000000
 
 local function some_of(key, names)
   local found, values = {}, redis.call('HMGET', key, unpack(names))

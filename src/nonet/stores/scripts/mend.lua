@@ -8,7 +8,7 @@
 -- returns {records that were put back, 1 if the caller should continue the walk else 0}
 -- @include base wake record counting submitting rescue streams listed index group keeping finish ending workflow lost followed remnants
 local function replace() end
--- @include unique hashes recounting
+-- @include unique hashes recounting pausing
 local keys_per_page, limit, rest, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local pace, ONE_DAY = tonumber(ARGV[6]), 86400000
 local walk = read_fields(P .. 'mend', {'cursor', 'done', 'due'})
@@ -135,6 +135,16 @@ local function check_workflow(key, id)
   mend_workflow(id, 3 * lease)
 end
 
+-- Remove from a list of workflows what is not in this state any more. Those that changed last come last.
+local function leave_list(state)
+  local index, MOST = P .. 'workflows:' .. state, 100
+  for _, workflow in ipairs(redis.call('ZRANGE', index, 0, MOST - 1)) do
+    if redis.call('HGET', P .. 'f:' .. workflow, 'state') ~= state then
+      redis.call('ZREM', index, workflow)
+    end
+  end
+end
+
 local CHECKS = {t = check_record, u = check_unique, g = check_group, f = check_workflow, n = check_step, m = check_step,
   j = check_step, k = check_step, s = check_step}
 local RECORDS_AND_PARTS, mended = '[tblehcugfnmjks]:*', 0
@@ -153,6 +163,10 @@ end
 local is_at_end = page[1] == '0'
 keep_met(met, not walk.cursor)
 if is_at_end then
+  mark_pausing(false)
+  for _, state in ipairs({'building', 'running', 'resuming', 'done', 'failed', 'cancelled'}) do
+    leave_list(state)
+  end
   correct_counts(not walk.cursor and mended == 0)
   if string.find(ARGV[1], '|0$') then  -- the history was turned off
     redis.call('DEL', P .. 'ended:done', P .. 'ended:failed')

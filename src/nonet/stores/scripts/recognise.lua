@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- recognise: read the state of the task with an id, live or ended. The task that repeats a dead letter has the mark
 -- of that letter; a task without the mark is a different task with the same id.
 -- KEYS  prefix

@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- room: check whether tasks could be submitted now; it answers like submit, and changes nothing.
 -- KEYS  prefix
 -- ARGV  n × (arguments of submit_one)

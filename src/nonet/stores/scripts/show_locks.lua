@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- show_locks: read the holders and waiting tasks of some locks and limiters. Read-only, except that it removes
 -- expired leases.
 -- KEYS  prefix
@@ -8,7 +8,7 @@
 --       window ms or '', end of the first grant µs or '', number who wait, of these woken, since
 --       when the longest of them waits µs or '', holders of lib/sight, waiters); a waiter is (id,
 --       class, since when it waits µs, 1 if woken)
--- @include base wake limits mutexes locks pauses queues sight
+-- @include base reading wake limits mutexes locks pauses queues sight
 local most = tonumber(ARGV[1])
 
 -- If no limit is configured, show the one that the tasks at the limiter declare.

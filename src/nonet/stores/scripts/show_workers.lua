@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- show_workers: read some registered workers, dead ones included, and their deliveries.
 -- KEYS  prefix
 -- ARGV  how many tasks to name for each worker, workers …

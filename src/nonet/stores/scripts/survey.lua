@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- survey: list all tasks that have not ended, at one instant. Only tests may call it: it reads everything.
 -- KEYS  prefix
 -- ARGV  none

@@ -1,4 +1,4 @@
-#!lua flags=allow-oom
+#!lua flags=no-writes
 -- workflow_steps: read how far steps of a workflow are. It changes nothing.
 -- KEYS  prefix
 -- ARGV  workflow, n × place

@@ -161,7 +161,7 @@ end
 -- latest expiry that is possible.
 local function set_right(key, longest)
   local wrong, by = wrong_since()
-  if not wrong or now + longest * 1000 >= wrong then
+  if reads_only or not wrong or now + longest * 1000 >= wrong then
     return
   end
   local late = redis.call('ZRANGEBYSCORE', key, digits(wrong), '+inf', 'WITHSCORES')
@@ -172,6 +172,9 @@ end
 
 -- Remove the leases that have expired, and count the others.
 local function prune(key, ttl)
+  if reads_only then
+    return redis.call('ZCOUNT', key, '(' .. digits(now), '+inf')
+  end
   if ttl then
     set_right(key, ttl)
   end
@@ -179,9 +182,9 @@ local function prune(key, ttl)
   return redis.call('ZCARD', key)
 end
 
--- The lowest score of a set, plus `after` µs; nil if the set is empty.
+-- The lowest score of a set that lies ahead once `after` µs are added; nil if there is none.
 local function first_end(key, after)
-  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  local first = redis.call('ZRANGEBYSCORE', key, '(' .. digits(now - after), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return first[2] and tonumber(first[2]) + after
 end
 
@@ -206,8 +209,11 @@ local function used_items(lock)
   local past, sum_key = digits(now - lock.window * 1000), P .. 'sum:' .. lock.counter
   set_right(lock.key, 0)
   local gone = redis.call('ZRANGEBYSCORE', lock.key, '-inf', past)
-  redis.call('ZREMRANGEBYSCORE', lock.key, '-inf', past)
   local sum = tonumber(redis.call('GET', sum_key) or '')
+  if reads_only then
+    return (sum or items_of(redis.call('ZRANGE', lock.key, 0, -1))) - items_of(gone)
+  end
+  redis.call('ZREMRANGEBYSCORE', lock.key, '-inf', past)
   if redis.call('EXISTS', lock.key) == 0 then
     sum = 0
   else

@@ -6,6 +6,7 @@ local clock, marks = redis.call('TIME'), redis.call('MGET', P .. 'clock', P .. '
 local stepped = marks[1]
 local is_pausing = marks[2]  -- something is paused, see lib/pauses
 local is_capped = marks[3]  -- there are ceilings, see lib/ceilings
+local reads_only = false  -- whether this script has the flag no-writes, see lib/reading
 -- The logical time in µs: the server's clock and an offset that the leader maintains, so that logical time stays
 -- steady when an administrator sets that clock.
 local offset = tonumber(stepped or '') or 0

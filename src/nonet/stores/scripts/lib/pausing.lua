@@ -1,7 +1,7 @@
 -- lib/pausing: needs base. The mark that something is paused, for scripts that change pauses.
 
 -- Keep STRING pausing in line with the hash. Call it before the first pause is written and after the last one is
--- deleted. It writes only on a change, because a read-only user may call it.
+-- deleted.
 local function mark_pausing(will_be)
   local shall = will_be or redis.call('EXISTS', P .. 'paused') == 1
   local does = redis.call('EXISTS', P .. 'pausing') == 1

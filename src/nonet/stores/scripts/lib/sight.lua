@@ -40,7 +40,7 @@ local function owners_of(lock, most)
   end
   if lock.leases then
     count = count + prune(lock.leases)
-    local rows = redis.call('ZRANGE', lock.leases, 0, most - 1, 'WITHSCORES')
+    local rows = redis.call('ZRANGEBYSCORE', lock.leases, '(' .. digits(now), '+inf', 'WITHSCORES', 'LIMIT', 0, most)
     for i = 1, #rows, 2 do
       found[#found + 1] = {rows[i], tonumber(rows[i + 1])}
     end
