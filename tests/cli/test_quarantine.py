@@ -16,6 +16,7 @@ from nonet.messages.formats import FORMAT
 from nonet.messages.message import Envelope, encode
 from nonet.messages.repetition import repeat_of_entry
 from nonet.stores.namespace.quarantine import Quarantine
+from nonet.tasks.task import Options
 
 STREAM = f"{{{NAMESPACE}}}:tasks:normal:small"
 QUARANTINE = f"{{{NAMESPACE}}}:quarantine"
@@ -205,7 +206,9 @@ async def test_a_retry_reports_the_task_that_has_its_id(
     entry = task_run.redis.xadd(QUARANTINE, kept("good", envelope("good", a=1)))
     if state == "queued":
         async with task_run.app() as app:
-            await app.submit(Add(5), id=f"q-{entry}")
+            prepare = app.client.envelopes.prepare
+            other = prepare(Add(5), Options(id=f"q-{entry}"), is_step=True)
+            await app.client.broker.submit([other])
     else:
         mark = repeat_of_entry(NAMESPACE, entry).mark
         task_run.redis.set(f"{{{NAMESPACE}}}:r:q-{entry}", f"{state}|1 {mark}|")

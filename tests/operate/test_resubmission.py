@@ -23,6 +23,7 @@ from nonet.messages.message import decode_envelope, encode, pack
 from nonet.messages.repetition import Known, Progress, Repeat, Step, next_step
 from nonet.operate import dead_letters as dlq
 from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, NewDeadLetter, Status
+from nonet.tasks.task import Options
 
 NAMESPACE = "test"
 WORKER = "small-a1"
@@ -185,7 +186,10 @@ class World:
     async def squat(self) -> None:
         now = await self.letters.get(self.row)
         repeat = now.identity.repeat(now.resubmissions)
-        await self.app.submit(Repeated(), id=repeat.id)
+        prepare = self.app.client.envelopes.prepare
+        await self.app.client.broker.submit(
+            [prepare(Repeated(), Options(id=repeat.id), is_step=True)]
+        )
 
     async def work(self, outcome: str) -> None:
         deliveries, _ = await self.app.broker.fetch(WORKER, "small", 10)

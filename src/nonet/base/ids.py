@@ -1,8 +1,9 @@
-"""Random ids of tasks."""
+"""Ids of tasks: random ones, and those that only Nonet makes."""
 
 from __future__ import annotations
 
 import os
+import re
 
 # An id has 20 of these 32 characters, that is 100 bits: too many to guess. The probability that two
 # of 10^12 ids are equal is below 10^-6.
@@ -10,6 +11,14 @@ _ALPHABET = b"abcdefghijkmnpqrstuvwxyz23456789"
 _TABLE = bytes(_ALPHABET[byte % len(_ALPHABET)] for byte in range(256))
 LENGTH = 20
 _AT_A_TIME = 256
+
+# Ids that Nonet derives: of occurrences, quarantined messages, requests with a key and other
+# repeats; of children of groups; of steps of workflows and rows of pipelines. A known id is the
+# same task, so whoever submitted a task under such an id first would suppress that of Nonet.
+_RESERVED = re.compile(
+    r"(?:p-[0-9a-f]{32}|q-\d+-\d+|(?:key|dlq|again|copy)-[a-z2-9]{20}"
+    r"|[0-9a-f]{32}[.:].*|row:.*)\Z"
+)
 
 _made: list[str] = []
 
@@ -36,6 +45,20 @@ def id_of(data: bytes) -> str:
     'aaaaaaaaaaaaaaaaaaaa'
     """
     return data[:LENGTH].translate(_TABLE).decode()
+
+
+def reserved_problem(id: str) -> str:
+    """Return why a caller must not choose an id, because only Nonet makes such ids; else empty.
+
+    >>> reserved_problem("copy-7"), reserved_problem("q-1767225600000-0")[:33]
+    ('', "id 'q-1767225600000-0' looks like")
+    """
+    if _RESERVED.match(id) is None:
+        return ""
+    return (
+        f"id {id!r} looks like one that Nonet makes, for an occurrence (p-…), a repeat (key-…), a "
+        "child of a group or a step: choose another"
+    )
 
 
 # Without this, a forked child would return the same ids as its parent.

@@ -16,7 +16,7 @@ from nonet.base.errors import (
     NonetError,
     UnknownTaskError,
 )
-from nonet.base.ids import new_id
+from nonet.base.ids import new_id, reserved_problem
 from nonet.base.streams import Priority, Size
 from nonet.client.live import LiveConfig
 from nonet.messages.documents import are_encrypted, decrypted_arguments, encrypted_arguments
@@ -101,6 +101,9 @@ class Envelopes:
             is_step: it is a step of a workflow.
             schedule: the schedule of its periodic entry, for middleware.
 
+        The id in `options` is a caller's unless one of the arguments from `child_of` on says that
+        Nonet made it. A caller's must not look like one that Nonet makes.
+
         Raises:
             RegistrationError: the class is not registered.
             InvalidArgumentsError: an argument, label, lock, id or time is invalid, or a value that
@@ -108,7 +111,10 @@ class Envelopes:
             ConfigurationError: the class is encrypted, and this process has no key.
         """
         registry = self._registry
+        is_derived = repeat or child_of or callback_of or is_step or schedule is not None
         task_class = registry.of_class(task.cls) if isinstance(task, Given) else registry.of(task)
+        if options.id is not None and not is_derived:
+            _check_own_id(task_class, options.id)
         if self._middlewares.around_submit:
             id = options.id if repeat is None else repeat.id
             options = self._around(task_class, replace(options, id=id), schedule)
@@ -382,6 +388,11 @@ def _checked_id(task_class: TaskClass, id: str) -> str:
         problem = f"id {id!r:.200} must be 1 to 128 printable ASCII characters without blanks"
         raise InvalidArgumentsError(task_class.name, [problem])
     return str(id)
+
+
+def _check_own_id(task_class: TaskClass, id: str) -> None:
+    if problem := reserved_problem(_checked_id(task_class, id)):
+        raise InvalidArgumentsError(task_class.name, [problem])
 
 
 def _due(task_class: TaskClass, options: Options) -> int:

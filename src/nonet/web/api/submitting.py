@@ -97,8 +97,9 @@ class NewTask(Body):
     arguments: _Values = Field(default={}, description="The arguments of the class by name.")
     id: Id | None = Field(
         default=None,
-        description="An id of your own: submitting it again returns the same task. Not together "
-        "with an Idempotency-Key.",
+        description="An id of your own: submitting it again returns the same task. Ids that look "
+        "like those that Nonet makes are refused. Not together with an "
+        "Idempotency-Key.",
     )
     at: Annotated[datetime, AfterValidator(_reachable)] | None = Field(
         default=None,
