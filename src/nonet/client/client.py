@@ -38,6 +38,7 @@ from nonet.client.workflows import submit_workflow
 from nonet.messages.encryption import Cipher
 from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
+from nonet.messages.terms import unix_microseconds
 from nonet.stores.namespace.cancellation import Cancellation
 from nonet.stores.namespace.hints import Hints
 from nonet.stores.queue.broker import Broker
@@ -952,14 +953,17 @@ class Client:
         """Return how the predecessors of a step ended, for the framework."""
         return await workflows.step_inputs(self, id)
 
-    async def withdraw_letters(self, ids: Sequence[str]) -> None:
+    async def withdraw_letters(self, ids: Sequence[str], since: datetime) -> None:
         """Delete the dead letters of tasks that run again, for the framework.
+
+        Args:
+            since: when these tasks were submitted; earlier ones with the same ids keep theirs.
 
         Raises:
             ConflictError: one was submitted again; none was deleted.
         """
         if self.settings.may_have_sql():
-            await (await self.stores.dead_letters()).withdraw(ids)
+            await (await self.stores.dead_letters()).withdraw(ids, unix_microseconds(since))
 
     async def cancel_steps(self, ids: Sequence[str], who: str, reason: str) -> None:
         """Cancel steps of a workflow that is being cancelled, for the framework."""

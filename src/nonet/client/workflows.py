@@ -229,7 +229,7 @@ async def resume(client: Client, id: str) -> int:
                 f"step {step_id(id, lost[0])} of workflow {id} was lost by Redis and cannot run "
                 "again: submit the workflow again, with another id"
             )
-        await client.withdraw_letters([step_id(id, place) for place in again])
+        await client.withdraw_letters([step_id(id, place) for place in again], before.opened)
         await client.workflows.begin_to_resume(id, [one for one in places if one not in again])
         places = sorted(again)
     number = len([place for place in places if place not in have_added])

@@ -210,7 +210,8 @@ async def _row_of(
     ):
         return None
     rows = await (await letters()).list(limit=1, task_id=kept.task.id)
-    return rows[0].id if rows else None
+    is_its = bool(rows) and kept.has_letter(rows[0].task_class, rows[0].generation)
+    return rows[0].id if is_its else None
 
 
 def _readable(kept: Kept, client: Client) -> Envelope:

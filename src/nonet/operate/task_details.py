@@ -112,6 +112,8 @@ async def task_report(id: str, client: Client, stores: Stores, *, may_have_sql: 
     letter = None
     if may_have_sql and (status is None or status.state == "dead"):
         letter = await _letter(id, stores)
+    if letter is not None and status is not None and not _is_of(letter, status, kept):
+        letter = None  # of an earlier task with the same id
     if status is None and letter is not None:
         status = _of_letter(letter)
     if status is None:
@@ -119,7 +121,7 @@ async def task_report(id: str, client: Client, stores: Stores, *, may_have_sql: 
             f"nothing is known of task {id}: it was never submitted here, or it ended long ago. "
             "Search the dead letters and the logs for it"
         )
-    envelope, problem = _envelope(id, details, kept, letter, client)
+    envelope, problem = _envelope(id, status.name, details, kept, letter, client)
     return TaskReport(
         status=status,
         is_live=is_live,
@@ -177,12 +179,27 @@ async def _status(id: str, client: Client, stores: Stores) -> tuple[TaskStatus |
     if status is not None and status.state in LIVE_STATES:
         return status, None
     kept = await stores.history.find(id)
-    if kept is None:
+    if kept is None or not _is_end_of(kept.task, status):
         return status, None
     prefix = stores.broker.scripts.prefix
     names = await worker_names(stores.broker.client, prefix, [kept.task.worker])
     ended = replace(kept.task, worker=names.get(kept.task.worker, ""))
     return _with_history(status, ended), kept
+
+
+def _is_end_of(task: EndedTask, status: TaskStatus | None) -> bool:
+    """Whether the history has the end of this task, and not only of an earlier one with its id."""
+    if status is None:
+        return True
+    return task.state == status.state and status.name in ("", task.name)
+
+
+def _is_of(letter: DeadLetter, status: TaskStatus, kept: Kept | None) -> bool:
+    """Whether a letter is of this task. Without the history, its end must be the same."""
+    if kept is not None:
+        return kept.has_letter(letter.task_class, letter.generation)
+    ends = ((one.reason, one.error) for one in (_of_letter(letter), status))
+    return letter.task_class in ("", status.name) and len({*ends}) == 1
 
 
 def _with_history(status: TaskStatus | None, task: EndedTask) -> TaskStatus:
@@ -225,7 +242,12 @@ async def _letter(id: str, stores: Stores) -> DeadLetter | None:
 
 
 def _envelope(
-    id: str, details: TaskDetails, kept: Kept | None, letter: DeadLetter | None, client: Client
+    id: str,
+    name: str,
+    details: TaskDetails,
+    kept: Kept | None,
+    letter: DeadLetter | None,
+    client: Client,
 ) -> tuple[Envelope | None, str]:
     """Return the message of a task, or why there is none."""
     if letter is not None and letter.task_class:
@@ -245,6 +267,8 @@ def _envelope(
         envelope = client.envelopes.read_again(id, data)
     except MalformedMessageError as error:
         return None, str(error)
+    if name not in ("", envelope.name):
+        return None, f"its message is of a task of another class, {envelope.name}"
     if problem := format_problem(envelope.version):
         return None, f"another release wrote it ({problem})"
     return envelope, ""

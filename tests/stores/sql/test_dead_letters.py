@@ -618,3 +618,11 @@ async def test_a_note_stays_with_its_letter(letters: DeadLetters) -> None:
     assert (await letters.get(row)).note == "waits for the new printer"
     await letters.annotate(row, "é" * 2000)
     assert (await letters.get(row)).note == "é" * 1000
+
+
+async def test_an_earlier_task_with_the_same_id_keeps_its_letter(letters: DeadLetters) -> None:
+    """Steps that run again withdraw what was written since their workflow was submitted."""
+    kept = await letters.add(letter(generation=1))
+    await letters.add(letter(generation=10))
+    await letters.withdraw(["task-1"], since=5)
+    assert [item.id for item in await letters.list()] == [kept]

@@ -55,6 +55,10 @@ class Kept:
     life: str
     envelope: bytes = b""
 
+    def has_letter(self, task_class: str, generation: int) -> bool:
+        """Whether a dead letter is of this task, and not of an earlier one with the same id."""
+        return task_class in ("", self.task.name) and generation >= int(self.life or 0)
+
 
 @dataclass(frozen=True, slots=True)
 class EndedFilter:

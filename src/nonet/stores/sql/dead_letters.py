@@ -294,8 +294,12 @@ class DeadLetters:
                 letter = await self._read(connection, row_id)
                 raise ConflictError(f"{_state(letter)}: it no longer matches the selection")
 
-    async def withdraw(self, task_ids: Sequence[str]) -> None:
+    async def withdraw(self, task_ids: Sequence[str], since: int) -> None:
         """Delete the letters of tasks that will run again by other means: all of them, or none.
+
+        Args:
+            since: the first generation (µs) of these tasks; earlier tasks with the same ids keep
+                their letters.
 
         Raises:
             ConflictError: a letter was submitted again.
@@ -305,9 +309,10 @@ class DeadLetters:
         async with self._database.transaction() as connection:
             for start in range(0, len(task_ids), _PAGE_ROWS):
                 ids = [identity(id) for id in task_ids[start : start + _PAGE_ROWS]]
-                named = sa.and_(dlq_tasks.c.task_id.in_(ids), self._own)
+                row = dlq_tasks.c
+                named = sa.and_(row.task_id.in_(ids), row.generation >= since, self._own)
                 await connection.execute(
-                    sa.delete(dlq_tasks).where(named, dlq_tasks.c.status == Status.PENDING)
+                    sa.delete(dlq_tasks).where(named, row.status == Status.PENDING)
                 )
                 left = (await connection.execute(sa.select(dlq_tasks).where(named))).first()
                 if left is not None:
