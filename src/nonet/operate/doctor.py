@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from nonet.base.errors import NonetError
 from nonet.config.settings import Settings
 from nonet.operate.overview import look
+from nonet.operate.readers import unreadable
 from nonet.rules.diagnosis import Finding, examine
 from nonet.rules.explanation import HANDED_OVER_WITHIN
 from nonet.rules.overview import waits
@@ -77,8 +78,11 @@ async def look_over(stores: Stores, settings: Settings, wait: float | None = Non
     )
     if any(item.what == "permissions" for item in found.problems):
         return found
+    skipped = await unreadable(stores, has_sql=sql in ("current", "ahead"))
     situation, *_ = await look(stores, settings)
-    return replace(found, hints=(*found.hints, *waits(situation)))
+    return replace(
+        found, problems=(*found.problems, *skipped), hints=(*found.hints, *waits(situation))
+    )
 
 
 def patience(settings: Settings) -> float:

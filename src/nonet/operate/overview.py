@@ -287,13 +287,13 @@ async def _longest(stores: Stores, workers: Iterable[WorkerStatus]) -> tuple[Run
     """The tasks that run longest."""
     now = await stores.broker.logical_now()
     tasks = [(task.since or now, worker.name, task) for worker in workers for task in worker.tasks]
+    rows = sorted(tasks, key=lambda item: item[0])[: 3 * _LONGEST]
+    live = {item.id: item for item in await stores.results.statuses([row[2].id for row in rows])}
     found: list[Running] = []
-    for since, worker, task in sorted(tasks, key=lambda item: item[0])[: 3 * _LONGEST]:
-        if len(found) == _LONGEST:
-            break
-        status = await stores.results.status(task.id)
+    for since, worker, task in rows:
+        status = live.get(task.id)
         if status is not None and status.state == "running":  # a dying one is a finding
             seconds = (now - since).total_seconds()
             progress = str(status.progress or "")
             found.append(Running(task.id, task.task, worker, seconds, progress))
-    return tuple(found)
+    return tuple(found[:_LONGEST])

@@ -28,7 +28,7 @@ class Finding:
 
     Attributes:
         kind: a word for programs: ``task``, ``lock``, ``queue``, ``group``, ``worker``, ``key``,
-            ``stream``, ``count``, ``server``, ``sql``, ``scheduler``, ``workflow``.
+            ``entry``, ``stream``, ``count``, ``server``, ``sql``, ``scheduler``, ``workflow``.
         what: the thing that has the problem.
         problem: what is wrong with it.
         hint: the next step.
@@ -49,6 +49,24 @@ def examine(row: Row, *, lease: float) -> Finding | None:
         lease: seconds after which the longest lease of a dead holder has ended.
     """
     return _RULES[row[0]](row[1:], lease)
+
+
+def examine_entry(prefix: str, key: str, entry: str, verb: str, why: str) -> Finding:
+    """Say how to remove an entry that readers skip; see `Unreadable` of the stores.
+
+    >>> examine_entry("{nonet}:", "events", "17-0", "XDEL", "KeyError").hint
+    "delete it: redis-cli XDEL '{nonet}:events' 17-0"
+    """
+    if verb == "DISCARD":
+        hint = f"discard it: {remedies.command('task-run', 'dlq', 'discard', entry)}"
+        return Finding("entry", f"dead letter {entry}", f"cannot be read ({why})", hint)
+    words = (verb, prefix + key) if verb == "DEL" else (verb, prefix + key, entry)
+    command = remedies.command("redis-cli", *words) if verb != "BINARY" else ""
+    hint = f"delete it: {command}" if command else "delete it with a program: it cannot be typed"
+    if not verb:
+        hint = "none: newer entries push it out"
+    what = f"{prefix}{key}" if verb == "DEL" else f"{prefix}{key} {entry:.100}"
+    return Finding("entry", what, f"cannot be read ({why}), so it is left out of lists", hint)
 
 
 class _Record(Struct, frozen=True):
@@ -263,6 +281,12 @@ def _type(row: Row, _: float) -> Finding | None:
     return Finding("key", key, f"has the wrong type for its name ({actual})", hint)
 
 
+def _malformed(row: Row, _: float) -> Finding:
+    what, reason = row
+    problem = f"cannot be examined, because another program wrote into it: {reason}"
+    return Finding("key", what, problem, "delete it, or what was added to it")
+
+
 def _lost_list(row: Row, _: float) -> Finding | None:
     problem = f"has {row[1]} tasks of a tenant that takes no part in the shares of its stream"
     return Finding("queue", row[0], problem, _REPAIRED)
@@ -293,6 +317,7 @@ _RULES: Mapping[str, Callable[[Row, float], Finding | None]] = {
     "idle": _idle,
     "entry": _entry,
     "lost": _lost_list,
+    "malformed": _malformed,
     "orphan": _always("task", "is due, but has no record", _REPAIRED),
     "count": _count,
 }

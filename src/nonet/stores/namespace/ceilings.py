@@ -10,6 +10,7 @@ from msgspec import Struct
 
 from nonet.base.streams import Priority, Size
 from nonet.stores.connection.redis import RedisStore
+from nonet.stores.connection.unreadable import readable_hash
 
 NAMESPACE = "namespace"
 TENANT = "tenant:"
@@ -67,9 +68,13 @@ class Ceilings(RedisStore):
         Of the tenants without a ceiling of their own only the largest are returned.
         """
         async with self._client.pipeline(transaction=True) as pipe:
-            for key in ("active", "ceilings", "active:tenants", "active:bytes"):
+            keys = ("active", "ceilings", "active:tenants", "active:bytes")
+            for key in keys:
                 pipe.hgetall(f"{self._prefix}{key}")
-            active, ceilings, tenants, sizes = map(_numbers, await pipe.execute())
+            answers = zip(keys, await pipe.execute(), strict=True)
+            active, ceilings, tenants, sizes = (
+                readable_hash(key, found, int) for key, found in answers
+            )
         counts = {NAMESPACE: 0}
         for field, number in active.items():
             for scope in _scopes_of(field):
@@ -113,7 +118,3 @@ def ceilings_version(ceilings: Mapping[str, int]) -> str:
 def _scopes_of(field: str) -> Iterator[str]:
     stream, _, name = field.partition("|")
     yield from (NAMESPACE, f"stream:{stream}", f"task:{name}")
-
-
-def _numbers(found: Mapping[bytes, bytes]) -> dict[str, int]:
-    return {name.decode(): int(number) for name, number in found.items()}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from nonet.rules.pauses import Pause, one_line
 from nonet.stores.connection.redis import RedisStore
+from nonet.stores.connection.unreadable import readable
 
 _AT_A_TIME = 500
 _ENTRY = "entry:"  # prefix of periodic entries in `Sight.pauses`; restore_pauses.lua reads it
@@ -50,7 +51,7 @@ class Controls(RedisStore):
     async def load(self) -> list[Pause]:
         """Return the pauses of streams and classes, ordered by `Pause.what`."""
         found = await self._scripts.run("show_pauses")
-        pauses = [Pause.decode(*item) for item in _texts(found[4])]
+        pauses = readable("paused", "HDEL", _texts(found[4]), Pause.decode)
         return sorted(pauses, key=lambda item: item.what)
 
     async def look(self) -> Sight:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 from nonet.base.streams import Size
 from nonet.rules.demand import Demand, LiveWorker
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
-from nonet.stores.queue.workers import DRAINS
+from nonet.stores.connection.unreadable import readable_hash
+from nonet.stores.queue.workers import DRAINS, reported
 
 # Queued tasks whose locks one call examines; 64 tasks with two locks each take below 1 ms.
 _LOOKS = 64
@@ -63,7 +63,7 @@ class Demands(RedisStore):
     async def published(self) -> dict[str, int]:
         """Return how many workers each size needs; empty if no scheduler has led for a minute."""
         found = await self._client.hgetall(f"{self._prefix}desired")
-        return {size.decode(): int(count) for size, count in found.items()}
+        return readable_hash("desired", found, int)
 
     async def retire(self, worker: str, size: str) -> bool:
         """Take an idle worker off the stack of idle workers.
@@ -75,6 +75,6 @@ class Demands(RedisStore):
 
 
 def _worker(id: bytes, busy: int, info: bytes, off: bytes) -> LiveWorker:
-    told = json.loads(info or b"{}")  # of a worker that has yet to report: it has deliveries only
+    told = reported(id, info)  # empty for a worker that has yet to report: it has deliveries only
     name, drains = id.decode(errors="replace"), off.decode(errors="replace") == DRAINS
-    return LiveWorker(name, told.get("concurrency", 0), int(busy), not off, drains)
+    return LiveWorker(name, told.concurrency, int(busy), not off, drains)

@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
+from nonet.stores.connection.unreadable import readable
 
 _PAGE = 500
 _BEGINNING = b"0-0"
@@ -85,12 +86,12 @@ class Events(RedisStore):
         end, found, last = f"({cursor}" if cursor else "+", list[Event](), ""
         while True:
             page = await self._client.xrevrange(self._key, end, count=_PAGE)
-            for id, fields in page:
-                if keep(event := _event(fields)):
+            for id, event in _events(page):
+                if keep(event):
                     if len(found) == limit:
                         return EventPage(tuple(found), last)
                     found.append(event)
-                    last = id.decode()
+                    last = id
             if len(page) < _PAGE:
                 return EventPage(tuple(found), "")
             end = f"({page[-1][0].decode()}"
@@ -105,8 +106,13 @@ class Events(RedisStore):
         found: list[Event] = []
         while len(found) < limit:
             page = await self._client.xrevrange(self._key, end, count=_PAGE)
-            found += [one for one in _events(page, kind) if since is None or one.at > since]
-            is_past = since is not None and page and _event(page[-1][1]).at <= since
+            events = [one for _, one in _events(page)]
+            found += [
+                one
+                for one in events
+                if kind in (None, one.kind) and (since is None or one.at > since)
+            ]
+            is_past = since is not None and events and events[-1].at <= since
             if len(page) < _PAGE or is_past:
                 break
             end = f"({page[-1][0].decode()}"
@@ -119,7 +125,7 @@ class Events(RedisStore):
             page = await self._client.xrange(self._key, b"(" + start, end, count=_PAGE)
             if not page:
                 break  # emptied meanwhile
-            found += _events(page, kind)
+            found += [one for _, one in _events(page) if kind in (None, one.kind)]
             start = page[-1][0]
         return found
 
@@ -157,9 +163,8 @@ class Following:
         return found
 
 
-def _events(page: Sequence[Any], kind: str | None) -> list[Event]:
-    events = [_event(fields) for _, fields in page]
-    return [event for event in events if kind in (None, event.kind)]
+def _events(page: Sequence[Any]) -> list[tuple[str, Event]]:
+    return readable("events", "XDEL", page, _event)
 
 
 def _order(id: bytes) -> tuple[int, ...]:
@@ -167,6 +172,7 @@ def _order(id: bytes) -> tuple[int, ...]:
     return tuple(map(int, id.split(b"-")))
 
 
-def _event(fields: dict[bytes, bytes]) -> Event:
+def _event(id: bytes, fields: dict[bytes, bytes]) -> tuple[str, Event]:
     text = {name.decode(): value.decode(errors="replace") for name, value in fields.items()}
-    return Event(instant(text["at"]), text["kind"], text["who"], text["text"])
+    event = Event(instant(text["at"]), text["kind"], text["who"], text["text"])
+    return id.decode(), event

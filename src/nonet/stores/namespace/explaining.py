@@ -191,14 +191,14 @@ def _refusal(found: dict[str, Any], text: dict[str, str], now: int, lock_ttl_ms:
 def _peer(row: Sequence[Any]) -> Peer:
     worker, info, off, knows, is_known, version = row
     layout = knows.decode().partition("-")[0].partition(".")[0]
-    said = reported(info)
+    said = reported(worker, info)
     return Peer(
         name=worker_name(worker, info),
         off=off.decode(errors="replace"),
         layout=int(layout) if layout.isdigit() else None,
         version=version.decode(errors="replace") if is_known else None,
-        build=str(said.get("version", "")),
-        sql=str(said.get("sql", "")),
-        slots=said.get("concurrency", 0),
-        keys=tuple(map(str, keys)) if isinstance(keys := said.get("keys"), list) else (),
+        build=said.version,
+        sql=said.sql,
+        slots=said.concurrency,
+        keys=said.keys,
     )

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nonet.base.errors import NonetError
 from nonet.base.streams import Size
 from nonet.messages.encryption import LACKS
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
+from nonet.stores.connection.unreadable import readable, readable_value
 
 # Tasks of the delayed set whose state is read; 1000 take about 1 ms. The others are estimated.
 _LOOKS = 1000
@@ -115,8 +117,8 @@ class Measures(RedisStore):
         waiting, dying, woken, buried = states
         workers, term, paused, quarantined, workflows = answer[9:]
         epoch, leader, config, counters, active, desired = map(_texts, hashes)
-        counts = {name: _number(value) for name, value in counters.items()}
-        leads = leader["owner"] and _number(leader["expiry"]) > int(now)
+        counts = _numbers("counters", counters)
+        leads = leader["owner"] and _number("leader", "expiry", leader["expiry"]) > int(now)
         return Figures(
             streams={
                 _pair(name): StreamFigures(depth, in_flight, int(age) / 1e6)
@@ -127,7 +129,7 @@ class Measures(RedisStore):
                 for name, number in counts.items()
                 if name.startswith(_SUBMITTED)
             },
-            active=_by_class(active),
+            active=_by_class(_numbers("active", active)),
             delayed=max(0, size - waiting - dying - woken - blocked),
             overdue=overdue,
             waiting=waiting + blocked,
@@ -136,13 +138,13 @@ class Measures(RedisStore):
             is_estimate=is_estimate == 1,
             counters=counts,
             workers=Counter(name.decode(errors="replace").partition("-")[0] for name in workers),
-            desired={name: int(n) for name, n in desired.items()},
+            desired=_numbers("desired", desired),
             leader=leader["owner"] if leads else "",
-            term=_number(term.decode(errors="replace")),
+            term=_number("term", "term", term.decode(errors="replace")),
             config=config["version"],
-            config_since=_number(config["at"]) / 1e6,
+            config_since=_number("config", "at", config["at"]) / 1e6,
             config_problem=config["problem"],
-            epoch=_number(epoch["since"]) / 1e6,
+            epoch=_number("epoch", "since", epoch["since"]) / 1e6,
             paused=paused,
             quarantined=quarantined,
             workflows={
@@ -162,22 +164,22 @@ class Measures(RedisStore):
             for size in Size:
                 pipe.smembers(f"{key}handed:{size}")
             groups = [
-                (size, group.decode())
+                (size, group, place)
                 for size, members in zip(Size, await pipe.execute(), strict=True)
-                for group in members
+                for group, place in readable(
+                    f"handed:{size}", "SREM", zip(members), partial(_handed, size)
+                )
             ]
-            for size, group in groups:
+            for size, group, _ in groups:
                 pipe.zcard(f"{key}unfit:{size}:{group}")
                 pipe.zrange(f"{key}unfit:{size}:{group}", 0, 0)
             told = await pipe.execute()
             for first in told[1::2]:
-                pipe.hget(f"{key}t:{first[0].decode() if first else ''}", "blocker")
+                pipe.hget(f"{key}t:{_text(first[0]) if first else ''}", "blocker")
             blockers = [(text or b"").decode(errors="replace") for text in await pipe.execute()]
         found: Counter[tuple[str, str]] = Counter()
         locked = dict[tuple[str, str], str]()
-        for (size, group), number, blocker in zip(groups, told[::2], blockers, strict=True):
-            # KIND:PRIORITY:NAME|UNFIT, see lib/record.lua
-            place = group.split(":", 2)[2].partition("|")[0], str(size)
+        for (*_, place), number, blocker in zip(groups, told[::2], blockers, strict=True):
             found[place] += number
             if blocker.startswith(LACKS):
                 locked[place] = blocker
@@ -207,8 +209,22 @@ def _texts(flat: Sequence[bytes]) -> dict[str, str]:
     return dict(zip(texts[::2], texts[1::2], strict=True))
 
 
-def _number(text: str) -> int:
-    return int(text or 0)
+def _number(key: str, field: str, text: str) -> int:
+    return readable_value(key, "HDEL", field, lambda: int(text or 0), 0)
+
+
+def _numbers(key: str, found: Mapping[str, str]) -> dict[str, int]:
+    return dict(readable(key, "HDEL", found.items(), lambda name, text: (name, int(text or 0))))
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
+
+
+def _handed(size: str, group: bytes) -> tuple[str, tuple[str, str]]:
+    """A group of tasks that were handed on, and its class and size; see lib/record.lua."""
+    name = group.decode()  # KIND:PRIORITY:NAME|UNFIT
+    return name, (name.split(":", 2)[2].partition("|")[0], str(size))
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -220,9 +236,9 @@ def _pair(name: bytes) -> tuple[str, str]:
     return _split(name.decode())
 
 
-def _by_class(active: Mapping[str, str]) -> dict[tuple[str, str, str], int]:
+def _by_class(active: Mapping[str, int]) -> dict[tuple[str, str, str], int]:
     found = {}
     for field, number in active.items():
         stream, _, name = field.partition("|")
-        found[(name, *_split(stream))] = _number(number)
+        found[(name, *_split(stream))] = number
     return found

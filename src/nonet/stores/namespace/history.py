@@ -19,6 +19,7 @@ from nonet.rules.figures import ClassFigures, SlotFigures, class_figures, figure
 from nonet.rules.pace import Pace, pace_of
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
+from nonet.stores.connection.unreadable import readable
 from nonet.stores.namespace.slots import Slots, read_slots
 from nonet.stores.queue.places import TaskFilter
 from nonet.stores.queue.workers import worker_names
@@ -244,7 +245,7 @@ class History(RedisStore):
             page = await self._client.lrange(f"{self._prefix}{name}", last - _PAGES[name] + 1, last)
             if any(needle in entry for entry in page):
                 # Short lines need a line that comes behind them, perhaps on the page before.
-                for kept in _parsed([*page, *newer], set_by, self._cipher):
+                for kept in _parsed(name, [*page, *newer], set_by, self._cipher):
                     if kept.task.id == id:
                         return kept
             if len(page) < _PAGES[name]:
@@ -340,8 +341,7 @@ class History(RedisStore):
             page = await self._client.lrange(f"{self._prefix}{name}", last - _PAGES[name] + 1, last)
             for entry in reversed(page):
                 position += 1
-                with suppress(ValueError, OverflowError):  # a short line without the one after it
-                    kept = _kept(entry, newer, set_by, self._cipher)
+                for kept in _parsed(name, [entry], set_by, self._cipher, newer):
                     newer = kept.task
                     if skipped is None:
                         yield position - 1, kept
@@ -351,12 +351,22 @@ class History(RedisStore):
                 return
 
 
-def _parsed(entries: Sequence[bytes], set_by: timedelta, cipher: Cipher) -> Iterator[Kept]:
-    """Parse lines, the newest first."""
-    newer = None
+def _parsed(
+    key: str,
+    entries: Sequence[bytes],
+    set_by: timedelta,
+    cipher: Cipher,
+    newer: EndedTask | None = None,
+) -> Iterator[Kept]:
+    """Parse lines of a list, the newest first, except short lines without the one after them.
+
+    Args:
+        newer: the task of the line after the last one.
+    """
     for entry in reversed(entries):
-        with suppress(ValueError, OverflowError):  # a short line without the one after it
-            kept = _kept(entry, newer, set_by, cipher)
+        if newer is None and entry.count(b"\t") == _SHORT - 1:
+            continue
+        for kept in readable(key, "", [(entry, newer, set_by, cipher)], _kept):
             newer = kept.task
             yield kept
 

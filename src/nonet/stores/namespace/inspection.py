@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 from redis.exceptions import NoPermissionError
 
 from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
@@ -19,6 +19,7 @@ from nonet.rules.diagnosis import Row
 from nonet.rules.servers import Replication, Server, refusals
 from nonet.stores.connection.redis import ping
 from nonet.stores.connection.topology import read_place
+from nonet.stores.connection.unreadable import readable_hash, readable_value
 from nonet.stores.queue.broker import Broker
 
 logger = logging.getLogger(__name__)
@@ -97,8 +98,8 @@ class Inspection:
         """The count of active tasks by stream."""
         flat = await self._read(self._broker.client.hgetall(f"{self._prefix}active"), {})
         sums: Counter[str] = Counter()
-        for name, number in flat.items():
-            sums[name.decode(errors="replace").partition("|")[0]] += int(number)
+        for name, number in readable_hash("active", flat, int).items():
+            sums[name.partition("|")[0]] += number
         return sums
 
     async def server(self, sql: str = "") -> Server:
@@ -183,10 +184,12 @@ class Inspection:
         """
         asked = self._broker.client.hmget(f"{self._prefix}leader", "owner", "expiry", "info")
         owner, expiry, info = await self._read(asked, (None, None, None))
-        if not owner or int(expiry) <= now.timestamp() * 1e6:
+        ends = readable_value("leader", "HDEL", "expiry", lambda: int(expiry or 0), 0) / 1e6
+        if not owner or ends <= now.timestamp():
             return "", 0.0, {}
-        left = int(expiry) / 1e6 - now.timestamp()
-        return owner.decode(errors="replace"), left, json.loads(info or b"{}")
+        told: dict[str, Any] = {}
+        told = readable_value("leader", "HDEL", "info", lambda: _object(info), told)
+        return owner.decode(errors="replace"), ends - now.timestamp(), told
 
     async def _info(self) -> Mapping[str, Any]:
         """The answer of INFO; empty, with a warning, if the ACL denies it."""
@@ -207,6 +210,10 @@ class Inspection:
             pipeline.blpop([key], timeout=0.01)
             *_, answer = await pipeline.execute(raise_on_error=False)
         return not isinstance(answer, NoPermissionError)
+
+
+def _object(text: bytes | None) -> dict[str, Any]:
+    return msgspec.json.decode(text or b"{}", type=dict[str, Any])
 
 
 def _in_state(wanted: str, hooks: Mapping[bytes, bytes]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -12,6 +12,7 @@ from nonet.base.errors import NonetError
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.connection.redis import RedisStore
+from nonet.stores.connection.unreadable import readable, readable_value
 from nonet.stores.queue.broker import Broker
 
 
@@ -113,8 +114,7 @@ class Leadership(RedisStore):
         found = await self._client.hgetall(f"{self._prefix}leader")
         if not found:
             return None
-        text = {key.decode(): value.decode() for key, value in found.items()}
-        return Leader(text["owner"], text["term"], instant(text["expiry"]), text.get("info", ""))
+        return readable_value("leader", "DEL", "leader", lambda: _leader(found), None)
 
     async def hooks_done(self, term: str, epoch: int) -> set[str] | None:
         """Return the start-up hooks that succeeded in an epoch; None if another term leads."""
@@ -124,7 +124,8 @@ class Leadership(RedisStore):
         if leader != term.encode():
             return None
         head = f"{epoch}|done|".encode()
-        return {name.decode() for name, value in found.items() if value.startswith(head)}
+        done = [(name,) for name, value in found.items() if value.startswith(head)]
+        return set(readable("startup", "HDEL", done, bytes.decode))
 
     async def hook_ended(
         self, term: str, epoch: int, hook: str, who: str, problem: str = ""
@@ -150,3 +151,8 @@ class Leadership(RedisStore):
             known: the hooks that are installed here.
         """
         await self._scripts.run("forget_hooks", term, *known)
+
+
+def _leader(found: Mapping[bytes, bytes]) -> Leader | None:
+    owner, term, expiry = (found[name].decode() for name in (b"owner", b"term", b"expiry"))
+    return Leader(owner, term, instant(expiry), found.get(b"info", b"").decode())

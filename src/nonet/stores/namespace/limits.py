@@ -10,6 +10,7 @@ from datetime import datetime
 from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
+from nonet.stores.connection.unreadable import readable, readable_hash
 from nonet.stores.namespace.lock_board import LockStatus
 
 
@@ -76,10 +77,14 @@ class Limits(RedisStore):
             pipe.time()
             effective, config, live, (seconds, microseconds) = await pipe.execute()
         now_us = seconds * 1_000_000 + microseconds
-        found = [
-            _effective(LimitAddress.of_field(field.decode()), value, config, live)
-            for field, value in effective.items()
-        ]
+        configured = readable_hash("limits:config", config, Limit.decode)
+        overridden = readable_hash("limits:live", live, _override)
+        found = readable(
+            *("limits", "HDEL", readable_hash("limits", effective, Limit.decode).items()),
+            lambda field, limit: _effective(
+                field, limit, configured.get(field), overridden.get(field)
+            ),
+        )
         return await self._with_use(sorted(found, key=lambda item: item.address), now_us)
 
     async def _with_use(self, limits: list[EffectiveLimit], now_us: int) -> list[EffectiveLimit]:
@@ -130,18 +135,16 @@ def limits_version(limits: Mapping[LimitAddress, Limit]) -> str:
 
 
 def _effective(
-    address: LimitAddress, value: bytes, config: Mapping[bytes, bytes], live: Mapping[bytes, bytes]
+    field: str, limit: Limit, configured: Limit | None, override: tuple[datetime, str] | None
 ) -> EffectiveLimit:
-    field = address.field.encode()
-    limit = Limit.decode(value.decode())
-    if field not in live:
+    address = LimitAddress.of_field(field)
+    if override is None:
         return EffectiveLimit(address, limit)
-    _, at, who = live[field].decode().split(" ", 2)
-    return EffectiveLimit(
-        address,
-        limit,
-        "override",
-        by=who,
-        since=instant(at),
-        configured=Limit.decode(config[field].decode()) if field in config else None,
-    )
+    since, by = override
+    return EffectiveLimit(address, limit, "override", by=by, since=since, configured=configured)
+
+
+def _override(value: str) -> tuple[datetime, str]:
+    """When a limit was overridden, and by whom; `value` is ``limit at (µs) who``."""
+    _, at, who = value.split(" ", 2)
+    return instant(at), who

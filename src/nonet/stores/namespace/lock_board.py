@@ -11,6 +11,7 @@ from nonet.base.errors import InvalidArgumentsError, NotFoundError
 from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, RedisStore, literal
+from nonet.stores.connection.unreadable import readable, readable_hash
 from nonet.stores.queue.workers import worker_name
 from nonet.tasks.locks import KINDS, LockKind
 
@@ -186,7 +187,8 @@ class LockBoard(RedisStore):
             most: look at this many locks at most.
         """
         watched = await self._client.zrange(f"{self._prefix}watch", 0, most - 1)
-        found = await self.some([name.decode() for name in watched], show=_NAMED)
+        names = readable("watch", "ZREM", zip(watched), lambda name: _checked(name.decode()))
+        found = await self.some(names, show=_NAMED)
         return [waiters_of(item) for item in found if item.waiting]
 
     async def get(self, name: str, *, show: int = 5) -> LockStatus:
@@ -222,7 +224,7 @@ class LockBoard(RedisStore):
     async def counters(self) -> dict[str, int]:
         """Return how often incidents happened, e.g. refused settles."""
         found = await self._client.hgetall(f"{self._prefix}counters")
-        return {name.decode(): int(count) for name, count in found.items()}
+        return readable_hash("counters", found, int)
 
     async def release(self, name: str, who: str) -> Released:
         """Take a lock from all of its holders, and offer it to the waiting tasks.
@@ -260,7 +262,11 @@ class LockBoard(RedisStore):
     async def _look(self, names: Sequence[str], show: int) -> tuple[list[LockStatus], int]:
         """Some locks, and the last fence before they were read."""
         now, fence, *rows = await self._scripts.run("show_locks", show, *names)
-        return [_lock(row, int(now), self._lock_ttl_ms) for row in rows], int(fence)
+        found = list[LockStatus]()
+        for row in rows:
+            one = (row[0], row, int(now), self._lock_ttl_ms)
+            found += readable(row[0].decode(errors="replace"), "DEL", [one], _lock)
+        return found, int(fence)
 
 
 def nobody_holds(name: str) -> str:
@@ -321,8 +327,8 @@ def _folded(object_type: str) -> str:
     return object_type.replace("_", "").lower()
 
 
-def _lock(row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockStatus:
-    name, letter, holding, used, limit, window, back, waiting, woken, since, holders, waiters = row
+def _lock(name: bytes, row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockStatus:
+    _, letter, holding, used, limit, window, back, waiting, woken, since, holders, waiters = row
     kind = KINDS[letter.decode()]
     return LockStatus(
         lock=name.decode(),
@@ -339,7 +345,7 @@ def _lock(row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockStatus:
         holders=holders_of(holders, now, lock_ttl_ms),
         waiters=tuple(
             LockWaiter(
-                id.decode(), task.decode(), seconds_since(first, now) if first else 0.0, told == 1
+                _text(id), _text(task), seconds_since(first, now) if first else 0.0, told == 1
             )
             for id, task, first, told in waiters
         ),
@@ -371,8 +377,8 @@ def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tup
     """
     return tuple(
         LockHolder(
-            id=id.decode(),
-            task=task.decode(),
+            id=_text(id),
+            task=_text(task),
             worker=worker_name(worker, info),
             held_seconds=seconds_since(started, now) if started else None,
             ttl_seconds=(left := seconds_until(expiry, now)),
@@ -384,6 +390,10 @@ def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tup
         )
         for id, expiry, task, worker, info, started, live, is_left, ttl, dead, fence in rows
     )
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
 def seconds_since(instant: bytes, now: int) -> float:

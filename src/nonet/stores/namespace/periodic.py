@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
+
+import msgspec
+from msgspec import Struct
 
 from nonet.messages.message import ResultDocument, encode
 from nonet.rules.pauses import Pause, of_task, one_line
 from nonet.stores.connection.clock import instant, microseconds
 from nonet.stores.connection.redis import RedisStore
+from nonet.stores.connection.unreadable import readable, readable_hash
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 
 # Entries that one plan script handles, so that it does not block Redis.
 _CHUNK = 100
+_NEXT = "periodic:next"
+
+
+class _Shown(Struct, frozen=True):
+    """What the leader publishes of an entry, see `EntryStatus`; other fields are dropped."""
+
+    task: str
+    vo: str
+    name: str
+    schedule: str
+    origin: str
+    enabled: bool
+    overlap: str
+    catch_up: str
+    jitter: int | float
+    args: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,37 +202,51 @@ class Periodic(RedisStore):
     async def fired(self) -> dict[str, Fired]:
         """Return the record of each entry."""
         found = await self._client.hgetall(f"{self._prefix}periodic")
-        return {entry.decode(): _fired(value.decode()) for entry, value in found.items()}
+        return readable_hash("periodic", found, _fired)
 
     async def known(self) -> set[str]:
         """Return all entries that were planned and not dropped since."""
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.hkeys(f"{self._prefix}periodic").hkeys(f"{self._prefix}periodic:entries")
-            return {entry.decode() for found in await pipe.execute() for entry in found}
+            found = [entry for keys in await pipe.execute() for entry in keys]
+        return set(readable("periodic", "HDEL", zip(found), bytes.decode))
 
     async def next_of(self, entry: str) -> datetime | None:
         """Return the stored next occurrence of an entry whose schedule is evaluated once."""
         found = await self._client.hget(f"{self._prefix}periodic:next", entry)
-        return instant(found.decode()) if found else None
+        return readable_hash(_NEXT, {entry.encode(): found}, instant).get(entry) if found else None
 
     async def statuses(self) -> list[EntryStatus]:
         """Return all planned and disabled entries, sorted by identity."""
         async with self._client.pipeline(transaction=False) as pipe:
-            for name in ("periodic:entries", "periodic:next", "periodic:counts", "periodic:paused"):
+            parsers: dict[str, Callable[[str], Any]] = {
+                "periodic:entries": _shown,
+                _NEXT: instant,
+                "periodic:counts": int,
+                "periodic:paused": partial(Pause.decode, ""),
+                "paused": partial(Pause.decode, ""),
+            }
+            for name in parsers:
                 pipe.hgetall(f"{self._prefix}{name}")
-            pipe.hgetall(f"{self._prefix}paused")
-            shown, following, counts, *paused = (_decoded(found) for found in await pipe.execute())
+            found = zip(parsers.items(), await pipe.execute(), strict=True)
+            shown, following, counts, paused, pauses = (
+                readable_hash(name, values, parse) for (name, parse), values in found
+            )
             fired = await self.fired()
             for entry in shown:
                 id = fired[entry].id if entry in fired else ""
                 pipe.hmget(f"{self._prefix}t:{id}", "state", "stream")
-            records = [[(part or b"").decode() for part in one] for one in await pipe.execute()]
-        held_back = [Pause.decode(*item) for item in paused[1].items()]
-        return [
-            _status(entry, json.loads(shown[entry]), fired.get(entry), record, following, counts,
-                    paused[0], held_back)
+            records = [
+                [(part or b"").decode(errors="replace") for part in one]
+                for one in await pipe.execute()
+            ]
+        held_back = [replace(pause, what=what) for what, pause in pauses.items()]
+        rows = (
+            (entry, shown[entry], fired.get(entry), record, following, counts, paused.get(entry))
             for entry, record in sorted(zip(shown, records, strict=True))
-        ]  # fmt: skip
+        )
+        make = partial(_status, pauses=held_back)
+        return readable("periodic:entries", "HDEL", rows, make)
 
     async def pause(self, entries: Iterable[str], who: str, reason: str) -> list[str]:
         """Pause entries. Return those that were not paused before."""
@@ -230,8 +265,8 @@ def _word(answer: bytes) -> str:
     return answer.decode()
 
 
-def _decoded(found: Mapping[bytes, bytes]) -> dict[str, str]:
-    return {name.decode(): value.decode() for name, value in found.items()}
+def _shown(text: str) -> _Shown:
+    return msgspec.json.decode(text, type=_Shown)
 
 
 def _fired(value: str) -> Fired:
@@ -241,40 +276,40 @@ def _fired(value: str) -> Fired:
 
 def _status(
     entry: str,
-    shown: Mapping[str, Any],
+    shown: _Shown,
     fired: Fired | None,
     record: Sequence[str],
-    following: Mapping[str, str],
-    counts: Mapping[str, str],
-    paused: Mapping[str, str],
+    following: Mapping[str, datetime],
+    counts: Mapping[str, int],
+    paused: Pause | None,
     pauses: Sequence[Pause],
 ) -> EntryStatus:
     state, stream = record
 
     def count(what: str) -> int:
-        return int(counts.get(f"{entry}|{what}", 0))
+        return counts.get(f"{entry}|{what}", 0)
 
+    last = counts.get(f"{entry}|last")
     return EntryStatus(
         entry=entry,
-        **shown,
-        next=instant(following[entry]) if entry in following else None,
-        last=instant(counts[f"{entry}|last"]) if f"{entry}|last" in counts else None,
+        **msgspec.structs.asdict(shown),
+        next=following.get(entry),
+        last=None if last is None else instant(last),
         last_id=fired.id if fired else "",
         last_state=state,
         fired=count("fired"),
         skipped=count("skipped"),
         missed=count("missed"),
         suppressed=count("paused"),
-        paused=_who(paused.get(entry, "")),
-        held_back=of_task(pauses, stream, shown["task"]),
+        paused=_who(paused),
+        held_back=of_task(pauses, stream, shown.task),
     )
 
 
-def _who(value: str) -> str:
-    """Put ``at (µs)|who|reason`` into words."""
-    if not value:
+def _who(pause: Pause | None) -> str:
+    """Put who paused an entry into words."""
+    if pause is None:
         return ""
-    pause = Pause.decode("", value)
     told = f": {pause.reason}" if pause.reason else ""
     return f"{pause.since:%Y-%m-%dT%H:%M:%SZ} by {pause.who}{told}"
 

@@ -9,15 +9,27 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from nonet.base.keys import prefix
 from nonet.rules.pipelines import PipelineStatus, Replica, RowFigures
 from nonet.stores.connection.redis import AsyncRedis
+from nonet.stores.connection.unreadable import readable_hash
 
 # A report counts for this long.
 REPORT_SECONDS = 30.0
 # Rows are counted by one process in this time.
 COUNT_SECONDS = 15
 _KEEP_SECONDS = 86_400
+_FIGURES, _REPLICAS = "pipelines", "pipelines:replicas"
+
+
+class _Report(Struct):
+    """What a process reports; fields of a newer version are dropped."""
+
+    until: float = 0.0
+    pipelines: dict[str, Replica] = {}
 
 
 class PipelineReports:
@@ -29,8 +41,8 @@ class PipelineReports:
 
     def __init__(self, client: AsyncRedis, namespace: str) -> None:
         self._client = client
-        self._figures = f"{prefix(namespace)}pipelines"
-        self._replicas = f"{prefix(namespace)}pipelines:replicas"
+        self._figures = f"{prefix(namespace)}{_FIGURES}"
+        self._replicas = f"{prefix(namespace)}{_REPLICAS}"
 
     async def may_count(self, name: str) -> bool:
         """Whether it is the turn of the caller to count the rows of a pipeline."""
@@ -59,17 +71,15 @@ class PipelineReports:
         replicas = await self._client.hgetall(self._replicas)
         now = await self._now()
         running: defaultdict[str, list[Replica]] = defaultdict(list)
-        for value in replicas.values():
-            found = json.loads(value)
-            if not _is_over(found, now):
-                for name, item in found.get("pipelines", {}).items():
-                    running[name].append(Replica(**_known(Replica, item)))
+        for report in readable_hash(_REPLICAS, replicas, _report).values():
+            if report.until >= now:
+                for name, item in report.pipelines.items():
+                    running[name].append(item)
         rows = {}
-        for field, value in figures.items():
-            found, name = json.loads(value), field.decode()
+        for name, found in readable_hash(_FIGURES, figures, _rows).items():
             if running[name] or not _is_old(found, now):
                 # Nobody counts any more, but the rows go on waiting.
-                rows[name] = _rows(found) if running[name] else _later(_rows(found), now)
+                rows[name] = found if running[name] else _later(found, now)
         return [
             PipelineStatus(name, rows.get(name, RowFigures()), _sorted(running[name]))
             for name in sorted({*rows, *(name for name, found in running.items() if found)})
@@ -79,10 +89,12 @@ class PipelineReports:
         """Remove processes that ended without leaving, and pipelines that none runs any more."""
         now = await self._now()
         figures = await self._client.hgetall(self._figures)
-        if old := [name for name, value in figures.items() if _is_old(json.loads(value), now)]:
+        rows = readable_hash(_FIGURES, figures, _rows)
+        if old := [name for name, found in rows.items() if _is_old(found, now)]:
             await self._client.hdel(self._figures, *old)
         replicas = await self._client.hgetall(self._replicas)
-        if dead := [id for id, value in replicas.items() if _is_over(json.loads(value), now)]:
+        reports = readable_hash(_REPLICAS, replicas, _report)
+        if dead := [id for id, report in reports.items() if report.until < now]:
             await self._client.hdel(self._replicas, *dead)
 
     async def _write(self, key: str, field: str, value: Any) -> None:
@@ -94,23 +106,23 @@ class PipelineReports:
         return float(int(seconds) + int(microseconds) / 1e6)
 
 
-def _is_over(report: Mapping[str, Any], now: float) -> bool:
-    """Whether the process that reported this has ended without leaving."""
-    return float(report.get("until", 0)) < now
-
-
 def _sorted(replicas: Sequence[Replica]) -> Sequence[Replica]:
     return tuple(sorted(replicas, key=lambda replica: replica.name))
 
 
-def _is_old(figures: Mapping[str, Any], now: float) -> bool:
+def _report(value: str) -> _Report:
+    return msgspec.json.decode(value, type=_Report)
+
+
+def _is_old(figures: RowFigures, now: float) -> bool:
     """Whether rows were counted so long ago that the pipeline is probably gone or renamed."""
-    return float(figures.get("at", 0)) < now - _KEEP_SECONDS
+    return figures.at is None or figures.at.timestamp() < now - _KEEP_SECONDS
 
 
-def _rows(found: dict[str, Any]) -> RowFigures:
-    at = datetime.fromtimestamp(float(found.get("at", 0.0)), UTC)
-    return RowFigures(**_known(RowFigures, found) | {"at": at})
+def _rows(value: str) -> RowFigures:
+    found = json.loads(value)
+    found["at"] = datetime.fromtimestamp(float(found.get("at", 0.0)), UTC)
+    return msgspec.convert(found, RowFigures)
 
 
 def _later(rows: RowFigures, now: float) -> RowFigures:
@@ -119,9 +131,3 @@ def _later(rows: RowFigures, now: float) -> RowFigures:
         return rows
     passed = max(0.0, now - rows.at.timestamp())
     return dataclasses.replace(rows, oldest=rows.oldest + passed)
-
-
-def _known(cls: type[Replica] | type[RowFigures], found: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop what a newer version reports and this one does not know."""
-    names = {field.name for field in dataclasses.fields(cls)}
-    return {name: value for name, value in found.items() if name in names}

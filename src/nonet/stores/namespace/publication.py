@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec import Struct
 
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
+from nonet.stores.connection.unreadable import readable_value
 
 _LONGEST_PROBLEM = 4000
 
@@ -55,10 +57,10 @@ class Publication(RedisStore):
             document=text.get("document", ""),
             source=text.get("source", ""),
             revision=text.get("revision", ""),
-            at=instant(text["at"]) if text.get("at") else None,
+            at=_instant(text, "at"),
             who=text.get("who", ""),
             problem=text.get("problem", ""),
-            problem_at=instant(text["problem_at"]) if text.get("problem_at") else None,
+            problem_at=_instant(text, "problem_at"),
         )
 
     async def publish(
@@ -87,6 +89,12 @@ class Publication(RedisStore):
         """
         answer = await self._scripts.run("report_config", term, problem[:_LONGEST_PROBLEM], who)
         return bool(answer == 1)
+
+
+def _instant(text: Mapping[str, str], field: str) -> datetime | None:
+    if not (found := text.get(field)):
+        return None
+    return readable_value("config", "HDEL", field, lambda: instant(found), None)
 
 
 def _text(value: bytes) -> str:

@@ -11,6 +11,7 @@ from nonet.base.errors import NEXT_STEP_IMPOSSIBLE, ConflictError, LimitImpossib
 from nonet.rules import remedies
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
+from nonet.stores.connection.unreadable import readable
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 
@@ -81,8 +82,8 @@ class Quarantine(RedisStore):
         before = f"({before}" if before else "+"
         while limit > 0:
             page = await self._client.xrevrange(self._key, before, count=min(limit, _PAGE))
-            for id, fields in page:
-                yield _entry(id, fields)
+            for entry in readable("quarantine", "XDEL", page, _entry):
+                yield entry
             if len(page) < _PAGE:
                 return
             limit -= len(page)

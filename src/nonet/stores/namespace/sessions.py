@@ -106,7 +106,7 @@ class Sessions(RedisStore):
     async def of(self, name: str) -> list[Session]:
         """Return the sessions of a user, the newest first."""
         digests = await self._client.zrangebyscore(self._index(name), time.time(), "+inf")
-        found = [await self.find(digest.decode()) for digest in digests]
+        found = [await self.find(digest.decode(errors="replace")) for digest in digests]
         return sorted((one for one in found if one), key=lambda one: one.since, reverse=True)
 
     async def offer(self, code: str, who: str, seconds: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import msgspec
 from nonet.rules.figures import resolution_for
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis
+from nonet.stores.connection.unreadable import readable
 
 _FLAT = msgspec.msgpack.Decoder(list[int])
 
@@ -53,13 +55,17 @@ async def read_slots(client: AsyncRedis, prefix: str, key: str, since: timedelta
     vectors: dict[str, dict[datetime, dict[int, int]]] = {}
     for number, fields in zip(numbers, slots, strict=True):
         at = instant(number * slot * 1_000_000) - set_by
-        for name, packed in fields.items():
-            vectors.setdefault(name.decode(errors="replace"), {})[at] = vector_of(packed)
+        for name, vector in vectors_of(f"{key}:{slot}:{number}", fields).items():
+            vectors.setdefault(name, {})[at] = vector
     first = instant(numbers[0] * slot * 1_000_000) - set_by
     return Slots(vectors, first, now - set_by, slot)
 
 
-def vector_of(packed: bytes) -> dict[int, int]:
-    """Unpack a vector."""
+def vectors_of(key: str, fields: Mapping[bytes, bytes]) -> dict[str, dict[int, int]]:
+    """Unpack the vectors of a hash by name."""
+    return dict(readable(key, "HDEL", fields.items(), _named_vector))
+
+
+def _named_vector(name: bytes, packed: bytes) -> tuple[str, dict[int, int]]:
     flat = _FLAT.decode(packed)
-    return dict(zip(flat[::2], flat[1::2], strict=False))
+    return name.decode(errors="replace"), dict(zip(flat[::2], flat[1::2], strict=False))

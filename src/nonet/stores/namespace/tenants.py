@@ -12,7 +12,8 @@ from nonet.rules.figures import merged, started_in
 from nonet.rules.tenants import TenantLoad, TenantTable, shares, tenant_figures
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import RedisStore
-from nonet.stores.namespace.slots import Slots, read_slots, vector_of
+from nonet.stores.connection.unreadable import readable_hash
+from nonet.stores.namespace.slots import Slots, read_slots, vectors_of
 from nonet.stores.queue.workers import reported
 
 SHARE_TIME = timedelta(minutes=5)
@@ -78,7 +79,7 @@ class Tenants(RedisStore):
         A tenant beyond the first 200 that the configuration does not name is one of the others.
         """
         found = await self._client.hgetall(f"{self._prefix}figures:tenants:total")
-        return {name.decode(errors="replace"): vector_of(packed) for name, packed in found.items()}
+        return vectors_of("figures:tenants:total", found)
 
     async def _slots(self, since: timedelta) -> Slots:
         return await read_slots(self._client, self._prefix, _KEY, since)
@@ -88,7 +89,7 @@ class Tenants(RedisStore):
         found: Counter[str] = Counter()
         key = f"{self._prefix}active:tenants"
         async for name, text in self._client.hscan_iter(key, count=_PAGE):
-            found[name.decode(errors="replace")] = int(text)
+            found.update(readable_hash("active:tenants", {name: text}, int))
         return found
 
     async def _running(self) -> Counter[str]:
@@ -97,11 +98,11 @@ class Tenants(RedisStore):
         async with self._client.pipeline(transaction=False) as pipe:
             workers = await self._client.zrangebyscore(f"{self._prefix}workers", now, "+inf")
             for worker in workers:
-                pipe.hget(f"{self._prefix}w:{worker.decode()}", "info")
+                pipe.hget(f"{self._prefix}w:{worker.decode(errors='replace')}", "info")
             infos = await pipe.execute()
         found: Counter[str] = Counter()
-        for info in infos:
-            found.update(reported(info or b"").get("tenants") or {})
+        for worker, info in zip(workers, infos, strict=True):
+            found.update(reported(worker, info or b"").tenants or {})
         return found
 
     async def _weights(self, loads: Mapping[str, TenantLoad]) -> dict[str, float]:

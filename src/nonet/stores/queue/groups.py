@@ -6,11 +6,13 @@ import hashlib
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 from nonet.base.errors import NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
+from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
+from nonet.stores.connection.unreadable import readable
 from nonet.stores.queue.results import Ended, ended_status, parse_ended
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import TaskStatus
@@ -129,30 +131,19 @@ class Groups(RedisStore):
         Raises:
             NotFoundError: no group has this id, or it has expired.
         """
+        row = await self._row(group)
+        if b"state" not in row[1]:
+            raise NotFoundError(f"group {group!r} is unknown, or has expired")
+        return _status(*row)
+
+    async def _row(self, group: str) -> tuple[str, dict[bytes, bytes], int, list[bytes | None]]:
+        """Read the arguments of `_status`; the fields of an unknown group have no state."""
         key = f"{self._prefix}g:{group}"
         found = await self._client.hgetall(key)
         pending = await self._client.scard(f"{key}:pending")
         which = "on_failure" if found.get(b"outcome") == b"failed" else "callback"
         spec = await self._client.hmget(f"{key}:{which}", "name", "id")
-        if b"state" not in found:
-            raise NotFoundError(f"group {group!r} is unknown, or has expired")
-        text = {name.decode(): value.decode() for name, value in found.items()}
-        callback, callback_id = ((part or b"").decode() for part in spec)
-        total, failed = int(text["total"]), int(text["failed"])
-        return GroupStatus(
-            id=group,
-            state=text["state"],
-            outcome=outcome_of(text.get("outcome", ""), total, failed),
-            total=total,
-            pending=pending,
-            failed=failed,
-            policy=text["policy"],
-            callback=callback,
-            callback_id=callback_id,
-            parent=text["parent"],
-            opened=datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=int(text["opened"])),
-            error=text.get("error", ""),
-        )
+        return group, found, pending, spec
 
     async def opened_by(self, parent: str, most: int = 10) -> Sequence[str]:
         """Return the ids of the groups that a task has opened and that are still kept."""
@@ -170,10 +161,9 @@ class Groups(RedisStore):
         """Read the groups opened last, newest first."""
         found = []
         for id in await self._newest(limit):
-            try:
-                found.append(await self.status(id))
-            except NotFoundError:
-                continue
+            row = await self._row(id)
+            if b"state" in row[1]:
+                found += readable(f"g:{id}", "DEL", [row], _status)
         return found
 
     async def _newest(self, limit: int) -> Sequence[str]:
@@ -181,15 +171,38 @@ class Groups(RedisStore):
         cursor, more = 0, True
         while more:
             cursor, page = await self._client.zscan(f"{self._prefix}groups", cursor, count=1000)
-            ids = [id.decode() for id, _ in page]
+            ids = readable("groups", "ZREM", page, lambda id, _: id.decode())
             async with self._client.pipeline(transaction=False) as pipe:
                 for id in ids:
                     pipe.hget(f"{self._prefix}g:{id}", "opened")
                 opened = await pipe.execute()
-            known = {(int(at), id) for at, id in zip(opened, ids, strict=True) if at}
-            newest = heapq.nlargest(limit, known.union(newest))
+            pairs = ((id, at) for id, at in zip(ids, opened, strict=True) if at)
+            known = readable("groups", "ZREM", pairs, lambda id, at: (int(at), id))
+            newest = heapq.nlargest(limit, {*known, *newest})
             more = cursor != 0
         return [id for _, id in newest]
+
+
+def _status(
+    group: str, found: dict[bytes, bytes], pending: int, spec: Sequence[bytes | None]
+) -> GroupStatus:
+    text = {name.decode(): value.decode() for name, value in found.items()}
+    callback, callback_id = ((part or b"").decode() for part in spec)
+    total, failed = int(text["total"]), int(text["failed"])
+    return GroupStatus(
+        id=group,
+        state=text["state"],
+        outcome=outcome_of(text.get("outcome", ""), total, failed),
+        total=total,
+        pending=pending,
+        failed=failed,
+        policy=text["policy"],
+        callback=callback,
+        callback_id=callback_id,
+        parent=text["parent"],
+        opened=instant(text["opened"]),
+        error=text.get("error", ""),
+    )
 
 
 def outcome_of(fired: str, total: int, failed: int) -> str:

@@ -12,6 +12,7 @@ from nonet.base.streams import KINDS, Priority, Size
 from nonet.messages.message import decode_envelope, pack
 from nonet.stores.connection.clock import microseconds
 from nonet.stores.connection.redis import Scripts, server_errors
+from nonet.stores.connection.unreadable import readable
 
 # The states of a task that has not ended, in the order of a list.
 LIVE_STATES = ("running", "waiting", "queued", "delayed", "dying")
@@ -177,17 +178,10 @@ class Places:
         end, examined, *rows = await self._scripts.run(
             "list", kind, stream, start, count, *selection.lines()
         )
-        found = [
-            Found(
-                id.decode(),
-                state.decode(),
-                int(float(at)),
-                entry_of(entry),
-                name.decode(errors="replace"),
-            )
-            for id, state, name, at, entry in zip(*[iter(rows)] * 5, strict=True)
-        ]
-        return Page(await self.labelled(found, selection), examined, end.decode())
+        found = list[Found]()
+        for row in zip(*[iter(rows)] * 5, strict=True):
+            found += readable(f"t:{row[0].decode(errors='replace')}", "DEL", [row], _found)
+        return Page(await self.labelled(found, selection), examined, end.decode(errors="replace"))
 
     async def walk(
         self, place: str, selection: TaskFilter, count: int = PAGE
@@ -239,7 +233,8 @@ class Places:
                 pipe.exists(f"{prefix}shares:{stream}")
             numbers, *are_there = await pipe.execute()
         found = zip(shared, numbers, are_there, strict=True)
-        counts = {name: int(text or 0) for name, text, is_there in found if is_there}
+        lengths = ((name, text or 0) for name, text, is_there in found if is_there)
+        counts = dict(readable("pace", "HDEL", lengths, lambda name, text: (name, int(text))))
         return {name: count for name, count in counts.items() if count > 0}
 
     async def labelled(self, found: list[Found], selection: TaskFilter) -> list[Found]:
@@ -271,13 +266,18 @@ async def existing(pipe: Any) -> list[Any]:
     return [None if isinstance(answer, Exception) else answer for answer in answers]
 
 
+def _found(id: bytes, state: bytes, name: bytes, at: bytes, entry: bytes) -> Found:
+    task = name.decode(errors="replace")
+    return Found(id.decode(), state.decode(), int(float(at)), entry_of(entry), task)
+
+
 def entry_of(text: str | bytes) -> tuple[int, int]:
     """Parse the id of a stream entry; (0, 0) if it is none.
 
     >>> entry_of("1795000000000-7"), entry_of(b"")
     ((1795000000000, 7), (0, 0))
     """
-    name = text.decode() if isinstance(text, bytes) else text
+    name = text.decode(errors="replace") if isinstance(text, bytes) else text
     ms, _, rest = name.partition("-")
     return (int(ms), int(rest)) if ms.isdecimal() and rest.isdecimal() else (0, 0)
 

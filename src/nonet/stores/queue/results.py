@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, 
 from nonet.messages.repetition import Known
 from nonet.stores.connection.clock import correction
 from nonet.stores.connection.redis import AsyncRedis, Scripts
+from nonet.stores.connection.unreadable import readable
 from nonet.stores.queue.places import BUDGET, LIVE_STATES, PAGE, Places, TaskFilter, entry_of
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import (
@@ -140,7 +142,11 @@ class Results:
         return answer
 
     async def status(self, id: str) -> TaskStatus | None:
-        """Read one task; None if it is unknown."""
+        """Read one task; None if it is unknown.
+
+        Raises:
+            MalformedMessageError: another program damaged its record.
+        """
         async with self._client.pipeline(transaction=True) as pipe:
             pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
             pipe.get(f"{self._prefix}e:{id}").lindex(f"{self._prefix}h:{id}", -1)
@@ -148,8 +154,12 @@ class Results:
             record, due, dying, failed, value = await pipe.execute()
         if _is_task(record):
             set_by = _NO_TIME if due is None else await correction(self._client, self._prefix)
-            found = _live_status(self._cipher, id, record, _wall(due, set_by), dying, failed)
-            return (await self._with_names([found]))[0]
+            row = (id, record, _wall(due, set_by), dying, failed)
+            found = readable(f"t:{id}", "DEL", [row], partial(_live_status, self._cipher))
+            if not found:
+                problem = f"the record of task {id} is malformed: 'task-run doctor' names it"
+                raise MalformedMessageError(problem)
+            return (await self._with_names(found))[0]
         return ended_status(id, parse_ended(id, value, self._cipher)) if value else None
 
     async def progress(self, id: str) -> tuple[bool, Progress | None]:
@@ -253,8 +263,8 @@ class Results:
             dues, errors = await self._set_aside(records)
             for id, record in records.items():
                 if _is_task(record):
-                    due = _wall(dues.get(id), set_by)
-                    found.append(_live_status(self._cipher, id, record, due, errors.get(id)))
+                    row = (id, record, _wall(dues.get(id), set_by), errors.get(id))
+                    found += readable(f"t:{id}", "DEL", [row], partial(_live_status, self._cipher))
         return await self._with_names(found)
 
     async def _set_aside(
@@ -279,7 +289,8 @@ class Results:
                 pipe.getrange(f"{self._prefix}r:{id}", 0, _LONGEST_STATE)
             answers = await pipe.execute()
         states = {
-            id: value.partition(b"|")[0].decode() for id, value in zip(ids, answers, strict=True)
+            id: value.partition(b"|")[0].decode(errors="replace")
+            for id, value in zip(ids, answers, strict=True)
         }
         return {id: state for id, state in states.items() if state}
 
@@ -357,7 +368,10 @@ def _live_status(
         dying: error document of a dying task.
         failed: error document of the last failed attempt; None: use the line in the record.
     """
-    text = {key.decode(): value.decode(errors="replace") for key, value in record.items()}
+    text = {
+        key.decode(errors="replace"): value.decode(errors="replace")
+        for key, value in record.items()
+    }
     state, used = text.get("state", ""), _number(text.get("attempt"))
     running = state == "running"
     waits_for_sql = state == "dying" and due is not None

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.stores.connection.redis import AsyncRedis, Scripts
+from nonet.stores.connection.unreadable import readable, readable_value
 
 STATES = ("working", "idle", "draining", "vetoing", "silent", "lost")
 # The `off` of a worker that is stopping.
@@ -86,6 +89,36 @@ class WorkerStatus:
     held_seconds: float = 0.0
 
 
+class Reported(Struct, frozen=True):
+    """What a worker reports of itself with each beat, see `WorkerStatus`.
+
+    Attributes:
+        sql: why it cannot write dead letters, or empty.
+        keys: ids of its encryption keys.
+        tenants: how many attempts run, by tenant; None: nothing tells tenants apart.
+        held: which code held the interpreter lock last, and for how many seconds.
+    """
+
+    name: str = ""
+    size: str | None = None
+    concurrency: int = 0
+    version: str = ""
+    config: str = ""
+    config_problem: str = ""
+    loop: str = ""
+    rss: int | None = None
+    lag_ms: int | None = None
+    since: float | None = None
+    sql: str = ""
+    keys: tuple[str, ...] = ()
+    tenants: dict[str, int] | None = None
+    fetches_at_most: int | None = None
+    held: tuple[str, float] | None = None
+
+
+_REPORTED = msgspec.json.Decoder(Reported)
+
+
 async def registered(scripts: Scripts) -> list[WorkerStatus]:
     """Read the registered workers of a namespace, by size and name."""
     names = await scripts.client.zrange(f"{scripts.prefix}workers", 0, -1)
@@ -95,40 +128,41 @@ async def registered(scripts: Scripts) -> list[WorkerStatus]:
         page = names[start : start + _PAGE]
         now, *rows = await scripts.run("show_workers", _TASKS, *page)
         # A worker without a beat has not reported since Redis lost its data, and is soon forgotten.
-        found += [_status(row, int(now)) for row in rows if row[3]]
+        beating = ((row[0], row, int(now)) for row in rows if row[3])
+        found += readable("workers", "ZREM", beating, _status)
     return sorted(found, key=lambda item: (item.size, item.name, item.worker))
 
 
-def _status(row: Sequence[Any], now: int) -> WorkerStatus:
-    worker, expiry, said, beat, off, drain, running, tasks = row
-    info = reported(said)
-    held_by, held_seconds = info.get("held") or ("", 0.0)
+def _status(worker: bytes, row: Sequence[Any], now: int) -> WorkerStatus:
+    _, expiry, said, beat, off, drain, running, tasks = row
+    info = reported(worker, said)
+    held_by, held_seconds = info.held or ("", 0.0)
     ends, heard = int(float(expiry)), int(beat)
     name, why = worker.decode(errors="replace"), off.decode(errors="replace")
     drained_by = drain.decode(errors="replace")
     return WorkerStatus(
         worker=name,
-        name=info.get("name", ""),
-        size=info.get("size", name.partition("-")[0]),
-        concurrency=info.get("concurrency", 0),
-        version=info.get("version", ""),
+        name=info.name,
+        size=name.partition("-")[0] if info.size is None else info.size,
+        concurrency=info.concurrency,
+        version=info.version,
         beat_seconds=(now - heard) / 1e6,
         alive=ends > now,
-        config=info.get("config", ""),
-        config_problem=info.get("config_problem", ""),
-        loop=info.get("loop", ""),
+        config=info.config,
+        config_problem=info.config_problem,
+        loop=info.loop,
         state=_state(now, heard, ends, DRAINS if drained_by else why, running),
         running=running,
         tasks=tuple(
-            RunningTask(id.decode(), task.decode(), _instant(int(since) / 1e6 if since else None))
+            RunningTask(_text(id), _text(task), _instant(int(since) / 1e6 if since else None))
             for id, task, since in tasks
         ),
-        rss=info.get("rss"),
-        lag_ms=info.get("lag_ms"),
-        since=_instant(info.get("since")),
+        rss=info.rss,
+        lag_ms=info.lag_ms,
+        since=_instant(info.since),
         off=why,
         drained_by=drained_by,
-        fetches_at_most=info.get("fetches_at_most"),
+        fetches_at_most=info.fetches_at_most,
         held_by=held_by,
         held_seconds=held_seconds,
     )
@@ -191,7 +225,7 @@ def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:
 async def incarnations(client: AsyncRedis, prefix: str, name: str) -> list[str]:
     """Return the incarnations of registered workers with a name, or `name` as an incarnation."""
     known = await client.zrange(f"{prefix}workers", 0, -1)
-    names = await worker_names(client, prefix, (worker.decode() for worker in known))
+    names = await worker_names(client, prefix, (_text(worker) for worker in known))
     return [worker for worker, found in names.items() if found == name] or [name]
 
 
@@ -215,13 +249,19 @@ async def worker_names(client: AsyncRedis, prefix: str, workers: Iterable[str]) 
 
 def worker_name(worker: bytes, info: bytes) -> str:
     """``pid@host`` of a worker if it reports that, else its incarnation or the holder."""
-    return str(reported(info).get("name") or worker.decode(errors="replace"))
+    return reported(worker, info).name or worker.decode(errors="replace")
 
 
-def reported(info: bytes) -> dict[str, Any]:
+def reported(worker: bytes, info: bytes) -> Reported:
     """What a worker reports of itself; empty before its first report."""
-    found: dict[str, Any] = json.loads(info or b"{}")
-    return found
+    if not info:
+        return Reported()
+    key = f"w:{worker.decode(errors='replace')}"
+    return readable_value(key, "HDEL", "info", lambda: _REPORTED.decode(info), Reported())
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="replace")
 
 
 def _instant(seconds: float | None) -> datetime | None:

@@ -10,6 +10,7 @@ from nonet.base.errors import NotConfirmedError, NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.terms import predecessors
 from nonet.stores.connection.redis import AsyncRedis, Scripts
+from nonet.stores.connection.unreadable import readable
 from nonet.stores.queue.results import Ended, parse_ended
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.runs import State, WorkflowStatus
@@ -130,9 +131,9 @@ class Workflows:
             most = min(limit - len(rows), _LISTED)
             end, *found = await self._scripts.run("workflow_list", most, cursor, *states or STATES)
             for id, total, left, *flat in found:
-                fields = dict(zip(flat[::2], flat[1::2], strict=True))
-                rows.append(_status(id.decode(), fields, total, left))
-            cursor = end.decode()
+                row = (id, dict(zip(flat[::2], flat[1::2], strict=True)), total, left)
+                rows += readable(f"f:{id.decode(errors='replace')}", "DEL", [row], _listed)
+            cursor = end.decode(errors="replace")
             if not cursor or len(rows) >= limit:
                 return WorkflowPage(rows, cursor)
 
@@ -163,9 +164,8 @@ class Workflows:
     async def graph(self, workflow: str) -> dict[str, tuple[str, tuple[str, ...]]]:
         """Read the class name and the predecessors (letter and place) of each step, by place."""
         found = await self._client.hgetall(f"{self._prefix}f:{workflow}:graph")
-        steps = {place.decode(): text.decode().split() for place, text in found.items()}
-        order = sorted(steps, key=lambda place: [int(part) for part in place.split(".")])
-        return {place: (steps[place][0], tuple(steps[place][1:])) for place in order}
+        steps = readable(f"f:{workflow}:graph", "HDEL", found.items(), _step)
+        return {place: (name, before) for _, place, name, before in sorted(steps)}
 
     async def predecessors(self, workflow: str, place: str) -> list[str]:
         """Read the places of the predecessors of a step, in the order of its edges."""
@@ -254,7 +254,7 @@ class Workflows:
     async def unfinished(self) -> list[str]:
         """Read the workflows that are being cancelled or resumed."""
         found = await self._client.smembers(f"{self._prefix}workflows:work")
-        return [id.decode() for id in found]
+        return readable("workflows:work", "SREM", zip(found), bytes.decode)
 
     async def finished(self, workflow: str) -> None:
         """Record that a workflow has been cancelled or resumed."""
@@ -296,6 +296,16 @@ def _calls(
     yield rows, (), not apart
     for start in range(0, len(apart), _MOST):
         yield [], apart[start : start + _MOST], start + _MOST >= len(apart)
+
+
+def _step(place: bytes, text: bytes) -> tuple[list[int], str, str, tuple[str, ...]]:
+    """A step of a graph: its order, its place, its class and its predecessors."""
+    at, (name, *before) = place.decode(), text.decode().split()
+    return [int(part) for part in at.split(".")], at, name, tuple(before)
+
+
+def _listed(id: bytes, fields: dict[bytes, bytes], total: int, left: int) -> WorkflowStatus:
+    return _status(id.decode(), fields, total, left)
 
 
 def _status(id: str, fields: dict[bytes, bytes], total: int, left: int) -> WorkflowStatus:

@@ -50,7 +50,7 @@ local function add_workers(size, class)
       idle = idle + (redis.call('ZSCORE', P .. 'idle:' .. size, worker) and 1 or 0)
     end
   end
-  local leads = tonumber(redis.call('HGET', P .. 'leader', 'expiry') or '0') > now
+  local leads = (tonumber(redis.call('HGET', P .. 'leader', 'expiry') or '') or 0) > now
   add('workers', of_size)
   add('idle', idle)
   add('promoters', #all + (leads and 1 or 0))

@@ -24,6 +24,7 @@
 --       part    key: of a record that is gone, without a ttl
 --       lasting key: without a ttl, although it must expire
 --       type    key, its type: not the type of keys with such a name
+--       malformed  key, or stream and entry: its values are not what Nonet writes; the error
 --       unknown key
 --       worker  worker, µs since its registration ended
 --       member  stream, consumer, 1 if it is registered, deliveries that it has
@@ -300,11 +301,15 @@ local function report_key(key)
   end
 end
 
--- Call a function, unless a key that it needs has a wrong type: that key is a row of its own. Returns nil then.
-local function try(what_to_report, ...)
+-- Call a function that reports something, and return its answer. If it fails, what it is about is malformed and a row of
+-- its own, or a key that it needs has a wrong type, which is a row already: returns nil then.
+local function try(about, what_to_report, ...)
   local fine, answer = pcall(what_to_report, ...)
-  if not fine and not string.find(reason_of(answer), 'WRONGTYPE', 1, true) then
+  local reason = fine and '' or reason_of(answer)
+  if string.find(reason, 'NOPERM', 1, true) then
     error(answer)
+  elseif not fine and not string.find(reason, 'WRONGTYPE', 1, true) then
+    report('malformed', about, string.sub(reason, 1, 200))
   end
   return fine and answer or nil
 end
@@ -321,7 +326,7 @@ local function report_entries()
   local from = cursor == '0' and '-' or '(' .. cursor
   local entries = redis.call('XRANGE', P .. what, from, '+', 'COUNT', count)
   for _, item in ipairs(entries) do
-    try(report_entry, item)
+    try(what .. ' ' .. item[1], report_entry, item)
   end
   return #entries == count and entries[count][1] or '0'
 end
@@ -340,7 +345,7 @@ local function report_keys()
   local all = '*'
   local page = redis.call('SCAN', cursor, 'MATCH', P .. all, 'COUNT', count)
   for _, key in ipairs(page[2]) do
-    try(report_key, key)
+    try(key, report_key, key)
   end
   return page[1]
 end
@@ -362,6 +367,6 @@ local function report_page()
   return (is_entries and report_entries or report_members)()
 end
 
-local next_cursor = try(report_page) or '0'
+local next_cursor = try(what, report_page) or '0'
 table.insert(rows, 1, next_cursor)
 return rows

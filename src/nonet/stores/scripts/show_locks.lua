@@ -25,7 +25,7 @@ local function declare_limit(lock, ids)
 end
 
 local function waiter_row(member, score)
-  local id = string.match(member, '^%S+')
+  local id = string.match(member, '^%S*')
   local record = read_fields(P .. 't:' .. id, {'name', 'since'})
   return {id, record.name or '', record.since or '', tonumber(score) < 0 and 1 or 0}
 end

@@ -106,7 +106,7 @@ local function drop_ghosts(name)
   local queue, writers = P .. 'queue:' .. name, P .. 'writers:' .. name
   local first = redis.call('ZRANGE', queue, 0, 0, 'WITHSCORES')
   if first[2] and tonumber(first[2]) < 0
-    and redis.call('HGET', P .. 't:' .. string.match(first[1], '^%S+'), 'state') ~= 'queued' then
+    and redis.call('HGET', P .. 't:' .. string.match(first[1], '^%S*'), 'state') ~= 'queued' then
     redis.call('ZREM', queue, first[1])
   end
   local writer = redis.call('ZRANGE', writers, 0, 0)[1]

@@ -216,7 +216,7 @@ do
   -- Offer a lock to a task in its queue. Returns whether the task was woken, whether the tasks behind it cannot
   -- run either, and whether it stays in the queue.
   local function offer_place(name, queue, member)
-    local me = load_waiter(string.match(member, '^%S+'))
+    local me = load_waiter(string.match(member, '^%S*'))
     local lock = me and me.state == 'waiting' and standing_at(me, name)
     if not lock then  -- its record is gone, or says that it no longer waits here
       redis.call('ZREM', queue, member)
@@ -245,7 +245,7 @@ do
       if not fine then
         redis.call('ZREM', queue, member)
         redis.call('ZREM', P .. 'writers:' .. name, member)
-        put_aside(string.match(member, '^%S+'), is_woken)
+        put_aside(string.match(member, '^%S*'), is_woken)
       elseif is_over then
         return
       else

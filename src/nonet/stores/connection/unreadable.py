@@ -1,0 +1,112 @@
+"""Read entries that another program may have damaged: skip and count those that cannot be read.
+
+One such entry must not hide the others, so stores parse what they list with these functions. A
+process warns once of each kind of key; ``task-run doctor`` collects all entries, and names them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple, TypeVar
+
+logger = logging.getLogger(__name__)
+
+_R = TypeVar("_R")
+
+
+class Unreadable(NamedTuple):
+    """An entry that was skipped.
+
+    Attributes:
+        key: its key, without the prefix of the namespace.
+        entry: its field, member or id; of a whole key the name of that.
+        verb: the command that removes it: ``HDEL``, ``XDEL``, ``ZREM``, ``SREM`` or, for the
+            whole key, ``DEL``; ``DISCARD`` for a dead letter; empty: newer entries push it out;
+            ``BINARY``: no command can name it.
+        why: class of the error. Its text could quote data that the reader must not see.
+    """
+
+    key: str
+    entry: str
+    verb: str
+    why: str
+
+
+_collected: ContextVar[set[Unreadable] | None] = ContextVar("unreadable", default=None)
+_warned: set[str] = set()
+
+
+@contextmanager
+def collecting() -> Iterator[set[Unreadable]]:
+    """Collect what is skipped inside, instead of warning."""
+    found = set[Unreadable]()
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
+
+
+def readable(
+    key: str, verb: str, entries: Iterable[tuple[Any, ...]], parse: Callable[..., _R]
+) -> list[_R]:
+    """Parse entries; skip those that cannot be parsed.
+
+    Args:
+        key, verb: see `Unreadable`.
+        entries: the arguments of `parse` for each entry, of which the first identifies it.
+        parse: computes only, so that every exception is the fault of the entry.
+
+    >>> with collecting() as skipped:
+    ...     numbers = readable("k", "ZREM", [(b"7",), (b"x",)], int)
+    >>> numbers, [(item.entry, item.why) for item in skipped]
+    ([7], [('x', 'ValueError')])
+    """
+    found = list[_R]()
+    for entry in entries:
+        try:
+            found.append(parse(*entry))
+        except Exception as error:
+            _skip(_named(key, verb, entry[0], type(error).__name__))
+    return found
+
+
+def readable_hash(
+    key: str, found: Mapping[bytes, bytes], parse: Callable[[str], _R]
+) -> dict[str, _R]:
+    """Parse the values of a hash; skip the fields that cannot be parsed."""
+    return dict(
+        readable(
+            key, "HDEL", found.items(), lambda name, value: (name.decode(), parse(value.decode()))
+        )
+    )
+
+
+def readable_value(
+    key: str, verb: str, entry: str | bytes, parse: Callable[[], _R], otherwise: _R
+) -> _R:
+    """Parse one entry; return `otherwise` if that fails."""
+    found = readable(key, verb, [(entry,)], lambda _: parse())
+    return found[0] if found else otherwise
+
+
+def _skip(entry: Unreadable) -> None:
+    collected = _collected.get()
+    if collected is not None:
+        collected.add(entry)
+    elif (kind := entry.key.partition(":")[0]) not in _warned:
+        _warned.add(kind)
+        logger.warning(
+            "skipped what cannot be read, see 'task-run doctor': key=%s entry=%.100s error=%s",
+            *(entry.key, entry.entry, entry.why),
+        )
+
+
+def _named(key: str, verb: str, entry: str | bytes, why: str) -> Unreadable:
+    if isinstance(entry, bytes):
+        name = entry.decode(errors="backslashreplace")
+        return Unreadable(key, name, verb if name.encode() == entry else verb and "BINARY", why)
+    return Unreadable(key, entry, verb, why)
