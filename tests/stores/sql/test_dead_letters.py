@@ -23,6 +23,7 @@ from waits import WAIT_SECONDS
 from nonet.base.errors import (
     ConfigurationError,
     ConflictError,
+    MalformedMessageError,
     NotFoundError,
     ServerUnreachableError,
 )
@@ -626,3 +627,45 @@ async def test_an_earlier_task_with_the_same_id_keeps_its_letter(letters: DeadLe
     await letters.add(letter(generation=10))
     await letters.withdraw(["task-1"], since=5)
     assert [item.id for item in await letters.list()] == [kept]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *((column, value) for column in ("labels", "history") for value in ("5", "null", '"x"')),
+        *(("labels", "[]"), ("history", "{}"), ("history", "[5, {}]"), ("status", "LOST")),
+    ],
+)
+async def test_a_malformed_letter_hides_no_other(
+    url: str, letters: DeadLetters, column: str, value: str
+) -> None:
+    """Lists leave it out; it can be discarded."""
+    good, bad = await letters.add(letter()), await letters.add(letter("task-2"))
+    await damage(url, bad, column, value)
+    assert good in [item.id for item in await letters.list()]
+    await letters.discard(bad)
+    assert [item.id for item in await letters.list()] == [good]
+
+
+async def test_text_that_is_no_json_hides_no_letter(sqlite_url: str) -> None:
+    """SQLite, unlike the servers, stores any text in a column for JSON."""
+    async with aclosing_letters(sqlite_url) as letters:
+        good, bad = await letters.add(letter()), await letters.add(letter("task-2"))
+        await damage(sqlite_url, bad, "history", "{")
+        assert [item.id for item in await letters.list()] == [good]
+        with pytest.raises(MalformedMessageError, match=f"task-run dlq discard {bad}"):
+            await letters.get(bad)
+
+
+@asynccontextmanager
+async def aclosing_letters(url: str) -> AsyncIterator[DeadLetters]:
+    store = DeadLetters(url, "test")
+    yield store
+    await store.close()
+
+
+async def damage(url: str, row: int, column: str, text: str) -> None:
+    """Let another program write into a row."""
+    async with engine_of(url) as engine, engine.begin() as connection:
+        statement = f"UPDATE dlq_tasks SET {column} = :text WHERE id = :row"
+        await connection.execute(sa.text(statement), {"text": text, "row": row})

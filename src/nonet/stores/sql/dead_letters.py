@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import dataclasses
 from collections.abc import AsyncIterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from nonet.base.errors import ConflictError, NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
+from nonet.stores.connection.unreadable import readable
 from nonet.stores.sql.answers import ANSWER_SECONDS
 from nonet.stores.sql.clusters import clusters
 from nonet.stores.sql.database import MYSQL, Database
@@ -132,7 +134,9 @@ class DeadLetters:
         if before is not None:
             query = query.where(dlq_tasks.c.id < before)
         rows = await self._database.rows(query.order_by(dlq_tasks.c.id.desc()).limit(limit))
-        return [letter_of(row, self._cipher, task_args=b"") for row in rows]
+        parse = partial(letter_of, cipher=self._cipher, task_args=b"")
+        entries = ((f"{row.id}", row) for row in rows)
+        return readable("dlq_tasks", "DISCARD", entries, lambda _, row: parse(row))
 
     async def clusters(self, selection: LetterFilter) -> builtins.list[Cluster]:
         """Letters that pass a filter, grouped by class, exception and place; the newest first.

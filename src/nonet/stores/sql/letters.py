@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -12,6 +13,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nonet.base.errors import MalformedMessageError
 from nonet.messages.documents import decrypted_bytes
 from nonet.messages.encryption import MARK, Cipher, is_encrypted_text
 from nonet.messages.message import decode
@@ -213,6 +215,24 @@ class Cluster:
 
 # ---- the table (created by migrations/versions; a test compares the two) ------------------------
 
+
+class _Json(sa.types.TypeDecorator[Any]):
+    """A JSON column in which malformed text is None: SQLite stores any text."""
+
+    impl = sa.JSON
+    cache_ok = True
+
+    def result_processor(self, dialect: sa.Dialect, coltype: object) -> Callable[[Any], Any]:
+        parse = self.impl_instance.result_processor(dialect, coltype)
+
+        def parsed(value: Any) -> Any:
+            with suppress(ValueError):
+                return parse(value) if parse else value
+            return None
+
+        return parsed
+
+
 dlq_tasks = sa.Table(
     "dlq_tasks",
     sa.MetaData(),
@@ -239,8 +259,8 @@ dlq_tasks = sa.Table(
     sa.Column("fingerprint", sa.String(16), nullable=False),
     sa.Column("place", sa.String(255), nullable=False),
     sa.Column("note", sa.String(1000), nullable=False),
-    sa.Column("labels", sa.JSON(), nullable=False),
-    sa.Column("history", sa.JSON(), nullable=False),
+    sa.Column("labels", _Json(), nullable=False),
+    sa.Column("history", _Json(), nullable=False),
     # Large values last: SQLite must read through them to reach later columns.
     sa.Column("traceback", LONG_TEXT, nullable=False),
     sa.Column("task_args", LONG_BINARY, nullable=False),
@@ -302,6 +322,11 @@ def cause(task_class: str, error_type: str, reason: str, traceback: str) -> dict
 def letter_of(row: sa.Row[Any], cipher: Cipher, **absent: Any) -> DeadLetter:
     """The letter of a row, decrypted as far as `cipher` has the keys."""
     values = {**row._mapping, **absent}
+    if not isinstance(values["labels"], dict) or not isinstance(values["history"], list):
+        raise MalformedMessageError(
+            f"dead letter {values['id']}: its labels or its history are malformed, because another "
+            f"program wrote them: discard it with 'task-run dlq discard {values['id']}'"
+        )
     id, error = values["task_id"], values["error_message"]
     values["task_args"] = decrypted_bytes(values["task_args"], id, cipher)
     values["history"] = [_decrypted(item, id, cipher) for item in values["history"]]
