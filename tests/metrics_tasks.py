@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from dataclasses import dataclass
@@ -26,7 +27,16 @@ class Idle(Middleware):
     """Does nothing, and is counted."""
 
 
+class Broken(logging.Handler):
+    """Raises at each line, and is counted."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        raise OSError("the server of the logs is away")
+
+
 register_middleware(Idle())
+logger = logging.getLogger(__name__)
+logger.addHandler(Broken())
 
 
 @dataclass
@@ -34,6 +44,7 @@ class Succeeds(BaseTask):
     size = Size.SMALL
 
     async def execute(self) -> int:
+        logger.warning("it succeeds")
         return 1
 
 

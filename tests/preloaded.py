@@ -104,7 +104,8 @@ class Preloaded:
     ) -> None:
         self.returncode: int | None = None
         self._seen = threading.Lock()
-        order = {"command": list(command), "environment": dict(environment), "cwd": str(cwd)}
+        words = [str(word) for word in command]  # marshal takes no subclass, such as a `Size`
+        order = {"command": words, "environment": dict(environment), "cwd": str(cwd)}
         status, told = os.pipe()
         self._status = open(status, "rb", buffering=0)  # noqa: SIM115  # until it has ended
         with open(os.devnull, "r+b", buffering=0) as nothing:

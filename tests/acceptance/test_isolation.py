@@ -461,6 +461,7 @@ async def test_a_late_kill_is_charged_to_no_later_task(site: Site) -> None:
 async def test_suspects_that_wait_for_a_child_are_handed_back_by_a_stop(site: Site) -> None:
     """A worker that stops starts none of the suspects that wait for their turn."""
     site.settings |= SHORT
+    site.settings["NONET_THREADS"] = "30"
     gate = site.gate()
     victim = site.worker("--concurrency", "30")
     async with site.app() as app:

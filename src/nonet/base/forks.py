@@ -227,8 +227,8 @@ def _epoll_of(loop: Any) -> int | None:
 def watched_by(loop: asyncio.AbstractEventLoop) -> set[int] | None:
     """The descriptors in a loop's epoll set; None if the kernel does not list them."""
     try:
-        with open(f"/proc/self/fdinfo/{_epoll_of(loop)}", encoding="ascii") as file:
-            return {int(line.split()[1]) for line in file if line.startswith("tfd:")}
+        with open(f"/proc/self/fdinfo/{_epoll_of(loop)}", "rb") as file:
+            return {int(line.split()[1]) for line in file if line.startswith(b"tfd:")}
     except OSError:
         return None
 
