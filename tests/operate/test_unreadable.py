@@ -269,7 +269,7 @@ async def test_a_malformed_record_of_a_running_task_hides_no_other(nonet: Nonet)
 
 async def test_a_malformed_session_is_over(nonet: Nonet) -> None:
     """The others of its user are listed."""
-    sessions, client = nonet.stores.sessions, nonet.client.broker.client
+    sessions, client = nonet.stores.sessions(b"secret"), nonet.client.broker.client
     now = time.time()
     session = Session("ann", "file", "", "::1", "Firefox", now, now + 3600, digest="good")
     await sessions.begin(session, 3600)
