@@ -6,6 +6,7 @@ import asyncio
 import logging
 import re
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -162,6 +163,25 @@ async def test_one_of_several_workers_in_a_loop_reports_a_block(
         assert len(caplog.messages) == 1
     finally:
         stranger.stop()
+        watched.lag.stop()
+
+
+def test_a_watcher_ends_with_the_thread_of_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a word, although nothing has stopped it."""
+    failures: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", failures.append)
+    watched = Watched()
+
+    async def start() -> None:
+        watched.lag.start()
+
+    thread = threading.Thread(target=lambda: asyncio.run(start()))
+    thread.start()
+    thread.join()
+    try:
+        watched.lag._thread.join(WAIT_SECONDS)
+        assert not watched.lag._thread.is_alive() and failures == []
+    finally:
         watched.lag.stop()
 
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from msgspec import Struct
@@ -121,6 +122,8 @@ class LoopLag:
         self._in_threads = in_threads
         self._loop: asyncio.AbstractEventLoop
         self._loop_thread = 0
+        # CPU time of the thread of the loop; without Linux, that of the process.
+        self._cpu_clock = time.CLOCK_PROCESS_CPUTIME_ID
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="nonet-lag", daemon=True)
         # When the loop was pinged, and when it answered (monotonic).
@@ -134,6 +137,8 @@ class LoopLag:
         """Watch the running loop, in a thread."""
         self._loop = asyncio.get_running_loop()
         self._loop_thread = threading.get_ident()
+        if sys.platform == "linux":
+            self._cpu_clock = time.pthread_getcpuclockid(self._loop_thread)
         _watchers.append(self)
         self._thread.start()
 
@@ -170,11 +175,17 @@ class LoopLag:
         self._peak.note(lag, self._answered)
 
     def _run(self) -> None:
-        woke, used, of_loop = time.monotonic(), time.process_time(), self._cpu_of_loop()
+        with suppress(RuntimeError, OSError):  # the loop is closed, or its thread has ended
+            self._watch_gaps()
+
+    def _watch_gaps(self) -> None:
+        woke, used = time.monotonic(), time.process_time()
+        of_loop = time.clock_gettime(self._cpu_clock)
         while not self._stopping.wait(_WATCH_SECONDS if self._is_silent else _ASK_SECONDS):
             # First of all: the task that held the interpreter lock still waits for it.
             task = asyncio.current_task(self._loop) if not self._loop.is_closed() else None
-            now, cpu, loop_cpu = time.monotonic(), time.process_time(), self._cpu_of_loop()
+            now, cpu = time.monotonic(), time.process_time()
+            loop_cpu = time.clock_gettime(self._cpu_clock)
             late = now - woke - _ASK_SECONDS
             # If this process used no CPU time, the machine was suspended or busy: blame no code.
             stood_still = late > BLOCKED_SECONDS and cpu - used < late / 2
@@ -182,16 +193,7 @@ class LoopLag:
                 is_of_loop = loop_cpu - of_loop > (cpu - used) / 2
                 self._held(late, now, self._name(task) if is_of_loop else self._in_thread())
             woke, used, of_loop = now, cpu, loop_cpu
-            try:
-                self._look(now, late, stood_still)
-            except RuntimeError:  # the loop is closed
-                return
-
-    def _cpu_of_loop(self) -> float:
-        """CPU time (seconds) of the thread of the loop; without Linux, that of the process."""
-        if sys.platform != "linux":
-            return time.process_time()
-        return time.clock_gettime(time.pthread_getcpuclockid(self._loop_thread))
+            self._look(now, late, stood_still)
 
     def _in_thread(self) -> Culprit | None:
         """Name the class that held the lock in a thread; of several classes, none."""
