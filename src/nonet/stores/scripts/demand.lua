@@ -1,6 +1,5 @@
 #!lua flags=no-writes
--- demand: count the runnable and running tasks of one size, and list its live workers. Read-only, except that it
--- removes expired leases.
+-- demand: count the runnable and running tasks of one size, and list its live workers. It changes nothing.
 -- KEYS  prefix
 -- ARGV  size, lock ttl ms, how many queued tasks to read
 -- returns {runnable, running, slots of one worker as remembered or '', n × (worker, deliveries that it holds, what it

@@ -1,6 +1,5 @@
 #!lua flags=no-writes
--- explain: read why a task does not run, or where it runs, as facts of one instant. Read-only, except that it
--- removes expired leases.
+-- explain: read why a task does not run, or where it runs, as facts of one instant. It changes nothing.
 -- KEYS  prefix
 -- ARGV  id, how many holders to name, how many entries of a stream to read to find its position
 -- returns {n × (name, value)}, empty if the id is unknown. The value of 'holders' is rows of lib/sight. The value of

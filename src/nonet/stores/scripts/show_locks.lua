@@ -1,6 +1,5 @@
 #!lua flags=no-writes
--- show_locks: read the holders and waiting tasks of some locks and limiters. Read-only, except that it removes
--- expired leases.
+-- show_locks: read the holders and waiting tasks of some locks and limiters. It changes nothing.
 -- KEYS  prefix
 -- ARGV  how many holders and waiters of each to name, n × name
 -- returns {now µs, last fence, n × row}; a row is (name, kind (R: held by readers), number of holders, used, limit
