@@ -119,7 +119,8 @@ def make_broker(settings: Settings, url: str, transport: Transport = ASYNCIO) ->
         waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
         transport=transport,
     )
-    broker.client.endpoint.url_file = settings.redis_url.file
+    if settings.redis_url.file:  # others of this process may have the same URL without a file
+        broker.client.endpoint.url_file = settings.redis_url.file
     return broker
 
 

@@ -16,7 +16,7 @@ from servers import RedisServer
 from waits import until
 
 from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
-from nonet.config.settings import load_settings
+from nonet.config.settings import load_settings, plain_settings
 from nonet.stores.connection import redis as redis_store, synchronous
 from nonet.stores.connection.endpoint import Endpoint
 from nonet.stores.connection.replies import is_elsewhere
@@ -173,6 +173,7 @@ async def test_a_refused_login_reads_the_file_of_the_url_again(
         with server.client() as admin:
             admin.config_set("requirepass", "old")
             broker = make_broker(load_settings(state_dir=tmp_path), url)
+            beside = make_broker(plain_settings(redis_url=url), url)
             async with every_kind(url) as calls:
                 for call in calls.values():
                     await call()
@@ -185,5 +186,6 @@ async def test_a_refused_login_reads_the_file_of_the_url_again(
                 file.write_text(changed)
                 for kind, call in calls.items():
                     assert await again(call) is None, kind
+            await beside.aclose()
             await broker.aclose()
             admin.config_set("requirepass", "")
