@@ -34,6 +34,7 @@ class Proxy:
         commands: client commands seen so far.
         dropped: commands whose reply was swallowed, and commands that were cut off unexecuted.
         refused: commands that were answered with an error of `refuse` or `pin`, and not executed.
+        substitute: what is sent instead of a command that `refuse_some` hits.
         unheard: commands that came over a connection which `pin` has frozen.
         reset_probability: how likely a command is hit by a reset of its connection; half of
             those are executed, their replies are lost.
@@ -48,7 +49,7 @@ class Proxy:
         self.counts = counts
         self._random = random.Random(seed)
         self._delay = 0.0
-        self._refused_share, self._substitute = 0.0, b""
+        self._refused_share, self.substitute = 0.0, b""
         self._doomed: int | None = None
         self._refusal = ""
         self._lines: set[_Line] = set()
@@ -79,12 +80,12 @@ class Proxy:
         self._delay = seconds
 
     def refuse_some(self, words: str, share: float) -> None:
-        """Refuse this share of all commands in these words; the server executes none of them."""
+        """Refuse this share of all commands in these words, and keep their connections."""
         # The server says the words, so that replies keep their order.
         script = b"return redis.error_reply(ARGV[1])"
         parts = (b"EVAL", script, b"0", words.encode())
         packed = b"".join(b"$%d\r\n%s\r\n" % (len(part), part) for part in parts)
-        self._refused_share, self._substitute = share, b"*4\r\n" + packed
+        self._refused_share, self.substitute = share, b"*4\r\n" + packed
 
     def drop_reply(self, n: int) -> None:
         """Swallow the reply of the n-th command from now on, and reset its connection.
@@ -120,7 +121,7 @@ class Proxy:
         self._do(lambda: setattr(self, "_refusal", ""))
 
     def pin(self, words: str = "") -> None:
-        """Answer with this error on open connections only, for ever; empty: answer nothing."""
+        """Answer with this error on open connections only, forever; empty: answer nothing."""
         self._do(lambda: self._pin(words))
 
     def retarget(self, port: int) -> None:
@@ -198,11 +199,6 @@ class Proxy:
         if fate == "pass" and self._refused_share and self._random.random() < self._refused_share:
             fate = "refuse"
         return fate
-
-    @property
-    def substitute(self) -> bytes:
-        """The command that is sent instead of a refused one."""
-        return self._substitute
 
     async def hold_up(self, arrived: float) -> None:
         """Wait until bytes that came at `arrived` (loop time) may go on."""

@@ -8,6 +8,7 @@ from acceptance.probe_tasks import Quick
 from acceptance.site import Site, eventually
 from faults.conftest import MakeRig
 from faults.fault_tasks import Heavy, Timed
+from waits import WAIT_SECONDS
 
 _LIMIT = "client-output-buffer-limit"
 
@@ -42,7 +43,7 @@ async def test_a_task_that_redis_does_not_send(own_site: Site, slots: str) -> No
         others = await app.submit_many([Quick(n) for n in range(20)])
         worker = site.worker("--concurrency", slots)
         for handle in others:
-            await handle.result(timeout=60)
+            await handle.result(timeout=WAIT_SECONDS)
 
         async def is_named() -> bool:
             return "too large for the connection" in (await app.explain(heavy)).text

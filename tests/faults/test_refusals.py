@@ -1,7 +1,7 @@
 """A server that refuses, in any words, while connections to it stay open.
 
 So does a demoted master behind an address that leads to another server by now. Every daemon and
-program then works on over new connections; the old ones refuse for ever.
+program then works on over new connections; the old ones refuse forever.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ async def made(freed: Any = lambda: None) -> AsyncIterator[Threads]:
 
 
 async def test_no_more_functions_run_at_a_time_than_there_are_places() -> None:
-    """They reuse as many threads, each for one function at a time; nobody waits in vain."""
+    """They reuse as many threads, each for one function at a time; none waits in vain."""
     running, most, used = set[int](), [0], set[int]()
     told: list[int] = []
 
