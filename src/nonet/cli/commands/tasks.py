@@ -223,9 +223,9 @@ async def _status(nonet: Nonet, id: str) -> TaskStatus:
             await nonet.client.groups.status(id)
         except NotFoundError:
             raise unknown from None
-    from nonet.rules.remedies import of as command_of
+    from nonet.rules import remedies
 
-    show = command_of("task-run groups", id)
+    show = remedies.of("task-run groups", id)
     raise NotFoundError(f"{id} is a group, not a task: '{show}' shows it")
 
 

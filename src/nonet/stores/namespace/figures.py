@@ -13,7 +13,7 @@ from nonet.base.errors import NonetError
 from nonet.base.streams import Size
 from nonet.messages.encryption import LACKS
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
-from nonet.stores.connection.unreadable import readable, readable_value
+from nonet.stores.connection.unreadable import lenient_text, readable, readable_value
 
 # Tasks of the delayed set whose state is read; 1000 take about 1 ms. The others are estimated.
 _LOOKS = 1000
@@ -175,7 +175,7 @@ class Measures(RedisStore):
                 pipe.zrange(f"{key}unfit:{size}:{group}", 0, 0)
             told = await pipe.execute()
             for first in told[1::2]:
-                pipe.hget(f"{key}t:{_text(first[0]) if first else ''}", "blocker")
+                pipe.hget(f"{key}t:{lenient_text(first[0]) if first else ''}", "blocker")
             blockers = [(text or b"").decode(errors="replace") for text in await pipe.execute()]
         found: Counter[tuple[str, str]] = Counter()
         locked = dict[tuple[str, str], str]()
@@ -215,10 +215,6 @@ def _number(key: str, field: str, text: str) -> int:
 
 def _numbers(key: str, found: Mapping[str, str]) -> dict[str, int]:
     return dict(readable(key, "HDEL", found.items(), lambda name, text: (name, int(text or 0))))
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
 
 
 def _handed(size: str, group: bytes) -> tuple[str, tuple[str, str]]:

@@ -187,8 +187,7 @@ class Inspection:
         ends = readable_value("leader", "HDEL", "expiry", lambda: int(expiry or 0), 0) / 1e6
         if not owner or ends <= now.timestamp():
             return "", 0.0, {}
-        told: dict[str, Any] = {}
-        told = readable_value("leader", "HDEL", "info", lambda: _object(info), told)
+        told = readable_value("leader", "HDEL", "info", lambda: _object(info), dict[str, Any]())
         return owner.decode(errors="replace"), ends - now.timestamp(), told
 
     async def _info(self) -> Mapping[str, Any]:

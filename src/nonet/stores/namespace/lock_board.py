@@ -11,7 +11,7 @@ from nonet.base.errors import InvalidArgumentsError, NotFoundError
 from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, RedisStore, literal
-from nonet.stores.connection.unreadable import readable, readable_hash
+from nonet.stores.connection.unreadable import lenient_text, readable, readable_hash
 from nonet.stores.queue.workers import worker_name
 from nonet.tasks.locks import KINDS, LockKind
 
@@ -345,7 +345,10 @@ def _lock(name: bytes, row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockSt
         holders=holders_of(holders, now, lock_ttl_ms),
         waiters=tuple(
             LockWaiter(
-                _text(id), _text(task), seconds_since(first, now) if first else 0.0, told == 1
+                lenient_text(id),
+                lenient_text(task),
+                seconds_since(first, now) if first else 0.0,
+                told == 1,
             )
             for id, task, first, told in waiters
         ),
@@ -377,8 +380,8 @@ def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tup
     """
     return tuple(
         LockHolder(
-            id=_text(id),
-            task=_text(task),
+            id=lenient_text(id),
+            task=lenient_text(task),
             worker=worker_name(worker, info),
             held_seconds=seconds_since(started, now) if started else None,
             ttl_seconds=(left := seconds_until(expiry, now)),
@@ -390,10 +393,6 @@ def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tup
         )
         for id, expiry, task, worker, info, started, live, is_left, ttl, dead, fence in rows
     )
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
 
 
 def seconds_since(instant: bytes, now: int) -> float:

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
-from nonet.stores.connection.unreadable import readable_value
+from nonet.stores.connection.unreadable import lenient_text, readable_value
 
 _LONGEST_PROBLEM = 4000
 
@@ -44,14 +44,14 @@ class Publication(RedisStore):
     async def version(self) -> str:
         """Return the published version; empty without one."""
         found = await self._client.hget(f"{self._prefix}config", "version")
-        return _text(found) if found else ""
+        return lenient_text(found) if found else ""
 
     async def read(self) -> Published | None:
         """Return what is published; None without a document or a problem."""
         found = await self._client.hgetall(f"{self._prefix}config")
         if not found:
             return None
-        text = {_text(name): _text(value) for name, value in found.items()}
+        text = {lenient_text(name): lenient_text(value) for name, value in found.items()}
         return Published(
             version=text.get("version", ""),
             document=text.get("document", ""),
@@ -95,8 +95,3 @@ def _instant(text: Mapping[str, str], field: str) -> datetime | None:
     if not (found := text.get(field)):
         return None
     return readable_value("config", "HDEL", field, lambda: instant(found), None)
-
-
-def _text(value: bytes) -> str:
-    """Decode leniently. If another program wrote the bytes, parsing the document reports that."""
-    return value.decode(errors="replace")

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.stores.connection.redis import AsyncRedis, Scripts
-from nonet.stores.connection.unreadable import readable, readable_value
+from nonet.stores.connection.unreadable import lenient_text, readable, readable_value
 
 STATES = ("working", "idle", "draining", "vetoing", "silent", "lost")
 # The `off` of a worker that is stopping.
@@ -154,7 +154,9 @@ def _status(worker: bytes, row: Sequence[Any], now: int) -> WorkerStatus:
         state=_state(now, heard, ends, DRAINS if drained_by else why, running),
         running=running,
         tasks=tuple(
-            RunningTask(_text(id), _text(task), _instant(int(since) / 1e6 if since else None))
+            RunningTask(
+                lenient_text(id), lenient_text(task), _instant(int(since) / 1e6 if since else None)
+            )
             for id, task, since in tasks
         ),
         rss=info.rss,
@@ -225,7 +227,7 @@ def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:
 async def incarnations(client: AsyncRedis, prefix: str, name: str) -> list[str]:
     """Return the incarnations of registered workers with a name, or `name` as an incarnation."""
     known = await client.zrange(f"{prefix}workers", 0, -1)
-    names = await worker_names(client, prefix, (_text(worker) for worker in known))
+    names = await worker_names(client, prefix, (lenient_text(worker) for worker in known))
     return [worker for worker, found in names.items() if found == name] or [name]
 
 
@@ -258,10 +260,6 @@ def reported(worker: bytes, info: bytes) -> Reported:
         return Reported()
     key = f"w:{worker.decode(errors='replace')}"
     return readable_value(key, "HDEL", "info", lambda: _REPORTED.decode(info), Reported())
-
-
-def _text(data: bytes) -> str:
-    return data.decode(errors="replace")
 
 
 def _instant(seconds: float | None) -> datetime | None:
