@@ -13,20 +13,20 @@ import pytest
 from waits import WAIT_SECONDS, until
 
 from nonet.base.errors import TaskTimeoutError
-from nonet.worker.threads import Threads
+from nonet.worker.threads import FunctionThreads
 
 PLACES = 3
 
 
 def attempt(*left: Any, timed_out: bool = False) -> Any:
-    """What `Threads` reads of an attempt."""
+    """What `FunctionThreads` reads of an attempt."""
     error = TaskTimeoutError("too long") if timed_out else None
     return SimpleNamespace(left=left, ending=SimpleNamespace(timed_out=error))
 
 
 @asynccontextmanager
-async def made(freed: Any = lambda: None) -> AsyncIterator[Threads]:
-    threads = Threads(PLACES, freed)
+async def made(freed: Any = lambda: None) -> AsyncIterator[FunctionThreads]:
+    threads = FunctionThreads(PLACES, freed)
     try:
         yield threads
     finally:

@@ -43,7 +43,7 @@ from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
 from nonet.worker.suspects import Suspects
 from nonet.worker.tally import Tally
-from nonet.worker.threads import Threads
+from nonet.worker.threads import FunctionThreads
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +113,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._leasing = Leasing(broker, watchdog, settings.lease, settings.lock_ttl)
         self._leftovers = Leftovers(slots, self.freed.set, watchdog, broker)
-        self.threads = Threads(min(slots, settings.threads), self.freed.set)
+        self.threads = FunctionThreads(min(slots, settings.threads), self.freed.set)
         self._tools = Tools(
             *(parts.client, parts.registry, injector, self.threads, settings.message_limit),
             admit=self._leasing.readmit,

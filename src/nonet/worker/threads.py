@@ -13,7 +13,7 @@ from nonet.worker.attempt.attempt import Attempt
 logger = logging.getLogger(__name__)
 
 
-class Threads(Executor):
+class FunctionThreads(Executor):
     """Runs plain ``execute`` functions, each in a thread that no other uses meanwhile.
 
     An attempt takes a place before it begins, so that its time limits do not count the wait. Its
