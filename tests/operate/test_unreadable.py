@@ -12,7 +12,7 @@ import shlex
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from stores.beats import Reports, leases_of
 from stores.namespace.test_periodic import NOON, change
 
 from nonet import BaseTask, MutexLock, Nonet, Size
-from nonet.base.errors import NonetError
+from nonet.base.errors import MalformedMessageError, NonetError
 from nonet.client.groups import open_group
 from nonet.operate.readers import READERS, unreadable
 from nonet.operate.workflows import workflow_report
@@ -46,7 +46,7 @@ class Small(BaseTask):
 
 
 GARBAGE = [
-    *(b"", b"x", b"\xff", b"9" * 30, b"-1", b"nan"),
+    *(b"", b"x", b"\xff", b"9" * 30, b"9" * 400, b"-1", b"nan"),
     *(b"|", b"[" * 5000, b"{}", b"null", b"5", b"\x81"),
 ]
 PIECES = [b"", b"x", b"\xff", b"9" * 30]
@@ -297,3 +297,40 @@ async def test_the_doctor_says_how_to_delete_an_entry(nonet: Nonet) -> None:
     assert not [problem for problem in left if "redis-cli" in problem.hint]
     after = await listed(nonet)
     assert all(before[name] <= after[name] for name in before)
+
+
+async def test_a_record_in_an_unknown_state_hides_no_other(nonet: Nonet) -> None:
+    """It is left out of the list of live tasks."""
+    client = nonet.client.broker.client
+    await client.hset(
+        f"{PREFIX}t:odd", mapping={"state": "x", "gen": "1", "stream": "normal:small"}
+    )
+    await client.zadd(f"{PREFIX}tasks:delayed", {"odd": 1e15})
+    page = await nonet.client.list_tasks()
+    ids = {task.id for task in page.rows}
+    assert {"running", "waits", "later"} <= ids
+    assert "odd" not in ids
+
+
+async def test_a_malformed_group_or_workflow_is_named(nonet: Nonet) -> None:
+    """To whoever asks for it alone."""
+    client = nonet.client.broker.client
+    await client.hset(f"{PREFIX}g:odd", "state", "open")
+    with pytest.raises(MalformedMessageError, match=r"g:odd is malformed"):
+        await nonet.stores.groups.status("odd")
+    await client.hset(f"{PREFIX}f:odd", "state", "running")
+    with pytest.raises(MalformedMessageError, match=r"f:odd is malformed"):
+        await nonet.stores.workflows.status("odd")
+
+
+@pytest.mark.parametrize("value", ["x", "", "1e3", "9" * 400])
+async def test_a_malformed_count_does_not_stop_the_walk(nonet: Nonet, value: str) -> None:
+    """The walk deletes what is no number, and counts the tasks anew."""
+    broker = nonet.client.broker
+    known = "normal:small|test:Small"
+    before = await broker.client.hgetall(f"{PREFIX}active")
+    assert known.encode() in before
+    for field in (known, "bad", "normal:small|bad"):
+        await broker.client.hset(f"{PREFIX}active", field, value)
+    await broker.mend(timedelta(0))
+    assert await broker.client.hgetall(f"{PREFIX}active") == before

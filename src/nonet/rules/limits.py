@@ -131,6 +131,8 @@ class Limit:
     def decode(cls, text: str) -> Limit:
         """Parse what `encode` made."""
         limit, _, window = text.partition("|")
+        if limit != "off" and int(limit) > MOST_ITEMS:
+            raise ValueError(limit_problem(int(limit)))
         return cls(None if limit == "off" else int(limit), int(window) / 1000 if window else None)
 
 

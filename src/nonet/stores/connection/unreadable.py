@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
+from nonet.base.errors import MalformedMessageError
+
 logger = logging.getLogger(__name__)
 
 _R = TypeVar("_R")
@@ -96,6 +98,38 @@ def readable_value(
     """Parse one entry; return `otherwise` if that fails."""
     found = readable(key, verb, [(entry,)], lambda _: parse())
     return found[0] if found else otherwise
+
+
+def whole(text: str | bytes) -> int:
+    """Parse a whole number that Redis can count with: 64 bits.
+
+    >>> whole(b"-7")
+    -7
+    >>> whole("9" * 400)
+    Traceback (most recent call last):
+    ValueError: a number of more than 64 bits
+    """
+    number = int(text)
+    if not -(2**63) <= number < 2**63:
+        raise ValueError("a number of more than 64 bits")
+    return number
+
+
+def sound(key: str, parse: Callable[[], _R]) -> _R:
+    """Parse what was asked for alone, so that there is no other to show instead.
+
+    Raises:
+        MalformedMessageError: it cannot be parsed.
+
+    >>> sound("g:a", lambda: int("x"))
+    Traceback (most recent call last):
+    nonet.base.errors.MalformedMessageError: key g:a is malformed: 'task-run doctor' names it
+    """
+    try:
+        return parse()
+    except Exception as error:
+        problem = f"key {key} is malformed: 'task-run doctor' names it"
+        raise MalformedMessageError(problem) from error
 
 
 def _skip(entry: Unreadable) -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from nonet.base.streams import Priority, Size
 from nonet.stores.connection.redis import RedisStore
-from nonet.stores.connection.unreadable import readable_hash
+from nonet.stores.connection.unreadable import readable_hash, whole
 
 NAMESPACE = "namespace"
 TENANT = "tenant:"
@@ -73,7 +73,7 @@ class Ceilings(RedisStore):
                 pipe.hgetall(f"{self._prefix}{key}")
             answers = zip(keys, await pipe.execute(), strict=True)
             active, ceilings, tenants, sizes = (
-                readable_hash(key, found, int) for key, found in answers
+                readable_hash(key, found, whole) for key, found in answers
             )
         counts = {NAMESPACE: 0}
         for field, number in active.items():

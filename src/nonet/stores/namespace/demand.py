@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from nonet.base.streams import Size
 from nonet.rules.demand import Demand, LiveWorker
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
-from nonet.stores.connection.unreadable import readable_hash
+from nonet.stores.connection.unreadable import readable_hash, whole
 from nonet.stores.queue.workers import DRAINS, reported
 
 # Queued tasks whose locks one call examines; 64 tasks with two locks each take below 1 ms.
@@ -63,7 +63,7 @@ class Demands(RedisStore):
     async def published(self) -> dict[str, int]:
         """Return how many workers each size needs; empty if no scheduler has led for a minute."""
         found = await self._client.hgetall(f"{self._prefix}desired")
-        return readable_hash("desired", found, int)
+        return readable_hash("desired", found, whole)
 
     async def retire(self, worker: str, size: str) -> bool:
         """Take an idle worker off the stack of idle workers.

@@ -13,7 +13,7 @@ from nonet.base.errors import NonetError
 from nonet.base.streams import Size
 from nonet.messages.encryption import LACKS
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
-from nonet.stores.connection.unreadable import lenient_text, readable, readable_value
+from nonet.stores.connection.unreadable import lenient_text, readable, readable_value, whole
 
 # Tasks of the delayed set whose state is read; 1000 take about 1 ms. The others are estimated.
 _LOOKS = 1000
@@ -210,11 +210,11 @@ def _texts(flat: Sequence[bytes]) -> dict[str, str]:
 
 
 def _number(key: str, field: str, text: str) -> int:
-    return readable_value(key, "HDEL", field, lambda: int(text or 0), 0)
+    return readable_value(key, "HDEL", field, lambda: whole(text or "0"), 0)
 
 
 def _numbers(key: str, found: Mapping[str, str]) -> dict[str, int]:
-    return dict(readable(key, "HDEL", found.items(), lambda name, text: (name, int(text or 0))))
+    return dict(readable(key, "HDEL", found.items(), lambda name, text: (name, whole(text or "0"))))
 
 
 def _handed(size: str, group: bytes) -> tuple[str, tuple[str, str]]:

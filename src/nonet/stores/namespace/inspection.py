@@ -19,7 +19,7 @@ from nonet.rules.diagnosis import Row
 from nonet.rules.servers import Replication, Server, refusals
 from nonet.stores.connection.redis import ping
 from nonet.stores.connection.topology import read_place
-from nonet.stores.connection.unreadable import readable_hash, readable_value
+from nonet.stores.connection.unreadable import readable_hash, readable_value, whole
 from nonet.stores.queue.broker import Broker
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Inspection:
         """The count of active tasks by stream."""
         flat = await self._read(self._broker.client.hgetall(f"{self._prefix}active"), {})
         sums: Counter[str] = Counter()
-        for name, number in readable_hash("active", flat, int).items():
+        for name, number in readable_hash("active", flat, whole).items():
             sums[name.partition("|")[0]] += number
         return sums
 

@@ -11,7 +11,7 @@ from nonet.base.errors import InvalidArgumentsError, NotFoundError
 from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, RedisStore, literal
-from nonet.stores.connection.unreadable import lenient_text, readable, readable_hash
+from nonet.stores.connection.unreadable import lenient_text, readable, readable_hash, whole
 from nonet.stores.queue.workers import worker_name
 from nonet.tasks.locks import KINDS, LockKind
 
@@ -224,7 +224,7 @@ class LockBoard(RedisStore):
     async def counters(self) -> dict[str, int]:
         """Return how often incidents happened, e.g. refused settles."""
         found = await self._client.hgetall(f"{self._prefix}counters")
-        return readable_hash("counters", found, int)
+        return readable_hash("counters", found, whole)
 
     async def release(self, name: str, who: str) -> Released:
         """Take a lock from all of its holders, and offer it to the waiting tasks.

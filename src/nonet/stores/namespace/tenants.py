@@ -12,7 +12,7 @@ from nonet.rules.figures import merged, started_in
 from nonet.rules.tenants import TenantLoad, TenantTable, shares, tenant_figures
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import RedisStore
-from nonet.stores.connection.unreadable import readable_hash
+from nonet.stores.connection.unreadable import readable_hash, whole
 from nonet.stores.namespace.slots import Slots, read_slots, vectors_of
 from nonet.stores.queue.workers import reported
 
@@ -89,7 +89,7 @@ class Tenants(RedisStore):
         found: Counter[str] = Counter()
         key = f"{self._prefix}active:tenants"
         async for name, text in self._client.hscan_iter(key, count=_PAGE):
-            found.update(readable_hash("active:tenants", {name: text}, int))
+            found.update(readable_hash("active:tenants", {name: text}, whole))
         return found
 
     async def _running(self) -> Counter[str]:

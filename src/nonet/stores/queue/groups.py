@@ -12,7 +12,7 @@ from nonet.base.errors import NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
-from nonet.stores.connection.unreadable import readable
+from nonet.stores.connection.unreadable import readable, sound
 from nonet.stores.queue.results import Ended, ended_status, parse_ended
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import TaskStatus
@@ -130,11 +130,12 @@ class Groups(RedisStore):
 
         Raises:
             NotFoundError: no group has this id, or it has expired.
+            MalformedMessageError: another program damaged it.
         """
         row = await self._row(group)
         if b"state" not in row[1]:
             raise NotFoundError(f"group {group!r} is unknown, or has expired")
-        return _status(*row)
+        return sound(f"g:{group}", lambda: _status(*row))
 
     async def _row(self, group: str) -> tuple[str, dict[bytes, bytes], int, list[bytes | None]]:
         """Read the arguments of `_status`; the fields of an unknown group have no state."""

@@ -20,6 +20,7 @@ LIVE_STATES = ("running", "waiting", "queued", "delayed", "dying")
 CANCELLABLE = ("queued", "delayed", "waiting")
 # The same, and the state in which its worker ends it.
 UNFINISHED = (*CANCELLABLE, "running")
+_STATES = {state.encode() for state in (*UNFINISHED, "dying")}
 # The streams in the order in which workers read the kinds; burials have dying tasks only.
 BURIALS = "burials"
 STREAMS = [f"{kind}:{priority}:{size}" for kind in KINDS for priority in Priority for size in Size]
@@ -268,6 +269,8 @@ async def existing(pipe: Any) -> list[Any]:
 
 def _found(id: bytes, state: bytes, name: bytes, at: bytes, entry: bytes) -> Found:
     task = name.decode(errors="replace")
+    if state not in _STATES:
+        raise ValueError("such a state has no task that lives")
     return Found(id.decode(), state.decode(), int(float(at)), entry_of(entry), task)
 
 

@@ -10,7 +10,7 @@ from nonet.base.errors import NotConfirmedError, NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.terms import predecessors
 from nonet.stores.connection.redis import AsyncRedis, Scripts
-from nonet.stores.connection.unreadable import readable
+from nonet.stores.connection.unreadable import readable, sound
 from nonet.stores.queue.results import Ended, parse_ended
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.runs import State, WorkflowStatus
@@ -98,6 +98,7 @@ class Workflows:
 
         Raises:
             NotFoundError: no workflow has this id, or it is not kept any more.
+            MalformedMessageError: another program damaged it.
         """
         key = f"{self._prefix}f:{workflow}"
         async with self._client.pipeline(transaction=False) as pipe:
@@ -108,7 +109,7 @@ class Workflows:
                 f"workflow {workflow!r} is unknown: never submitted here, not kept any more, or "
                 "Redis has lost it"
             )
-        return _status(workflow, fields, total, left)
+        return sound(f"f:{workflow}", lambda: _status(workflow, fields, total, left))
 
     async def page(
         self, states: Sequence[str] = (), *, limit: int = 100, cursor: str = ""

@@ -39,7 +39,11 @@ do
     for which, from in ipairs({key, key .. ':walk'}) do
       for field, number in pairs(read_hash(from)) do
         counts[field] = counts[field] or {0, 0}
-        counts[field][which] = tonumber(number)
+        if string.find(number, '^%-?%d+$') and #number < 16 then
+          counts[field][which] = tonumber(number)
+        else
+          redis.call('HDEL', from, field)  -- another program has written it
+        end
       end
     end
     for field, count in pairs(counts) do
