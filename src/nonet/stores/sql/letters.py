@@ -18,6 +18,7 @@ from nonet.messages.documents import decrypted_bytes
 from nonet.messages.encryption import MARK, Cipher, is_encrypted_text
 from nonet.messages.message import decode
 from nonet.messages.repetition import Identity
+from nonet.rules import remedies
 from nonet.rules.fingerprints import fingerprint_of, place_of
 from nonet.rules.pipelines import key_in, pipeline_of
 from nonet.stores.sql.database import LONG_BINARY, LONG_TEXT, UtcDateTime
@@ -323,9 +324,10 @@ def letter_of(row: sa.Row[Any], cipher: Cipher, **absent: Any) -> DeadLetter:
     """The letter of a row, decrypted as far as `cipher` has the keys."""
     values = {**row._mapping, **absent}
     if not isinstance(values["labels"], dict) or not isinstance(values["history"], list):
+        discard = remedies.command("task-run", "dlq", "discard", str(values["id"]))
         raise MalformedMessageError(
             f"dead letter {values['id']}: its labels or its history are malformed, because another "
-            f"program wrote them: discard it with 'task-run dlq discard {values['id']}'"
+            f"program wrote them: discard it with '{discard}'"
         )
     id, error = values["task_id"], values["error_message"]
     values["task_args"] = decrypted_bytes(values["task_args"], id, cipher)
