@@ -242,9 +242,11 @@ class ServerUnreachableError(NonetError):
 
     Attributes:
         server: ``Redis`` if it is Redis; else empty.
+        way_out: what is wrong and what to type, in words of Nonet that name no address; may be empty.
     """
 
     server: str = ""
+    way_out: str = ""
 
 
 class NotConfirmedError(ServerUnreachableError):

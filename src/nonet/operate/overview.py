@@ -5,11 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
-from nonet.base.errors import NonetError, masked
+import msgspec
+
+from nonet.base.errors import NonetError, ServerUnreachableError, masked
 from nonet.base.streams import Size
 from nonet.config.settings import Settings
 from nonet.operate.workflows import failed_workflows, stuck_workflows
@@ -108,13 +119,16 @@ async def look(
     figures = await stores.measures.figures(count_accepted=False)
     workers = await remember(("workers",), _WORKERS_SECONDS, stores.results.workers)
     sql = await remember(("sql",), _SQL_KEPT_SECONDS, lambda: _sql_state(stores, settings))
-    server = Inspection(stores.broker, settings.namespace).server
+    kept = await reader.read("durable tasks", lambda: _kept(stores, settings, sql), (0, 0.0))
+    sql = reader.problems.pop("durable tasks", sql)  # it may have frozen since it was checked
+    inspect = Inspection(stores.broker, settings.namespace).server
+    server = await remember(("server",), _SERVER_SECONDS, lambda: inspect(sql))
     foreign, locked = await reader.read("tasks handed on", stores.measures.handed_on, ({}, {}))
     situation = Situation(
-        server=await remember(("server",), _SERVER_SECONDS, lambda: server(sql)),
+        server=msgspec.structs.replace(server, sql=sql),
         dying=figures.dying,
         dying_error=await reader.read("dying tasks", lambda: _dying_error(stores, figures), ""),
-        kept=await reader.read("durable tasks", lambda: _kept(stores, sql), (0, 0.0)),
+        kept=kept,
         quarantined=figures.quarantined,
         streams=streams_of(figures),
         crews=[_crew(size, workers) for size in Size],
@@ -175,11 +189,22 @@ class _Reader:
 
 async def _sql_state(stores: Stores, settings: Settings) -> str:
     try:
-        async with asyncio.timeout(_SQL_SECONDS):
+        async with _answering(settings):
             return await stores.sql_state()
+    except ServerUnreachableError as error:
+        return str(error)
+
+
+@asynccontextmanager
+async def _answering(settings: Settings) -> AsyncIterator[None]:
+    """Give the database up after some seconds."""
+    try:
+        async with asyncio.timeout(_SQL_SECONDS):
+            yield
     except TimeoutError:
         where = masked(settings.sql_url())
-        return f"database {where} does not answer within {_SQL_SECONDS:g} s"
+        problem = f"database {where} does not answer within {_SQL_SECONDS:g} s"
+        raise ServerUnreachableError(problem) from None
 
 
 def streams_of(figures: Figures) -> list[StreamLoad]:
@@ -221,10 +246,10 @@ async def _dying_error(stores: Stores, figures: Figures) -> str:
     return f"{page.rows[0].name}, {page.rows[0].error}" if page.rows else ""
 
 
-async def _kept(stores: Stores, sql: str) -> tuple[int, float]:
+async def _kept(stores: Stores, settings: Settings, sql: str) -> tuple[int, float]:
     if sql not in ("current", "ahead"):
         return 0, 0.0
-    async with asyncio.timeout(_SQL_SECONDS):
+    async with _answering(settings):
         return await (await stores.outbox()).overdue(HANDED_OVER_WITHIN)
 
 

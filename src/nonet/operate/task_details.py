@@ -107,7 +107,7 @@ async def task_report(id: str, client: Client, stores: Stores, *, may_have_sql: 
     # The status comes first: a task that ends in between is live with a result, and not done
     # without one.
     status, kept = await _status(id, client, stores)
-    details = await read_details(broker.client, broker.scripts.prefix, id, stores.cipher)
+    details = await read_details(broker.scripts, id, stores.cipher)
     is_live = status is not None and status.state in LIVE_STATES
     letter = None
     if may_have_sql and (status is None or status.state == "dead"):

@@ -72,7 +72,8 @@ def _detail(error: Exception) -> str:
         )
     if isinstance(error, ServerUnreachableError) and not isinstance(error, NotConfirmedError):
         # The error itself, which the log has, names the server.
-        return f"{error.server or 'SQL'} does not answer: try again later, or see 'task-run doctor'"
+        problem = error.way_out or "does not answer: try again later, or see 'task-run doctor'"
+        return f"{error.server or 'SQL'} {problem}"
     return str(error)
 
 

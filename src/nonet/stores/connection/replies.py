@@ -35,6 +35,10 @@ _ELSEWHERE = {
 }
 # Replies of a server that will work again by itself.
 _LATER = (_ELSEWHERE - {"MOVED"}) | {"BUSY", "MISCONF"}
+_OCCUPIED = (
+    "serves nothing (BUSY): a script, most likely of another program, has run for seconds. Type "
+    "redis-cli {}; if the script has written, Redis refuses that: wait, or fail over"
+)
 # A proxy, or an error in a script, may put words before them.
 _WORDED = re.compile(rf"(?:.*: )?-?({'|'.join(sorted(_ELSEWHERE | _LATER))}) (.*)")
 
@@ -77,6 +81,11 @@ def translated(
             return cause
     code, text = _reply(error)
     at = f"Redis at {address}"
+    if code == "BUSY" and (kill := re.search("(SCRIPT|FUNCTION) KILL", text)):
+        way_out = _OCCUPIED.format(kill[0])
+        occupied = ServerUnreachableError(f"{at} {way_out}")
+        occupied.way_out = way_out
+        return occupied
     if code in _LATER:
         why = "its keys are being moved to another node: " if code in ("ASK", "TRYAGAIN") else ""
         return ServerUnreachableError(f"{at} cannot be used now: {why}{code} {text}")

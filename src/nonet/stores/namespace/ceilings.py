@@ -67,7 +67,7 @@ class Ceilings(RedisStore):
 
         Of the tenants without a ceiling of their own only the largest are returned.
         """
-        async with self._client.pipeline(transaction=True) as pipe:
+        async with self._client.pipeline(transaction=False) as pipe:
             keys = ("active", "ceilings", "active:tenants", "active:bytes")
             for key in keys:
                 pipe.hgetall(f"{self._prefix}{key}")

@@ -17,7 +17,7 @@ from nonet.base.loop import in_own_thread
 from nonet.base.streams import KINDS, Priority, Size
 from nonet.rules.diagnosis import Row
 from nonet.rules.servers import Replication, Server, refusals
-from nonet.stores.connection.redis import ping
+from nonet.stores.connection.redis import ping, script
 from nonet.stores.connection.topology import read_place
 from nonet.stores.connection.unreadable import readable_hash, readable_value, whole
 from nonet.stores.queue.broker import Broker
@@ -135,7 +135,8 @@ class Inspection:
     async def _refusal(self) -> str:
         """Why Redis refuses to write; empty if it does not."""
         try:
-            await self._broker.scripts.run("writable")
+            # Not `Scripts.run`, which would repeat it as long as a failover may take.
+            await self._broker.client.eval(script("writable")[0], 1, self._prefix)
         except ConfigurationError:
             return ""
         except NonetError as error:

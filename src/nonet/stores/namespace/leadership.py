@@ -118,9 +118,10 @@ class Leadership(RedisStore):
 
     async def hooks_done(self, term: str, epoch: int) -> set[str] | None:
         """Return the start-up hooks that succeeded in an epoch; None if another term leads."""
-        async with self._client.pipeline(transaction=True) as pipe:
-            pipe.hget(f"{self._prefix}leader", "term").hgetall(f"{self._prefix}startup")
-            leader, found = await pipe.execute()
+        # Not MULTI, which a full Redis refuses. A term that leads at the second read led at the first.
+        async with self._client.pipeline(transaction=False) as pipe:
+            pipe.hgetall(f"{self._prefix}startup").hget(f"{self._prefix}leader", "term")
+            found, leader = await pipe.execute()
         if leader != term.encode():
             return None
         head = f"{epoch}|done|".encode()

@@ -10,8 +10,8 @@ from nonet.base.errors import MalformedMessageError
 from nonet.messages.documents import revealed
 from nonet.messages.encryption import Cipher
 from nonet.messages.message import ErrorDocument, decode_error
-from nonet.stores.connection.redis import AsyncRedis
-from nonet.stores.queue.results import Ended, parse_ended
+from nonet.stores.connection.redis import Scripts
+from nonet.stores.queue.results import Ended, parse_ended, read_kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +33,19 @@ class TaskDetails:
     ended: Ended | None
 
 
-async def read_details(client: AsyncRedis, prefix: str, id: str, cipher: Cipher) -> TaskDetails:
+async def read_details(scripts: Scripts, id: str, cipher: Cipher) -> TaskDetails:
     """Read the keys of a task, and decrypt all but its message."""
-    async with client.pipeline(transaction=True) as pipe:
-        pipe.hgetall(f"{prefix}t:{id}").lrange(f"{prefix}h:{id}", 0, -1).get(f"{prefix}l:{id}")
-        pipe.get(f"{prefix}e:{id}").get(f"{prefix}r:{id}").get(f"{prefix}b:{id}")
-        record, failures, lines, dying, value, envelope = await pipe.execute()
-    text = {name.decode(): found.decode(errors="replace") for name, found in record.items()}
-    documents = [*failures, *([dying] if dying and text.get("state") == "dying" else ())]
-    rows = [line.split("|") for line in (lines or b"").decode(errors="replace").splitlines()]
+    kept = await read_kept(scripts, id, whole=True)
+    text = {name.decode(): found.decode(errors="replace") for name, found in kept.record.items()}
+    is_dying = text.get("state") == "dying"
+    documents = [*kept.failures, *([kept.dying] if kept.dying and is_dying else ())]
+    rows = [line.split("|") for line in (kept.locks or b"").decode(errors="replace").splitlines()]
     return TaskDetails(
         record=text,
-        envelope=envelope if text else None,
+        envelope=kept.message if text else None,
         failures=_errors(id, documents, cipher),
         locks=[row[1] for row in rows if len(row) > 1 and row[1].startswith(("lock:", "limiter:"))],
-        ended=parse_ended(id, value, cipher) if value and not text else None,
+        ended=parse_ended(id, kept.end, cipher) if kept.end and not text else None,
     )
 
 

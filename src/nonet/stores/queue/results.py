@@ -56,6 +56,18 @@ class Ended(Struct, frozen=True):
     document: ResultDocument | None
 
 
+class Kept(Struct, frozen=True):
+    """What Redis keeps of a task, see the script ``show_task``."""
+
+    record: dict[bytes, bytes]
+    due: float | None
+    dying: bytes | None
+    failures: list[bytes]
+    end: bytes | None
+    locks: bytes | None
+    message: bytes | None
+
+
 class Results:
     """Reads one namespace over a broker's connections; waits over a connection of its own.
 
@@ -147,20 +159,18 @@ class Results:
         Raises:
             MalformedMessageError: another program damaged its record.
         """
-        async with self._client.pipeline(transaction=True) as pipe:
-            pipe.hgetall(f"{self._prefix}t:{id}").zscore(f"{self._prefix}tasks:delayed", id)
-            pipe.get(f"{self._prefix}e:{id}").lindex(f"{self._prefix}h:{id}", -1)
-            pipe.get(f"{self._prefix}r:{id}")
-            record, due, dying, failed, value = await pipe.execute()
-        if _is_task(record):
+        kept = await read_kept(self._scripts, id)
+        if _is_task(kept.record):
+            due = kept.due
             set_by = _NO_TIME if due is None else await correction(self._client, self._prefix)
-            row = (id, record, _wall(due, set_by), dying, failed)
+            failed = kept.failures[0] if kept.failures else None
+            row = (id, kept.record, _wall(due, set_by), kept.dying, failed)
             found = readable(f"t:{id}", "DEL", [row], partial(_live_status, self._cipher))
             if not found:
                 problem = f"the record of task {id} is malformed: 'task-run doctor' names it"
                 raise MalformedMessageError(problem)
             return (await self._with_names(found))[0]
-        return ended_status(id, parse_ended(id, value, self._cipher)) if value else None
+        return ended_status(id, parse_ended(id, kept.end, self._cipher)) if kept.end else None
 
     async def progress(self, id: str) -> tuple[bool, Progress | None]:
         """Return whether a task is live, and the progress of its running attempt."""
@@ -314,6 +324,17 @@ class Results:
         nothing.
         """
         return await drain(self._scripts, workers, who)
+
+
+async def read_kept(scripts: Scripts, id: str, *, whole: bool = False) -> Kept:
+    """Read what Redis keeps of one task, at one instant.
+
+    Args:
+        whole: read its locks, its message and all of its failed attempts, too.
+    """
+    flat, due, *others = await scripts.run("show_task", id, "1" if whole else "")
+    record = dict(zip(flat[::2], flat[1::2], strict=True))
+    return Kept(record, None if due is None else float(due), *others)
 
 
 def parse_ended(id: str, value: bytes, cipher: Cipher) -> Ended:

@@ -314,8 +314,9 @@ class Outbox:
         """
         if self._database.is_missing:
             return 0, 0.0
-        epoch, now = await self.epoch(), datetime.now(UTC)
-        column = outbox_tasks.c
+        # Not `epoch`, which may begin one: this must work while Redis refuses writes.
+        epoch = int(await self._broker.client.hget(f"{self._broker.prefix}epoch", "since") or 0)
+        now, column = datetime.now(UTC), outbox_tasks.c
         query = sa.select(sa.func.count(), sa.func.min(column.created_at)).where(
             self._own,
             column.epoch.is_(None) | (column.epoch != epoch),
