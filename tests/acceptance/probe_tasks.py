@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -171,6 +173,26 @@ class Blocking(UnderMutex, Small):
         context().ensure_lease()
         note("end")
         return os.getpid()
+
+
+@dataclass
+class Backtracking(UnderMutex, AtGate):
+    """Holds the interpreter lock for `seconds` of CPU time, unless its gate is open."""
+
+    seconds: float
+
+    async def execute(self) -> None:
+        is_quick = is_open(self.gate)
+        note("start")
+        if is_quick:
+            return
+        number, took = 16, 0.0
+        while took < self.seconds:
+            # One more letter doubles the time.
+            number += max(1, math.ceil(math.log2(self.seconds / took))) if took else 0
+            began = time.thread_time()
+            re.match("(a+)+$", "a" * number + "b")
+            took = time.thread_time() - began
 
 
 class BlockingThread(AtGate):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
-from acceptance.probe_tasks import Alone, Blocking, Gated, GatedMutex, SettlesLate
+from acceptance.probe_tasks import Alone, Backtracking, Blocking, Gated, GatedMutex, SettlesLate
 from acceptance.site import SHORT, Site, run, submit_all
 from waits import WAIT_SECONDS, until
 
@@ -102,6 +104,31 @@ async def test_frozen_worker_voids_what_it_held(site: Site) -> None:
         assert await run(app, Gated(gate)) == frozen.pid
     assert second.pid != first.pid == frozen.pid
     assert second.fence > first.fence
+
+
+async def test_code_that_holds_the_interpreter_lock_is_named(site: Site) -> None:
+    """Its task and a neighbour lose their leases: logs name the class, and no death is claimed."""
+    gates = site.gate(), site.gate()
+    first = site.worker()
+    async with site.app() as app:
+        neighbour = await site.begin(app, Gated(gates[0]))
+        culprit = await site.begin(app, Backtracking(gates[1], 5.0))
+        site.open(gates[1])
+        site.worker()
+        for id in (culprit, neighbour):
+            loss = rf"lease lost: task_id={id} reason=.+:Backtracking held the interpreter lock"
+            await until(lambda loss=loss: re.search(loss, first.log), "the loss is explained")
+
+        key = site.key(f"w:{first.incarnation}")
+        await until(lambda: "Backtracking" in str(site.redis.hgetall(key)), "it reports it")
+        findings = (await app.overview()).findings
+        (found,) = [item for item in findings if item.kind == "class"]
+        assert "Backtracking held the interpreter lock" in found.problem
+        assert "size = Size.MEDIUM" in found.hint
+        assert not any("died" in item.problem for item in findings), findings
+        site.open(gates[0])
+        for handle in (culprit, neighbour):
+            await handle.result(timeout=WAIT_SECONDS)
 
 
 async def test_blocked_event_loop_keeps_lock_and_delivery(site: Site) -> None:

@@ -32,6 +32,15 @@ def watchdog(redis_url: str) -> Iterator[Watchdog]:
     made.stop()
 
 
+def test_a_loss_says_what_kept_the_threads_from_running(redis_url: str) -> None:
+    """Its reason ends with that, if it is known."""
+    lost: list[str] = []
+    made = Watchdog(leases_of(redis_url), interval=60, why_late=lambda: "x:Slow held the lock")
+    made.hold(LONG, time.monotonic() - DEADLINE, lost.append)
+    made.stop()
+    assert lost == ["the lease could not be renewed in time: x:Slow held the lock"]
+
+
 def test_a_lease_that_came_too_late_is_lost_at_once(watchdog: Watchdog) -> None:
     """The loss does not need the thread, and is reported and counted once."""
     lost: list[str] = []

@@ -98,6 +98,10 @@ CAUSES: dict[str, list[tuple[Facts, str]]] = {
     ],
     "running": [
         (on_host("running", running_seconds=12.3), "running on 7@host for 12 s$"),
+        (
+            on_host("running", running_seconds=3, blocker="the lease could not be renewed"),
+            "running on 7@host for 3 s. It was handed back before: the lease could not be renewed$",
+        ),
         (on_host("running", **DEAD_WORKER, workers=1), "another one takes over when the"),
     ],
     "cancelling": [

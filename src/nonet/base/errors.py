@@ -242,7 +242,7 @@ class ServerUnreachableError(NonetError):
 
     Attributes:
         server: ``Redis`` if it is Redis; else empty.
-        way_out: what is wrong and what to type, in words of Nonet that name no address; may be empty.
+        way_out: what is wrong and what to type, without an address; may be empty.
     """
 
     server: str = ""

@@ -73,6 +73,7 @@ class Watchdog:
         registered_for: seconds that a registration lasts; None: the process is not registered.
         on_unregistered: called in a thread of the watchdog, with the reason, when no beat has
             succeeded for that time (less a margin). Called again only after a beat has succeeded.
+        why_late: returns what kept the threads from running, as reason of a loss; may be empty.
 
     Attributes:
         renewed_at: monotonic time before the last beat that Redis answered.
@@ -86,11 +87,13 @@ class Watchdog:
         *,
         registered_for: float | None = None,
         on_unregistered: Callable[[str], None] = lambda reason: None,
+        why_late: Callable[[], str] = str,
     ) -> None:
         self._leases = leases
         self._interval = interval
         self._trusted_for = _NEVER if registered_for is None else _safe(registered_for)
         self._on_unregistered = on_unregistered
+        self._why_late = why_late
         # When the registration counts as lost. Infinite before the first beat and after the report.
         self._registered_until = _NEVER
         self._held: dict[Lease, _Held] = {}
@@ -252,6 +255,8 @@ class Watchdog:
         if self._held.pop(item.lease, None) is not None:
             with self._counting:
                 self.losses += 1
+            if why := self._why_late():
+                reason = f"{reason}: {why}"
             # First of all, stop the attempt from relying on the lease.
             item.on_lost(reason)
             logger.warning("lease lost: task_id=%s reason=%s", item.lease.id, reason)

@@ -251,6 +251,8 @@ def _made(facts: Facts, cause: Cause, text: str, **details: object) -> Explanati
 def _delivered(facts: Facts) -> Explanation:
     cause: Cause = "running" if facts.state == "running" else "sql"
     text, next = f"running on {facts.worker} for {span(facts.running_seconds)}", ""
+    if facts.state == "running" and facts.blocker:
+        text += f". It was handed back before: {facts.blocker}"
     if facts.state == "dying":
         text = f"{_dying(facts)}: {facts.worker} is writing its dead letter to SQL"
         next = remedies.of_sql()

@@ -37,6 +37,8 @@ _REPORT_SECONDS = 10.0
 _HELD_SECONDS = 2.0
 # A process that is frozen uses no CPU time meanwhile; one on a busy machine uses some.
 _HELD_CPU_SECONDS = 2 * _ASK_SECONDS
+# How long a hold explains a lease that is lost: it is noticed at once, or at the next beat.
+_EXPLAINS_SECONDS = 10.0
 _HELD_ADVICE = (
     "no lease and no lock of this process was renewed; give its class isolation = Isolation.CHILD"
 )
@@ -68,11 +70,18 @@ class Hold(Struct, frozen=True):
         task: class of the task whose code it was; empty: not known.
         seconds: how long it lasted.
         ended: when it ended (monotonic).
+        place: file and line that the thread of the loop executed; empty: it was another thread.
     """
 
     task: str
     seconds: float
     ended: float
+    place: str = ""
+
+    def __str__(self) -> str:
+        who = self.task or "code of a thread or a library"
+        at = f" at {self.place}" if self.place else ""
+        return f"{who} held the interpreter lock for {self.seconds:.1f} s{at}"
 
 
 class _Stretch(Struct):
@@ -105,8 +114,8 @@ class LoopLag:
     Attributes:
         hold: the last time that code held the interpreter lock for seconds, or None.
 
-    All four are called in the thread. If several watch one loop, the one that knows the task
-    reports a block, or the first of them if none knows it.
+    All four are called in the thread, or in that of `why_late`. If several watch one loop, the one
+    that knows the task reports a block, or the first of them if none knows it.
     """
 
     def __init__(
@@ -132,6 +141,9 @@ class LoopLag:
         self._peak = Peak()
         self._stretch: _Stretch | None = None
         self.hold: Hold | None = None
+        self._noticing = threading.Lock()
+        # When the thread woke last, and the CPU time of the process and of the loop until then.
+        self._woke = self._used = self._of_loop = 0.0
 
     def start(self) -> None:
         """Watch the running loop, in a thread."""
@@ -139,6 +151,7 @@ class LoopLag:
         self._loop_thread = threading.get_ident()
         if sys.platform == "linux":
             self._cpu_clock = time.pthread_getcpuclockid(self._loop_thread)
+        self._woke, self._used, self._of_loop = self._times()
         _watchers.append(self)
         self._thread.start()
 
@@ -174,26 +187,56 @@ class LoopLag:
         self._longest = max(self._longest, lag)
         self._peak.note(lag, self._answered)
 
+    def why_late(self) -> str:
+        """Return what kept the threads of this process from running just now; empty: unknown.
+
+        For other threads, which may run before the one that watches.
+        """
+        # In its own thread the loop may already execute another task than the one that held it up.
+        if self._thread.is_alive() and threading.get_ident() != self._loop_thread:
+            with suppress(OSError):  # the thread of the loop has ended
+                self._notice()
+        hold = self.hold
+        is_recent = hold is not None and time.monotonic() - hold.ended < _EXPLAINS_SECONDS
+        return str(hold) if is_recent else ""
+
     def _run(self) -> None:
         with suppress(RuntimeError, OSError):  # the loop is closed, or its thread has ended
-            self._watch_gaps()
+            while not self._stopping.wait(_WATCH_SECONDS if self._is_silent else _ASK_SECONDS):
+                now, late, stood_still = self._notice()
+                self._look(now, late, stood_still)
 
-    def _watch_gaps(self) -> None:
-        woke, used = time.monotonic(), time.process_time()
-        of_loop = time.clock_gettime(self._cpu_clock)
-        while not self._stopping.wait(_WATCH_SECONDS if self._is_silent else _ASK_SECONDS):
-            # First of all: the task that held the interpreter lock still waits for it.
-            task = asyncio.current_task(self._loop) if not self._loop.is_closed() else None
-            now, cpu = time.monotonic(), time.process_time()
-            loop_cpu = time.clock_gettime(self._cpu_clock)
-            late = now - woke - _ASK_SECONDS
-            # If this process used no CPU time, the machine was suspended or busy: blame no code.
-            stood_still = late > BLOCKED_SECONDS and cpu - used < late / 2
-            if late > _HELD_SECONDS and cpu - used > _HELD_CPU_SECONDS:
-                is_of_loop = loop_cpu - of_loop > (cpu - used) / 2
-                self._held(late, now, self._name(task) if is_of_loop else self._in_thread())
-            woke, used, of_loop = now, cpu, loop_cpu
-            self._look(now, late, stood_still)
+    def _notice(self) -> tuple[float, float, bool]:
+        """Report if code has held the interpreter lock.
+
+        Returns:
+            The time now, by how much it is late, and whether this process stood still meanwhile.
+        """
+        # First of all: the task that held the interpreter lock still waits for it.
+        task = asyncio.current_task(self._loop) if not self._loop.is_closed() else None
+        place = self._place()
+        with self._noticing:
+            now, cpu, loop_cpu = self._times()
+            late, used = now - self._woke - _ASK_SECONDS, cpu - self._used
+            is_of_loop = loop_cpu - self._of_loop > used / 2
+            self._woke, self._used, self._of_loop = now, cpu, loop_cpu
+            if late > _HELD_SECONDS and used > _HELD_CPU_SECONDS:
+                if is_of_loop:
+                    self._held(late, now, self._name(task), place)
+                else:
+                    self._held(late, now, self._in_thread())
+        # If this process used no CPU time, the machine was suspended or busy: blame no code.
+        return now, late, late > BLOCKED_SECONDS and used < late / 2
+
+    def _times(self) -> tuple[float, float, float]:
+        """The time, and the CPU time of the process and of the thread of the loop."""
+        return time.monotonic(), time.process_time(), self._cpu_of_loop()
+
+    def _cpu_of_loop(self) -> float:
+        """CPU time (seconds) of the thread of the loop; without Linux, that of the process."""
+        if sys.platform != "linux":
+            return time.process_time()
+        return time.clock_gettime(self._cpu_clock)
 
     def _in_thread(self) -> Culprit | None:
         """Name the class that held the lock in a thread; of several classes, none."""
@@ -201,16 +244,17 @@ class LoopLag:
         is_one_class = len({each.task for each in found}) == 1
         return found[0] if is_one_class else self._name(None)
 
-    def _held(self, late: float, now: float, culprit: Culprit | None) -> None:
+    def _held(self, late: float, now: float, culprit: Culprit | None, place: str = "") -> None:
         """Report that no other thread ran for `late` seconds, and what held them up."""
         if culprit is None:
             return
-        self.hold = Hold(culprit.task, late, now)
+        self.hold = Hold(culprit.task, late, now, place)
         self._longest = max(self._longest, late)
         self._peak.note(late, now)
         logger.warning(
-            "the interpreter lock was held for %.1f s by %s: %s",
-            *(late, culprit if culprit.task else "code of a thread or a library", _HELD_ADVICE),
+            "the interpreter lock was held for %.1f s by %s%s: %s",
+            *(late, culprit if culprit.task else "code of a thread or a library"),
+            *(f" at {place}" * bool(place), _HELD_ADVICE),
         )
         self._on_blocked(culprit)
 

@@ -107,6 +107,7 @@ class Worker(Observed):
             settings.renew_interval,
             registered_for=settings.worker_ttl,
             on_unregistered=lambda reason: self._runner.cut_all_soon(reason),
+            why_late=lambda: self._lag.why_late(),
         )
         self._runner = Runner(
             *(parts, injector, self.id, size, self._watchdog, self._children),

@@ -118,7 +118,7 @@ class Leadership(RedisStore):
 
     async def hooks_done(self, term: str, epoch: int) -> set[str] | None:
         """Return the start-up hooks that succeeded in an epoch; None if another term leads."""
-        # Not MULTI, which a full Redis refuses. A term that leads at the second read led at the first.
+        # Not MULTI, which a full Redis refuses. A term that leads later led at the first read.
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(f"{self._prefix}startup").hget(f"{self._prefix}leader", "term")
             found, leader = await pipe.execute()
