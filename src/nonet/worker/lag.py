@@ -230,13 +230,7 @@ class LoopLag:
 
     def _times(self) -> tuple[float, float, float]:
         """The time, and the CPU time of the process and of the thread of the loop."""
-        return time.monotonic(), time.process_time(), self._cpu_of_loop()
-
-    def _cpu_of_loop(self) -> float:
-        """CPU time (seconds) of the thread of the loop; without Linux, that of the process."""
-        if sys.platform != "linux":
-            return time.process_time()
-        return time.clock_gettime(self._cpu_clock)
+        return time.monotonic(), time.process_time(), time.clock_gettime(self._cpu_clock)
 
     def _in_thread(self) -> Culprit | None:
         """Name the class that held the lock in a thread; of several classes, none."""
