@@ -21,6 +21,7 @@ from nonet import TaskFailed
 from nonet.messages.encryption import NO_KEY
 from nonet.messages.message import encode, pack
 from nonet.stores.sql.dead_letters import NewDeadLetter
+from nonet.tasks.task import Options
 
 SECRETS = ("s3cret-key", "s3cret-pw")
 
@@ -152,7 +153,9 @@ async def test_a_doubtful_resubmission_is_repeated_only_with_again(
         if before == "claimed":
             await letters.claim(letter, first, 0)
         elif before == "foreign":
-            await app.submit(Add(1), id=first, at_time=datetime(2100, 1, 1, tzinfo=UTC))
+            options = Options(id=first, at_time=datetime(2100, 1, 1, tzinfo=UTC))
+            other = app.client.envelopes.prepare(Add(1), options, is_step=True)
+            await app.client.broker.submit([other])
         else:
             await task_run("dlq", "resubmit", row)
             await app.cancel([first])

@@ -187,8 +187,8 @@ class LockBoard(RedisStore):
             most: look at this many locks at most.
         """
         watched = await self._client.zrange(f"{self._prefix}watch", 0, most - 1)
-        names = readable("watch", "ZREM", zip(watched), lambda name: _checked(name.decode()))
-        found = await self.some(names, show=_NAMED)
+        # Paused tasks have queues there, too, which are no locks.
+        found = await self.some([lenient_text(name) for name in watched], show=_NAMED)
         return [waiters_of(item) for item in found if item.waiting]
 
     async def get(self, name: str, *, show: int = 5) -> LockStatus:
