@@ -19,7 +19,7 @@ async def test_replies_that_redis_does_not_send(make_rig: MakeRig) -> None:
     async with rig.site.app() as app:
         ids = await rig.submit(app, [Heavy(b"x" * 200_000) for _ in range(60)])
         ids += await rig.submit(app, [Timed(0.0) for _ in range(50)])
-        (worker,) = rig.workers(1, slots=60).daemons
+        (worker,) = rig.workers(1, slots=60, NONET_THREADS="60").daemons
         await rig.settles(ids)
 
         async def is_named() -> bool:
