@@ -81,7 +81,7 @@ async def nonet(own_redis: RedisServer, tmp_path: Path) -> AsyncIterator[Nonet]:
 
 @pytest.mark.parametrize("words", INCIDENTS)
 async def test_what_can_be_read_is_shown(own_redis: RedisServer, nonet: Nonet, words: str) -> None:
-    """Every page and every read of the API answers as before, without writing."""
+    """Every page and every read of the API answers as before; the cause is named first."""
     breaks, problem, hint = INCIDENTS[words]
     app = create_app(nonet, WebSettings.plain(), Fixed(principal()))
     async with asking(app) as client:
@@ -95,6 +95,8 @@ async def test_what_can_be_read_is_shown(own_redis: RedisServer, nonet: Nonet, w
         app.state.site.shared.forget()
         first = (await client.get("/api/v1/overview")).json()["findings"][0]
     assert problem in first["problem"] and hint in first["hint"], first
+    problems = (await nonet.doctor(wait=0)).problems
+    assert any(hint in item.hint for item in problems), problems
 
 
 def _is_refused(admin: redis.Redis) -> bool:

@@ -111,7 +111,9 @@ async def diagnose(
         overdue: counts overdue durable tasks; None if SQL is not in use.
     """
     began = time.monotonic()
-    if denied := await inspection.denied():
+    # What looks for permissions writes.
+    denied = [] if await inspection.refusal() else await inspection.denied()
+    if denied:
         problems = [_needs_permission(item) for item in refusals({}, denied)]
         return Diagnosis(tuple(problems), (), {}, time.monotonic() - began)
     lasting: dict[tuple[str, str], Finding] | None = None

@@ -129,11 +129,11 @@ class Inspection:
             remembers=told.get("remembers", ""),
             sql=sql,
             replication=await self._replication(info),
-            refusal=await self._refusal(),
+            refusal=await self.refusal(),
         )
 
-    async def _refusal(self) -> str:
-        """Why Redis refuses to write; empty if it does not."""
+    async def refusal(self) -> str:
+        """Return why Redis refuses to write; empty if it does not."""
         try:
             # Not `Scripts.run`, which would repeat it as long as a failover may take.
             await self._broker.client.eval(script("writable")[0], 1, self._prefix)
