@@ -209,11 +209,16 @@ class _Server:
     def __init__(self) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.address = f"nonet-preloaded-{os.getpid()}"  # in the abstract namespace of Linux
+        # It listens from now on: a shim may ask before all is imported.
+        shims = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        shims.bind(f"\0{self.address}")
+        shims.listen(128)
         environment = {
             **os.environ,
             "PYTHONPATH": _TESTS,
             "PYTHONUNBUFFERED": "1",
             "PRELOADED_AT": self.address,
+            "PRELOADED_LISTENS": str(shims.fileno()),
         }
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         self.process = subprocess.Popen(
@@ -221,9 +226,11 @@ class _Server:
             env=environment,
             stdin=theirs,
             stdout=theirs,  # which no stream can seek in, as in the pipe that a fork may have
+            pass_fds=[shims.fileno()],
             start_new_session=True,
         )
         theirs.close()
+        shims.close()
 
 
 _server = cache(_Server)
@@ -242,9 +249,7 @@ def _serve() -> Sequence[str]:
     gc.collect()
     gc.freeze()
     ours = socket.socket(fileno=os.dup(0))
-    shims = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    shims.bind(f"\0{os.environ['PRELOADED_AT']}")
-    shims.listen(128)
+    shims = socket.socket(fileno=int(os.environ["PRELOADED_LISTENS"]))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         ready, _, _ = select.select([ours, shims], [], [])
