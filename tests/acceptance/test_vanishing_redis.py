@@ -112,7 +112,8 @@ async def test_an_outage_is_two_lines_of_each_process(
         assert log.count("Redis is away: ") <= processes, log
         # What an outage that outlasts a lease takes away is told, too.
         losses = "Redis has lost|lease lost|leader lease lost|registration lost"
-        told = re.compile(rf"Redis is |{losses}|requeued|task \w+: (?:attempt voided|not settled)")
+        losses += r"|requeued|reclaimed|task \w+: (?:attempt voided|not settled)"
+        told = re.compile(rf"Redis is |{losses}")
         loud = re.findall(r"^\S+ (?:WARNING|ERROR) \S+ (.*)$", log, re.MULTILINE)
         assert [line for line in loud if not told.match(line)] == [], log
 
