@@ -32,7 +32,7 @@ class Secret:
 
     def __init__(self, text: str, file: str = "") -> None:
         self._text = text
-        self.file = file
+        self.file: str = file
 
     def get_secret_value(self) -> str:
         """Return the text."""
