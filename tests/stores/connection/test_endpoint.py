@@ -6,6 +6,8 @@ Each test opens one connection of every kind, as the processes of a namespace ha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ from nonet.stores.connection import redis as redis_store, synchronous
 from nonet.stores.connection.endpoint import Endpoint
 from nonet.stores.connection.replies import is_elsewhere
 from nonet.stores.queue.broker import Broker
-from nonet.stores.stores import make_broker
+from nonet.stores.stores import make_broker, open_stores
 
 
 @pytest.fixture
@@ -80,6 +82,32 @@ async def test_a_call_outlasts_a_refusal(
                 assert not call.done()
                 proxy.relent()
                 assert await call == b"first", kind
+
+
+@pytest.mark.parametrize("read", ["group", "edges", "inputs"])
+async def test_what_a_running_task_reads_outlasts_a_refusal(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch, read: str
+) -> None:
+    """A failover must not end an attempt that merely waits for the results before it."""
+    monkeypatch.setattr(redis_store, "_PAUSES", (0.02,))
+    with server.client() as client:
+        client.hset("{test}:g:g", "total", 0)
+    async with AsyncExitStack() as closing:
+        proxy = closing.enter_context(Proxy(server.port))
+        settings = plain_settings(redis_url=proxy.url, namespace="test")
+        stores = await open_stores(settings, closing)
+        reads: dict[str, Callable[[], Awaitable[object]]] = {
+            "group": lambda: stores.groups.results("g"),
+            "edges": lambda: stores.workflows.predecessors("w", "0"),
+            "inputs": lambda: stores.workflows.results("w", ["0"]),
+        }
+        expected = await reads[read]()
+        proxy.refuse(ELSEWHERE[0])
+        call = asyncio.ensure_future(reads[read]())
+        await until(lambda: proxy.refused >= 30, "it is repeated")
+        assert not call.done()
+        proxy.relent()
+        assert await call == expected
 
 
 async def test_a_refusal_that_lasts_is_an_unreachable_server(

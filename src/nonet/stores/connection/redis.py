@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -219,7 +219,18 @@ class Scripts:
             ConfigurationError: Redis refuses the login, or forbids the script.
             NonetError: the script failed.
         """
-        return await self._repeat(self.lane.call, name, args)
+        return await self._repeat(name, partial(self._call, self.lane.call, name, args))
+
+    async def read(self, *command: Any) -> Any:
+        """Send a command that only reads, and retry it like a script.
+
+        A running task reads with it: a failover must not end an attempt that merely waits for data.
+
+        Raises:
+            ServerUnreachableError: no answer, even after the retries.
+            NonetError: Redis refuses the command.
+        """
+        return await self._repeat("", partial(self.lane.call, *command))
 
     async def run_confirmed(self, name: str, *args: Any) -> tuple[Any, bool]:
         """Run a script, and report whether enough replicas have confirmed what it wrote.
@@ -227,22 +238,26 @@ class Scripts:
         Without their confirmation in time the writes stay nevertheless.
         """
         if not self.replicas:
-            return await self._repeat(self.lane.call, name, args), True
-        answer, replicas = await self._repeat(self._call_and_wait, name, args)
+            return await self.run(name, *args), True
+        call = partial(self._call, self._call_and_wait, name, args)
+        answer, replicas = await self._repeat(name, call)
         return answer, replicas >= self.replicas
 
-    async def _repeat(
-        self, call: Callable[..., Awaitable[Any]], name: str, args: Sequence[Any]
+    async def _call(
+        self, send: Callable[..., Awaitable[Any]], name: str, args: Sequence[Any]
     ) -> Any:
         source, digest = script(name)
+        try:
+            return await send("EVALSHA", digest, 1, self.prefix, *args)
+        except exceptions.NoScriptError:
+            return await send("EVAL", source, 1, self.prefix, *args)
+
+    async def _repeat(self, name: str, call: Callable[[], Awaitable[Any]]) -> Any:
         endpoint, failures, began = self.client.endpoint, 0, time.monotonic()
         is_switching = endpoint.finder is not None
         while True:
             try:
-                try:
-                    answer = await call("EVALSHA", digest, 1, self.prefix, *args)
-                except exceptions.NoScriptError:
-                    answer = await call("EVAL", source, 1, self.prefix, *args)
+                answer = await call()
                 if REDIS.is_away:
                     REDIS.answered()
                 return answer

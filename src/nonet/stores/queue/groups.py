@@ -87,12 +87,12 @@ class Groups(RedisStore):
     async def results(self, group: str) -> list[tuple[str, Ended | None]]:
         """Read how each child ended (None: no result), in the order of spawning."""
         key = f"{self._prefix}g:{group}"
-        total = await self._client.hget(key, "total")
-        values = await self._client.hgetall(f"{key}:results")
+        total = await self._scripts.read("HGET", key, "total")
+        found = await self._scripts.read("HGETALL", f"{key}:results")
         if total is None:
             raise NotFoundError(f"group {group!r} is unknown, or its results have expired")
-        stored = {id.decode(): value for id, value in values.items()}
-        ended = {id: parse_ended(id, value, self._cipher) for id, value in stored.items()}
+        pairs = zip(map(bytes.decode, found[::2]), found[1::2], strict=True)
+        ended = {id: parse_ended(id, value, self._cipher) for id, value in pairs}
         ids = [child_id(group, index) for index in range(int(total))]
         return [(id, ended.get(id)) for id in ids]
 

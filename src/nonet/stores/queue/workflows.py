@@ -170,7 +170,7 @@ class Workflows:
 
     async def predecessors(self, workflow: str, place: str) -> list[str]:
         """Read the places of the predecessors of a step, in the order of its edges."""
-        text = await self._client.hget(f"{self._prefix}f:{workflow}:graph", place)
+        text = await self._scripts.read("HGET", f"{self._prefix}f:{workflow}:graph", place)
         return [item[1:] for item in (text or b"").decode().split()[1:]]
 
     async def added(self, workflow: str, place: str) -> list[str]:
@@ -182,7 +182,7 @@ class Workflows:
         """Read how steps ended; None: a step has not ended."""
         if not places:
             return []
-        values = await self._client.hmget(f"{self._prefix}f:{workflow}:results", places)
+        values = await self._scripts.read("HMGET", f"{self._prefix}f:{workflow}:results", *places)
         return [
             parse_ended(step_id(workflow, place), value, self._cipher) if value else None
             for place, value in zip(places, values, strict=True)
