@@ -6,7 +6,7 @@ import re
 
 import pytest
 from acceptance.probe_tasks import Alone, Backtracking, Blocking, Gated, GatedMutex, SettlesLate
-from acceptance.site import SHORT, Site, run, submit_all
+from acceptance.site import LEASE, SHORT, Site, run
 from waits import WAIT_SECONDS, until
 
 
@@ -30,27 +30,6 @@ async def test_deaths_are_no_attempts(site: Site) -> None:
         site.open(gate)
         assert await handle.result(timeout=WAIT_SECONDS) == second.pid
         assert second.pid not in (victim.pid, other.pid), "a suspect has a process of its own"
-
-
-async def test_dead_worker_is_forgotten(site: Site) -> None:
-    """A killed worker's registration and its stream consumers go away."""
-    gate = site.gate()
-    victim = site.worker("--concurrency", "1")
-    survivor = site.worker("--concurrency", "1")
-    names = {victim.incarnation, survivor.incarnation}
-    stream = site.key("tasks:normal:small")
-    async with site.app() as app:
-        await submit_all(app, [Gated(gate), Gated(gate)])
-        await until(lambda: site.consumers(stream) == names, "both have read the stream")
-        victim.kill()
-        site.open(gate)
-        await until(
-            lambda: site.redis.zrange(site.key("workers"), 0, -1) == [survivor.incarnation],
-            "only the survivor is registered",
-        )
-        assert site.consumers(stream) == {survivor.incarnation}
-        assert not site.redis.exists(site.key(f"w:{victim.incarnation}"))
-        await site.all_ended()
 
 
 async def test_frozen_worker_comes_back_too_late_to_settle(site: Site) -> None:
@@ -112,7 +91,7 @@ async def test_code_that_holds_the_interpreter_lock_is_named(site: Site) -> None
     first = site.worker()
     async with site.app() as app:
         neighbour = await site.begin(app, Gated(gates[0]))
-        culprit = await site.begin(app, Backtracking(gates[1], 5.0))
+        culprit = await site.begin(app, Backtracking(gates[1], 1.5 * LEASE))
         site.open(gates[1])
         site.worker()
         for id in (culprit, neighbour):

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from waits import WAIT_SECONDS
 
-from nonet.base.errors import ServerUnreachableError
-from nonet.daemon.service import Stop, every, retrieve
+from nonet.base.errors import ConfigurationError, ServerUnreachableError
+from nonet.daemon.service import Stop, every, reached, retrieve
 from nonet.telemetry import failures
 
 
@@ -132,6 +132,23 @@ async def test_a_repeated_failure_is_logged_once(
         r"demand still fails: failures=9 seconds=\d+ error=port 9 is closed", summary
     )
     assert re.fullmatch(r"demand is back after \d+ s: failures=9", end)
+
+
+async def test_a_daemon_waits_at_its_start_for_a_server_that_cannot_be_used(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its log gives the reason; an error that no wait can fix ends the daemon."""
+    answers = [ServerUnreachableError("READONLY"), ServerUnreachableError("READONLY"), None]
+
+    async def check() -> None:
+        if (error := answers.pop(0)) is not None:
+            raise error
+
+    assert await reached(Hasty(), check)
+    assert "connection to the servers failed" in caplog.text and "READONLY" in caplog.text
+    answers = [ConfigurationError("no such user")]
+    with pytest.raises(ConfigurationError):
+        await reached(Hasty(), check)
 
 
 async def test_a_cancelled_loop_ends() -> None:
