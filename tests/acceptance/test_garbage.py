@@ -28,23 +28,6 @@ async def test_a_task_that_cannot_be_started_holds_up_no_other(site: Site) -> No
     assert [event.attempt for event in site.journal("start")] == [1] * 4
 
 
-async def test_an_unknown_task_is_handed_on(site: Site) -> None:
-    """A worker of the old release gives a newer task back; one of the new release runs it."""
-    old = site.worker(NONET_TASKS=PROBES)
-    async with site.app() as app:
-        handle = await app.submit(Newer(1))
-        await until(lambda: site.parked(handle), "the task is handed on")
-        status = await handle.status()
-        assert (status.state, status.attempt) == ("waiting", 0)
-        assert "extra_tasks:Newer" in status.blocker
-        new = site.worker()
-        assert await handle.result(timeout=WAIT_SECONDS) == new.pid
-        await site.all_ended()
-    assert [event.attempt for event in site.journal("start", id=handle)] == [1]
-    assert not site.redis.exists(site.key("quarantine"))
-    assert old.alive
-
-
 async def test_a_newer_envelope_is_handed_on(site: Site) -> None:
     """This release cannot read it: it waits for a newer worker, and holds up no other task."""
     worker = site.worker()

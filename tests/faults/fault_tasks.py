@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from acceptance import probe_tasks
-from acceptance.probe_tasks import SOON, AtGate, MayFail, Report, Small, is_open, note
+from acceptance.probe_tasks import SOON, MayFail, Report, Small, note
 
-from nonet import CallbackSpawner, MutexLock, StopRetrying, context
+from nonet import CallbackSpawner, MutexLock, context
 
 
 @dataclass
@@ -70,17 +70,6 @@ class Heavy(Small):
         note("start")
         note("end")
         return len(self.data)
-
-
-class Mendable(AtGate):
-    """Fails for good until its gate is open, and is kept in SQL."""
-
-    dlq_eligible = True
-
-    async def execute(self) -> None:
-        note("start")
-        if not is_open(self.gate):
-            raise StopRetrying("not mended")
 
 
 class Greedy(Small):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 
 from acceptance.contention import scales
 from acceptance.probe_tasks import BuriedFreely
 from doors import Door
-from faults.fault_tasks import Exhausted, Mendable, Timed
+from faults.fault_tasks import Exhausted, Timed
 from faults.rig import Rig, rows_of
 from waits import until
 
-from nonet import ConflictError, Handle
 from nonet.stores.sql.database import upgrade
 
 
@@ -52,37 +50,6 @@ async def test_sql_away_when_retries_are_exhausted(
 
 def _dying(rig: Rig, ids: list[str]) -> int:
     return sum(rig.site.redis.hget(rig.site.key(f"t:{id}"), "state") == "dying" for id in ids)
-
-
-@scales(8, 20)
-async def test_one_row_resubmitted_twice_at_once(rig: Rig, mariadb_url: str, scale: int) -> None:
-    """Two operators resubmit the same row in the same moment: it is executed once."""
-    site = rig.site
-    await upgrade(mariadb_url)
-    rig.workers(1, slots=10, NONET_DB_URL=mariadb_url)
-    gate = site.gate()
-    options = {"db_url": mariadb_url}
-    async with site.app(**options) as one, site.app(**options) as other:
-        dead = await rig.submit(one, [Mendable(gate) for _ in range(scale)])
-        await rig.settles(dead)
-        site.open(gate)
-        letters, again = await (await one.dead_letters()).list(limit=scale), []
-        for letter in letters:
-            found = await asyncio.gather(
-                one.resubmit(letter.id), other.resubmit(letter.id), return_exceptions=True
-            )
-            handles = {str(item) for item in found if isinstance(item, Handle)}
-            refused = [item for item in found if isinstance(item, BaseException)]
-            assert len(handles) == 1, found
-            assert all(isinstance(error, ConflictError) for error in refused), found
-            rig.accepted(handles)
-            again += handles
-        await rig.settles(again)
-    executed = Counter(event.id for event in site.journal("start", task="Mendable"))
-    assert executed == dict.fromkeys([*dead, *again], 1)
-    await rig.judge(
-        f"{scale} rows resubmitted twice at once", dead=dead, rows=await rows_of(mariadb_url)
-    )
 
 
 @scales(120, 800)
