@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
@@ -138,121 +140,112 @@ def endpoint_of(url: str, prefix: str) -> Endpoint:
     return _endpoints.setdefault((url, str(place.finder)), made)
 
 
-class EndpointConnection:
+class _Connection:
+    """What the connections of both clients of redis-py have in common.
+
+    Attributes:
+        generation: of the endpoint, when the connection was opened.
+    """
+
+    def __init__(self, *, endpoint: Endpoint, **options: Any) -> None:
+        self.endpoint = endpoint
+        self.generation = endpoint.generation
+        super().__init__(**options)
+
+    @property
+    def _plain(self) -> Any:
+        """The connection of redis-py, without what is added here."""
+        return super()
+
+    def _is_outdated(self: Any) -> bool:
+        return bool(self.is_connected and self.generation != self.endpoint.generation)
+
+    def _prepare(self: Any) -> None:
+        """Become ready to be opened, perhaps once more."""
+        # Before it connects: what other connections notice meanwhile concerns this one, too.
+        self.generation = self.endpoint.generation
+        self.endpoint.log_in(self)
+        if getattr(self, "ssl_context", None) is not None:
+            self.ssl_context.context = None  # reads certificates anew: they may be replaced
+
+    def _meet(self, info: bytes) -> None:
+        if found := re.search(rb"^run_id:(\w+)", info, re.MULTILINE):
+            self.generation = self.endpoint.meet(found[1], self.generation)
+
+    @contextmanager
+    def _noticing(self) -> Iterator[None]:
+        """Notice by the error of a reply that this server, or its connections, are not good."""
+        try:
+            yield
+        except exceptions.TimeoutError:
+            self.endpoint.suspect(self.generation)
+            raise
+        except exceptions.RedisError as error:
+            if not self.endpoint.is_elsewhere(error):
+                raise
+            self.endpoint.leave(self.generation)
+            # After this error redis-py closes the connection, and retries over a new one.
+            code = getattr(error, "status_code", None)
+            raise exceptions.ConnectionError(str(error), status_code=code) from error
+
+
+class EndpointConnection(_Connection):
     """A connection of the asyncio client of redis-py that goes where its endpoint leads."""
 
-    def __init__(self, *, endpoint: Endpoint, **options: Any) -> None:
-        self.endpoint = endpoint
-        self.generation = endpoint.generation
-        super().__init__(**options)
-
-    async def connect(self: Any) -> None:
-        """Connect, also if the open connection is to be used no longer. Pools always call it."""
-        if self.is_connected and self.generation != self.endpoint.generation:
-            await self.disconnect(nowait=True)
-        await super().connect()  # type: ignore[misc]  # of the connection class
-
     async def connect_check_health(self: Any, *args: Any, **options: Any) -> None:
+        """Connect, also if the open connection is outdated. Pools always do."""
+        if self._is_outdated():
+            await self.disconnect(nowait=True)
         try:
-            await super().connect_check_health(*args, **options)  # type: ignore[misc]  # as above
+            await self._plain.connect_check_health(*args, **options)
         except exceptions.AuthenticationError:
             if not self.endpoint.reread_login(self):
                 raise
-            await super().connect_check_health(*args, **options)  # type: ignore[misc]  # as above
+            await self._plain.connect_check_health(*args, **options)
 
     async def _connect(self: Any) -> None:
-        _prepare(self)
+        self._prepare()
         if (finder := self.endpoint.finder) is not None:
             self.host, self.port = await in_own_thread(finder.find)
-        await super()._connect()  # type: ignore[misc]  # as above
+        await self._plain._connect()
 
     async def on_connect_check_health(self: Any, *args: Any, **options: Any) -> None:
-        await super().on_connect_check_health(*args, **options)  # type: ignore[misc]  # as above
+        await self._plain.on_connect_check_health(*args, **options)
         await self.send_command("INFO", "server", check_health=False)
-        try:
-            _meet(self, await self.read_response())
-        except exceptions.ResponseError:
-            return  # the user may not ask, or the server is busy
+        with suppress(exceptions.ResponseError):  # the user may not ask, or the server is busy
+            self._meet(await self.read_response())
 
     async def read_response(self: Any, *args: Any, **options: Any) -> Any:
-        try:
-            return await super().read_response(*args, **options)  # type: ignore[misc]  # as above
-        except exceptions.TimeoutError:
-            self.endpoint.suspect(self.generation)
-            raise
-        except exceptions.RedisError as error:
-            if not self.endpoint.is_elsewhere(error):
-                raise
-            await self.disconnect(nowait=True)
-            self.endpoint.leave(self.generation)
-            raise _again(error) from error
+        with self._noticing():
+            return await self._plain.read_response(*args, **options)
 
 
-class EndpointSyncConnection:
+class EndpointSyncConnection(_Connection):
     """`EndpointConnection` for the synchronous client of redis-py."""
 
-    def __init__(self, *, endpoint: Endpoint, **options: Any) -> None:
-        self.endpoint = endpoint
-        self.generation = endpoint.generation
-        super().__init__(**options)
-
-    def connect(self: Any) -> None:
-        """Connect, also if the open connection is to be used no longer. Pools always call it."""
-        if self.is_connected and self.generation != self.endpoint.generation:
-            self.disconnect()
-        super().connect()  # type: ignore[misc]  # of the connection class
-
     def connect_check_health(self: Any, *args: Any, **options: Any) -> None:
+        """Connect, also if the open connection is outdated. Pools always do."""
+        if self._is_outdated():
+            self.disconnect()
         try:
-            super().connect_check_health(*args, **options)  # type: ignore[misc]  # as above
+            self._plain.connect_check_health(*args, **options)
         except exceptions.AuthenticationError:
             if not self.endpoint.reread_login(self):
                 raise
-            super().connect_check_health(*args, **options)  # type: ignore[misc]  # as above
+            self._plain.connect_check_health(*args, **options)
 
     def _connect(self: Any) -> Any:
-        _prepare(self)
+        self._prepare()
         if (finder := self.endpoint.finder) is not None:
             self.host, self.port = finder.find()
-        return super()._connect()  # type: ignore[misc]  # as above
+        return self._plain._connect()
 
     def on_connect_check_health(self: Any, *args: Any, **options: Any) -> None:
-        super().on_connect_check_health(*args, **options)  # type: ignore[misc]  # as above
+        self._plain.on_connect_check_health(*args, **options)
         self.send_command("INFO", "server", check_health=False)
-        try:
-            _meet(self, self.read_response())
-        except exceptions.ResponseError:
-            return  # as in `EndpointConnection`
+        with suppress(exceptions.ResponseError):
+            self._meet(self.read_response())
 
     def read_response(self: Any, *args: Any, **options: Any) -> Any:
-        try:
-            return super().read_response(*args, **options)  # type: ignore[misc]  # as above
-        except exceptions.TimeoutError:
-            self.endpoint.suspect(self.generation)
-            raise
-        except exceptions.RedisError as error:
-            if not self.endpoint.is_elsewhere(error):
-                raise
-            self.disconnect()
-            self.endpoint.leave(self.generation)
-            raise _again(error) from error
-
-
-def _prepare(connection: Any) -> None:
-    """Make a connection ready to be opened, perhaps once more."""
-    # Before it connects: what other connections notice meanwhile concerns this one, too.
-    connection.generation = connection.endpoint.generation
-    connection.endpoint.log_in(connection)
-    if getattr(connection, "ssl_context", None) is not None:
-        connection.ssl_context.context = None  # reads certificates anew: they may be replaced
-
-
-def _meet(connection: Any, info: Any) -> None:
-    found = re.search(rb"^run_id:(\w+)", info, re.MULTILINE) if isinstance(info, bytes) else None
-    if found is not None:
-        connection.generation = connection.endpoint.meet(found[1], connection.generation)
-
-
-def _again(error: Exception) -> exceptions.ConnectionError:
-    """An error after which redis-py retries over a new connection."""
-    return exceptions.ConnectionError(str(error), status_code=getattr(error, "status_code", None))
+        with self._noticing():
+            return self._plain.read_response(*args, **options)
