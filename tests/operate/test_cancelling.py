@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -27,14 +25,7 @@ class Kept(Sweep):
     durable = True
 
 
-@pytest.fixture
-async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
-    made = Nonet.from_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path, tasks=())
-    for task_class in (Sweep, Other, Kept):
-        made.registry.add(task_class, "test")
-    async with made as opened:
-        yield opened
-
+TASKS = (Sweep, Other, Kept)
 
 SWEEPS = TaskFilter("test:Sweep", {}, UNFINISHED)
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from waits import WAIT_SECONDS
+from operate.conftest import run_worker
 
-from nonet import BaseTask, Isolation, Nonet, NoRetry
-from nonet.daemon.service import Stop
+from nonet import BaseTask, Nonet, NoRetry
 from nonet.operate.ended import Resubmitted, preview_resubmit, resubmit_all
 from nonet.stores.namespace.history import FAILED, EndedFilter
 
@@ -32,25 +27,12 @@ class Letter(Plain):
     dlq_eligible = True
 
 
-@pytest.fixture
-async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
-    made = Nonet.from_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path, tasks=())
-    for task_class in (Plain, Letter):
-        made.registry.add(task_class, "test")
-    async with made as opened:
-        yield opened
+TASKS = (Plain, Letter)
 
 
 async def run_all(nonet: Nonet) -> None:
     """Run a worker until no task is live."""
-    stop = Stop()
-    async with nonet.injector() as injector:
-        worker = nonet.worker(Plain.size, injector, isolation=Isolation.LOOP)
-        running = asyncio.create_task(worker.run(stop))
-        for task in [item async for item in nonet.live()]:
-            await nonet.client.results.wait(task.id, WAIT_SECONDS)
-        stop.request()
-        await running
+    await run_worker(nonet, Plain.size, [task.id async for task in nonet.live()])
 
 
 async def again(nonet: Nonet, selection: EndedFilter, **options: Any) -> Resubmitted:

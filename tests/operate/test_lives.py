@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from waits import WAIT_SECONDS
+from operate.conftest import run_worker
 
-from nonet import BaseTask, Isolation, Nonet, NoRetry, Size
-from nonet.daemon.service import Stop
+from nonet import BaseTask, Nonet, NoRetry, Size
 from nonet.operate.ended import resubmit_ended
 from nonet.operate.task_details import TaskReport, task_report
 
@@ -33,25 +29,13 @@ class Buried(Fails):
     dlq_eligible = True
 
 
-@pytest.fixture
-async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
-    made = Nonet.from_settings(redis_url=redis_url, namespace="test", state_dir=tmp_path, tasks=())
-    for task_class in (Succeeds, Fails, Buried):
-        made.registry.add(task_class, "test")
-    async with made as opened:
-        yield opened
+TASKS = (Succeeds, Fails, Buried)
 
 
 async def run(nonet: Nonet, task: BaseTask, *, remembered: bool = False) -> None:
     """Run a task under the id ``x``; then let Redis forget the id, unless it is remembered."""
     await nonet.submit(task, id="x")
-    stop = Stop()
-    async with nonet.injector() as injector:
-        worker = nonet.worker(Size.SMALL, injector, isolation=Isolation.LOOP)
-        running = asyncio.create_task(worker.run(stop))
-        await nonet.client.results.wait("x", WAIT_SECONDS)
-        stop.request()
-        await running
+    await run_worker(nonet, Size.SMALL, ["x"])
     if not remembered:
         await nonet.client.broker.client.delete("{test}:r:x")
 
