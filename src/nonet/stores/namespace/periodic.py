@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from msgspec import Struct
 
 from nonet.messages.message import ResultDocument, encode
 from nonet.rules.pauses import Pause, of_task, one_line
@@ -24,21 +23,6 @@ from nonet.stores.queue.submissions import Submission
 # Entries that one plan script handles, so that it does not block Redis.
 _CHUNK = 100
 _NEXT = "periodic:next"
-
-
-class _Shown(Struct, frozen=True):
-    """What the leader publishes of an entry, see `EntryStatus`; other fields are dropped."""
-
-    task: str
-    vo: str
-    name: str
-    schedule: str
-    origin: str
-    enabled: bool
-    overlap: str
-    catch_up: str
-    jitter: int | float
-    args: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +204,7 @@ class Periodic(RedisStore):
         """Return all planned and disabled entries, sorted by identity."""
         async with self._client.pipeline(transaction=False) as pipe:
             parsers: dict[str, Callable[[str], Any]] = {
-                "periodic:entries": _shown,
+                "periodic:entries": json.loads,
                 _NEXT: instant,
                 "periodic:counts": int,
                 "periodic:paused": partial(Pause.decode, ""),
@@ -265,10 +249,6 @@ def _word(answer: bytes) -> str:
     return answer.decode()
 
 
-def _shown(text: str) -> _Shown:
-    return msgspec.json.decode(text, type=_Shown)
-
-
 def _fired(value: str) -> Fired:
     last, id, prints = value.split("|", 2)
     return Fired(instant(last), id, tuple(prints.split(".")) if prints else ())
@@ -276,7 +256,7 @@ def _fired(value: str) -> Fired:
 
 def _status(
     entry: str,
-    shown: _Shown,
+    shown: dict[str, Any],
     fired: Fired | None,
     record: Sequence[str],
     following: Mapping[str, datetime],
@@ -290,20 +270,21 @@ def _status(
         return counts.get(f"{entry}|{what}", 0)
 
     last = counts.get(f"{entry}|last")
-    return EntryStatus(
-        entry=entry,
-        **msgspec.structs.asdict(shown),
-        next=following.get(entry),
-        last=None if last is None else instant(last),
-        last_id=fired.id if fired else "",
-        last_state=state,
-        fired=count("fired"),
-        skipped=count("skipped"),
-        missed=count("missed"),
-        suppressed=count("paused"),
-        paused=_who(paused),
-        held_back=of_task(pauses, stream, shown.task),
-    )
+    ours = {
+        "entry": entry,
+        "next": following.get(entry),
+        "last": None if last is None else instant(last),
+        "last_id": fired.id if fired else "",
+        "last_state": state,
+        "fired": count("fired"),
+        "skipped": count("skipped"),
+        "missed": count("missed"),
+        "suppressed": count("paused"),
+        "paused": _who(paused),
+    }
+    # Checks the types of what the leader has published, and drops other fields.
+    found = msgspec.convert({**shown, **ours, "held_back": None}, EntryStatus)
+    return replace(found, held_back=of_task(pauses, stream, found.task))
 
 
 def _who(pause: Pause | None) -> str:
