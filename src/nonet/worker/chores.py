@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 
-from nonet.base.streams import Size
 from nonet.stores.queue.broker import Broker, new_cursors
+from nonet.worker.incarnation import Incarnation
 
 logger = logging.getLogger(__name__)
 
@@ -30,17 +30,16 @@ class Chores:
     """The periodic repairs of one worker.
 
     Args:
-        worker: incarnation of the worker.
+        me: the worker.
         lease: seconds that a lease lasts.
         is_relieved: returns whether another worker does them.
     """
 
     def __init__(
-        self, broker: Broker, worker: str, size: Size, lease: float, is_relieved: Callable[[], bool]
+        self, broker: Broker, me: Incarnation, lease: float, is_relieved: Callable[[], bool]
     ) -> None:
         self._broker = broker
-        self._worker = worker
-        self._size = size
+        self._me = me
         self._lease = lease
         self._is_relieved = is_relieved
         self._cursors = new_cursors()
@@ -49,7 +48,7 @@ class Chores:
         """Reclaim tasks of dead workers; return the seconds until the next call."""
         if self._is_relieved():
             return self._pause
-        taken, self._cursors = await self._broker.reclaim(self._worker, self._size, self._cursors)
+        taken, self._cursors = await self._broker.reclaim(self._me.id, self._me.size, self._cursors)
         if taken:
             logger.warning("reclaimed %d tasks of lost workers", taken)
         if any(cursor != b"0-0" for cursor in self._cursors):

@@ -12,7 +12,6 @@ from datetime import timedelta
 
 from nonet.base.errors import NonetError
 from nonet.base.loop import uncancel
-from nonet.base.streams import Size
 from nonet.daemon.contact import Contact
 from nonet.daemon.service import Stop
 from nonet.daemon.watchdog import Watchdog
@@ -21,6 +20,7 @@ from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery, takes_slot
 from nonet.telemetry.failures import FailureLog
 from nonet.worker.about import About
+from nonet.worker.incarnation import Incarnation
 from nonet.worker.runner import Runner
 from nonet.worker.tally import Tally
 from nonet.worker.veto import Veto
@@ -40,7 +40,7 @@ class Reader:
     """Fetches tasks for one worker and starts them.
 
     Args:
-        worker: incarnation of the worker.
+        me: the worker.
         runner: runs the deliveries.
         redis: records each answer of Redis.
         about: publishes why the worker takes no tasks.
@@ -57,8 +57,7 @@ class Reader:
     def __init__(
         self,
         broker: Broker,
-        worker: str,
-        size: Size,
+        me: Incarnation,
         runner: Runner,
         redis: Contact,
         watchdog: Watchdog,
@@ -68,8 +67,7 @@ class Reader:
         look: Callable[[], Awaitable[None]],
     ) -> None:
         self._broker = broker
-        self._worker = worker
-        self._size = size
+        self._me = me
         self._runner = runner
         self._redis = redis
         self._watchdog = watchdog
@@ -120,7 +118,7 @@ class Reader:
             self._reader.cancel()  # never within a fetch: its reply would be lost
         elif self._sleeps:
             with suppress(NonetError):
-                await self._broker.rouse(self._worker)
+                await self._broker.rouse(self._me.id)
 
     async def _wait_for(self, waiting: Awaitable[object]) -> None:
         """Wait for an awaitable, or until a stop is requested."""
@@ -178,7 +176,7 @@ class Reader:
     async def _woken(self) -> None:
         """Wait for a wake-up, or for room beside the slots."""
         if self._waking is None:
-            self._waking = asyncio.create_task(self._broker.wait_for_wake(self._worker))
+            self._waking = asyncio.create_task(self._broker.wait_for_wake(self._me.id))
         events = self._runner.suspects.freed, self._runner.burials.freed
         for event in events:
             event.clear()
@@ -196,7 +194,7 @@ class Reader:
         """Return deliveries to start, and a time (monotonic) before Redis handed them over."""
         since = self.polled_at = time.monotonic()
         was_asleep = self._sleeps
-        ask = self._worker, self._size, wanted, room, dying
+        ask = self._me.id, self._me.size, wanted, room, dying
         is_woken = False
         if was_asleep:
             self._is_asleep = True
@@ -214,7 +212,7 @@ class Reader:
         ordinary = [item for item in deliveries if takes_slot(item.stream_key)]
         self._sleeps = len(ordinary) < wanted and not more
         if deliveries and was_asleep and (self._is_stopping or self._reason_to_decline()):
-            await self._broker.disown(self._worker, self._size, self._runner.deliveries)
+            await self._broker.disown(self._me.id, self._me.size, self._runner.deliveries)
             return [], since
         if is_woken and not deliveries and not self._is_stopping:
             await self._look()
@@ -234,7 +232,7 @@ class Reader:
         """Requeue tasks that Redis handed to this worker in a reply that was lost."""
         aside = _ASIDE if self.batch.is_stuck else timedelta(0)
         held = self._runner.deliveries
-        if lost := await self._broker.disown(self._worker, self._size, held, aside):
+        if lost := await self._broker.disown(self._me.id, self._me.size, held, aside):
             if aside:
                 logger.error(
                     "task %s set aside: the replies that deliver it are lost; raise "
@@ -259,7 +257,7 @@ class Reader:
         Leave the stack of idle workers, so that no submit wakes this one.
         """
         if not self._about.off:
-            await self._broker.decline(self._worker, self._size)
+            await self._broker.decline(self._me.id, self._me.size)
             self._tally.vetoes[_kind_of_veto(why)] += 1
             # The loss of the registration is a warning already.
             level = logging.INFO if why == _UNREGISTERED else logging.WARNING

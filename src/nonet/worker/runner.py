@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from nonet.base.loop import in_own_thread
-from nonet.base.streams import Size
 from nonet.client.parts import Parts
 from nonet.daemon.service import ExitCode
 from nonet.daemon.watchdog import Watchdog
@@ -24,7 +23,6 @@ from nonet.stores.namespace.events import Events
 from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.injection import Injector
-from nonet.tasks.task import Isolation
 from nonet.telemetry.middleware import add_failures
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.worker.attempt.around import error_of, report_crash
@@ -39,6 +37,7 @@ from nonet.worker.attempt.settle import Settler
 from nonet.worker.children.children import Children
 from nonet.worker.children.deaths import ChildDeaths
 from nonet.worker.children.isolated import Isolated, stopped
+from nonet.worker.incarnation import Incarnation
 from nonet.worker.lag import Culprit
 from nonet.worker.leftovers import Leftovers
 from nonet.worker.suspects import Suspects
@@ -59,13 +58,11 @@ class Runner:
     """Runs the deliveries of one worker.
 
     Args:
-        worker: incarnation of the worker.
+        me: the worker.
         children: its pool of child processes.
-        slots: how many attempts run at a time.
-        isolation: where to run all attempts; None: where their classes say.
+        tally: counts the attempts.
         sign_off: removes this worker's registration. A thread calls it right before the process
             ends, so it must return soon and raise nothing.
-        tally: counts the attempts.
 
     Attributes:
         settler: settles the attempts.
@@ -81,62 +78,62 @@ class Runner:
         self,
         parts: Parts,
         injector: Injector,
-        worker: str,
-        size: Size,
+        me: Incarnation,
         watchdog: Watchdog,
         children: Children,
-        slots: int,
-        isolation: Isolation | None,
-        sign_off: Callable[[], None],
         tally: Tally,
+        sign_off: Callable[[], None],
     ) -> None:
         settings, stores, broker = parts.settings, parts.stores, parts.stores.broker
+        self._parts = parts
+        self._me = me
         self._cancel_grace = settings.cancel_grace
         limits = settings.message_limit, settings.crash_limit
         self._concluder = Concluder(parts.client.live_config, *limits, stores.cipher)
         self.settler = Settler(broker, stores.rows, stores.cipher)
-        self._slots = slots
         self._foreign: set[str] = set()
-        self._isolation = isolation
         self._watchdog = watchdog
         self._sign_off = sign_off
         self._tally = tally
         self._running: dict[Attempt, asyncio.Task[None]] = {}
         self._settling = 0
         self.freed = asyncio.Event()
-        runs_here = size is Size.SMALL or isolation is Isolation.LOOP
-        self.has_plain = runs_here and any(
-            item.is_plain for item in parts.registry if item.cls.size == size
+        self.has_plain = me.runs_tasks_itself and any(
+            item.is_plain for item in parts.registry if item.cls.size == me.size
         )
         self.busy_at = time.monotonic()
         self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
         self._leasing = Leasing(broker, watchdog, settings.lease, settings.lock_ttl)
-        self._leftovers = Leftovers(slots, self.freed.set, watchdog, broker)
-        self.threads = FunctionThreads(min(slots, settings.threads), self.freed.set)
+        self._leftovers = Leftovers(me.slots, self.freed.set, watchdog, broker)
+        self.threads = FunctionThreads(min(me.slots, settings.threads), self.freed.set)
         self._tools = Tools(
             *(parts.client, parts.registry, injector, self.threads, settings.message_limit),
             admit=self._leasing.readmit,
             leave=self._leftovers.add,
             middlewares=parts.client.middlewares,
         )
-        in_children = partial(
-            Isolated,
-            client=parts.client,
-            settings=settings,
-            concluder=self._concluder,
-            admit=self._leasing.readmit,
-            accuse=partial(broker.accuse, worker),
-            deaths=ChildDeaths(Events(broker.client, settings.namespace).log),
-        )
-        self._isolated = in_children(children)
+        self._deaths = ChildDeaths(Events(broker.client, settings.namespace).log)
+        self._isolated = self._in(children)
         of = self.settler, self._concluder, parts.registry
         self.burials = Burials(*of, stores.dead_letters, settings.signer())
         self.suspects = Suspects(
-            size,
-            lambda: in_children(Children(settings, broker.url, parts.client.middlewares)),
+            me.size,
+            lambda: self._in(Children(settings, broker.url, parts.client.middlewares)),
             self._concluder,
             self._ordinary,
+        )
+
+    def _in(self, children: Children) -> Isolated:
+        """Return what runs attempts in these child processes."""
+        return Isolated(
+            children,
+            client=self._parts.client,
+            settings=self._parts.settings,
+            concluder=self._concluder,
+            admit=self._leasing.readmit,
+            accuse=partial(self._parts.stores.broker.accuse, self._me.id),
+            deaths=self._deaths,
         )
 
     def __len__(self) -> int:
@@ -153,7 +150,9 @@ class Runner:
             return 0
         executing = self._ordinary() - self._settling
         return (
-            self._slots - max(executing, self._settling - self._slots) - self._leftovers.slots_taken
+            self._me.slots
+            - max(executing, self._settling - self._me.slots)
+            - self._leftovers.slots_taken
         )
 
     @property
@@ -163,7 +162,7 @@ class Runner:
         Half of the slots: Redis finds the next tasks while these are executed. Of plain functions
         as many as threads are free: the others would wait here, although another worker is idle.
         """
-        half = -(-self._slots // 2)
+        half = -(-self._me.slots // 2)
         return min(half, max(1, self.threads.free)) if self.has_plain else half
 
     @property
@@ -283,7 +282,7 @@ class Runner:
             return self._concluder.conclude(attempt, outcome)
         if self._is_traced:
             attempt.span = _span_of(attempt)
-        place = place_of(attempt.delivery, attempt.effective.isolation, self._isolation)
+        place = place_of(attempt.delivery, attempt.effective.isolation, self._me.isolation)
         if place is Place.LOOP:
             conclusion = await self._execute_in_loop_or_thread(attempt)
         else:

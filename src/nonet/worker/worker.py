@@ -36,6 +36,7 @@ from nonet.worker.children.children import Children
 from nonet.worker.children.forking import ForkServerError
 from nonet.worker.chores import Chores
 from nonet.worker.descriptors import Descriptors
+from nonet.worker.incarnation import Incarnation
 from nonet.worker.lag import Culprit, LoopLag
 from nonet.worker.reader import Reader
 from nonet.worker.runner import Runner
@@ -82,12 +83,11 @@ class Worker(Observed):
         owns_process: bool = True,
     ) -> None:
         settings = parts.settings
+        slots = concurrency or settings.slots_of(size)
         self._parts = parts
-        self._isolation = isolation
         self._broker = broker = parts.stores.broker
-        self._size = size
-        self._concurrency = concurrency or settings.slots_of(size)
-        self.id: str = f"{size}-{secrets.token_hex(6)}"
+        self._me = me = Incarnation(f"{size}-{secrets.token_hex(6)}", size, slots, isolation)
+        self.id: str = me.id
         self.name: str = process_name()
         self._loop_name = ""
         self._redis = Contact(time.monotonic())
@@ -98,46 +98,37 @@ class Worker(Observed):
         self._described_last: dict[str, Any] = {}
         self._children = Children(settings, broker.url, parts.client.middlewares)
         self._tally = Tally(
-            *(parts.registry.versions(), str(size)),
-            named=lambda: parts.client.live_config.named_tenants,
+            parts.registry.versions(), str(size), lambda: parts.client.live_config.named_tenants
         )
-        leases = self._leases = self._make_leases()
-        self._watchdog = Watchdog(
-            leases,
-            settings.renew_interval,
-            registered_for=settings.worker_ttl,
-            on_unregistered=lambda reason: self._runner.cut_all_soon(reason),
-            why_late=lambda: self._lag.why_late(),
-        )
+        self._leases = self._make_leases()
+        self._watchdog = self._make_watchdog()
         self._runner = Runner(
-            *(parts, injector, self.id, size, self._watchdog, self._children),
-            *(self._concurrency, isolation),
-            sign_off=self._sign_off,
-            tally=self._tally,
+            parts, injector, me, self._watchdog, self._children, self._tally, self._sign_off
         )
         self._owns_process = owns_process
         needs_sql = any(item.cls.dlq_eligible or item.cls.durable for item in parts.registry)
         self._sql = sql_reached(settings, parts.stores) if needs_sql else None
-        end_if_stuck = self._runner.end_if_stuck if owns_process else None
         self._lag = LoopLag(
-            *(self._runner.seen_in_loop, self._count_blocked, end_if_stuck),
+            *(self._runner.seen_in_loop, self._count_blocked),
+            while_blocked=self._runner.end_if_stuck if owns_process else None,
             in_threads=self._runner.in_threads,
         )
-        self._about = About(
-            *(parts.registry, self._described, self._lag.longest, self._child_pids),
-            keys=parts.client.cipher.digest,
-            tenants=self._tally.tenants.running,
-        )
-        leases.ask(self._about.say)
-        leases.count(self._tally.figures, self._tally.note_offset)
+        self._about = self._make_about()
+        self._leases.ask(self._about.say)
+        self._leases.count(self._tally.figures, self._tally.note_offset)
         veto = Veto(Fitness(settings.memory_floor, settings.load_ceiling))
         self._reader = Reader(
-            *(broker, self.id, size, self._runner, self._redis),
-            *(self._watchdog, veto, self._about, self._tally, self._look),
+            broker,
+            me,
+            self._runner,
+            self._redis,
+            self._watchdog,
+            veto,
+            self._about,
+            self._tally,
+            look=self._look,
         )
-        self._chores = Chores(
-            *(broker, self.id, size, settings.lease), lambda: self._reader.is_relieved
-        )
+        self._chores = Chores(broker, me, settings.lease, lambda: self._reader.is_relieved)
 
     async def run(self, stop: Stop) -> ExitCode:
         """Work until a stop is requested, then drain.
@@ -166,7 +157,7 @@ class Worker(Observed):
             "worker %s (%s) ready: %d slots, event loop of %s",
             self.name,
             self.id,
-            self._concurrency,
+            self._me.slots,
             self._loop_name,
         )
         try:
@@ -235,8 +226,8 @@ class Worker(Observed):
         return {
             "worker": self.name,
             "id": self.id,
-            "size": self._size,
-            "slots": self._concurrency,
+            "size": self._me.size,
+            "slots": self._me.slots,
             "running": len(self._runner),
         }
 
@@ -246,14 +237,14 @@ class Worker(Observed):
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of this worker."""
-        live, size = self._parts.client.live_config, str(self._size)
+        live, size = self._parts.client.live_config, str(self._me.size)
         yield "nonet_draining", (), float(self._is_stopping)
         yield "nonet_event_loop_lag_seconds", (), self._lag.recent()
         yield "nonet_config_version", (live.version,), 1
         yield "nonet_config_refused", (), float(bool(live.problem))
         yield "nonet_leases_lost_total", (), self._watchdog.losses
         yield "nonet_settles_stale_total", (), self._runner.settler.counts["stale"]
-        yield "nonet_worker_slots", (size,), self._concurrency
+        yield "nonet_worker_slots", (size,), self._me.slots
         yield "nonet_worker_slots_busy", (size,), len(self._runner)
         yield "nonet_worker_code_left", (), self._runner.left
         yield "nonet_worker_accepting", (), float(not (self._is_stopping or self._about.off))
@@ -286,12 +277,12 @@ class Worker(Observed):
 
     async def _start_children(self) -> None:
         """Start the fork server now, if most tasks of this worker will need it."""
-        if self._isolation is Isolation.LOOP or self._size is Size.SMALL:
+        if self._me.runs_tasks_itself:
             return
         try:
             await self._children.start()
         except ForkServerError as error:
-            problem = f"{self._size} tasks run in child processes: {error}"
+            problem = f"{self._me.size} tasks run in child processes: {error}"
             raise ConfigurationError(problem) from None
 
     async def _help_promote(self) -> float:
@@ -362,8 +353,8 @@ class Worker(Observed):
         try:
             async with asyncio.timeout(_LEAVE_SECONDS):
                 # The stop may have interrupted a fetch that Redis has answered with tasks.
-                await self._broker.disown(self.id, self._size, self._runner.deliveries)
-                await self._broker.leave(self.id, self._size)
+                await self._broker.disown(self.id, self._me.size, self._runner.deliveries)
+                await self._broker.leave(self.id, self._me.size)
                 if figures := self._leases.next_figures():
                     await self._broker.scripts.run("add_figures", *figures)
         except (TimeoutError, NonetError) as error:
@@ -376,7 +367,7 @@ class Worker(Observed):
 
         def leave() -> None:
             self._watchdog.stop()  # first: a beat in flight would register this worker again
-            self._broker.leave_from_thread(self.id, self._size, _LEAVE_SECONDS)
+            self._broker.leave_from_thread(self.id, self._me.size, _LEAVE_SECONDS)
 
         # In a daemon thread: a hanging address look-up must not delay the end of the process.
         thread = threading.Thread(target=leave, name="nonet-leave", daemon=True)
@@ -390,8 +381,8 @@ class Worker(Observed):
             hold = None
         return {
             "name": self.name,
-            "size": self._size,
-            "concurrency": self._concurrency,
+            "size": self._me.size,
+            "concurrency": self._me.slots,
             "version": __version__,
             "loop": self._loop_name,
             "config": live.version,
@@ -413,4 +404,21 @@ class Worker(Observed):
             lock_ttl=settings.lock_ttl,
             timeout_seconds=min(5.0, settings.renew_interval),
             epoch=self._broker.epoch,
+        )
+
+    def _make_watchdog(self) -> Watchdog:
+        settings = self._parts.settings
+        return Watchdog(
+            self._leases,
+            settings.renew_interval,
+            registered_for=settings.worker_ttl,
+            on_unregistered=lambda reason: self._runner.cut_all_soon(reason),
+            why_late=lambda: self._lag.why_late(),
+        )
+
+    def _make_about(self) -> About:
+        return About(
+            *(self._parts.registry, self._described, self._lag.longest, self._child_pids),
+            keys=self._parts.client.cipher.digest,
+            tenants=self._tally.tenants.running,
         )
