@@ -82,16 +82,7 @@ async def resubmit(
     letter = await letters.get(row_id)
     if (pipeline := letter.pipeline) is not None:
         return await _resume(letter, pipeline, client, letters, again=again, at_time=at_time)
-    if not letter.task_class:
-        raise ConflictError(
-            f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
-            "it can only be discarded"
-        )
-    args = decode(letter.task_args)
-    if are_encrypted(args):
-        raise ConflictError(
-            f"dead letter {letter.id} was not submitted: it is {_closed(args, client.cipher)}"
-        )
+    args = _readable_arguments(letter, client)
     await client.live_config.refresh()
     repeat, step, known = await _look(letter, client, again)
     if step.is_refusal:
@@ -110,11 +101,29 @@ async def resubmit(
             with suppress(NonetError):  # report the first error
                 await letters.release(letter, repeat.id)
             raise
-    with suppress(
-        NotFoundError, ConflictError
-    ):  # another operator changed the row; the task is submitted
+    # Another operator may have changed the row; the task is submitted.
+    with suppress(NotFoundError, ConflictError):
         await letters.dispatch(letter.id, repeat.id)
     return Handle(repeat.id, client, created=created)
+
+
+def _readable_arguments(letter: DeadLetter, client: Client) -> Any:
+    """Return the arguments of a letter.
+
+    Raises:
+        ConflictError: it is no task, or this process has no key for it.
+    """
+    if not letter.task_class:
+        raise ConflictError(
+            f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
+            "it can only be discarded"
+        )
+    args = decode(letter.task_args)
+    if are_encrypted(args):
+        raise ConflictError(
+            f"dead letter {letter.id} was not submitted: it is {_closed(args, client.cipher)}"
+        )
+    return args
 
 
 async def _resume(

@@ -29,6 +29,37 @@ LiveState = Literal["queued", "delayed", "waiting", "running", "dying"]
 EndState = Literal["done", "dead", "cancelled", "expired"]
 State = Literal[LiveState, EndState]
 
+InState = Annotated[
+    State | None, typer.Option(help="Only tasks in this state.", show_default=False)
+]
+Ended = Annotated[
+    bool, typer.Option("--ended", help="List tasks that have ended, the newest first.")
+]
+EndedSince = Annotated[
+    timedelta | None,
+    typer.Option(
+        parser=duration, metavar="AGE", help="Only tasks that ended at most so long ago: 1h."
+    ),
+]
+OfWorker = Annotated[
+    str | None, typer.Option(metavar="PID@HOST", help="Only tasks of this worker.")
+]
+OfLock = Annotated[
+    str | None, typer.Option(help="Only tasks that hold this lock or limiter, or wait for it.")
+]
+WithError = Annotated[
+    str, typer.Option(metavar="TEXT", help="Only tasks whose last error contains this text.")
+]
+OfTenant = Annotated[str, typer.Option(metavar="NAME", help="Only live tasks of this tenant.")]
+Searched = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        help="Search at most this many running tasks, as many queued ones, and as many "
+        "delayed and waiting ones.",
+    ),
+]
+
 
 @operation
 async def classes(target: CodeTarget, as_json: Json = False) -> None:
@@ -60,41 +91,17 @@ async def classes(target: CodeTarget, as_json: Json = False) -> None:
 @operation
 async def list_(
     target: Target,
-    state: Annotated[
-        State | None, typer.Option(help="Only tasks in this state.", show_default=False)
-    ] = None,
+    state: InState = None,
     task: OfClass = None,
-    ended: Annotated[
-        bool, typer.Option("--ended", help="List tasks that have ended, the newest first.")
-    ] = False,
-    since: Annotated[
-        timedelta | None,
-        typer.Option(
-            parser=duration, metavar="AGE", help="Only tasks that ended at most so long ago: 1h."
-        ),
-    ] = None,
+    ended: Ended = False,
+    since: EndedSince = None,
     label: WithLabels = None,
-    worker: Annotated[
-        str | None, typer.Option(metavar="PID@HOST", help="Only tasks of this worker.")
-    ] = None,
-    lock: Annotated[
-        str | None, typer.Option(help="Only tasks that hold this lock or limiter, or wait for it.")
-    ] = None,
-    error: Annotated[
-        str, typer.Option(metavar="TEXT", help="Only tasks whose last error contains this text.")
-    ] = "",
-    tenant: Annotated[
-        str, typer.Option(metavar="NAME", help="Only live tasks of this tenant.")
-    ] = "",
+    worker: OfWorker = None,
+    lock: OfLock = None,
+    error: WithError = "",
+    tenant: OfTenant = "",
     limit: Limit = 100,
-    search: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Search at most this many running tasks, as many queued ones, and as many "
-            "delayed and waiting ones.",
-        ),
-    ] = 20_000,
+    search: Searched = 20_000,
     as_json: Json = False,
 ) -> None:
     """List live tasks, or with --ended those that ended last.
@@ -120,12 +127,7 @@ async def list_(
     )
     states = (state,) if state else ()
     if ended or since is not None or state in get_args(EndState):
-        if state is not None and state not in get_args(EndState):
-            raise typer.BadParameter(f"--ended and --since list no {state} tasks")
-        if lock:
-            raise typer.BadParameter("--lock: ended tasks have no locks, so leave out --ended")
-        if tenant:
-            raise typer.BadParameter("--tenant: the history does not know it; try --label vo=NAME")
+        _refuse_of_ended(state, lock, tenant)
         await list_ended(target, query, states, limit, search, as_json)
         return
     async with target.stores() as stores:
@@ -144,6 +146,16 @@ async def list_(
         print_rows([_status_row(item, now) for item in page.rows], False, nothing, least=least)
     if how_many := _how_many(page):
         typer.echo(how_many, err=True)
+
+
+def _refuse_of_ended(state: str | None, lock: str | None, tenant: str) -> None:
+    """Refuse filters that the history of ended tasks does not have."""
+    if state is not None and state not in get_args(EndState):
+        raise typer.BadParameter(f"--ended and --since list no {state} tasks")
+    if lock:
+        raise typer.BadParameter("--lock: ended tasks have no locks, so leave out --ended")
+    if tenant:
+        raise typer.BadParameter("--tenant: the history does not know it; try --label vo=NAME")
 
 
 @operation

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ from nonet.cli.options import MetricsPort, Version
 from nonet.cli.plain_words import PlainCommand
 from nonet.cli.process import run, set_up_logging
 from nonet.cli.target import CodeTarget, flat
+
+if TYPE_CHECKING:
+    from nonet.config.settings import Settings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -42,8 +45,18 @@ def serve(
     \b
     task-web --tasks mytasks
     """
-    from nonet.app import Nonet  # these are slower to import than `--help` may take
-    from nonet.config.settings import load_settings
+    from nonet.config.settings import load_settings  # slower to import than `--help` may take
+
+    async def command() -> int:
+        settings = load_settings(**target.options(), metrics_port=metrics_port)
+        return await _serve(settings, host, port, debug=target.debug)
+
+    run(target.debug, command, runs_user_code=True)
+
+
+async def _serve(settings: Settings, host: str | None, port: int | None, *, debug: bool) -> int:
+    """Serve until a signal; return the exit code."""
+    from nonet.app import Nonet
     from nonet.config.web_settings import WebSettings
     from nonet.daemon.health import answering_probes
     from nonet.daemon.service import ExitCode, every, spare_collector, stop_on_signals
@@ -57,36 +70,28 @@ def serve(
         raise ConfigurationError(
             f"task-web needs the extra 'web' ({error.name} is missing): pip install 'nonet[web]'"
         ) from None
-
-    async def command() -> int:
-        settings = load_settings(**target.options(), metrics_port=metrics_port)
-        web = WebSettings.load(host=host, port=port)
-        ensure_protected(web)
-        set_up_logging(target.debug, settings)
-        names = dict.fromkeys([settings.namespace, *web.namespaces])
-        applications = [Nonet(settings.of(name)) for name in names]
-        async with AsyncExitStack() as around:
-            for application in reversed(applications):
-                await around.enter_async_context(application)
-            stop = await around.enter_async_context(stop_on_signals())
-            login = Login(applications[0], web)
-            served, sites = create_sites(applications, web, login)
-            server = Server(served, web, sites)
-            address = settings.metrics_host, settings.metrics_port
-            async with answering_probes(*address, server):
-                spare_collector()
-                audits = [every(stop, "audit", site.audit.tick) for site in sites]
-                loops = [asyncio.create_task(audit, name="audit") for audit in audits]
-                loops.append(
-                    asyncio.create_task(announce(login.browsers.stored, web, stop), name="link")
-                )
-                await server.run(stop)
-                await asyncio.wait(loops)
-            for site in sites:
-                await site.audit.flush()
-        return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
-
-    run(target.debug, command, runs_user_code=True)
+    web = WebSettings.load(host=host, port=port)
+    ensure_protected(web)
+    set_up_logging(debug, settings)
+    names = dict.fromkeys([settings.namespace, *web.namespaces])
+    applications = [Nonet(settings.of(name)) for name in names]
+    async with AsyncExitStack() as around:
+        for application in reversed(applications):
+            await around.enter_async_context(application)
+        stop = await around.enter_async_context(stop_on_signals())
+        login = Login(applications[0], web)
+        served, sites = create_sites(applications, web, login)
+        server = Server(served, web, sites)
+        async with answering_probes(settings.metrics_host, settings.metrics_port, server):
+            spare_collector()
+            loops = [every(stop, "audit", site.audit.tick) for site in sites]
+            loops.append(announce(login.browsers.stored, web, stop))
+            beside = [asyncio.create_task(loop) for loop in loops]
+            await server.run(stop)
+            await asyncio.wait(beside)
+        for site in sites:
+            await site.audit.flush()
+    return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
 
 
 def main() -> None:

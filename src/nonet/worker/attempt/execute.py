@@ -145,13 +145,10 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
         limits = attempt.effective.time
         # Set before the constructor runs: it could block the event loop, too.
         attempt.hard_at = time.monotonic() + limits.hard if limits.hard else None
-        arguments: Mapping[str, Any] = envelope.args
-        if envelope.is_step:
-            try:
-                arguments = await tools.client.with_results(envelope.id, arguments)
-            except MissingKeyError as error:
-                return _handed_on(error.brief)
-            attempt.context.is_made_of(arguments, task_class.cls)
+        try:
+            arguments = await _arguments(attempt, task_class, tools)
+        except MissingKeyError as error:
+            return _handed_on(error.brief)
         task = task_class.arguments.build(arguments)
         vo = vo_of(task, envelope.labels)
         if vo != attempt.vo:  # only the task object knew it
@@ -178,6 +175,16 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
             uncancel()
         if attempt.hard_at is not None:  # leave time for the retry policy
             attempt.hard_at = max(attempt.hard_at, time.monotonic())
+
+
+async def _arguments(attempt: Attempt, task_class: TaskClass, tools: Tools) -> Mapping[str, Any]:
+    """Return the arguments of a task; for a step with the results that they refer to."""
+    envelope = attempt.envelope
+    if not envelope.is_step:
+        return envelope.args
+    arguments = await tools.client.with_results(envelope.id, envelope.args)
+    attempt.context.is_made_of(arguments, task_class.cls)
+    return arguments
 
 
 def _saved(attempt: Attempt, tools: Tools) -> Any:
