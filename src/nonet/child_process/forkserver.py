@@ -20,7 +20,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
@@ -37,6 +36,7 @@ from nonet.child_process.child import run_forked, start_child
 from nonet.child_process.guarding import Bounds
 from nonet.child_process.kernel import CAN_FORK, adopt_orphans, ended_child
 from nonet.child_process.loading import load, prepare, set_up_process
+from nonet.child_process.workdirs import make_workdirs
 from nonet.worker.children.board import Board
 from nonet.worker.children.processes import (
     all_resident,
@@ -109,7 +109,7 @@ class ForkServer:
         self._handle_signals()
         adopt_orphans()  # those that tasks leave behind
         self._set_up, self._board = set_up, Board(set_up.board)
-        self._workdirs = Path(tempfile.mkdtemp(prefix="nonet-children-"))
+        self._workdirs = make_workdirs()
         try:
             application = _load(set_up)
             self._handle_signals()  # task modules may have changed the handlers
