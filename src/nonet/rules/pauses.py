@@ -11,6 +11,7 @@ from nonet.base.errors import ConfigurationError, suggestion
 from nonet.base.streams import Priority, Size
 
 EVERYTHING = "all"
+_KINDS = ("stream", "task", "pipeline")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PIPELINE = re.compile(r"[\w.-]{1,60}")
 _NAME = re.compile(r"([^\W\d]\w*:)?[^\W\d]\w*")
@@ -43,7 +44,12 @@ class Pause:
         >>> found = Pause.decode("task:Audit", "0|ann@host 7|a | b")
         >>> found.since.year, found.who, found.reason
         (1970, 'ann@host 7', 'a | b')
+
+        Raises:
+            ValueError: no operator can pause this.
         """
+        if what != EVERYTHING and what.partition(":")[0] not in _KINDS:
+            raise ValueError(what)
         at, who, reason = [*value.split("|", 2), "", ""][:3]
         since = _EPOCH + timedelta(microseconds=int(at) if at.isdecimal() else 0)
         return cls(what, since, who, reason)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from nonet.messages.message import ResultDocument, encode
-from nonet.rules.pauses import Pause, of_task, one_line
+from nonet.rules.pauses import EVERYTHING, Pause, of_task, one_line
 from nonet.stores.connection.clock import instant, microseconds
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable, readable_hash
@@ -207,8 +207,8 @@ class Periodic(RedisStore):
                 "periodic:entries": json.loads,
                 _NEXT: instant,
                 "periodic:counts": int,
-                "periodic:paused": partial(Pause.decode, ""),
-                "paused": partial(Pause.decode, ""),
+                "periodic:paused": partial(Pause.decode, EVERYTHING),
+                "paused": partial(Pause.decode, EVERYTHING),
             }
             for name in parsers:
                 pipe.hgetall(f"{self._prefix}{name}")
