@@ -41,11 +41,6 @@ _collected: ContextVar[set[Unreadable] | None] = ContextVar("unreadable", defaul
 _warned: set[str] = set()
 
 
-def lenient_text(data: bytes) -> str:
-    """Decode bytes that another program may have written, and that should be UTF-8."""
-    return data.decode(errors="replace")
-
-
 @contextmanager
 def collecting() -> Iterator[set[Unreadable]]:
     """Collect what is skipped inside, instead of warning."""

@@ -13,7 +13,7 @@ from nonet.base.errors import NonetError
 from nonet.base.streams import Size
 from nonet.messages.encryption import LACKS
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
-from nonet.stores.connection.unreadable import lenient_text, readable, readable_value, whole
+from nonet.stores.connection.unreadable import readable, readable_value, whole
 
 # Tasks of the delayed set whose state is read; 1000 take about 1 ms. The others are estimated.
 _LOOKS = 1000
@@ -175,7 +175,7 @@ class Measures(RedisStore):
                 pipe.zrange(f"{key}unfit:{size}:{group}", 0, 0)
             told = await pipe.execute()
             for first in told[1::2]:
-                pipe.hget(f"{key}t:{lenient_text(first[0]) if first else ''}", "blocker")
+                pipe.hget(f"{key}t:".encode() + (first[0] if first else b""), "blocker")
             blockers = [(text or b"").decode(errors="replace") for text in await pipe.execute()]
         found: Counter[tuple[str, str]] = Counter()
         locked = dict[tuple[str, str], str]()

@@ -19,7 +19,7 @@ from nonet.rules.figures import ClassFigures, SlotFigures, class_figures, figure
 from nonet.rules.pace import Pace, pace_of
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
-from nonet.stores.connection.unreadable import lenient_text, readable
+from nonet.stores.connection.unreadable import readable
 from nonet.stores.namespace.slots import Slots, read_slots
 from nonet.stores.queue.places import TaskFilter
 from nonet.stores.queue.workers import worker_names
@@ -409,7 +409,7 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta, cipher: Ciph
             texts.append(body[at : at + length])
             at += length
     reason, error_type, error, traceback, envelope = texts or [b""] * 5
-    why = more[0] if state == "cancelled" else lenient_text(error)
+    why = more[0] if state == "cancelled" else error.decode(errors="replace")
     return Kept(
         EndedTask(
             id=id,
@@ -422,10 +422,10 @@ def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta, cipher: Ciph
             started=_time(started, set_by),
             ended=instant(ended) - set_by,
             worker=worker,
-            error_type=lenient_text(error_type),
+            error_type=error_type.decode(errors="replace"),
             error=cipher.decrypt_text(why, id, "error"),
-            traceback=cipher.decrypt_text(lenient_text(traceback), id, "traceback"),
-            reason=lenient_text(reason),
+            traceback=cipher.decrypt_text(traceback.decode(errors="replace"), id, "traceback"),
+            reason=reason.decode(errors="replace"),
         ),
         life=submitted or ended,
         envelope=envelope,

@@ -11,7 +11,7 @@ from nonet.base.errors import InvalidArgumentsError, NotFoundError
 from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, RedisStore, literal
-from nonet.stores.connection.unreadable import lenient_text, readable, readable_hash, whole
+from nonet.stores.connection.unreadable import readable, readable_hash, whole
 from nonet.stores.queue.workers import worker_name
 from nonet.tasks.locks import KINDS, LockKind
 
@@ -188,7 +188,7 @@ class LockBoard(RedisStore):
         """
         watched = await self._client.zrange(f"{self._prefix}watch", 0, most - 1)
         # Paused tasks have queues there, too, which are no locks.
-        found = await self.some([lenient_text(name) for name in watched], show=_NAMED)
+        found = await self.some([name.decode(errors="replace") for name in watched], show=_NAMED)
         return [waiters_of(item) for item in found if item.waiting]
 
     async def get(self, name: str, *, show: int = 5) -> LockStatus:
@@ -345,8 +345,8 @@ def _lock(name: bytes, row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockSt
         holders=holders_of(holders, now, lock_ttl_ms),
         waiters=tuple(
             LockWaiter(
-                lenient_text(id),
-                lenient_text(task),
+                id.decode(errors="replace"),
+                task.decode(errors="replace"),
                 seconds_since(first, now) if first else 0.0,
                 told == 1,
             )
@@ -380,8 +380,8 @@ def holders_of(rows: Sequence[Sequence[Any]], now: int, lock_ttl_ms: int) -> tup
     """
     return tuple(
         LockHolder(
-            id=lenient_text(id),
-            task=lenient_text(task),
+            id=id.decode(errors="replace"),
+            task=task.decode(errors="replace"),
             worker=worker_name(worker, info),
             held_seconds=seconds_since(started, now) if started else None,
             ttl_seconds=(left := seconds_until(expiry, now)),

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
-from nonet.stores.connection.unreadable import lenient_text, readable_value
+from nonet.stores.connection.unreadable import readable_value
 
 _LONGEST_PROBLEM = 4000
 
@@ -44,14 +44,17 @@ class Publication(RedisStore):
     async def version(self) -> str:
         """Return the published version; empty without one."""
         found = await self._client.hget(f"{self._prefix}config", "version")
-        return lenient_text(found) if found else ""
+        return found.decode(errors="replace") if found else ""
 
     async def read(self) -> Published | None:
         """Return what is published; None without a document or a problem."""
         found = await self._client.hgetall(f"{self._prefix}config")
         if not found:
             return None
-        text = {lenient_text(name): lenient_text(value) for name, value in found.items()}
+        text = {
+            name.decode(errors="replace"): value.decode(errors="replace")
+            for name, value in found.items()
+        }
         return Published(
             version=text.get("version", ""),
             document=text.get("document", ""),

@@ -23,7 +23,7 @@ from nonet.messages.message import ErrorDocument, ResultDocument, decode_error, 
 from nonet.messages.repetition import Known
 from nonet.stores.connection.clock import correction
 from nonet.stores.connection.redis import AsyncRedis, Scripts
-from nonet.stores.connection.unreadable import readable
+from nonet.stores.connection.unreadable import readable, sound
 from nonet.stores.queue.places import BUDGET, LIVE_STATES, PAGE, Places, TaskFilter, entry_of
 from nonet.stores.queue.wakes import Wakes
 from nonet.stores.queue.workers import (
@@ -165,11 +165,8 @@ class Results:
             set_by = _NO_TIME if due is None else await correction(self._client, self._prefix)
             failed = kept.failures[0] if kept.failures else None
             row = (id, kept.record, _wall(due, set_by), kept.dying, failed)
-            found = readable(f"t:{id}", "DEL", [row], partial(_live_status, self._cipher))
-            if not found:
-                problem = f"the record of task {id} is malformed: 'task-run doctor' names it"
-                raise MalformedMessageError(problem)
-            return (await self._with_names(found))[0]
+            found = sound(f"t:{id}", lambda: _live_status(self._cipher, *row))
+            return (await self._with_names([found]))[0]
         return ended_status(id, parse_ended(id, kept.end, self._cipher)) if kept.end else None
 
     async def progress(self, id: str) -> tuple[bool, Progress | None]:

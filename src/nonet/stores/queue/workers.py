@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.stores.connection.redis import AsyncRedis, Scripts
-from nonet.stores.connection.unreadable import lenient_text, readable, readable_value
+from nonet.stores.connection.unreadable import readable, readable_value
 
 STATES = ("working", "idle", "draining", "vetoing", "silent", "lost")
 # The `off` of a worker that is stopping.
@@ -155,7 +155,9 @@ def _status(worker: bytes, row: Sequence[Any], now: int) -> WorkerStatus:
         running=running,
         tasks=tuple(
             RunningTask(
-                lenient_text(id), lenient_text(task), _instant(int(since) / 1e6 if since else None)
+                id.decode(errors="replace"),
+                task.decode(errors="replace"),
+                _instant(int(since) / 1e6 if since else None),
             )
             for id, task, since in tasks
         ),
@@ -227,7 +229,9 @@ def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:
 async def incarnations(client: AsyncRedis, prefix: str, name: str) -> list[str]:
     """Return the incarnations of registered workers with a name, or `name` as an incarnation."""
     known = await client.zrange(f"{prefix}workers", 0, -1)
-    names = await worker_names(client, prefix, (lenient_text(worker) for worker in known))
+    names = await worker_names(
+        client, prefix, (worker.decode(errors="replace") for worker in known)
+    )
     return [worker for worker, found in names.items() if found == name] or [name]
 
 
