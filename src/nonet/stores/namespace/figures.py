@@ -112,46 +112,7 @@ class Measures(RedisStore):
         if count_accepted:
             with suppress(NonetError):  # Redis refuses writes; it can be read
                 await self._client.set(f"{self._prefix}watched", "", px=_WATCHED_MS)
-        answer = await self._scripts.run("measure", self._ahead_us, _LOOKS)
-        now, streams, (size, overdue, *states, is_estimate, blocked), *hashes = answer[:9]
-        waiting, dying, woken, buried = states
-        workers, term, paused, quarantined, workflows = answer[9:]
-        epoch, leader, config, counters, active, desired = map(_texts, hashes)
-        counts = _numbers("counters", counters)
-        leads = leader["owner"] and _number("leader", "expiry", leader["expiry"]) > int(now)
-        return Figures(
-            streams={
-                _pair(name): StreamFigures(depth, in_flight, int(age) / 1e6)
-                for name, depth, in_flight, age in streams
-            },
-            submitted={
-                _split(name.removeprefix(_SUBMITTED)): number
-                for name, number in counts.items()
-                if name.startswith(_SUBMITTED)
-            },
-            active=_by_class(_numbers("active", active)),
-            delayed=max(0, size - waiting - dying - woken - blocked),
-            overdue=overdue,
-            waiting=waiting + blocked,
-            dying=dying + buried,
-            blocked=blocked,
-            is_estimate=is_estimate == 1,
-            counters=counts,
-            workers=Counter(name.decode(errors="replace").partition("-")[0] for name in workers),
-            desired=_numbers("desired", desired),
-            leader=leader["owner"] if leads else "",
-            term=_number("term", "term", term.decode(errors="replace")),
-            config=config["version"],
-            config_since=_number("config", "at", config["at"]) / 1e6,
-            config_problem=config["problem"],
-            epoch=_number("epoch", "since", epoch["since"]) / 1e6,
-            paused=paused,
-            quarantined=quarantined,
-            workflows={
-                state.decode(): number
-                for state, number in zip(workflows[::2], workflows[1::2], strict=True)
-            },
-        )
+        return _figures(await self._scripts.run("measure", self._ahead_us, _LOOKS))
 
     async def handed_on(self) -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], str]]:
         """Count the tasks that wait for a worker that can run them, by class and size.
@@ -202,6 +163,49 @@ def complete(desired: Mapping[str, int]) -> dict[str, int]:
     {'small': 3, 'medium': 0, 'large': 0}
     """
     return {size.value: desired.get(size, 0) for size in Size}
+
+
+def _figures(answer: Sequence[Any]) -> Figures:
+    """Parse the answer of the script ``measure``."""
+    now, streams, (size, overdue, *states, is_estimate, blocked), *hashes = answer[:9]
+    waiting, dying, woken, buried = states
+    workers, term, paused, quarantined, workflows = answer[9:]
+    epoch, leader, config, counters, active, desired = map(_texts, hashes)
+    counts = _numbers("counters", counters)
+    leads = leader["owner"] and _number("leader", "expiry", leader["expiry"]) > int(now)
+    return Figures(
+        streams={
+            _pair(name): StreamFigures(depth, in_flight, int(age) / 1e6)
+            for name, depth, in_flight, age in streams
+        },
+        submitted={
+            _split(name.removeprefix(_SUBMITTED)): number
+            for name, number in counts.items()
+            if name.startswith(_SUBMITTED)
+        },
+        active=_by_class(_numbers("active", active)),
+        delayed=max(0, size - waiting - dying - woken - blocked),
+        overdue=overdue,
+        waiting=waiting + blocked,
+        dying=dying + buried,
+        blocked=blocked,
+        is_estimate=is_estimate == 1,
+        counters=counts,
+        workers=Counter(name.decode(errors="replace").partition("-")[0] for name in workers),
+        desired=_numbers("desired", desired),
+        leader=leader["owner"] if leads else "",
+        term=_number("term", "term", term.decode(errors="replace")),
+        config=config["version"],
+        config_since=_number("config", "at", config["at"]) / 1e6,
+        config_problem=config["problem"],
+        epoch=_number("epoch", "since", epoch["since"]) / 1e6,
+        paused=paused,
+        quarantined=quarantined,
+        workflows={
+            state.decode(): number
+            for state, number in zip(workflows[::2], workflows[1::2], strict=True)
+        },
+    )
 
 
 def _texts(flat: Sequence[bytes]) -> dict[str, str]:
