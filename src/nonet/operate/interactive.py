@@ -95,20 +95,12 @@ async def call(
         raise ValueError(f"call: wait_locks={wait_seconds!r} must be 0 seconds or more")
     if debugger not in get_args(Debugger):
         raise ValueError(f"call: debugger={debugger!r} must be one of {get_args(Debugger)}")
-    task_class = client.registry.of(task)
-    name = task_class.name
-    context = TaskContext(
-        id=f"call-{secrets.token_hex(8)}", name=name, attempt=1, fence=0, labels={}
-    )
-    context.is_made_of(arguments_of(task_class, task), task_class.cls)
-    context.read_group_with(client.group_results)
-    context.submit_with(client.envelopes.prepare)
+    context = _context_of(task, client)
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(client)}
-    lines = _structural_locks(name, task)
     locks = hold(
         client.broker,
         settings,
-        lines,
+        _structural_locks(context.name, task),
         wait_seconds=wait_seconds,
         rest_seconds=rest_seconds,
         context=context,
@@ -118,6 +110,16 @@ async def call(
         result = await _execute(task, context, injector, values, debugger)
         await client.accept(context.to_submit)
         return result
+
+
+def _context_of(task: BaseTask, client: Client) -> TaskContext:
+    task_class = client.registry.of(task)
+    id = f"call-{secrets.token_hex(8)}"
+    context = TaskContext(id=id, name=task_class.name, attempt=1, fence=0, labels={})
+    context.is_made_of(arguments_of(task_class, task), task_class.cls)
+    context.read_group_with(client.group_results)
+    context.submit_with(client.envelopes.prepare)
+    return context
 
 
 def arguments_of(task_class: TaskClass, task: BaseTask) -> Mapping[str, Any]:

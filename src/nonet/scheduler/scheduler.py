@@ -133,6 +133,24 @@ class Scheduler(Observed):
             name_of(asyncio.get_running_loop()),
         )
         self._beat_at = time.monotonic()
+        ticks = self._ticks()
+        self._failures = {name: FailureLog(name, logger) for name in ticks}
+        try:
+            async with asyncio.TaskGroup() as loops:
+                running = {
+                    loops.create_task(every(stop, name, tick, self._failures[name]), name=name)
+                    for name, tick in ticks.items()
+                }
+                await wind_up(stop, running)
+        finally:
+            for wake in self._wakes.values():
+                wake.cancel()
+            if self._term is not None:
+                await self._resign(self._term)
+        return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
+
+    def _ticks(self) -> Mapping[str, Callable[[], Awaitable[float]]]:
+        """Return what this process does periodically, by name: some of it only while it leads."""
         duties: dict[str, Chore] = {
             "delayed promotion": self._promote,
             "configuration": self._parts.configuration.tick,
@@ -150,20 +168,7 @@ class Scheduler(Observed):
             ticks |= {"metrics": census.look, "dead letters": census.count_letters}
         if self._parts.sql is not None:
             ticks["SQL"] = self._parts.sql.look
-        self._failures = {name: FailureLog(name, logger) for name in ticks}
-        try:
-            async with asyncio.TaskGroup() as loops:
-                running = {
-                    loops.create_task(every(stop, name, tick, self._failures[name]), name=name)
-                    for name, tick in ticks.items()
-                }
-                await wind_up(stop, running)
-        finally:
-            for wake in self._wakes.values():
-                wake.cancel()
-            if self._term is not None:
-                await self._resign(self._term)
-        return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
+        return ticks
 
     @property
     def term(self) -> str | None:

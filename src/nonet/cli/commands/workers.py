@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -116,30 +117,37 @@ async def drain(
     task-run workers drain 4711@host-3
     task-run workers drain --size large --yes
     """
-    from nonet.stores.queue.workers import chosen  # it imports redis
-
     if bool(names) == (size is not None):
         raise ConfigurationError(
             "which workers? Name them (see 'task-run workers'), or give --size"
         )
     async with target.stores() as stores:
-        found = [item for item in await stores.results.workers() if item.alive]
-        if names:
-            those = {item.worker: item for item in (chosen(found, name) for name in names)}
-        else:
-            those = {item.worker: item for item in found if item.size == size}
-            if not those:
-                raise NotFoundError(f"no {size} worker is registered: see 'task-run workers'")
-            if not yes and not is_at_terminal():
+        those = _chosen(await stores.results.workers(), names or (), size)
+        if size is not None and not yes:
+            if not is_at_terminal():
                 raise ConfigurationError(
                     "stdin is not a terminal, so no worker was drained: add --yes"
                 )
-            if not yes:
-                typer.confirm(f"Drain {len(those)} {size} workers?", abort=True, err=True)
+            typer.confirm(f"Drain {len(those)} {size} workers?", abort=True, err=True)
         asked = await stores.results.drain(list(those), who())
     draining = [item.name for item in those.values()]
     text = f"draining: {', '.join(draining)}"
     print_answer({"asked": asked, "draining": draining}, text, as_json)
+
+
+def _chosen(
+    workers: Iterable[WorkerStatus], names: Iterable[str], size: Size | None
+) -> Mapping[str, WorkerStatus]:
+    """Return the live workers with these names, or of this size, by incarnation."""
+    from nonet.stores.queue.workers import chosen  # it imports redis
+
+    alive = [item for item in workers if item.alive]
+    if size is None:
+        return {item.worker: item for item in (chosen(alive, name) for name in names)}
+    found = {item.worker: item for item in alive if item.size == size}
+    if not found:
+        raise NotFoundError(f"no {size} worker is registered: see 'task-run workers'")
+    return found
 
 
 def _print_one(worker: WorkerStatus, as_json: bool) -> None:

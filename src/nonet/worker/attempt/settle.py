@@ -163,19 +163,19 @@ class Settler(Struct, frozen=True):
                 continue
             if REDIS.is_away:
                 REDIS.recovered(f"settle of {delivery.id}")
-            if answer != "OK":
-                self.counts["stale"] += answer == "STALE"
-                logger.warning(
-                    "task %s: settle as %s refused: %s", delivery.id, settlement.end, answer
-                )
-                return answer
-            if goes_on:
+            if goes_on and answer == "OK":
                 attempt.locks_kept_at = sent
-            task_class = attempt.task_class
-            is_durable = task_class is not None and task_class.cls.durable
-            if is_durable and settlement.end in _TERMINAL:
-                self.rows.close(delivery.id)
+            self._record(attempt, settlement.end, answer)
             return answer
+
+    def _record(self, attempt: Attempt, end: End, answer: str) -> None:
+        """Report a refused settle, or close the row of a durable task that has ended."""
+        task_class = attempt.task_class
+        if answer != "OK":
+            self.counts["stale"] += answer == "STALE"
+            logger.warning("task %s: settle as %s refused: %s", attempt.delivery.id, end, answer)
+        elif task_class is not None and task_class.cls.durable and end in _TERMINAL:
+            self.rows.close(attempt.delivery.id)
 
 
 def _log_failure(attempt: Attempt, settlement: Settlement) -> None:
