@@ -126,6 +126,15 @@ def test_each_outcome_has_one_consequence(
     assert (found.end, seconds, str(found.reason), found.keep, found.started) == expected
 
 
+def test_a_policy_that_returns_a_coroutine_does_not_retry() -> None:
+    """Python does not warn of the coroutine, which is closed."""
+
+    async def soon() -> datetime:
+        return NOW
+
+    assert decide(FAILED, At(answer=soon()), 1, NOW, dlq_eligible=True).end == "dead"
+
+
 @pytest.mark.parametrize(
     ("outcome", "crashes", "expected"),
     [

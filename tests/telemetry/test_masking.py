@@ -145,8 +145,11 @@ def test_passwords_and_keys_of_the_settings_are_secret() -> None:
         db_url="mysql+aiomysql://me:dbpw@h/db",
         config="git+https://x:t0ken@h/r.git#main",
         signing_keys=f"new:{key}",
+        webhook_url="https://chat.example/T0/B0?key=abc",
+        webhook_secret="signs",
     )
-    assert set(settings.secrets()) == {"p%40w", "p@w", "other", "dbpw", "t0ken", key}
+    in_urls = {"p%40w", "p@w", "other", "dbpw", "t0ken", "T0/B0", "key=abc"}
+    assert set(settings.secrets()) == {*in_urls, "signs", key}
 
 
 @pytest.mark.parametrize(

@@ -590,6 +590,7 @@ async def test_filters_select_the_same_letters(letters: DeadLetters, database: D
         LetterFilter(error="timeout"): 3,
         LetterFilter(task_class="a:B", error="key"): 1,
         LetterFilter(error="%"): 0,
+        LetterFilter(task_id="task-5", error="%"): 0,
         LetterFilter(status="DISPATCHED"): 1,
         LetterFilter(task_id="task-5"): 1,
         LetterFilter(died_after=datetime.now(UTC)): 0,
