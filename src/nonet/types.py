@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from nonet.tasks.locks import LockKind as LockKind
     from nonet.tasks.task import (
         FromClass as FromClass,
+        StepOptions as StepOptions,
         SubmitManyOptions as SubmitManyOptions,
         SubmitOptions as SubmitOptions,
         TaskOf as TaskOf,
@@ -76,7 +77,7 @@ _HOMES = {
     "tasks.injection": "Injector",
     "tasks.injection.providers": "Provider ReadsMetadata Scope",
     "tasks.locks": "LockKind",
-    "tasks.task": "FromClass SubmitManyOptions SubmitOptions TaskOf TaskOptions",
+    "tasks.task": "FromClass StepOptions SubmitManyOptions SubmitOptions TaskOf TaskOptions",
     "tasks.workflows": "Added After Edge Part",
     "testing.options": "Tasks",
     "web.mounted": "Check",

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from nonet import BaseTask, Nonet, Size
+from nonet import PREVIOUS, BaseTask, Nonet, Size, Unique, Workflow, chain
 from nonet.config.settings import plain_settings
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.outbox import outbox_tasks
@@ -29,6 +29,10 @@ class Kept(Number):
     durable = True
 
 
+class Single(Number):
+    unique = Unique.until_done()
+
+
 @pytest.fixture
 async def app(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
     database = f"sqlite:///{tmp_path}/nonet.db"
@@ -36,6 +40,7 @@ async def app(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
     nonet = Nonet(settings)
     nonet.registry.add(Number, "own")
     nonet.registry.add(Kept, "own")
+    nonet.registry.add(Single, "own")
     async with nonet:
         yield nonet
 
@@ -85,6 +90,33 @@ async def test_tasks_in_a_transaction_keep_their_options(app: Nonet) -> None:
     assert due.keys() == {"later", "now"}
     assert due["now"] == 0
     assert 3000 < due["later"] / 1e6 - datetime.now(UTC).timestamp() <= 3600
+
+
+async def test_tasks_of_groups_and_workflows_have_their_options(app: Nonet) -> None:
+    """Children, the callback, and parts of a workflow."""
+    late = {"delay": 3600, "labels": {"priority": "realtime"}}
+    group = await app.client.spawn_with_callback([Number(1).with_options(**late)], Number(2))
+    assert await chain(Single(1).with_options(unique=None)).submit()
+    fired = await app.client.spawn_with_callback([], Number(3).with_options(**late))
+    given = Number.given(n=PREVIOUS).with_options(start_by=60)
+    run = await chain(Number(4).with_options(**late), given).submit()
+    for id in (f"{group}.0", f"{fired}.callback", f"{run}:0"):
+        found = await app.status(id)
+        assert (found.state, found.stream) == ("delayed", "realtime:small")
+    terms = await app.broker.client.hget(f"{{test}}:t:{run}:1", "terms")
+    assert b"start_by|+60000000|" in (terms or b"")
+
+
+@pytest.mark.parametrize("options", [{"id": "mine"}, {"transaction": 1}])
+async def test_steps_and_children_refuse_what_is_made_for_them(
+    app: Nonet, options: dict[str, Any]
+) -> None:
+    """The error names the option."""
+    (name,) = options
+    with pytest.raises(TypeError, match=rf"takes no {name}"):
+        Workflow().step(Number(1), **options)
+    with pytest.raises(TypeError, match="takes no id"):
+        await app.client.spawn_with_callback([Number(1).with_options(id="mine")], Number(2))
 
 
 @pytest.mark.parametrize("options", [{"transaction": 1}, {"idd": "x"}])

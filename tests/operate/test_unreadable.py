@@ -22,7 +22,6 @@ from stores.namespace.test_periodic import NOON, change
 
 from nonet import BaseTask, MutexLock, Nonet, Size
 from nonet.base.errors import MalformedMessageError, NonetError
-from nonet.client.groups import open_group
 from nonet.operate.readers import READERS, unreadable
 from nonet.operate.workflows import workflow_report
 from nonet.rules.limits import Limit, LimitAddress
@@ -89,7 +88,7 @@ async def fill(nonet: Nonet, redis_url: str) -> None:
     await nonet.submit(Small(), id="later", delay=3600)
     await nonet.submit(Small(), id="gone", delay=3600)
     await nonet.cancel("gone")
-    await open_group(nonet.client, [Small()], Small(), None, "all_success", 3600)
+    await nonet.client.spawn_with_callback([Small()], Small())
     workflow = Workflow("a workflow")
     workflow.step(Small())
     await workflow.submit(id="flow")

@@ -30,7 +30,7 @@ from nonet.base.errors import (
 from nonet.base.synchronous import Gate, sleep, timeout as time_limit
 from nonet.client import workflows
 from nonet.client.envelopes import Envelopes
-from nonet.client.groups import Policy, check_group, open_group
+from nonet.client.groups import Policy, Spawned, open_group
 from nonet.client.live import LiveConfig
 from nonet.client.outcomes import child_result, value_of
 from nonet.client.routing import Routing
@@ -70,6 +70,7 @@ from nonet.tasks.task import (
     TaskOf,
     TaskWithOptions,
     ensure_task,
+    with_said,
 )
 from nonet.tasks.workflows import Workflow
 from nonet.telemetry.tracing import describe_sent, sending
@@ -205,11 +206,7 @@ class Client:
             handle = await app.submit(Add(1, 2), id="sum-1-2", labels={"customer": "acme"})
             assert await handle.result(timeout=30) == 3
         """
-        given: Any = task  # a `BaseTask`; the protocol `TaskOf` cannot say so
-        if isinstance(given, TaskWithOptions):
-            given, said = given.task, given.over(options)
-        else:
-            said = Options.named(options) if options else PLAIN
+        given, said = with_said(task, options)
         self._ensure_open()
         durable = is_durable(given, said.transaction, self.registry)
         if self.live_config.is_due:
@@ -839,10 +836,10 @@ class Client:
 
     async def spawn_with_callback(
         self,
-        children: Sequence[BaseTask],
-        callback: BaseTask,
+        children: Sequence[TaskOf[Any]],
+        callback: TaskOf[Any],
         *,
-        on_failure: BaseTask | None = None,
+        on_failure: TaskOf[Any] | None = None,
         policy: Policy = "all_success",
         ttl_seconds: float = 86400,
     ) -> str:
@@ -852,7 +849,8 @@ class Client:
         children, and submits nothing twice.
 
         Args:
-            children: any number of tasks; with none the callback is submitted at once.
+            children: any number of tasks; with none the callback is submitted at once. Like the
+                callback and `on_failure`, each may have options: `BaseTask.with_options`.
             callback: submitted if all children are done (``all_success``) or have ended
                 (``all_done``). It reads ``context().group_results()``.
             on_failure: submitted instead if a child failed; None: the group only shows as failed.
@@ -863,7 +861,7 @@ class Client:
             The id of the group.
 
         Raises:
-            TypeError: a child, the callback or `on_failure` is not a task.
+            TypeError: a child, the callback or `on_failure` is not a task, or has an id of its own.
             ValueError: `policy` or `ttl_seconds` is invalid.
             InvalidArgumentsError: an argument of a task is invalid; nothing was submitted.
             ServerUnreachableError: Redis does not answer. A parent task that runs again continues
@@ -874,9 +872,8 @@ class Client:
             group = await client.spawn_with_callback([Hash(part) for part in parts], Report())
         """
         self._ensure_open()
-        children = list(children)
-        check_group(children, callback, on_failure, policy, ttl_seconds)
-        return await open_group(self, children, callback, on_failure, policy, ttl_seconds)
+        spawned = Spawned.of(children, callback, on_failure, policy, ttl_seconds)
+        return await open_group(self, spawned)
 
     async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
         """Submit all steps of a workflow; see `Workflow.submit`.

@@ -35,7 +35,7 @@ from nonet.messages.terms import (
     start_by_term,
     unix_microseconds,
 )
-from nonet.rules.fairness import tenant_of
+from nonet.rules.fairness import inherited_labels, tenant_of
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.carried import carried_problem, carried_texts
 from nonet.tasks.execution import running_context
@@ -118,8 +118,7 @@ class Envelopes:
         if self._middlewares.around_submit:
             id = options.id if repeat is None else repeat.id
             options = self._around(task_class, replace(options, id=id), schedule)
-        if texts := carried_texts():
-            options = _with_context(task_class, options, texts)
+        options = self._in_context(task_class, task, options, is_new=repeat is None)
         labels = options.labels or _NO_LABELS
         due = 0
         if options.at_time is not None or options.delay is not None:
@@ -153,6 +152,28 @@ class Envelopes:
         )
         open_submission(self._middlewares, task)
         return replace(options, id=id, labels=labels)
+
+    def _in_context(
+        self, task_class: TaskClass, task: object, options: Options, *, is_new: bool
+    ) -> Options:
+        """Add the labels that a submission gets from where it is made; explicit ones go first.
+
+        They are the context that travels and, in a running task, what makes the tenant.
+
+        Args:
+            is_new: it is no repeat, which has the tenant that it had.
+        """
+        running, texts = running_context() if is_new else None, carried_texts()
+        if problem := carried_problem(texts):
+            raise InvalidArgumentsError(task_class.name, [problem])
+        found: dict[str, Any] = {}
+        if running is not None:
+            by = self._live_config.tenants_by
+            found = inherited_labels(by, running.vo, running.labels)
+            if getattr(task, "vo", None):  # its attribute says which tenant it belongs to
+                found.pop("vo", None)
+        found |= texts
+        return replace(options, labels={**found, **(options.labels or {})}) if found else options
 
     def _content(
         self,
@@ -357,13 +378,6 @@ def _packed_arguments(task_class: TaskClass, task: BaseTask | Given[Any]) -> dic
         return {name: pack(value) for name, value in packed_values(task.values).items()}
     except (TypeError, ValueError) as error:
         raise InvalidArgumentsError(task_class.name, [str(error)]) from None
-
-
-def _with_context(task_class: TaskClass, options: Options, texts: Mapping[str, str]) -> Options:
-    """Add the context that travels as labels; explicit labels take precedence."""
-    if problem := carried_problem(texts):
-        raise InvalidArgumentsError(task_class.name, [problem])
-    return replace(options, labels={**texts, **(options.labels or _NO_LABELS)})
 
 
 def _encrypted(content: Envelope, cipher: Cipher) -> Envelope:

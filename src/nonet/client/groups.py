@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from nonet.base.errors import NonetError
 from nonet.stores.queue.groups import callback_id, child_id, failure_id, group_id
 from nonet.tasks.execution import TaskContext, running_context
-from nonet.tasks.task import BaseTask, Options, ensure_task
+from nonet.tasks.task import BaseTask, Options, TaskOf, ensure_task, with_said
 from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
     from nonet.client.client import Client
+    from nonet.stores.queue.submissions import Submission
 
 Policy = Literal["all_success", "all_done"]
 
@@ -23,43 +27,71 @@ _LONGEST_TTL = 10 * 365 * 86400
 _SPAWNS = 3
 
 
-def check_group(
-    children: Sequence[BaseTask],
-    callback: BaseTask,
-    on_failure: BaseTask | None,
-    policy: str,
-    ttl_seconds: float,
-) -> None:
-    """Validate the arguments of `Client.spawn_with_callback`.
+class Spawned(Struct, frozen=True):
+    """The validated arguments of `Client.spawn_with_callback`, each task with its options."""
 
-    Raises:
-        TypeError: an argument is not a task.
-        ValueError: `policy` or `ttl_seconds` is invalid.
-    """
-    for index, child in enumerate(children):
-        ensure_task(child, f"spawn_with_callback: children[{index}]")
-    ensure_task(callback, "spawn_with_callback: callback")
-    if on_failure is not None:
-        ensure_task(on_failure, "spawn_with_callback: on_failure")
-    if policy not in get_args(Policy):
-        raise ValueError(
-            f"spawn_with_callback: policy={policy!r} must be one of {get_args(Policy)}"
-        )
-    if not 0 < ttl_seconds <= _LONGEST_TTL:
-        raise ValueError(
-            f"spawn_with_callback: ttl_seconds={ttl_seconds!r} must be above 0 and at most "
-            f"{_LONGEST_TTL} (ten years)"
-        )
+    children: Sequence[tuple[BaseTask, Options]]
+    callback: tuple[BaseTask, Options]
+    on_failure: tuple[BaseTask, Options] | None
+    policy: Policy
+    ttl_seconds: float
+
+    @classmethod
+    def of(
+        cls,
+        children: Sequence[TaskOf[Any]],
+        callback: TaskOf[Any],
+        on_failure: TaskOf[Any] | None,
+        policy: Policy,
+        ttl_seconds: float,
+    ) -> Spawned:
+        """Validate the arguments.
+
+        Raises:
+            TypeError: an argument is not a task, or has an id of its own.
+            ValueError: `policy` or `ttl_seconds` is invalid.
+        """
+        said = [_said(child, f"children[{index}]") for index, child in enumerate(children)]
+        then = _said(callback, "callback")
+        otherwise = None if on_failure is None else _said(on_failure, "on_failure")
+        if policy not in get_args(Policy):
+            raise ValueError(
+                f"spawn_with_callback: policy={policy!r} must be one of {get_args(Policy)}"
+            )
+        if not 0 < ttl_seconds <= _LONGEST_TTL:
+            raise ValueError(
+                f"spawn_with_callback: ttl_seconds={ttl_seconds!r} must be above 0 and at most "
+                f"{_LONGEST_TTL} (ten years)"
+            )
+        return cls(said, then, otherwise, policy, ttl_seconds)
+
+    def prepared(
+        self, group: str, prepare: Callable[..., Submission]
+    ) -> tuple[list[Submission], list[Submission]]:
+        """Return the submissions of the children, and those of the callback and `on_failure`."""
+
+        def one(said: tuple[BaseTask, Options], id: str, **origin: str) -> Submission:
+            task, options = said
+            return prepare(task, replace(options, id=id), **origin)
+
+        children = [
+            one(child, child_id(group, index), child_of=group)
+            for index, child in enumerate(self.children)
+        ]
+        follows = [one(self.callback, callback_id(group), callback_of=group)]
+        if self.on_failure is not None:
+            follows.append(one(self.on_failure, failure_id(group), callback_of=group))
+        return children, follows
 
 
-async def open_group(
-    client: Client,
-    children: Sequence[BaseTask],
-    callback: BaseTask,
-    on_failure: BaseTask | None,
-    policy: Policy,
-    ttl_seconds: float,
-) -> str:
+def _said(given: Any, what: str) -> tuple[BaseTask, Options]:
+    what = f"spawn_with_callback: {what}"
+    task, options = with_said(given, {}, what, "id")
+    ensure_task(task, what)
+    return task, options
+
+
+async def open_group(client: Client, spawned: Spawned) -> str:
     """Open a group and submit its children; see `Client.spawn_with_callback`.
 
     Raises:
@@ -71,26 +103,18 @@ async def open_group(
     group, parent = _group_id(running), running.id if running else ""
     await client.live_config.refresh()
     with sending() as trace:
-        prepare = partial(client.envelopes.prepare, trace=trace)
-        prepared = [
-            prepare(child, Options(id=child_id(group, index)), child_of=group)
-            for index, child in enumerate(children)
-        ]
-        follow = partial(prepare, callback_of=group)
+        prepared, follows = spawned.prepared(group, partial(client.envelopes.prepare, trace=trace))
         if trace:
             describe_sent(prepared)
-        follows = [follow(callback, Options(id=callback_id(group)))]
-        if on_failure is not None:
-            follows.append(follow(on_failure, Options(id=failure_id(group))))
-        name, number = client.registry.of(callback).name, len(prepared)
+        name, number = client.registry.of(spawned.callback[0]).name, len(prepared)
         client, tasks = client.routing.together("group", name, [*prepared, *follows])
         prepared, (then, *otherwise) = tasks[:number], tasks[number:]
         for _ in range(_SPAWNS):
             state = await client.groups.open(
                 group,
                 parent,
-                policy=policy,
-                ttl_seconds=ttl_seconds,
+                policy=spawned.policy,
+                ttl_seconds=spawned.ttl_seconds,
                 total=number,
                 callback=then,
                 on_failure=otherwise[0] if otherwise else None,

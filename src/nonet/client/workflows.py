@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from nonet.base.errors import ConflictError, InvalidArgumentsError, ResultUnavailable
 from nonet.client.outcomes import child_result, value_of
 from nonet.messages.encryption import NO_KEY, MissingKeyError
@@ -86,13 +88,8 @@ def _prepared(client: Client, workflow: Workflow, id: str, trace: str) -> list[S
 
 
 def _options(id: str, step: Step[Any]) -> Options:
-    given = step.options
-    return Options(
-        id=step_id(id, step.place),
-        at_time=given.at_time,
-        labels=given.labels,
-        start_by=given.start_by,
-    )
+    """Return the options of the submission; the terms of the step have the delay."""
+    return replace(step.options, id=step_id(id, step.place), delay=None)
 
 
 async def with_results(client: Client, id: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -48,7 +48,7 @@ from nonet.tasks.injection import Injector
 from nonet.tasks.invoke import invoke
 from nonet.tasks.locks import encode_locks, leased_ttl_ms
 from nonet.tasks.registry import TaskClass
-from nonet.tasks.task import BaseTask, declared_locks, ensure_task
+from nonet.tasks.task import BaseTask, declared_locks, ensure_task, vo_of
 from nonet.telemetry.masking import hide
 
 logger = logging.getLogger(__name__)
@@ -116,6 +116,7 @@ def _context_of(task: BaseTask, client: Client) -> TaskContext:
     task_class = client.registry.of(task)
     id = f"call-{secrets.token_hex(8)}"
     context = TaskContext(id=id, name=task_class.name, attempt=1, fence=0, labels={})
+    context.vo = vo_of(task, {})
     context.is_made_of(arguments_of(task_class, task), task_class.cls)
     context.read_group_with(client.group_results)
     context.submit_with(client.envelopes.prepare)

@@ -52,6 +52,24 @@ def tenant_of(by: str, name: str, vo: str, labels: Mapping[str, Any]) -> str:
     return "".join(char if char.isprintable() else "?" for char in found[:_LONGEST])
 
 
+def inherited_labels(by: str, vo: str, labels: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the labels that make what a running task creates belong to its tenant.
+
+    Args:
+        by, vo, labels: of the running task, as for `tenant_of`.
+
+    >>> inherited_labels("label:group", "lhcb", {"group": 7, "colour": "red"})
+    {'vo': 'lhcb', 'group': 7}
+    >>> inherited_labels("vo", "", {"colour": "red"}), inherited_labels("class", "lhcb", {})
+    ({}, {'vo': 'lhcb'})
+    """
+    found: dict[str, Any] = {"vo": vo} if vo else {}
+    name = by.removeprefix(_LABEL)
+    if name != by and name in labels:
+        found[name] = labels[name]
+    return found
+
+
 def order(
     named: Collection[str], tasks: Mapping[str, float], most: int = MOST_TENANTS
 ) -> tuple[list[str], int]:

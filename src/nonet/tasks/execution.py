@@ -9,17 +9,25 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar, Token
-from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, Unpack
+
+from msgspec.structs import replace
 
 from nonet.base.errors import InvalidArgumentsError, LeaseLostError, TaskTimeoutError
 from nonet.base.forks import is_inherited
 from nonet.messages.message import encode, is_id, pack
-from nonet.messages.terms import Delay
 from nonet.tasks.handles import ChildResult, R
 from nonet.tasks.secrecy import secret_texts
-from nonet.tasks.task import BaseTask, Options, TaskOf
+from nonet.tasks.task import (
+    BaseTask,
+    Options,
+    StepOptions,
+    TaskOf,
+    TaskOptions,
+    ensure_task,
+    with_said,
+)
 from nonet.tasks.workflows import After, Given, Step, Workflow, step_terms
 
 logger = logging.getLogger(__name__)
@@ -78,6 +86,7 @@ class TaskContext:
         fence: a number that grows with every attempt of any task. Store it with your data and
             refuse writes that carry a smaller one.
         labels: the labels of the submission.
+        vo: VO of the task: its attribute, else its label ``vo``, else empty.
         group: id of the group whose callback this task is, or empty.
         saved: the data of the last `checkpoint` of an earlier attempt, or None.
         workflow: id of the workflow whose step this task is, or empty.
@@ -103,6 +112,7 @@ class TaskContext:
     _report: Reporter | None = None
     _loop: asyncio.AbstractEventLoop | None = None
     _prepare: Preparer | None = None
+    vo: str = ""
     namespace: str = ""  # where it runs, for the framework; empty: in no worker
     _after_commit: Sequence[Prepared] = ()
     _workdir: Path | None = None
@@ -296,15 +306,7 @@ class TaskContext:
         elif self._lost is None:
             self._report(fraction, text)
 
-    def after_commit(
-        self,
-        task: BaseTask,
-        *,
-        at_time: datetime | None = None,
-        delay: Delay | None = None,
-        id: str | None = None,
-        labels: Mapping[str, Any] | None = None,
-    ) -> str:
+    def after_commit(self, task: TaskOf[Any], **options: Unpack[TaskOptions]) -> str:
         """Submit a task in the same step that settles this one as done.
 
         By then the dependencies of this attempt have committed. So the new task never works on data
@@ -312,8 +314,9 @@ class TaskContext:
         repeated submits nothing.
 
         Args:
-            task, at_time, id, labels: as in `BaseTask.schedule`.
-            delay: as there, but it counts from the end of this task.
+            task: the task.
+            options: those of `BaseTask.schedule` except ``transaction``. A delay, and a `start_by`
+                that is a duration, count from the end of this task.
 
         Returns:
             The id that the task will have, unless another task holds its unique key by then.
@@ -328,13 +331,12 @@ class TaskContext:
         """
         if self._prepare is None:
             raise LookupError("after_commit() works only inside a running task")
-        name = type(task).__name__
-        if not isinstance(task, BaseTask):
-            raise TypeError(f"after_commit: {task!r:.200} is not a task")
-        if type(task).durable:
+        given, said = with_said(task, options, "after_commit()", "transaction")
+        ensure_task(given, "after_commit")
+        if type(given).durable:
             problem = "the class is durable: submit it with schedule(transaction=…)"
-            raise InvalidArgumentsError(name, [problem])
-        prepared = self._prepare(task, Options(at_time=at_time, delay=delay, id=id, labels=labels))
+            raise InvalidArgumentsError(type(given).__name__, [problem])
+        prepared = self._prepare(given, said)
         mend = "submit one task that submits the others, or use spawn_with_callback()"
         self._check_room(prepared, "after_commit", mend)
         self._after_commit = [*self._after_commit, prepared]
@@ -372,13 +374,7 @@ class TaskContext:
         return await self._read_inputs()
 
     def add_step(
-        self,
-        task: TaskOf[R],
-        *,
-        after: After = (),
-        delay: float | timedelta = 0,
-        at_time: datetime | None = None,
-        labels: Mapping[str, Any] | None = None,
+        self, task: TaskOf[R], *, after: After = (), **options: Unpack[StepOptions]
     ) -> Step[R]:
         """Add a step to the workflow of this one; steps after this one wait for it, too.
 
@@ -388,7 +384,7 @@ class TaskContext:
         Args:
             task: a task, or ``SomeTask.given(…)`` with results of steps that this one adds.
             after: steps that this one adds, as in `Workflow.step`.
-            delay, at_time, labels: as in `Workflow.step`.
+            options: as in `Workflow.step`.
 
         Raises:
             InvalidArgumentsError: an argument is invalid, or there are more than 500 steps or
@@ -409,9 +405,8 @@ class TaskContext:
         if self._added is None:
             self._added = Workflow.below(self.id.rpartition(":")[2])
         added = self._added
-        step = added.step(task, after=after, delay=delay, at_time=at_time, labels=labels)
+        step = added.step(task, after=after, **options)
         id = f"{self.workflow}:{step.place}"
-        options = Options(id=id, at_time=at_time, labels=labels)
         try:
             if not is_id(id):
                 problem = (
@@ -419,7 +414,8 @@ class TaskContext:
                     "the other, so that the id would be too long: submit a new workflow instead"
                 )
                 raise InvalidArgumentsError(self.name, [problem])
-            prepared = self._prepare(step.task, options, is_step=True)
+            said = replace(step.options, id=id, delay=None)  # the terms have the delay
+            prepared = self._prepare(step.task, said, is_step=True)
             self._check_room(prepared, "add_step", "let a step that it adds add the others")
         except BaseException:
             added.steps.pop()

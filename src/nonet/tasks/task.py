@@ -78,6 +78,10 @@ class _SharedOptions(TypedDict, total=False):
     unique: Unique | FromClass | None
 
 
+class StepOptions(_SharedOptions, total=False):
+    """Options of a step of a workflow; `nonet.Workflow.step` documents them."""
+
+
 class SubmitManyOptions(_SharedOptions, total=False):
     """Options for many submissions at once; `BaseTask.schedule` documents them."""
 
@@ -412,11 +416,12 @@ class BaseTask(Constructible):
     def with_options(self: PlainTask[R], **options: Unpack[TaskOptions]) -> TaskWithOptions[R]: ...
 
     def with_options(self: Any, **options: Unpack[TaskOptions]) -> TaskWithOptions[Any]:
-        """Give this task options of its own among many, for `Nonet.submit_many`.
+        """Give this task options of its own, wherever tasks are submitted.
 
         Args:
             options: those of `BaseTask.schedule` except ``transaction``. They take precedence over
-                the options of the call that submits the task.
+                the options of the call that submits the task. Groups and workflows make the ids of
+                their tasks, so they refuse ``id``.
 
         Example:
             await app.submit_many(
@@ -431,7 +436,7 @@ class TaskWithOptions(Generic[R_co]):
     """A task with options of its own, made by `BaseTask.with_options`.
 
     Attributes:
-        task: the task.
+        task: the task, or what `BaseTask.given` made.
         options: its options by name.
 
     Example:
@@ -442,11 +447,11 @@ class TaskWithOptions(Generic[R_co]):
 
     __slots__ = ("options", "task")
 
-    def __init__(self, task: BaseTask, options: TaskOptions) -> None:
+    def __init__(self, task: Any, options: TaskOptions) -> None:
         Options.named(options)  # raises TypeError for an unknown name
         if "transaction" in options:
             raise TypeError("with_options() takes no transaction: pass it to submit_many()")
-        self.task: BaseTask = task
+        self.task: Any = task
         self.options: TaskOptions = options
 
     def __repr__(self) -> str:
@@ -556,6 +561,36 @@ class PeriodicVoAwareBaseTask(PeriodicBaseTask):
 
 # The __init__ above must not make every subclass one "with its own __init__".
 PeriodicVoAwareBaseTask._body_has_init = False
+
+
+def with_said(
+    given: Any, options: Mapping[str, Any], what: str = "", *refused: str
+) -> tuple[Any, Options]:
+    """Return a task, and the options of a call with its own over them.
+
+    Args:
+        given: a task, or one with options.
+        what: the call, for the message.
+        refused: options that it does not take.
+
+    Raises:
+        TypeError: there is no such option, or the call does not take it.
+    """
+    said = PLAIN
+    if isinstance(given, TaskWithOptions):
+        given, said = given.task, given.over(options)
+    elif options:
+        said = Options.named(options)
+    for name in refused:
+        if getattr(said, name) is not None:
+            raise TypeError(f"{what} takes no {name}: {_REFUSED[name]}")
+    return given, said
+
+
+_REFUSED = {
+    "id": "it makes the ids of its tasks",
+    "transaction": "pass it to schedule() or submit_many()",
+}
 
 
 def ensure_task(given: object, what: str) -> None:

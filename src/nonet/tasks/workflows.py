@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Generic
+from typing import TYPE_CHECKING, Any, Final, Generic, Unpack
 
 from msgspec import Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from nonet.messages.message import Reference
-from nonet.messages.terms import StartBy, step_term
+from nonet.messages.terms import delay_problem, microseconds, step_term
 from nonet.tasks.arguments import prepare
 from nonet.tasks.handles import Handle, R, R_co
 from nonet.tasks.runs import WorkflowRun
 from nonet.tasks.task import (
-    FROM_CLASS,
     BaseTask,
-    FromClass,
+    Options,
+    StepOptions,
     TaskOf,
+    TaskOptions,
+    TaskWithOptions,
     current_submitter,
     current_sync_submitter,
     ensure_task,
+    with_said,
 )
 
 if TYPE_CHECKING:
@@ -70,6 +72,23 @@ class Given(Generic[R_co]):
     def __repr__(self) -> str:
         return f"{self.cls.__name__}.given({', '.join(self.values)})"
 
+    @property
+    def vo(self) -> str | None:
+        """For the framework: the VO that its arguments or its class name, or None."""
+        found = self.values.get("vo", getattr(self.cls, "vo", None))
+        return found if isinstance(found, str) else None
+
+    def with_options(self, **options: Unpack[TaskOptions]) -> TaskWithOptions[R_co]:
+        """Give it options of its own, see `BaseTask.with_options`.
+
+        Args:
+            options: as there.
+
+        Example:
+            chain(Add(1, 2), Add.given(a=PREVIOUS, b=3).with_options(delay=60))
+        """
+        return TaskWithOptions(self, options)
+
     async def schedule(self) -> Handle[R_co]:
         """Refuse: only a workflow has the results that it waits for.
 
@@ -107,7 +126,7 @@ class Step(Generic[R_co]):
         place: its place in the workflow: ``0`` for the first step that was added.
         task: the task, or what `BaseTask.given` made.
         after: its predecessors, each with the edge from it.
-        options: its delay, time, labels and deadline.
+        options: what was passed to `Workflow.step`, with the labels of the workflow.
 
     Example:
         workflow = Workflow()
@@ -121,7 +140,7 @@ class Step(Generic[R_co]):
         place: str,
         task: BaseTask | Given[Any],
         after: Sequence[Edge],
-        options: StepOptions,
+        options: Options,
     ) -> None:
         self.workflow = workflow
         self.place = place
@@ -157,21 +176,6 @@ class Edge(Struct, frozen=True):
 
     step: Step[Any]
     on: str = SUCCESS
-
-
-class StepOptions(Struct, frozen=True, kw_only=True):
-    """Options of a step; see `Workflow.step`."""
-
-    delay: float | timedelta = 0
-    at_time: datetime | None = None
-    labels: Mapping[str, Any] | None = None
-    start_by: StartBy | FromClass | None = FROM_CLASS
-
-    @property
-    def delay_seconds(self) -> float:
-        """The delay in seconds."""
-        delay = self.delay
-        return delay.total_seconds() if isinstance(delay, timedelta) else delay
 
 
 def failed(step: Step[Any]) -> Edge:
@@ -214,9 +218,11 @@ class Workflow:
 
     Args:
         title: shown to operators.
+        labels: labels of all steps; those of a step take precedence. Steps that a running step
+            adds do not have them.
 
     Example:
-        workflow = Workflow("nightly import")
+        workflow = Workflow("nightly import", labels={"customer": "acme"})
         rows = workflow.step(Extract("2026-11-25"))
         stored = workflow.step(Load.given(rows=rows))
         workflow.step(Alarm(), after=failed(stored))
@@ -224,8 +230,9 @@ class Workflow:
         print(await run.result(stored, timeout=60))
     """
 
-    def __init__(self, title: str = "") -> None:
+    def __init__(self, title: str = "", *, labels: Mapping[str, Any] | None = None) -> None:
         self.title = title
+        self.labels = labels
         self.steps: list[Step[Any]] = []
         self._above = ""
         self._ends_in_group = False
@@ -241,42 +248,40 @@ class Workflow:
         return made
 
     def step(
-        self,
-        task: TaskOf[R],
-        *,
-        after: After = (),
-        delay: float | timedelta = 0,
-        at_time: datetime | None = None,
-        labels: Mapping[str, Any] | None = None,
-        start_by: StartBy | FromClass | None = FROM_CLASS,
+        self, task: TaskOf[R], *, after: After = (), **options: Unpack[StepOptions]
     ) -> Step[R]:
         """Add a step.
 
         Args:
-            task: a task, or ``SomeTask.given(…)`` if arguments are results of earlier steps.
+            task: a task, or ``SomeTask.given(…)`` if arguments are results of earlier steps. Its
+                ``with_options(…)`` take precedence.
             after: the steps that must be done before it, `failed` and `ended` ones, or several of
                 them. Steps whose results are arguments need not be named.
-            delay: seconds or a timedelta from when it could start.
-            at_time, labels: as in `BaseTask.schedule`.
-            start_by: as in `BaseTask.schedule`; a duration counts from when it could start.
+            options: ``delay``, ``at_time``, ``labels``, ``start_by`` and ``unique``, as in
+                `BaseTask.schedule`. A delay, and a `start_by` that is a duration, count from when
+                it could start.
 
         Raises:
             TypeError: `task` is neither a task nor given.
             ValueError: a step before it belongs to another workflow, is named twice with different
                 edges, or may fail although its result is an argument; or an option is invalid.
         """
-        options = StepOptions(delay=delay, at_time=at_time, labels=labels, start_by=start_by)
         return self._step(task, _edges(after), options)
 
     def _step(
-        self, task: Any, after: Iterable[Edge], options: StepOptions, *, listed: bool = False
+        self,
+        task: Any,
+        after: Iterable[Edge],
+        options: StepOptions | Mapping[str, Any],
+        *,
+        listed: bool = False,
     ) -> Step[Any]:
         """Add a step.
 
         Args:
             listed: `PREVIOUS` is a list even if there is only one step before.
         """
-        item = task
+        item, said = with_said(task, options, "Workflow.step()", "id", "transaction")
         if not isinstance(item, Given):
             ensure_task(item, "Workflow.step")
         edges = self._joined(after)
@@ -290,10 +295,12 @@ class Workflow:
         for step in edges:
             if step.workflow is not self:
                 raise ValueError(f"Workflow.step: {step} belongs to another workflow")
-        if not 0 <= options.delay_seconds < 1e9:
-            raise ValueError(f"Workflow.step: delay={options.delay!r} must be 0 seconds or more")
+        if said.delay is not None and (problem := delay_problem(said.delay)):
+            raise ValueError(f"Workflow.step: delay: {problem}")
+        if self.labels:
+            said = replace(said, labels={**self.labels, **(said.labels or {})})
         place = f"{self._above}{len(self.steps)}"
-        made = Step[Any](self, place, item, tuple(edges.values()), options)
+        made = Step[Any](self, place, item, tuple(edges.values()), said)
         self.steps.append(made)
         return made
 
@@ -343,7 +350,7 @@ class Workflow:
         if isinstance(part, list | tuple):
             raise TypeError(f"{part!r:.100} is a {type(part).__name__}: write group(*parts)")
         if not isinstance(part, Workflow):
-            return [self._step(part, first, StepOptions(), listed=listed)]
+            return [self._step(part, first, {}, listed=listed)]
         if not part.steps:
             raise ValueError(
                 "an empty group or workflow cannot be a part of another one: leave it out"
@@ -354,7 +361,8 @@ class Workflow:
             item = step.task
             if isinstance(item, Given):
                 item = Given(item.cls, _mapped(item.values, copies))
-            copies[step.place] = self._step(item, edges or first, step.options, listed=listed)
+            options = asdict(step.options)
+            copies[step.place] = self._step(item, edges or first, options, listed=listed)
         return [copies[step.place] for step in part.last]
 
     async def submit(self, *, id: str | None = None) -> WorkflowRun:
@@ -395,21 +403,22 @@ class Workflow:
         return current_sync_submitter().submit_workflow(self, id=id)
 
 
-Part = BaseTask | Given[Any] | Workflow
+Part = BaseTask | Given[Any] | TaskWithOptions[Any] | Workflow
 """What `chain`, `group` and `chord` put together."""
 
 
-def chain(*parts: Part, title: str = "") -> Workflow:
+def chain(*parts: Part, title: str = "", labels: Mapping[str, Any] | None = None) -> Workflow:
     """Run parts one after the other; each starts when the part before it is done.
 
     Args:
-        parts: tasks, ``SomeTask.given(…)``, or workflows. `PREVIOUS` stands for the result before.
-        title: shown to operators.
+        parts: tasks, ``SomeTask.given(…)``, either ``.with_options(…)``, or workflows. `PREVIOUS`
+            stands for the result before.
+        title, labels: as of `Workflow`.
 
     Example:
         run = await chain(Extract("2026-11-25"), Load.given(rows=PREVIOUS)).submit()
     """
-    made = Workflow(title)
+    made = Workflow(title, labels=labels)
     last: Sequence[Step[Any]] = ()
     for part in parts:
         last = made.add(part, last, listed=made._ends_in_group)
@@ -417,39 +426,41 @@ def chain(*parts: Part, title: str = "") -> Workflow:
     return made
 
 
-def group(*parts: Part, title: str = "") -> Workflow:
+def group(*parts: Part, title: str = "", labels: Mapping[str, Any] | None = None) -> Workflow:
     """Run parts at the same time.
 
     For a part after a group `PREVIOUS` is a list of results, however many parts the group has.
 
     Args:
-        parts: tasks, ``SomeTask.given(…)``, or workflows.
-        title: shown to operators.
+        parts: tasks, ``SomeTask.given(…)``, either ``.with_options(…)``, or workflows.
+        title, labels: as of `Workflow`.
 
     Example:
         run = await group(Resize("a.png"), Resize("b.png")).submit()
     """
-    made = Workflow(title)
+    made = Workflow(title, labels=labels)
     made._ends_in_group = True
     for part in parts:
         made.add(part)
     return made
 
 
-def chord(parts: Iterable[Part], body: Part, *, title: str = "") -> Workflow:
+def chord(
+    parts: Iterable[Part], body: Part, *, title: str = "", labels: Mapping[str, Any] | None = None
+) -> Workflow:
     """Run parts at the same time, and a last one when all of them are done.
 
     In `body`, `PREVIOUS` is the list of their results; without parts it is empty.
 
     Args:
-        parts: tasks, ``SomeTask.given(…)``, or workflows.
+        parts: tasks, ``SomeTask.given(…)``, either ``.with_options(…)``, or workflows.
         body: what runs last, one of the same.
-        title: shown to operators.
+        title, labels: as of `Workflow`.
 
     Example:
         run = await chord([Add(1, 2), Add(3, 4)], Sum.given(numbers=PREVIOUS)).submit()
     """
-    made, given_parts = Workflow(title), group(*parts)
+    made, given_parts = Workflow(title, labels=labels), group(*parts)
     if not given_parts.steps and isinstance(body, Given):
         body = _with_previous(body, [], listed=True)
     made.add(body, made.add(given_parts) if given_parts.steps else (), listed=True)
@@ -473,7 +484,7 @@ def step_terms(workflow: str, steps: Sequence[Step[Any]]) -> list[str]:
             "".join(sorted(leaving.get(step.place, ()))),
             [f"{edge.on}{edge.step.place}" for edge in step.after],
             any_failed=any(edge.on == FAILURE for edge in step.after),
-            delay_us=round(step.options.delay_seconds * 1e6),
+            delay_us=microseconds(step.options.delay or 0),
         )
         for step in steps
     ]

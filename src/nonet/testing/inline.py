@@ -15,7 +15,7 @@ from typing import Any, Generic, NoReturn, Unpack
 from nonet.base.errors import NotBoundError, ResultUnavailable
 from nonet.client.client import is_durable
 from nonet.client.envelopes import Envelopes
-from nonet.client.groups import Policy, check_group
+from nonet.client.groups import Policy, Spawned
 from nonet.client.live import LiveConfig
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.overrides import NONE
@@ -24,7 +24,6 @@ from nonet.messages.message import Envelope, ResultDocument, decode, encode, pac
 from nonet.messages.signing import Signer
 from nonet.rules.fairness import BY_VO
 from nonet.rules.outcomes import End, Failed, decide
-from nonet.stores.queue.groups import callback_id, child_id, failure_id
 from nonet.tasks import sync_handles
 from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import TaskContext, enter_context
@@ -41,6 +40,7 @@ from nonet.tasks.task import (
     ensure_task,
     submitters,
     sync_submitters,
+    vo_of,
 )
 from nonet.tasks.workflows import Given, Workflow
 from nonet.testing.submissions import Submitted, said_of
@@ -67,9 +67,9 @@ class InlineGroup:
         assert run.groups[0].children == (Hash("a"), Hash("b"))
     """
 
-    children: tuple[BaseTask, ...]
-    callback: BaseTask
-    on_failure: BaseTask | None
+    children: tuple[Any, ...]
+    callback: Any
+    on_failure: Any
     policy: str
 
 
@@ -255,6 +255,7 @@ class _Inline:
         threads = ThreadPoolExecutor(1, thread_name_prefix="nonet-task")
         try:
             task = self._known.arguments.build(self._envelope.args)
+            context.vo = vo_of(task, context.labels)
             spawner = _Spawner(self._run, self._envelopes)
             values = {TaskContext: context, CallbackSpawner: spawner}
             async with injector.open(task.execute, values=values) as arguments:
@@ -392,21 +393,15 @@ class _Spawner(CallbackSpawner):
 
     async def __call__(
         self,
-        children: Sequence[BaseTask],
-        callback: BaseTask,
+        children: Sequence[TaskOf[Any]],
+        callback: TaskOf[Any],
         *,
-        on_failure: BaseTask | None = None,
+        on_failure: TaskOf[Any] | None = None,
         policy: Policy = "all_success",
         ttl_seconds: float = 86400,
     ) -> str:
-        children = list(children)
-        check_group(children, callback, on_failure, policy, ttl_seconds)
+        spawned = Spawned.of(children, callback, on_failure, policy, ttl_seconds)
         group = f"{_GROUP}-{len(self._run.groups) + 1}"
-        prepare = self._envelopes.prepare
-        for index, child in enumerate(children):
-            prepare(child, Options(id=child_id(group, index)), child_of=group)
-        prepare(callback, Options(id=callback_id(group)), callback_of=group)
-        if on_failure is not None:
-            prepare(on_failure, Options(id=failure_id(group)), callback_of=group)
+        spawned.prepared(group, self._envelopes.prepare)
         self._run.groups.append(InlineGroup(tuple(children), callback, on_failure, policy))
         return group

@@ -67,7 +67,7 @@ class Groups(RedisStore):
         on_failure: Submission | None,
     ) -> str:
         """Open a group, unless an earlier attempt of the parent opened it; return its state."""
-        failure = on_failure.spec() if on_failure else ("", "", "", b"", "", "")
+        failure = on_failure.arguments() if on_failure else ("", "", "", 0, "", b"", "", "")
         state = await self._scripts.run(
             "group_open",
             group,
@@ -75,7 +75,7 @@ class Groups(RedisStore):
             policy,
             round(ttl_seconds * 1000),
             total,
-            *callback.spec(),
+            *callback.arguments(),
             *failure,
         )
         return str(state.decode())

@@ -2,10 +2,10 @@
 -- group_open: begin a callback group. Its children are submitted next, then group_seal is called.
 -- KEYS  prefix
 -- ARGV  group, parent id or '', policy, ttl ms, number of children,
---       callback (id, name, stream, envelope, locks, terms), on_failure (the same, id '' for none)
+--       callback (id, name, stream, due, '', envelope, locks, terms), on_failure (the same, id '' for none)
 -- returns the state: building, or the state that an earlier run of the parent has reached
 -- @include base index
-local gid, parent, policy, ttl, total, CALLBACK, ON_FAILURE = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], 6, 12
+local gid, parent, policy, ttl, total, CALLBACK, ON_FAILURE = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5], 6, 14
 local key = P .. 'g:' .. gid
 local state = redis.call('HGET', key, 'state')
 if state then
@@ -14,9 +14,9 @@ end
 
 -- Store a task that the group may submit: its fields are in ARGV from `first` on. Returns its name.
 local function keep(suffix, first)
-  local id, name, stream, envelope, locks, terms = unpack(ARGV, first, first + 5)
+  local id, name, stream, due, _, envelope, locks, terms = unpack(ARGV, first, first + 7)
   if id ~= '' then
-    redis.call('HSET', key .. suffix, 'id', id, 'name', name, 'stream', stream, 'envelope', envelope,
+    redis.call('HSET', key .. suffix, 'id', id, 'name', name, 'stream', stream, 'due', due, 'envelope', envelope,
       'locks', locks, 'terms', terms)
   end
   return name

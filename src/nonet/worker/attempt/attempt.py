@@ -83,10 +83,9 @@ class AttemptContext(TaskContext):
 
     def _check_home(self, prepared: Submission) -> None:
         """Refuse a task of a tenant in another namespace: one script settles and submits."""
-        live, labels = self._client.live_config, self.labels
-        arguments, cls = self._made_of or ({}, BaseTask)
-        vo = str(arguments.get("vo") or getattr(cls, "vo", None) or labels.get("vo") or "")
-        here = namespace_of(live.routes, tenant_of(live.tenants_by, self.name, vo, labels))
+        live = self._client.live_config
+        tenant = tenant_of(live.tenants_by, self.name, self.vo, self.labels)
+        here = namespace_of(live.routes, tenant)
         home = namespace_of(live.routes, tenant_in(prepared.terms))
         if home != here:
             problem = away_problem("task", here or self.namespace, home or self.namespace)
@@ -194,7 +193,6 @@ class Attempt:
         started: whether ``execute`` was called.
         in_thread: whether ``execute`` runs in a thread, which cannot be cancelled.
         hard_at: when its hard timeout expires (monotonic), or None.
-        vo: VO of the task, see `nonet.tasks.task.vo_of`; empty for none.
         size: size of the stream that it came from.
         trace: trace context of the submission, from the envelope.
         span: its open span, if spans are collected.
@@ -215,7 +213,6 @@ class Attempt:
     started = False
     in_thread: bool = False
     hard_at: float | None = None
-    vo: str = ""
     tallied: Any = None
     task: asyncio.Task[None] | None = None
     trace: str = ""
@@ -281,7 +278,7 @@ class Attempt:
         self.context.labels = envelope.labels
         self.context.group = envelope.group
         # Provisional: once the task object exists, its own VO counts.
-        self.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
+        self.context.vo = str(envelope.args.get("vo") or envelope.labels.get("vo") or "")
         self.trace = envelope.trace
         enter_subject(self.context)
         if envelope.labels:  # which variables travel in

@@ -137,7 +137,7 @@ class Concluder(Struct, frozen=True):
 
 def effective_now(attempt: Attempt, task_class: TaskClass, live_config: LiveConfig) -> Effective:
     """Return the options of the class, with the overrides in force now."""
-    return live_config.overrides.effective(task_class, attempt.vo, attempt.size)
+    return live_config.overrides.effective(task_class, attempt.context.vo, attempt.size)
 
 
 def result_of(

@@ -151,8 +151,8 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
             return _handed_on(error.brief)
         task = task_class.arguments.build(arguments)
         vo = vo_of(task, envelope.labels)
-        if vo != attempt.vo:  # only the task object knew it
-            attempt.vo = vo
+        if vo != attempt.context.vo:  # only the task object knew it
+            attempt.context.vo = vo
             limits = effective_now(attempt, task_class, tools.client.live_config).time
         if vo or attempt.locks or task_class.cls.execution_locks is not BaseTask.execution_locks:
             refused = await _mend_locks(attempt, task, tools)

@@ -9,10 +9,10 @@ do
     local key = P .. 'g:' .. gid
     local group = redis.call('HMGET', key, 'failed', 'policy', 'ttl')
     local ttl, good = group[3], tonumber(group[1]) == 0 or group[2] == 'all_done'  -- fault: group-outcome
-    local spec = redis.call('HMGET', key .. (good and ':callback' or ':on_failure'), 'id', 'name', 'stream', 'envelope',
-      'locks', 'terms')
+    local spec = redis.call('HMGET', key .. (good and ':callback' or ':on_failure'), 'id', 'name', 'stream', 'due',
+      'envelope', 'locks', 'terms')
     if spec[1] then
-      submit_one(spec[1], spec[2], spec[3], 0, '', spec[4], spec[5], spec[6])
+      submit_one(spec[1], spec[2], spec[3], due_of(spec[4]), '', spec[5], spec[6], spec[7])
       wake(size_of(spec[3]), 1)
     end
     for _, suffix in ipairs({'', ':results', ':callback', ':on_failure'}) do
