@@ -159,7 +159,9 @@ def _decoded(secret: Object, key: str) -> str:
 def _get(port: int, path: str) -> tuple[int, str]:
     """Status and body; 0 if the port is closed."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(
+            f"http://127.0.0.1:{port}{path}", timeout=WAIT_SECONDS
+        ) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

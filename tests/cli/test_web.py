@@ -64,7 +64,7 @@ async def test_task_web_starts_with_a_link(task_run: TaskRun) -> None:
     made = await task_run("web", "link", **address)
     assert made.out.startswith(f"{url}/login?code=")
     for code in (found[1].decode(), made.out.strip().partition("code=")[2]):
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
             form = {"code": code}
             answer = await client.post("/login/link", data=form, headers={"Origin": url})
             assert answer.status_code == 303

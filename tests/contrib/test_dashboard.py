@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request
 from httpx import AsyncClient
 from playwright.async_api import Page, expect
 from ports import free_port
-from waits import until
+from waits import WAIT_SECONDS, until
 from web.conftest import chromium, page, principal
 
 from nonet import ConfigurationError, Nonet
@@ -72,7 +72,7 @@ async def test_pages_work_below_a_path(outer: FastAPI, page: Page) -> None:
     """This holds for links, the refresh of a page and forms; strangers are refused."""
     mount_dashboard(outer, "/admin/jobs", principal=by_header)
     async with served(outer) as url:
-        async with AsyncClient(base_url=url) as stranger:
+        async with AsyncClient(base_url=url, timeout=WAIT_SECONDS) as stranger:
             assert (await stranger.get("/own")).json() == "mine"
             assert (await stranger.get("/admin/jobs/api/v1/overview")).status_code == 401
         await page.context.add_cookies([{"name": "shop", "value": "bob", "url": url}])
@@ -100,7 +100,11 @@ async def test_links_have_the_path_of_the_application(
     mount_dashboard(outer, principal=by_header)
     app = wrap(outer)
     sent = "" if app is outer else "/shop"
-    async with served(app) as url, AsyncClient(base_url=url, cookies={"shop": "bob"}) as client:
+    cookies = {"shop": "bob"}
+    async with (
+        served(app) as url,
+        AsyncClient(base_url=url, cookies=cookies, timeout=WAIT_SECONDS) as client,
+    ):
         page = await client.get(f"{sent}/nonet/workers")
         assert page.status_code == 200, page.text
         assert 'href="/shop/nonet/events"' in page.text
@@ -111,7 +115,7 @@ async def test_by_default_users_log_in(outer: FastAPI, monkeypatch: pytest.Monke
     """Access is that of task-web, and unknown hosts are refused."""
     monkeypatch.setenv("NONET_WEB_URL", "https://shop.example.org/somewhere/nonet")
     mount_dashboard(outer)
-    async with served(outer) as url, AsyncClient(base_url=url) as client:
+    async with served(outer) as url, AsyncClient(base_url=url, timeout=WAIT_SECONDS) as client:
         page = await client.get("/nonet/workers", headers={"Accept": "text/html"})
         assert page.status_code == 303
         assert page.headers["location"] == "/nonet/login?next=%2Fnonet%2Fworkers"

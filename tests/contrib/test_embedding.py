@@ -181,7 +181,7 @@ async def test_one_port_answers_the_probes_of_all_daemons(make_app: MakeApp) -> 
     """Its metrics are those of all of them."""
     port = free_port()
     app = make_app(metrics_port=port, metrics_host="127.0.0.1")
-    async with app.running(sizes=["small"]), httpx.AsyncClient() as client:
+    async with app.running(sizes=["small"]), httpx.AsyncClient(timeout=WAIT_SECONDS) as client:
         assert (await client.get(f"http://127.0.0.1:{port}/readyz")).status_code == 200
         metrics = (await client.get(f"http://127.0.0.1:{port}/metrics")).text
     assert "nonet_worker_slots" in metrics and "nonet_scheduler_is_leader" in metrics

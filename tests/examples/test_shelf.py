@@ -15,7 +15,7 @@ import preloaded
 import pytest
 from daemons import Daemon
 from examples.conftest import ROOT
-from waits import wait_until
+from waits import WAIT_SECONDS, wait_until
 
 HOME = ROOT / "examples" / "shelf"
 PICTURES = 12
@@ -101,7 +101,7 @@ def service(environment: dict[str, str], tmp_path: Path) -> Iterator[httpx.Clien
             daemons[name].wait_ready()
         running = r"running on (http://\S+)"
         found = wait_until(lambda: re.search(running, daemons["web"].log), "the server runs")
-        with httpx.Client(base_url=found[1]) as client:
+        with httpx.Client(base_url=found[1], timeout=WAIT_SECONDS) as client:
             yield client
     finally:
         for daemon in daemons.values():

@@ -21,7 +21,7 @@ from faults.fault_tasks import Timed
 from faults.rig import PRODUCTION, Crew, Rig, under_load
 from faults.test_topologies import every_fifth, mixed
 from ports import free_port
-from waits import until
+from waits import WAIT_SECONDS, until
 
 import nonet.sync
 from nonet.base.errors import NonetError
@@ -96,7 +96,7 @@ async def others(rig: Rig, own: Crew, home: Path) -> AsyncIterator[Mapping[str, 
 
     code = await until(lambda: re.search(r"code=([\w-]+)", web.log), "it logs a link")
     with threads:
-        async with httpx.AsyncClient(base_url=url, timeout=30) as browser:
+        async with httpx.AsyncClient(base_url=url, timeout=WAIT_SECONDS) as browser:
             form = {"code": code[1]}
             answer = await browser.post("/login/link", data=form, headers={"Origin": url})
             assert answer.status_code == 303

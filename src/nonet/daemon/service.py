@@ -196,7 +196,7 @@ async def until_signal(work: Coroutine[Any, Any, None]) -> None:
 
 
 async def unless_stopped(work: Coroutine[Any, Any, _Result], stop: Stop) -> _Result | None:
-    """Do `work`, and return its result; None if a stop was requested first."""
+    """Do `work` and return its result; cancel it and return None if a stop is requested first."""
     working = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.requested.wait(), name="stop")
     try:
@@ -205,6 +205,7 @@ async def unless_stopped(work: Coroutine[Any, Any, _Result], stop: Stop) -> _Res
     finally:
         working.cancel()
         stopping.cancel()
+        await asyncio.wait({working})
 
 
 def _ignore(number: int, frame: object) -> None:

@@ -103,11 +103,15 @@ async def run_demo(tree: Path, state_dir: Path, progress: Progress) -> Summary:
         }
         progress("starting the server, a scheduler and workers", 0, 0)
         app = Nonet(plain_settings(**values))
-        async with stop_on_signals() as stop, app.running():
-            audit = _Audit(app, progress)
-            summary = await unless_stopped(audit.run(AuditTree(root, directory)), stop)
-            if summary is None:
-                raise NonetError("the demo was stopped by a signal")
+
+        async def audited() -> Summary:
+            async with app.running():
+                return await _Audit(app, progress).run(AuditTree(root, directory))
+
+        async with stop_on_signals() as stop:
+            summary = await unless_stopped(audited(), stop)
+        if summary is None:
+            raise NonetError("the demo was stopped by a signal")
     if not had_letters and not summary.dead_letters:
         letters.unlink(missing_ok=True)  # it contains only data of the scheduler
     return summary
