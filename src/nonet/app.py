@@ -447,7 +447,7 @@ class Nonet(Application):
 
         Example:
             for finding in (await app.overview()).findings:
-                print(finding.problem, "->", finding.hint)
+                print(finding.problem, "->", finding.next_step)
         """
         from nonet.operate.overview import overview
 

@@ -47,8 +47,8 @@ async def test_missing_tables_are_a_problem(task_run: TaskRun, url: str) -> None
     ended = await task_run("doctor", "--wait", "0", "--json")
     (problem,) = ended.json["problems"]
     assert (ended.code, problem["kind"], problem["what"]) == (1, "sql", "tables")
-    assert problem["hint"] == "task-run db upgrade"
-    assert (await task_run(*problem["hint"].split()[1:])).code == 0
+    assert problem["command"] == "task-run db upgrade"
+    assert (await task_run(*problem["command"].split()[1:])).code == 0
     assert (await task_run("doctor", "--wait", "0")).code == 0
     for table in ("dlq_tasks", "outbox_tasks"):
         await execute(url, f"RENAME TABLE {table} TO kept")
@@ -83,7 +83,7 @@ async def test_a_durable_task_that_stays_in_sql_is_a_problem(task_run: TaskRun, 
     await commit(task_run, url, age_seconds=60)
     ended = await task_run("doctor", "--wait", "0", "--json")
     (problem,) = ended.json["problems"]
-    assert ended.code == 1 and problem["hint"].startswith("start task-scheduler")
+    assert ended.code == 1 and problem["command"] == "task-scheduler"
     assert re.match(r"1 durable task is still not in Redis, \d", problem["problem"])
     status = (await task_run("status", "kept", "--json")).json
     assert (status["state"], status["name"]) == ("delayed", "errands:Kept")
@@ -101,7 +101,7 @@ async def test_failures_of_the_scheduler_are_problems(task_run: TaskRun) -> None
         await Publication(app.broker.client, NAMESPACE).report(term, "c.yaml:1: bad")
         ended = await task_run("doctor", "--wait", "0", "--json")
     assert ended.code == 1
-    assert [(problem["what"], problem["hint"]) for problem in ended.json["problems"]] == [
+    assert [(problem["what"], problem["command"]) for problem in ended.json["problems"]] == [
         ("errands:Nightly||default", "task-run schedules show errands:Nightly"),
         ("configuration", "task-run config status"),
     ]

@@ -20,7 +20,7 @@ async def findings(task_run: TaskRun) -> list[dict[str, Any]]:
 async def test_an_empty_namespace_lacks_only_a_scheduler(task_run: TaskRun) -> None:
     """The overview names the first step after the installation and nothing else."""
     (finding,) = await findings(task_run)
-    assert (finding["what"], finding["hint"]) == ("leader", "task-scheduler")
+    assert (finding["what"], finding["command"]) == ("leader", "task-scheduler")
     ended = await task_run("overview")
     first, second, *_ = ended.out.splitlines()
     assert (ended.code, second) == (0, "tasks: none")
@@ -32,7 +32,7 @@ async def test_a_damaged_key_is_a_finding(task_run: TaskRun) -> None:
     task_run.redis.set("{cli}:watch", "garbage")
     found = {item["what"]: item for item in await findings(task_run)}
     assert found.keys() == {"leader", "locks"}
-    assert found["locks"]["hint"] == "task-run doctor"
+    assert found["locks"]["command"] == "task-run doctor"
 
 
 async def test_watch_shows_changes_until_a_signal(task_run: TaskRun) -> None:

@@ -114,22 +114,25 @@ def test_a_healthy_namespace_has_no_finding(row: list[Any]) -> None:
 )
 def test_each_kind_of_problem_is_reported(row: list[Any], said: str) -> None:
     finding = examine(row, lease=LEASE)
-    assert finding is not None and said in finding.problem and finding.what and finding.hint
+    assert finding is not None and said in finding.problem and finding.what and finding.next_step
+
+
+REDIS_CLI = 'redis-cli -u "$NONET_REDIS_URL"'
 
 
 @pytest.mark.parametrize(
     ("key", "hint"),
     [
-        ("{n}:t:a", "end its task: redis-cli DEL '{n}:t:a'"),
-        ("{n}:l:w:0", "end its task: redis-cli DEL '{n}:t:w:0' '{n}:l:w:0'"),
-        ("{n}:tasks:delayed", "delete it: redis-cli DEL '{n}:tasks:delayed'"),
-        ("{n}:paused", "delete it: redis-cli DEL '{n}:paused'"),
+        ("{n}:t:a", f"end its task: {REDIS_CLI} DEL '{{n}}:t:a'"),
+        ("{n}:l:w:0", f"end its task: {REDIS_CLI} DEL '{{n}}:t:w:0' '{{n}}:l:w:0'"),
+        ("{n}:tasks:delayed", f"delete it: {REDIS_CLI} DEL '{{n}}:tasks:delayed'"),
+        ("{n}:paused", f"delete it: {REDIS_CLI} DEL '{{n}}:paused'"),
     ],
 )
 def test_a_key_of_a_wrong_type_has_a_command(key: str, hint: str) -> None:
     """It ends the task that the key belongs to, or deletes the key."""
     finding = examine(["type", key, "list"], lease=LEASE)
-    assert finding is not None and finding.what == key and finding.hint == hint
+    assert finding is not None and finding.what == key and finding.next_step == hint
 
 
 HEALTHY = {"redis_version": "7.0.15", "maxmemory_policy": "noeviction", "maxmemory": 100}
@@ -148,7 +151,7 @@ def test_a_daemon_refuses_an_unfit_server_by_name(
 ) -> None:
     assert refusals(HEALTHY, ()) == []
     (finding,) = refusals({**HEALTHY, **info}, denied)
-    assert said in finding.problem and finding.hint
+    assert said in finding.problem and finding.next_step
 
 
 @pytest.mark.parametrize(
@@ -169,7 +172,7 @@ def test_each_fault_of_the_server_is_a_problem_with_its_next_step(
     server: Server, kind: str
 ) -> None:
     problems, _ = examine_server(server)
-    assert [finding.kind for finding in problems] == [kind] and problems[0].hint
+    assert [finding.kind for finding in problems] == [kind] and problems[0].next_step
 
 
 def test_a_deliberate_setting_is_a_hint_not_a_problem() -> None:
@@ -181,7 +184,7 @@ def test_a_deliberate_setting_is_a_hint_not_a_problem() -> None:
         sql="ahead",
     )
     problems, hints = examine_server(server)
-    assert problems == [] and all(hint.hint for hint in hints)
+    assert problems == [] and all(hint.next_step for hint in hints)
     assert {hint.what for hint in hints} == {"memory", "persistence", "clock", "a.hook", "tables"}
 
 
@@ -190,10 +193,13 @@ def test_a_fault_of_the_scheduler_names_the_command_that_shows_all() -> None:
     config = "c.yaml:1: bad\nc.yaml:2: worse"
     server = Server(HEALTHY, broken=broken, config_problem=config, sql="absent")
     entry, config, tables = examine_server(server)[0]
-    assert (entry.what, entry.hint) == ("p:Sweep|lhcb|default", "task-run schedules show p:Sweep")
+    assert (entry.what, entry.command) == (
+        "p:Sweep|lhcb|default",
+        "task-run schedules show p:Sweep",
+    )
     assert entry.problem.endswith("ValueError: no")
     assert config.problem.endswith("c.yaml:1: bad (and 1 more)")
-    assert (config.hint, tables.hint) == ("task-run config status", "task-run db upgrade")
+    assert (config.command, tables.command) == ("task-run config status", "task-run db upgrade")
 
 
 @pytest.mark.parametrize(("remembers", "told"), [("process", True), ("SQL", False), ("", False)])
@@ -214,7 +220,7 @@ def test_memory_is_reported_once(used: int) -> None:
 def test_durable_tasks_that_stay_in_sql_are_a_finding() -> None:
     assert examine_outbox(0, 0.0) is None
     finding = examine_outbox(3, 42.4)
-    assert finding is not None and "task-scheduler" in finding.hint
+    assert finding is not None and finding.command == "task-scheduler"
     assert finding.problem == "3 durable tasks are still not in Redis, 42 s after the submission"
 
 
@@ -251,5 +257,5 @@ def test_a_setting_that_slows_a_failover_is_a_hint(
     problems, hints = examine_server(Server(HEALTHY, leader="a", replication=replication))
     assert (problems, {hint.what for hint in hints}) == ([], set(told))
     for hint in hints:
-        text = f"{hint.problem}; {hint.hint}"
+        text = f"{hint.problem}; {hint.next_step}"
         assert hint.kind == "server" and all(words in text for words in told[hint.what]), text

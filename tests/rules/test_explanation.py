@@ -10,6 +10,8 @@ import pytest
 from rules.sentences import contains
 
 from nonet.rules.explanation import Explanation, Facts, explain
+from nonet.rules.limit_changes import Override
+from nonet.rules.limits import Limit
 from nonet.rules.pauses import Pause
 from nonet.rules.peers import Needs, Peer
 from nonet.rules.refusal import LockHolder, Refusal
@@ -19,6 +21,7 @@ NOW = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
 SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)
 HOLDER = LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)
 PROGRAM = LockHolder("hold-1", "hold", "8@host", 3.0, 20.0, True)
+LOWERED = Override("limiter:rate:job:7", Limit(1, 60.0), "ann", otherwise=Limit(10, 60.0))
 LOST = LockHolder("t-2", "files:Audit", "", None, 12.0, False)
 DEAD = replace(HOLDER, is_renewed=False)
 LEFT = LockHolder("t-3", "files:Audit", "7@host", 40.0, 20.0, True, is_left=True)
@@ -217,7 +220,8 @@ def test_the_first_cause_is_a_sentence_that_begins_with_the_state(cause: str) ->
         (blocked(workflow="-w", cancel="by ann"), "task-run workflows show -- -w"),
         (blocked(before=None, root=None), ""),
         (blocked(before=replace(BEFORE, state="lost")), "task-run doctor"),
-        (parked(MUTEX), "task-run cancel t-1"),
+        (parked(MUTEX), "task-run explain t-1"),
+        (held_by(replace(HOLDER, usual_seconds=1.0)), "task-run cancel t-1"),
         (held_by(LEFT), "task-run locks release lock:mutex:job:7"),
         (held_by(PROGRAM), "task-run locks release lock:mutex:job:7"),
         (
@@ -228,12 +232,9 @@ def test_the_first_cause_is_a_sentence_that_begins_with_the_state(cause: str) ->
         (held_by(DEAD), ""),
         (parked(replace(MUTEX, holders=())), ""),
         (parked(replace(MUTEX, is_held=False, ahead=1, first="t-3")), "task-run explain t-3"),
-        (parked(SLOTS), "task-run limits set limiter:conc:job:7 --concurrency 9"),
-        (parked(RATE), "task-run limits set limiter:rate:job:7 --rate 11 --window 60"),
-        (
-            parked(replace(RATE, items=30, is_impossible=True)),
-            "task-run limits set limiter:rate:job:7 --rate 30 --window 60",
-        ),
+        (parked(SLOTS), ""),
+        (parked(replace(RATE, override=LOWERED)), "task-run limits unset limiter:rate:job:7"),
+        (parked(replace(RATE, items=30, is_impossible=True)), ""),
         (parked(None), ""),
         (facts("delayed", due=NOW + 20), ""),
         (facts("delayed", due=NOW - 60), "task-scheduler"),

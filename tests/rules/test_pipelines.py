@@ -120,7 +120,7 @@ def test_the_overview_names_what_keeps_rows_waiting(
     item: PipelineStatus, problem: str, hint: str
 ) -> None:
     [finding] = troubles(Situation(server=SERVER, pipelines=[item]))
-    assert (finding.kind, finding.what, finding.hint) == ("pipeline", "volumes", hint)
+    assert (finding.kind, finding.what, finding.command) == ("pipeline", "volumes", hint)
     assert contains(finding.problem, problem), finding
 
 
@@ -146,7 +146,7 @@ def test_the_pause_of_a_pipeline_is_reported_once_with_its_due_rows() -> None:
         "pipeline volumes is paused since 2026-07-01 11:58:30Z by ann@host 1 (the cloud is down): "
         "9 rows due"
     )
-    assert finding.hint == "task-run resume --pipeline volumes"
+    assert finding.command == "task-run resume --pipeline volumes"
 
 
 def test_a_viewer_sees_no_text_of_an_error() -> None:

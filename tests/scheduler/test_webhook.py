@@ -22,8 +22,8 @@ from nonet.rules.diagnosis import Finding
 from nonet.scheduler.webhook import Webhook
 
 SECRET = "key"
-NO_WORKER = Finding("worker", "small", "no small worker lives", "task-worker --size small")
-LOCKED = Finding("lock", "lock:mutex:job:1", "3 tasks wait", "task-run locks")
+NO_WORKER = Finding("worker", "small", "no small worker lives", command="task-worker --size small")
+LOCKED = Finding("lock", "lock:mutex:job:1", "3 tasks wait", command="task-run locks")
 
 
 @dataclass

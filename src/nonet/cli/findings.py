@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import typer
 
 from nonet.base.plain import printable
 from nonet.cli.output import print_table
-from nonet.rules.diagnosis import Finding
+from nonet.rules.findings import Finding
+
+# Findings that fit on a screen.
+_MOST = 20
 
 
-def print_findings(findings: Iterable[Finding]) -> None:
+def print_findings(findings: Sequence[Finding], *, more: str = "") -> None:
     """Print findings, numbered from 1.
 
     The command stays in one line, so that it can be copied.
+
+    Args:
+        more: the command that shows all of them; then only the first ones are printed.
     """
-    for number, finding in enumerate(findings, 1):
+    shown = findings[:_MOST] if more else findings
+    for number, finding in enumerate(shown, 1):
         print_table([], [(f"{number}.", finding.problem)])
         if finding.hint:
-            typer.echo(f"    -> {printable(finding.hint)}")
+            colon = ":" if finding.command else ""
+            print_table([], [("   ", f"{finding.hint}{colon}")])
+        if finding.command:
+            typer.echo(f"    -> {printable(finding.command)}")
+    if len(shown) < len(findings):
+        print_table([], [("", f"{len(findings) - len(shown)} more, not as bad: {more}")])

@@ -12,8 +12,10 @@ from nonet.base.errors import NonetError
 from nonet.config.settings import Settings
 from nonet.operate.overview import look
 from nonet.operate.readers import unreadable
-from nonet.rules.diagnosis import Finding, examine
+from nonet.rules import remedies
+from nonet.rules.diagnosis import examine
 from nonet.rules.explanation import HANDED_OVER_WITHIN
+from nonet.rules.findings import Finding
 from nonet.rules.overview import waits
 from nonet.rules.servers import REPAIR_SQL, examine_outbox, examine_server, refusals
 from nonet.stores.namespace.inspection import Inspection
@@ -133,7 +135,7 @@ async def diagnose(
 
 
 def _needs_permission(finding: Finding) -> Finding:
-    hint = f"use the operator account of docs/how-to/prepare-redis.md; or {finding.hint}"
+    hint = f"use the operator account of docs/how-to/prepare-redis.md; or {finding.next_step}"
     return replace(finding, problem=f"{finding.problem}: nothing was checked", hint=hint)
 
 
@@ -155,4 +157,5 @@ async def _outbox(overdue: Overdue) -> Finding | None:
     try:
         return examine_outbox(*await overdue())
     except NonetError as error:
-        return Finding("sql", "durable tasks", f"cannot be checked: {error}", REPAIR_SQL)
+        problem = f"cannot be checked: {error}"
+        return Finding("sql", "durable tasks", problem, REPAIR_SQL, command=remedies.of_sql())

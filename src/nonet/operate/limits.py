@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from nonet.base.errors import ConfigurationError, suggestion
-from nonet.rules.limit_changes import SHOWN
+from nonet.rules.limit_changes import SHOWN, EffectiveLimit
 from nonet.rules.limits import DEFAULT, LimitAddress, class_problem, find_object_type
 from nonet.rules.refusal import span
-from nonet.stores.namespace.limits import EffectiveLimit, declared
+from nonet.stores.namespace.limits import declared
 from nonet.stores.namespace.lock_board import LockStatus
 from nonet.stores.stores import Stores
 from nonet.tasks.locks import TASK, LockedObjectType
@@ -25,14 +25,12 @@ class LimitInUse:
 
     Attributes:
         used, waiting: of its limiter; None for ``default``, which is counted for each key.
-        suggestion: the limit at which all waiting tasks could start now; None if none waits.
         hint: when a rate becomes available again; may be empty.
     """
 
     limit: EffectiveLimit
     used: int | None = None
     waiting: int | None = None
-    suggestion: int | None = None
     hint: str = ""
 
 
@@ -57,14 +55,8 @@ async def limits_in_use(stores: Stores, names: Iterable[str]) -> list[LimitInUse
 def _in_use(item: EffectiveLimit, counter: LockStatus | None) -> LimitInUse:
     if item.address.key == DEFAULT or counter is None:
         return LimitInUse(item)
-    back, waiting, limit = counter.back_seconds, counter.waiting, item.limit.limit
-    return LimitInUse(
-        item,
-        counter.used,
-        waiting,
-        limit + waiting if limit is not None and waiting else None,
-        "" if back is None else f"next in {span(back)}",
-    )
+    back, waiting = counter.back_seconds, counter.waiting
+    return LimitInUse(item, counter.used, waiting, "" if back is None else f"next in {span(back)}")
 
 
 async def find_limit(stores: Stores, address: LimitAddress) -> LimitInUse | None:

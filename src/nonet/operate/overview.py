@@ -15,6 +15,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -25,13 +26,17 @@ from nonet.base.streams import Size
 from nonet.config.settings import Settings
 from nonet.operate.workflows import failed_workflows, stuck_workflows
 from nonet.rules.explanation import HANDED_OVER_WITHIN
+from nonet.rules.fingerprints import fingerprint_of, place_of
+from nonet.rules.outcomes import Reason
 from nonet.rules.overview import troubles
 from nonet.rules.pace import drains
+from nonet.rules.refusal import Waiters
 from nonet.rules.situation import Crew, Deaths, Overview, RedisState, Running, Situation, StreamLoad
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.figures import Figures
 from nonet.stores.namespace.inspection import Inspection
+from nonet.stores.namespace.obstacles import known
 from nonet.stores.queue.places import TaskFilter
 from nonet.stores.queue.results import error_line
 from nonet.stores.queue.workers import WorkerStatus
@@ -40,7 +45,10 @@ from nonet.tasks.handles import EndedTask
 
 _LOOK_BACK = timedelta(hours=1)
 _FAILED = ("dead", "expired")
+_CRASHES = (Reason.CRASH, Reason.WORKER_LOST)
+_CRASHED = ("TaskCrashed", "MemoryLimitExceeded", "CpuLimitExceeded")
 _MOST = 1000  # deaths and events that are counted
+_MOST_SUSPECTS = 100  # tasks of lost workers whose classes are read
 # A database that is frozen does not answer. An overview must. On a busy machine the imports for SQL
 # take seconds.
 _SQL_SECONDS = 5.0
@@ -104,7 +112,7 @@ async def overview(
         drains=drains(situation.streams, situation.active, pace.classes),
         pace=pace,
         crews=tuple(situation.crews),
-        leader_age=max(0.0, settings.leader_ttl - server.leader_left) if leads else None,
+        leader_age=server.leader_silent if leads else None,
         redis=RedisState.of(server.info, round_trip),
         sql=server.sql,
     )
@@ -123,9 +131,11 @@ async def look(
     sql = reader.problems.pop("durable tasks", sql)  # it may have frozen since it was checked
     inspect = Inspection(stores.broker, settings.namespace).server
     server = await remember(("server",), _SERVER_SECONDS, lambda: inspect(sql))
+    deaths = await reader.read("history", lambda: _deaths(stores, now))
     foreign, locked = await reader.read("tasks handed on", stores.measures.handed_on, ({}, {}))
     situation = Situation(
         server=msgspec.structs.replace(server, sql=sql),
+        at=now,
         dying=figures.dying,
         dying_error=await reader.read("dying tasks", lambda: _dying_error(stores, figures), ""),
         kept=kept,
@@ -133,7 +143,11 @@ async def look(
         streams=streams_of(figures),
         crews=[_crew(size, workers) for size in Size],
         active=active_of(figures),
-        stalls={worker.name: worker.lag_ms for worker in workers if worker.lag_ms},
+        stalls={
+            worker.name: (worker.blocked_by, worker.blocked_seconds)
+            for worker in workers
+            if worker.blocked_seconds
+        },
         holds={
             worker.name: (worker.held_by, worker.held_seconds)
             for worker in workers
@@ -144,10 +158,12 @@ async def look(
             for worker in workers
             if worker.alive and (most := worker.fetches_at_most) is not None
         },
-        waiters=await reader.read("locks", stores.locks.contended),
+        waiters=await reader.read("locks", lambda: _waiters(stores)),
         pauses=await reader.read("pauses", stores.controls.load, seconds=0),
-        deaths=await reader.read("history", lambda: _deaths(stores, now)),
-        lost_workers=await reader.read("events", lambda: _lost_workers(stores, now, workers), 0),
+        deaths=deaths,
+        failing=await reader.read("figures", lambda: _failing(stores, deaths)),
+        lost_workers=await reader.read("events", lambda: _lost_workers(stores, now, workers)),
+        tenants=await reader.read("tenants", stores.tenants.live, {}),
         foreign=foreign,
         locked=locked,
         late=await reader.read("schedules", lambda: _late(stores, wall), {}),
@@ -253,14 +269,32 @@ async def _kept(stores: Stores, settings: Settings, sql: str) -> tuple[int, floa
         return await (await stores.outbox()).overdue(HANDED_OVER_WITHIN)
 
 
+async def _waiters(stores: Stores) -> list[Waiters]:
+    found = await stores.locks.contended()
+    refusals = await known(stores.broker.client, stores.namespace, [it.refusal for it in found])
+    return [replace(it, refusal=refusal) for it, refusal in zip(found, refusals, strict=True)]
+
+
+async def _failing(stores: Stores, deaths: Sequence[Deaths]) -> frozenset[str]:
+    """The classes of these deaths of which nothing was done in the last hour."""
+    figures = await stores.history.figures() if deaths else ()
+    names = {item.task for item in deaths}
+    return frozenset(
+        item.name
+        for item in figures
+        if item.name in names and item.total.failed == item.total.ended
+    )
+
+
 async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
-    """Count the failures of the last hour by class, state and error."""
-    newest: dict[tuple[str, str, str], EndedTask] = {}
-    numbers: Counter[tuple[str, str, str]] = Counter()
+    """Count the failures of the last hour by their cause."""
+    newest: dict[tuple[str, str], tuple[EndedTask, str]] = {}
+    numbers: Counter[tuple[str, str]] = Counter()
     for task in await stores.history.ended(states=_FAILED, since=_LOOK_BACK, limit=_MOST):
-        key = task.name, task.state, task.error_type or task.reason
-        newest.setdefault(key, task)  # they are read newest first
-        numbers[key] += 1
+        place = place_of(task.traceback)
+        cause = fingerprint_of(task.name, task.error_type, task.reason, place)
+        newest.setdefault((cause, task.state), (task, place))  # they are read newest first
+        numbers[cause, task.state] += 1
     return [
         Deaths(
             task=task.name,
@@ -270,16 +304,35 @@ async def _deaths(stores: Stores, now: datetime) -> list[Deaths]:
             number=numbers[key],
             id=task.id,
             seconds_ago=(now - task.ended).total_seconds(),
+            cause=key[0],
+            place=place,
+            is_crash=task.reason in _CRASHES or task.error_type in _CRASHED,
         )
-        for key, task in newest.items()
+        for key, (task, place) in newest.items()
     ]
 
 
-async def _lost_workers(stores: Stores, now: datetime, workers: Iterable[WorkerStatus]) -> int:
-    """Count the workers that died; one that only stood still is registered again."""
+async def _lost_workers(
+    stores: Stores, now: datetime, workers: Iterable[WorkerStatus]
+) -> list[list[str]]:
+    """Return the classes that ran in each worker that died.
+
+    A worker that only stood still is registered again, and does not count.
+    """
     alive = {worker.name: worker.since for worker in workers if worker.alive}
     events = await stores.events.last(_MOST, kind="worker-lost", since=now - _LOOK_BACK)
-    return sum(not _is_back(event, alive) for event in events)
+    lost = [_tasks_of(event) for event in events if not _is_back(event, alive)]
+    ids = list(dict.fromkeys(id for tasks in lost for id in tasks))[:_MOST_SUSPECTS]
+    names = {item.id: item.name for item in await stores.results.statuses(ids)}
+    if ids:
+        failed = await stores.history.ended(states=_FAILED, since=_LOOK_BACK, limit=_MOST)
+        names |= {task.id: task.name for task in failed}
+    return [[names[id] for id in tasks if id in names] for tasks in lost]
+
+
+def _tasks_of(lost: Event) -> list[str]:
+    """The ids of the first tasks of a worker that died."""
+    return lost.text.partition(": ")[2].partition(" and ")[0].split(", ")
 
 
 def _is_back(lost: Event, alive: Mapping[str, datetime | None]) -> bool:

@@ -1,6 +1,7 @@
 """Decide which findings of an overview to report to a webhook. Pure.
 
-A finding is identified by its kind and its subject, because its text changes from check to check.
+A finding is identified by its kind, its subject and its cause, because its text changes from check
+to check.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from nonet.rules.diagnosis import Finding
+from nonet.rules.findings import Finding
 from nonet.rules.pages import page_of
 
 
@@ -22,15 +23,15 @@ class Alert:
     since: datetime
 
 
-Alerts = Mapping[tuple[str, str], Alert]
-"""Alerts by kind and subject."""
+Alerts = Mapping[tuple[str, str, str], Alert]
+"""Alerts by kind, subject and cause."""
 
 
 def found_now(findings: Iterable[Finding], known: Alerts, now: datetime) -> Alerts:
     """Return the findings of a check; those that are `known` keep their time."""
-    found: dict[tuple[str, str], Alert] = {}
+    found: dict[tuple[str, str, str], Alert] = {}
     for item in findings:
-        key = item.kind, item.what
+        key = item.kind, item.what, item.cause
         since = known[key].since if key in known else now
         found.setdefault(key, Alert(item, since))  # the first one is the worst
     return found
@@ -46,10 +47,10 @@ def changes(reported: Alerts, last: Alerts, found: Alerts) -> tuple[Alerts, Aler
 
     Example:
         >>> from datetime import UTC
-        >>> item = Finding("worker", "small", "no worker", "start one")
+        >>> item = Finding("worker", "small", "no worker", "start one", cause="drained")
         >>> found = found_now([item], {}, datetime.now(UTC))
         >>> [list(part) for part in changes({}, found, found)]
-        [[('worker', 'small')], []]
+        [[('worker', 'small', 'drained')], []]
     """
     new = {key: one for key, one in found.items() if key in last and key not in reported}
     ended = {key: one for key, one in reported.items() if key not in last and key not in found}
@@ -68,7 +69,9 @@ def message(new: Alerts, ended: Alerts, namespace: str, now: datetime, url: str)
             "kind": alert.finding.kind,
             "subject": alert.finding.what,
             "problem": alert.finding.problem,
+            "severity": alert.finding.severity,
             "hint": alert.finding.hint,
+            "command": alert.finding.command,
             "since": alert.since.isoformat(),
             "link": url + page_of(alert.finding.kind, alert.finding.what) if url else "",
         }

@@ -7,12 +7,12 @@ within a lease and a sweep, so the doctor reports only what lasts longer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from msgspec import Struct
 
 from nonet.rules import remedies
+from nonet.rules.findings import Finding
 
 _UNEXPIRING = "another program removed its expiry: set it again (EXPIRE), or delete the key"
 _REPAIRED = "check that a worker of that size runs: it repairs this"
@@ -20,24 +20,6 @@ _REPAIRED = "check that a worker of that size runs: it repairs this"
 _PARTS_OF_A_TASK = frozenset("tblehc")
 
 Row = Sequence[Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A problem, or a hint, with its next step.
-
-    Attributes:
-        kind: a word for programs: ``task``, ``lock``, ``queue``, ``group``, ``worker``, ``key``,
-            ``entry``, ``stream``, ``count``, ``server``, ``sql``, ``scheduler``, ``workflow``.
-        what: the thing that has the problem.
-        problem: what is wrong with it.
-        hint: the next step.
-    """
-
-    kind: str
-    what: str
-    problem: str
-    hint: str
 
 
 def examine(row: Row, *, lease: float) -> Finding | None:
@@ -54,19 +36,21 @@ def examine(row: Row, *, lease: float) -> Finding | None:
 def examine_entry(prefix: str, key: str, entry: str, verb: str, why: str) -> Finding:
     """Say how to remove an entry that readers skip; see `Unreadable` of the stores.
 
-    >>> examine_entry("{nonet}:", "events", "17-0", "XDEL", "KeyError").hint
-    "delete it: redis-cli XDEL '{nonet}:events' 17-0"
+    >>> print(examine_entry("{nonet}:", "events", "17-0", "XDEL", "KeyError").next_step)
+    delete it: redis-cli -u "$NONET_REDIS_URL" XDEL '{nonet}:events' 17-0
     """
     if verb == "DISCARD":
-        hint = f"discard it: {remedies.command('task-run', 'dlq', 'discard', entry)}"
-        return Finding("entry", f"dead letter {entry}", f"cannot be read ({why})", hint)
+        command = remedies.command("task-run", "dlq", "discard", entry)
+        what, problem = f"dead letter {entry}", f"cannot be read ({why})"
+        return Finding("entry", what, problem, "discard it", command=command)
     words = (verb, prefix + key) if verb == "DEL" else (verb, prefix + key, entry)
-    command = remedies.command("redis-cli", *words) if verb != "BINARY" else ""
-    hint = f"delete it: {command}" if command else "delete it with a program: it cannot be typed"
+    command = remedies.of_redis(*words) if verb not in ("", "BINARY") else ""
+    hint = "delete it" if command else "delete it with a program: it cannot be typed"
     if not verb:
         hint = "none: newer entries push it out"
     what = f"{prefix}{key}" if verb == "DEL" else f"{prefix}{key} {entry:.100}"
-    return Finding("entry", what, f"cannot be read ({why}), so it is left out of lists", hint)
+    problem = f"cannot be read ({why}), so it is left out of lists"
+    return Finding("entry", what, problem, hint, command=command)
 
 
 class _Record(Struct, frozen=True):
@@ -147,8 +131,9 @@ def _lease(row: Row, _: float) -> Finding | None:
     if is_live or left <= 0:
         return None
     problem = f"is held for {left:.0f} s more by {owner}, which is not a live attempt"
-    release = remedies.command("task-run", "locks", "release", lock, "--force")
-    return Finding("lock", f"{lock} {owner}", problem, release)
+    # Without --force it is a preview: others may hold the lock, too.
+    release = remedies.command("task-run", "locks", "release", lock)
+    return Finding("lock", f"{lock} {owner}", problem, command=release)
 
 
 def _waiter(row: Row, _: float) -> Finding | None:
@@ -161,24 +146,29 @@ def _waiter(row: Row, _: float) -> Finding | None:
 
 def _group(row: Row, _: float) -> Finding | None:
     id, state, pending, parent, has_parent, ttl = row
-    show = remedies.of("task-run groups", id)
-    problem, hint = "", f"check that a worker runs: it ends the group. See {show}"
+    problem, hint, show = "", "check that a worker runs: it ends the group", _group_command(id)
     if state == "sealed" and not pending:
         problem = "waits for no child, but has not fired"
     elif state == "building" and parent and not has_parent and ttl == -1:
         problem = f"was opened by task {parent}, which ended without sealing it"
     elif state == "fired" and ttl == -1:
-        problem, hint = "has fired, but never expires", _UNEXPIRING
-    return Finding("group", id, problem, hint) if problem else None
+        problem, hint, show = "has fired, but never expires", _UNEXPIRING, ""
+    return Finding("group", id, problem, hint, command=show) if problem else None
+
+
+def _group_command(id: str) -> str:
+    return remedies.of("task-run groups", id)
 
 
 def _child(row: Row, _: float) -> Finding | None:
     group, state, child, missing = row
     if state == "building":  # its children are being submitted
         return None
-    show = remedies.of("task-run groups", group)
-    hint = f"check that a worker runs: it ends the group. See {show}"
-    return Finding("group", group, _waits_for("task", child, missing, state), hint)
+    hint, problem = (
+        "check that a worker runs: it ends the group",
+        _waits_for("task", child, missing, state),
+    )
+    return Finding("group", group, problem, hint, command=_group_command(group))
 
 
 def _waits_for(noun: str, first: str, missing: int, state: str) -> str:
@@ -190,28 +180,31 @@ def _waits_for(noun: str, first: str, missing: int, state: str) -> str:
 
 def _workflow(row: Row, _: float) -> Finding | None:
     id, state, live, ttl, is_continued = row
-    show = remedies.of_workflow("show", id)
-    problem, hint = "", f"check that a worker runs: it ends the workflow. See {show}"
+    problem, hint = "", "check that a worker runs: it ends the workflow"
+    command = remedies.of_workflow("show", id)
     if state == "running" and not live:
         problem = "has no step left to run, but has not ended"
     elif state in ("running", "resuming") and ttl != -1:
         problem = "has not ended, but its keys expire"
-        hint = "another program set an expiry: remove it (PERSIST)"
+        hint, command = "another program set an expiry: remove it (PERSIST)", ""
     elif state == "resuming" and not is_continued:
         problem = "is being resumed, but no process continues"
-        hint = remedies.of_workflow("resume", id)
+        hint, command = "", remedies.of_workflow("resume", id)
     elif state in ("done", "failed", "cancelled") and ttl == -1:
-        problem, hint = "has ended, but never expires", _UNEXPIRING
-    return Finding("workflow", id, problem, hint) if problem else None
+        problem, hint, command = "has ended, but never expires", _UNEXPIRING, ""
+    return Finding("workflow", id, problem, hint, command=command) if problem else None
 
 
 def _step(row: Row, _: float) -> Finding | None:
     workflow, state, step, missing = row
     if state == "building":  # its steps are being submitted
         return None
-    hint = "check that a worker runs: it ends the steps. See "
-    hint += remedies.of_workflow("show", workflow)
-    return Finding("workflow", workflow, _waits_for("step", step, missing, state), hint)
+    hint, command = (
+        "check that a worker runs: it ends the steps",
+        remedies.of_workflow("show", workflow),
+    )
+    problem = _waits_for("step", step, missing, state)
+    return Finding("workflow", workflow, problem, hint, command=command)
 
 
 def _blocked(row: Row, _: float) -> Finding | None:
@@ -277,8 +270,11 @@ def _type(row: Row, _: float) -> Finding | None:
     keys, what = [key], "delete it"
     if part in _PARTS_OF_A_TASK:
         keys, what = [*dict.fromkeys((f"{space}}}:t:{id}", key))], "end its task"
-    hint = f"{what}: {remedies.command('redis-cli', 'DEL', *keys)}"
-    return Finding("key", key, f"has the wrong type for its name ({actual})", hint)
+    problem, command = (
+        f"has the wrong type for its name ({actual})",
+        remedies.of_redis("DEL", *keys),
+    )
+    return Finding("key", key, problem, what, command=command)
 
 
 def _malformed(row: Row, _: float) -> Finding:

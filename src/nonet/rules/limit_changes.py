@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from nonet.base.errors import ConfigurationError
-from nonet.rules.limits import CONCURRENCY, RATE, Limit, LimitAddress, limit_problem, window_problem
+from nonet.rules.limits import (
+    CONCURRENCY,
+    RATE,
+    Limit,
+    LimitAddress,
+    applying,
+    limit_problem,
+    window_problem,
+)
 
 OFF = "off"
 # Tasks of a limiter that are searched for the limit that their class declares.
@@ -24,6 +34,81 @@ class Place:
     address: LimitAddress
     limiters: tuple[str, ...]
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveLimit:
+    """An effective limit and its origin.
+
+    Attributes:
+        source: ``configuration``, ``override`` (set by hand) or ``class`` (declared by a class
+            whose tasks hold it or wait for it).
+        by, since: the operator and time of an override; empty and None without one.
+        configured: the configured limit that is overridden, if any.
+        used: executions that count now; None for rates, which count a window, and for
+            ``default``, which is counted for each key.
+    """
+
+    address: LimitAddress
+    limit: Limit
+    source: str = "configuration"
+    by: str = ""
+    since: datetime | None = None
+    configured: Limit | None = None
+    used: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    """A limit that an operator set by hand, and that refuses a task now.
+
+    Attributes:
+        name: of the limit, as ``task-run limits unset`` takes it.
+        by, since: who set it, and when.
+        otherwise: the limit that applies without it, as configured or as the class declares it;
+            None: none is known.
+    """
+
+    name: str
+    limit: Limit
+    by: str
+    since: datetime | None = None
+    otherwise: Limit | None = None
+
+    @property
+    def is_narrower(self) -> bool:
+        """Whether less may run than without it."""
+        return self.otherwise is not None and self.limit.is_narrower(self.otherwise)
+
+
+def override_of(
+    counter: str, limits: Mapping[LimitAddress, EffectiveLimit], declared: Limit | None = None
+) -> Override | None:
+    """Return the limit by hand that decides at a counter; None if the decisive one is not by hand.
+
+    Args:
+        counter: its name, as ``task-run locks`` shows it.
+        declared: the limit that its tasks declare.
+
+    >>> at = LimitAddress("job", "7")
+    >>> one = EffectiveLimit(at, Limit(1), "override", "ann@host 7", configured=Limit(50))
+    >>> override_of("limiter:conc:job:7", {at: one}).otherwise
+    Limit(limit=50, window_seconds=None)
+    """
+    address = LimitAddress.of_counter(counter)
+    if address is None:
+        return None
+    found = [limits[at] for at in applying(address) if at in limits]
+    if not found or found[0].source != "override":
+        return None
+    first, *others = found
+    known = [
+        first.configured,
+        *(it.configured or (it.limit if it.source == "configuration" else None) for it in others),
+        declared,
+    ]
+    otherwise = next((limit for limit in known if limit is not None), None)
+    return Override(first.address.counter, first.limit, first.by, first.since, otherwise)
 
 
 def place_of(written: str, key: str | None, action: str = "", vo: str = "") -> Place:

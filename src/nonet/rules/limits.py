@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from nonet.base.errors import hint_of_task, suggestion
@@ -103,6 +103,20 @@ class LimitAddress:
         return cls(object_type, key, action, kind.word, vo)
 
 
+def applying(counter: LimitAddress) -> list[LimitAddress]:
+    """Return the addresses whose limits apply to a counter; the first that has a limit decides.
+
+    >>> [item.key for item in applying(LimitAddress("job", "7"))]
+    ['7', 'default']
+    """
+    actions = dict.fromkeys((counter.action, ""))
+    return [
+        replace(counter, key=key, action=action)
+        for key in dict.fromkeys((counter.key, DEFAULT))
+        for action in actions
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
     """A configured value.
@@ -118,6 +132,16 @@ class Limit:
 
     limit: int | None
     window_seconds: float | None = None
+
+    def is_narrower(self, other: Limit) -> bool:
+        """Whether it lets fewer tasks run, or start in a time, than another one.
+
+        >>> Limit(1).is_narrower(Limit(None)), Limit(10, 60.0).is_narrower(Limit(10, 600.0))
+        (True, False)
+        """
+        if self.limit is None or other.limit is None:
+            return self.limit is not None
+        return self.limit / (self.window_seconds or 1) < other.limit / (other.window_seconds or 1)
 
     def encode(self) -> str:
         """The value in the hash ``limits``."""

@@ -15,6 +15,7 @@ _FOLDERS = {
     "lock": "locks",
     "limiter": "locks",
     "pipeline": "pipelines",
+    "workflow": "workflows",
 }
 
 
@@ -39,8 +40,10 @@ def page_of(kind: str, what: str) -> str:
             return f"/workers?size={what}" if what in list(Size) else "/workers"
         case "workflow", "building" | "resuming":
             return f"/workflows?state={what}"
-        case "workflow", _:
-            return "/workflows?state=failed"
+        case "class", "rare failures":
+            return "/tasks?state=dead"
+        case "tenant", _:
+            return "/tenants"
         case "schedule", _:
             return "/schedules"
         case "sql", "dead letters":

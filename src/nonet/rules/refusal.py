@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from nonet.rules.limit_changes import Override, limit_in_words
 from nonet.tasks.locks import KINDS
+
+# A stuck holder has held a lock so many times longer than its class runs, and so long.
+_STUCK_TIMES = 10
+_STUCK_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +28,7 @@ class LockHolder:
         is_renewed: its process renews the lock. If not, the process is dead or frozen, and the lock
             expires after `ttl_seconds`.
         fence: number of its admission, which grows with each one; None: unknown.
+        usual_seconds: how long 99 % of the attempts of its class have run lately; None: unknown.
 
     Example:
         for holder in (await app.explain(handle)).holders:
@@ -38,6 +44,7 @@ class LockHolder:
     is_left: bool = False
     is_renewed: bool = True
     fence: int | None = None
+    usual_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +60,7 @@ class Refusal:
         holding: number of holders; `holders` names some of them.
         used, limit, window_seconds, items: of a limiter; `items` is what one execution counts.
         back_in: seconds until part of the limit, or a lock that is free, becomes available.
+        override: the limit, if it was set by hand.
     """
 
     lock: str
@@ -68,6 +76,7 @@ class Refusal:
     window_seconds: float = 0.0
     items: int = 1
     back_in: float | None = None
+    override: Override | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +113,28 @@ def span(seconds: float) -> str:
             rest = whole % unit // small
             return f"{whole // unit} {name}" + (f" {rest} {small_name}" if rest else "")
     return f"{whole} s"
+
+
+def is_stuck(holder: LockHolder) -> bool:
+    """Return whether a holder has held a lock for far longer than its class runs.
+
+    >>> from dataclasses import replace
+    >>> slow = LockHolder("a", "files:Audit", "7@host", 90.0, 20.0, True)
+    >>> is_stuck(slow), is_stuck(replace(slow, usual_seconds=2.0))
+    (False, True)
+    """
+    if holder.held_seconds is None or holder.usual_seconds is None:
+        return False
+    return holder.held_seconds > max(_STUCK_SECONDS, _STUCK_TIMES * holder.usual_seconds)
+
+
+def tasks_wait(number: int) -> str:
+    """Say how many tasks wait.
+
+    >>> tasks_wait(1), tasks_wait(2)
+    ('1 task waits', '2 tasks wait')
+    """
+    return "1 task waits" if number == 1 else f"{number} tasks wait"
 
 
 def named(holder: LockHolder) -> str:
@@ -150,16 +181,33 @@ def refused_by(refusal: Refusal) -> str:
     if refusal.is_impossible:
         return (
             f"waiting for {refusal.lock}, which can never admit it: the limit is {refusal.limit}, "
-            f"and one execution counts {refusal.items}. It fails for good at the next "
-            "check. Raise the limit, or lower n_items of its class"
+            f"and one execution counts {refusal.items}{by_hand(refusal)}. It fails for good at "
+            "the next check. Raise the limit, or lower n_items of its class"
         )
     if not refusal.is_held:
         first = f" (the first is task {refusal.first})" if refusal.first else ""
         return f"waiting for {refusal.lock}: {refusal.ahead} ahead of it{first}"
     kind = KINDS[refusal.kind]
     says = _rate if kind.windowed else _slots if kind.limiter else _held
-    text = f"waiting for {refusal.lock}{says(refusal)}"
+    text = f"waiting for {refusal.lock}{says(refusal)}{by_hand(refusal)}"
     return f"{text}; {refusal.ahead} ahead of it" if refusal.ahead else text
+
+
+def by_hand(refusal: Refusal) -> str:
+    """Say who set a limit, if an operator did.
+
+    >>> from nonet.rules.limits import Limit
+    >>> by_hand(Refusal("limiter:conc:job:7", "C", True, override=Override("a", Limit(1), "ann")))
+    '; ann set the limit by hand'
+    """
+    override = refusal.override
+    if override is None:
+        return ""
+    at = f" on {override.since:%Y-%m-%d %H:%M:%SZ}" if override.since else ""
+    text = f"; {override.by} set the limit by hand{at}"
+    return text + (
+        f", it is {limit_in_words(override.otherwise)} without that" if override.otherwise else ""
+    )
 
 
 def _held(refusal: Refusal) -> str:

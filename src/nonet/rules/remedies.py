@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nonet.rules.limits import LimitAddress
+from nonet.rules.limit_changes import Override
 from nonet.rules.pauses import as_option
-from nonet.rules.refusal import LockHolder, Refusal
+from nonet.rules.refusal import LockHolder, Refusal, is_stuck
 from nonet.tasks.locks import KINDS
 
 
@@ -24,6 +24,18 @@ def command(*words: str) -> str:
     ('task-run explain \\'it\\'"\\'"\\'s\\'', '')
     """
     return shlex.join(words) if all(word.isprintable() for word in words) else ""
+
+
+def of_redis(*words: str) -> str:
+    """The command for the server itself, at the address that the environment has.
+
+    Without the variable it fails, instead of changing a server that happens to be local.
+
+    >>> print(of_redis("DEL", "{nonet}:t:a"))
+    redis-cli -u "$NONET_REDIS_URL" DEL '{nonet}:t:a'
+    """
+    typed = command(*words)
+    return f'redis-cli -u "$NONET_REDIS_URL" {typed}' if typed else ""
 
 
 def of(words: str, name: str) -> str:
@@ -76,22 +88,24 @@ def of_refusal(refusal: Refusal) -> str:
     """
     if not refusal.is_held and not refusal.is_impossible:
         return of_turn(refusal.first)
-    kind = KINDS[refusal.kind]
-    if not kind.limiter:
+    if not KINDS[refusal.kind].limiter:
         return of_lock(refusal.lock, refusal.holders)
-    window = refusal.window_seconds if kind.windowed else None
-    enough = max(refusal.items, refusal.limit + refusal.ahead + 1)
-    return of_limiter(refusal.lock, enough, window)
+    return of_limiter(refusal.override)
 
 
 def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
     """The command that takes a lock from the first of its holders.
 
-    A live task is cancelled. Nothing else ends code that is not a task, or that ignores its
-    cancellation: its lock is released. The preview of the release warns of an overlap. A lost
-    attempt, or a dead process, keeps the lock only until it expires.
+    A task that holds it far longer than its class runs is cancelled; any other one is explained,
+    because it may work well. Nothing else ends code that is not a task, or that ignores its
+    cancellation: the preview of a release warns of an overlap. A lost attempt, or a dead process,
+    keeps the lock only until it expires.
 
-    >>> of_lock("lock:mutex:job:7", [LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)])
+    >>> from dataclasses import replace
+    >>> audit = LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)
+    >>> of_lock("lock:mutex:job:7", [audit])
+    'task-run explain t-1'
+    >>> of_lock("lock:mutex:job:7", [replace(audit, usual_seconds=0.5)])
     'task-run cancel t-1'
     >>> of_lock("lock:mutex:job:7", [LockHolder("hold-1", "hold", "8@host", 3.0, 20.0, True)])
     'task-run locks release lock:mutex:job:7'
@@ -105,29 +119,23 @@ def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
         return ""
     if first.is_left or first.task == "hold":
         return command("task-run", "locks", "release", lock)
-    return of_task("cancel", first.id) if first.is_live else ""
-
-
-def of_limiter(counter: str, enough: int, window: float | None = None) -> str:
-    """The command that raises a limit.
-
-    Args:
-        counter: name of the limiter, as ``task-run locks`` shows it.
-        enough: the limit at which the waiting task, or all of them, could start now. A lower one
-            may be right.
-        window: seconds, of a rate.
-
-    >>> of_limiter("limiter:conc:job:7", 9)
-    'task-run limits set limiter:conc:job:7 --concurrency 9'
-    >>> of_limiter("limiter:rate:@lhcb:task:Audit", 30, 60.0)
-    'task-run limits set limiter:rate:@lhcb:task:Audit --rate 30 --window 60'
-    """
-    if LimitAddress.of_counter(counter) is None:
+    if not first.is_live:
         return ""
-    options = ["--concurrency", str(enough)]
-    if window is not None:
-        options = ["--rate", str(enough), "--window", f"{window:.15g}"]
-    return command("task-run", "limits", "set", counter, *options)
+    return of_task("cancel" if is_stuck(first) else "explain", first.id)
+
+
+def of_limiter(override: Override | None) -> str:
+    """The command if a limit refuses tasks: it undoes a change by hand, and no other protection.
+
+    >>> from nonet.rules.limits import Limit
+    >>> of_limiter(Override("limiter:conc:job:7", Limit(1), "ann", otherwise=Limit(50)))
+    'task-run limits unset limiter:conc:job:7'
+    >>> of_limiter(Override("limiter:conc:job:7", Limit(1), "ann")), of_limiter(None)
+    ('', '')
+    """
+    if override is None or not override.is_narrower:
+        return ""
+    return command("task-run", "limits", "unset", override.name)
 
 
 def of_turn(first: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from nonet.rules import remedies
-from nonet.rules.diagnosis import Finding
+from nonet.rules.findings import Finding
 
 # A due task waits at most a second for its promotion.
 _LATE_SECONDS = 10.0
@@ -29,14 +29,16 @@ _WAYS_OUT = {
     "READONLY": "point NONET_REDIS_URL to the master, or use redis+sentinel://",
 }
 
+# What a refusing Redis makes others say.
+_REFUSED = re.compile(r"BrokerFullError|out of memory|\b(OOM|MISCONF|NOREPLICAS|READONLY)\b")
+REFUSING, LEADERLESS = "Redis refuses writes", "no scheduler leads"
+"""Causes, see `Finding.cause`."""
+
 _RAISE_MEMORY = "raise maxmemory, or add workers"
-REPAIR_SQL = "repair the database or NONET_DB_URL; then task-run db check"
+REPAIR_SQL = "repair the database or NONET_DB_URL, then check it"
 _TABLES = {
-    "absent": (
-        "do not exist: neither dead letters nor durable tasks can be stored",
-        "task-run db upgrade",
-    ),
-    "behind": ("are older than this installation", "task-run db upgrade"),
+    "absent": "do not exist: neither dead letters nor durable tasks can be stored",
+    "behind": "are older than this installation",
 }
 
 
@@ -63,7 +65,7 @@ class Server(Struct, frozen=True):
         info: the answer to INFO.
         clock_ahead: seconds by which the clock of Redis is ahead of the local one.
         leader: id of the leading scheduler; empty: none leads.
-        leader_left: seconds until its lease ends, unless it is extended.
+        leader_silent: seconds since it extended its lease, which it does every second.
         late_seconds: how long the first due task has been due; 0: none is.
         failed_hooks: start-up hooks that have not succeeded, with their errors.
         slow_hooks: start-up hooks that have run for more than a minute.
@@ -80,7 +82,7 @@ class Server(Struct, frozen=True):
     info: Mapping[str, Any]
     clock_ahead: float = 0.0
     leader: str = ""
-    leader_left: float = 0.0
+    leader_silent: float = 0.0
     late_seconds: float = 0.0
     failed_hooks: Mapping[str, str] = field(default_factory=dict)
     slow_hooks: Sequence[str] = ()
@@ -132,8 +134,8 @@ def refusals(info: Mapping[str, Any], denied: Sequence[str] = ()) -> list[Findin
     policy = str(info.get("maxmemory_policy", "noeviction"))
     if policy != "noeviction":
         problem = f"maxmemory-policy is {policy}: Redis may drop tasks and locks to make room"
-        hint = "CONFIG SET maxmemory-policy noeviction"
-        found.append(Finding("server", "eviction", problem, hint))
+        command = remedies.of_redis("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        found.append(Finding("server", "eviction", problem, command=command))
     if denied:
         names = " ".join(f"+{name}" for name in denied)
         problem = f"this user may not use {', '.join(denied)}"
@@ -146,7 +148,19 @@ def _writes(refusal: str) -> Iterator[Finding]:
     if refusal:
         ways = (way for code, way in _WAYS_OUT.items() if re.search(rf"\b{code}\b", refusal))
         problem = f"no task is submitted, fetched or settled: {refusal}"
-        yield Finding("server", "writes", problem, next(ways, "read the log of Redis"))
+        hint = next(ways, "read the log of Redis")
+        yield Finding(
+            "server", "writes", problem, hint, severity="critical", cause=cause_in(refusal)
+        )
+
+
+def cause_in(error: str) -> str:
+    """Return the cause that an error names; empty if it names none.
+
+    >>> cause_in("BrokerFullError: redis://a is out of memory"), cause_in("ValueError: no")
+    ('Redis refuses writes', '')
+    """
+    return REFUSING if _REFUSED.search(error) else ""
 
 
 def examine_outbox(number: int, seconds: float) -> Finding | None:
@@ -160,58 +174,84 @@ def examine_outbox(number: int, seconds: float) -> Finding | None:
         return None
     are = "1 durable task is" if number == 1 else f"{number} durable tasks are"
     problem = f"{are} still not in Redis, {seconds:.0f} s after the submission"
-    hint = "start task-scheduler; if one leads, read its log"
-    return Finding("scheduler", "durable tasks", problem, hint)
+    hint = "if a scheduler leads, read its log; else start one"
+    command = remedies.of_promoter()
+    return Finding("scheduler", "durable tasks", problem, hint, command=command, count=number)
 
 
 def _redis_problems(server: Server) -> Iterator[Finding]:
     used = server.memory_used or 0.0
     if used > _FULL:
         problem = f"{used:.0%} of maxmemory is used: Redis refuses submits, or will soon"
-        yield Finding("server", "memory", problem, _RAISE_MEMORY)
+        yield Finding(
+            "server", "memory", problem, _RAISE_MEMORY, severity="critical", cause=REFUSING
+        )
     for name, what in (
         ("rdb_last_bgsave_status", "the last snapshot"),
         ("aof_last_write_status", "the last write to the append-only file"),
     ):
         if server.info.get(name, "ok") != "ok":
             problem = f"{what} failed: Redis may refuse writes"
-            yield Finding("server", "persistence", problem, "check the disk and the log of Redis")
+            hint = "check the disk and the log of Redis"
+            yield Finding("server", "persistence", problem, hint, cause=REFUSING)
 
 
 def _scheduler_problems(server: Server) -> Iterator[Finding]:
     if server.late_seconds > _LATE_SECONDS:
         problem = f"the next task is {server.late_seconds:.0f} s overdue: no process promotes it"
-        yield Finding("scheduler", "promotion", problem, "start task-scheduler")
+        yield Finding(
+            *("scheduler", "promotion", problem),
+            command=remedies.of_promoter(),
+            severity="critical",
+            cause="" if server.leader else LEADERLESS,
+        )
     for hook, reason in server.failed_hooks.items():
-        hint = "repair the cause, the hook is retried; see task-run events --kind startup-hook"
-        yield Finding("scheduler", hook, f"start-up hook failed: {reason}", hint)
+        problem, hint = f"start-up hook failed: {reason}", "repair the cause, the hook is retried"
+        command = "task-run events --kind startup-hook"
+        yield Finding("scheduler", hook, problem, hint, command=command, cause=cause_in(reason))
     for entry, reason in server.broken.items():
-        hint = remedies.of("task-run schedules show", entry.partition("|")[0])
-        yield Finding("scheduler", entry, f"periodic entry cannot be fired: {reason}", hint)
+        problem = f"periodic entry cannot be fired: {reason}"
+        command = remedies.of("task-run schedules show", entry.partition("|")[0])
+        yield Finding("scheduler", entry, problem, command=command, cause=cause_in(reason))
     if server.config_problem:
         first, *more = server.config_problem.splitlines()
         problem = f"is not applied; the last good one stays in use: {first}"
         problem += f" (and {len(more)} more)" if more else ""
-        yield Finding("scheduler", "configuration", problem, "task-run config status")
+        command = "task-run config status"
+        yield Finding("scheduler", "configuration", problem, command=command)
 
 
 def _sql_problems(server: Server) -> Iterator[Finding]:
     if server.sql not in ("", "current", "ahead"):
-        yield Finding("sql", "tables", *_TABLES.get(server.sql, (server.sql, REPAIR_SQL)))
+        problem = _TABLES.get(server.sql, server.sql)
+        is_old = server.sql in _TABLES
+        yield Finding(
+            *("sql", "tables", problem, "" if is_old else REPAIR_SQL),
+            command="task-run db upgrade" if is_old else remedies.of_sql(),
+            severity="critical",
+        )
+
+
+def examine_memory(server: Server) -> Finding | None:
+    """Warn before Redis refuses submits; when it does, that is a problem of `examine_server`."""
+    if not _ALMOST_FULL < (server.memory_used or 0.0) <= _FULL:
+        return None
+    problem = (
+        f"{server.memory_used:.0%} of maxmemory is used: Redis refuses submits when it is full"
+    )
+    return Finding("server", "memory", problem, _RAISE_MEMORY, severity="warning")
 
 
 def _redis_hints(server: Server) -> Iterator[Finding]:
-    used = server.memory_used
-    if used is None:
+    if server.memory_used is None:
         problem = "maxmemory is not set: a backlog can use up the memory of the machine"
-        yield Finding("server", "memory", problem, "CONFIG SET maxmemory …")
-    elif _ALMOST_FULL < used <= _FULL:  # above that it is a problem
-        problem = f"more than {_ALMOST_FULL:.0%} of maxmemory is used"
-        yield Finding("server", "memory", problem, _RAISE_MEMORY)
+        yield Finding("server", "memory", problem, "set maxmemory of Redis")
+    elif (finding := examine_memory(server)) is not None:
+        yield finding
     if not int(server.info.get("aof_enabled", 1)):
         problem = "appendonly is off: a restart loses what was queued since the last snapshot"
-        hint = "CONFIG SET appendonly yes, unless that is acceptable"
-        yield Finding("server", "persistence", problem, hint)
+        command = remedies.of_redis("CONFIG", "SET", "appendonly", "yes")
+        yield Finding("server", "persistence", problem, "unless that is fine", command=command)
     if abs(server.clock_ahead) > _CLOCK_SECONDS:
         problem = f"the clock of Redis differs from the local one by {server.clock_ahead:+.1f} s"
         hint = "synchronize the clocks: at_time= is compared with the clock of Redis"
@@ -247,8 +287,8 @@ def _slow_failover(settings: Replication) -> Iterator[Finding]:
         yield Finding("server", name, "was not checked: CONFIG GET is refused", hint)
     elif delay > 0:
         problem = f"is {delay:g}: after a failover a replica waits {delay:g} s for its full sync"
-        hint = f"CONFIG SET {name} 0 on each server, then CONFIG REWRITE"
-        yield Finding("server", name, problem, hint)
+        command = remedies.of_redis("CONFIG", "SET", name, "0")
+        yield Finding("server", name, problem, "on each server", command=command)
     change = f"SENTINEL SET {settings.service}"
     name = "down-after-milliseconds"
     longest = max(settings.down_after, default=0.0)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.rules.diagnosis import Finding
+from nonet.rules.findings import Finding
 from nonet.rules.pace import Pace
 from nonet.rules.pauses import Pause
 from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.refusal import Waiters
 from nonet.rules.servers import Server
 from nonet.rules.workflows import FailedWorkflows, StuckWorkflows
+
+_LONGEST_ERROR = 120
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +42,12 @@ class StreamLoad:
 
 @dataclass(frozen=True, slots=True)
 class Deaths:
-    """Tasks of one class that failed for good with one kind of error.
+    """Tasks of one class that failed for good for one cause.
 
     Attributes:
+        cause: what they have in common, see `nonet.rules.fingerprints`.
+        place: where in the user's code the error was raised; empty: unknown.
+        is_crash: their processes died.
         error: the last error in one line; `id` is that of its task.
         seconds_ago: time since the last of them.
         state: ``dead`` or ``expired``.
@@ -56,6 +61,9 @@ class Deaths:
     seconds_ago: float
     state: str = "dead"
     size: str = ""
+    cause: str = ""
+    place: str = ""
+    is_crash: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +88,7 @@ class Situation:
 
     Attributes:
         server: what Redis, SQL and the daemons report.
+        at: when it was read.
         dying: tasks whose dead letter is not in SQL yet; `dying_error` is class and error of one.
         kept: durable tasks that are overdue for their hand-over to Redis, and the age of the
             oldest in seconds.
@@ -89,12 +98,16 @@ class Situation:
         waiters: of the locks and limiters that refuse somebody.
         active: tasks that have not ended, by class and stream.
         deaths: of the last hour.
-        lost_workers: workers that died in the last hour.
+        failing: classes with tasks that failed in the last hour, and none that was done.
+        lost_workers: for each worker that died in the last hour the classes that ran in it, as far
+            as they are known.
         foreign: tasks that no worker could run so far, by class and size.
         locked: why a worker could not decrypt the oldest of these, by class and size.
         late: periodic entries by class, and the seconds that they are overdue.
         full: scopes whose ceiling is reached, with the ceiling.
-        stalls: workers whose event loop stalled, with the milliseconds.
+        tenants: tasks that have not ended, by tenant.
+        stalls: workers whose event loop was blocked lately, with the class (empty: not known) and
+            the seconds.
         holds: workers whose interpreter lock was held, with the class (empty: not known) and the
             seconds.
         narrow: workers that lose larger replies, with the number of tasks that they fetch at once.
@@ -105,6 +118,7 @@ class Situation:
     """
 
     server: Server
+    at: datetime = datetime(1970, 1, 2, tzinfo=UTC)
     dying: int = 0
     dying_error: str = ""
     kept: tuple[int, float] = (0, 0.0)
@@ -115,18 +129,30 @@ class Situation:
     pauses: Sequence[Pause] = ()
     active: Mapping[tuple[str, str], int] = field(default_factory=dict)
     deaths: Sequence[Deaths] = ()
-    lost_workers: int = 0
+    failing: Collection[str] = ()
+    lost_workers: Sequence[Sequence[str]] = ()
+    tenants: Mapping[str, int] = field(default_factory=dict)
     foreign: Mapping[tuple[str, str], int] = field(default_factory=dict)
     locked: Mapping[tuple[str, str], str] = field(default_factory=dict)
     late: Mapping[str, float] = field(default_factory=dict)
     full: Mapping[str, int] = field(default_factory=dict)
-    stalls: Mapping[str, int] = field(default_factory=dict)
+    stalls: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     holds: Mapping[str, tuple[str, float]] = field(default_factory=dict)
     narrow: Mapping[str, int] = field(default_factory=dict)
     pipelines: Sequence[PipelineStatus] = ()
     failed_workflows: Sequence[FailedWorkflows] = ()
     stuck_workflows: Sequence[StuckWorkflows] = ()
     unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    def ago(self, seconds: float) -> datetime:
+        """The time some seconds before it was read."""
+        return self.at - timedelta(seconds=seconds)
+
+
+def brief(error: str) -> str:
+    """Return the begin of the first line: the text of an author's error may be long."""
+    line = error.partition("\n")[0]
+    return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +211,7 @@ class Overview:
 
     Attributes:
         at: the time of the server.
-        findings: what is wrong, worst first; `hint` is the next command.
+        findings: what is wrong, worst first; `hint` and `command` are the next step.
         streams: those that have tasks.
         drains: seconds until the queued tasks of a stream have started, at the pace of now; a
             stream is missing if that is not known.
@@ -205,7 +231,7 @@ class Overview:
     Example:
         found = await app.overview()
         for finding in found.findings:
-            print(finding.problem, "->", finding.hint)
+            print(finding.problem, "->", finding.next_step)
     """
 
     at: datetime

@@ -240,6 +240,7 @@ class Scheduler(Observed):
             "name": self.name,
             "role": "leader" if self.term is not None else "standby",
             "term": self.term,
+            "ttl": self._settings.leader_ttl,
             "since": f"{self._leads_since:%Y-%m-%dT%H:%M:%SZ}" if self._leads_since else None,
             "entries": periodic.number,
             "remembers": self._parts.memory.place,

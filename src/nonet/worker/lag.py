@@ -42,6 +42,8 @@ _EXPLAINS_SECONDS = 10.0
 _HELD_ADVICE = (
     "no lease and no lock of this process was renewed; give its class isolation = Isolation.CHILD"
 )
+# Shorter blocks are logged, but are no finding of an overview.
+_LONG_BLOCK_SECONDS = 1.0
 _ADVICE = "write it as 'def', await, or isolate it"
 _NO_TASK = "not a Nonet task: Nonet itself, the program around it, or code that a task has started"
 
@@ -64,12 +66,12 @@ class Culprit(Struct, frozen=True):
 
 
 class Hold(Struct, frozen=True):
-    """A period in which code held the interpreter lock, so that no other thread ran.
+    """A period in which code held the interpreter lock, or blocked the event loop.
 
     Attributes:
         task: class of the task whose code it was; empty: not known.
         seconds: how long it lasted.
-        ended: when it ended (monotonic).
+        ended: when it ended, or was seen last (monotonic).
         place: file and line that the thread of the loop executed; empty: it was another thread.
     """
 
@@ -113,6 +115,7 @@ class LoopLag:
 
     Attributes:
         hold: the last time that code held the interpreter lock for seconds, or None.
+        block: the last time that code blocked the loop, which may last, or None.
 
     All four are called in the thread, or in that of `why_late`. If several watch one loop, the one
     that knows the task reports a block, or the first of them if none knows it.
@@ -141,6 +144,7 @@ class LoopLag:
         self._peak = Peak()
         self._stretch: _Stretch | None = None
         self.hold: Hold | None = None
+        self.block: Hold | None = None
         self._noticing = threading.Lock()
         # When the thread woke last, and the CPU time of the process and of the loop until then.
         self._woke = self._used = self._of_loop = 0.0
@@ -277,6 +281,7 @@ class LoopLag:
             stretch.culprit, stretch.place = self._name(task), self._place()
         if stretch.culprit is None:
             return
+        self._note(stretch, now)
         if self._while_blocked is not None:
             self._while_blocked(stretch.culprit, stretch.place)
         if now - stretch.began > _REPORT_SECONDS:
@@ -285,7 +290,14 @@ class LoopLag:
     def _end(self, now: float) -> None:
         """End the current stretch: the loop answered, or now executes another asyncio task."""
         if self._stretch is not None and self._stretch.culprit is not None:
+            self._note(self._stretch, now)
             self._report(self._stretch, "was blocked for", now)
+
+    def _note(self, stretch: _Stretch, now: float) -> None:
+        """Keep a long block for operators, until the next long one."""
+        seconds = now - stretch.began
+        if stretch.culprit is not None and seconds >= _LONG_BLOCK_SECONDS:
+            self.block = Hold(stretch.culprit.task, seconds, now, stretch.place)
 
     def _report(self, stretch: _Stretch, how_long: str, now: float) -> None:
         if stretch.is_reported or stretch.culprit is None:

@@ -55,6 +55,8 @@ _STOPPED = "the worker stopped"
 _MEASURE_SECONDS = 5.0
 # How long a worker reports that code held the interpreter lock.
 _HELD_FOR_SECONDS = 3600.0
+# How long it reports that code blocked its event loop.
+_BLOCKED_FOR_SECONDS = 600.0
 
 
 class Worker(Observed):
@@ -376,9 +378,12 @@ class Worker(Observed):
 
     def _described(self) -> dict[str, Any]:
         """Return what this worker registers about itself for operators."""
-        live, hold = self._parts.client.live_config, self._lag.hold
-        if hold is not None and time.monotonic() - hold.ended > _HELD_FOR_SECONDS:
+        live, now = self._parts.client.live_config, time.monotonic()
+        hold, block = self._lag.hold, self._lag.block
+        if hold is not None and now - hold.ended > _HELD_FOR_SECONDS:
             hold = None
+        if block is not None and now - block.ended > _BLOCKED_FOR_SECONDS:
+            block = None
         return {
             "name": self.name,
             "size": self._me.size,
@@ -389,6 +394,7 @@ class Worker(Observed):
             "config_problem": live.problem,
             "sql": self._runner.burials.problem,
             "held": [hold.task, round(hold.seconds, 1)] if hold is not None else None,
+            "blocked": [block.task, round(block.seconds, 1)] if block is not None else None,
             "fetches_at_most": self._reader.batch.most if self._reader.batch.is_narrow else None,
             **({"keys": keys} if (keys := list(self._parts.client.cipher.keys)) else {}),
         }

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from stores.beats import beat, lease_of
 
+from nonet.rules.limit_changes import EffectiveLimit
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.leadership import Leadership
-from nonet.stores.namespace.limits import EffectiveLimit, Limits, limits_version
+from nonet.stores.namespace.limits import Limits, limits_version
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.submissions import Submission

@@ -17,7 +17,7 @@ from nonet.daemon.service import ExitCode
 from nonet.rules.peers import counted
 
 if TYPE_CHECKING:
-    from nonet.rules.diagnosis import Finding
+    from nonet.rules.findings import Finding
 
 
 @operation

@@ -32,9 +32,9 @@ async def overview(
 ) -> None:
     """Show what is wrong now, and the command that mends it.
 
-    The worst comes first. Below are the streams that have tasks, and the tasks that run longest.
-    Waits of less than 10 seconds are not reported. 'task-run explain ID' tells about one task, and
-    'task-run doctor' checks every key.
+    There is a finding for each cause, the worst first. Below are the streams that have tasks, and
+    the tasks that run longest. Waits for locks of less than 5 seconds are not reported.
+    'task-run explain ID' tells about one task, and 'task-run doctor' checks every key.
 
     Exit codes: 0 shown, 3 Redis unreachable.
 
@@ -54,7 +54,7 @@ def _print(found: Overview, *, as_json: bool) -> None:
     print_heading(_verdict(found))
     print_line(_counts(found))
     print_line(_servers(found))
-    print_findings(found.findings)
+    print_findings(found.findings, more="task-run overview --json")
     if found.streams:
         typer.echo()
         print_rows([_stream_row(load, found.drains) for load in found.streams], False, "")

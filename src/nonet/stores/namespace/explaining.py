@@ -20,6 +20,7 @@ from nonet.rules.refusal import Refusal
 from nonet.rules.workflows import Blocked, Predecessor, not_a_task
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.namespace.lock_board import LOCK_TTL_MS, holders_of, seconds_since, seconds_until
+from nonet.stores.namespace.obstacles import known
 from nonet.stores.queue.results import error_line, parse_ended, read_error
 from nonet.stores.queue.workers import reported, worker_name
 
@@ -45,6 +46,7 @@ class TaskFacts(RedisStore):
         cipher: Cipher = NO_KEYS,
     ) -> None:
         self._lock_ttl_ms = lock_ttl_ms
+        self._namespace = namespace
         super().__init__(client, namespace)
         self._crash_limit = crash_limit
         self._cipher = cipher
@@ -73,6 +75,9 @@ class TaskFacts(RedisStore):
             )
         needs = await self._needs(id, found["state"])
         facts = _facts(id, found, needs, self._lock_ttl_ms, self._cipher)
+        if facts.refusal is not None:
+            (refusal,) = await known(self._client, self._namespace, [facts.refusal])
+            facts = replace(facts, refusal=refusal)
         return replace(facts, crash_limit=self._crash_limit)
 
     async def _needs(self, id: str, state: bytes) -> Needs:

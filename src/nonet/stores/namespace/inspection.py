@@ -52,7 +52,7 @@ class Inspection:
                 logger.warning("%s (NONET_ALLOW_EVICTION)", finding.problem)
                 continue
             way_out = " or set NONET_ALLOW_EVICTION=1" if finding.what == "eviction" else ""
-            raise ConfigurationError(f"Redis: {finding.problem}; {finding.hint}{way_out}")
+            raise ConfigurationError(f"Redis: {finding.problem}; {finding.next_step}{way_out}")
         await self._broker.ping()  # runs a script that writes, which fails on a replica
 
     async def denied(self) -> list[str]:
@@ -115,12 +115,12 @@ class Inspection:
         late = logical.timestamp() - first[0][1] / 1e6 if first else 0.0
         hooks: dict[bytes, bytes] = await self._read(client.hgetall(f"{key}startup"), {})
         refused = await self._read(client.hget(f"{key}config", "problem"), None) or b""
-        leader, left, told = await self._leader(logical)
+        leader, silent, told = await self._leader(logical)
         return Server(
             info=info,
             clock_ahead=(clock - datetime.now(UTC)).total_seconds(),
             leader=leader,
-            leader_left=left,
+            leader_silent=silent,
             late_seconds=max(0.0, late),
             failed_hooks=_in_state("failed", hooks),
             slow_hooks=tuple(_in_state("running", hooks)),
@@ -179,7 +179,7 @@ class Inspection:
             return otherwise
 
     async def _leader(self, now: datetime) -> tuple[str, float, dict[str, Any]]:
-        """The leader, the seconds that are left of its lease, and what it reports of itself.
+        """The leader, the seconds since it extended its lease, and what it reports of itself.
 
         All are empty while no scheduler leads.
         """
@@ -189,7 +189,10 @@ class Inspection:
         if not owner or ends <= now.timestamp():
             return "", 0.0, {}
         told = readable_value("leader", "HDEL", "info", lambda: _object(info), dict[str, Any]())
-        return owner.decode(errors="replace"), ends - now.timestamp(), told
+        ttl = told.get("ttl")
+        left = ends - now.timestamp()
+        silent = max(0.0, ttl - left) if isinstance(ttl, int | float) else 0.0
+        return owner.decode(errors="replace"), silent, told
 
     async def _info(self) -> Mapping[str, Any]:
         """The answer of INFO; empty, with a warning, if the ACL denies it."""

@@ -4,36 +4,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 
-from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress
+from nonet.rules.limit_changes import EffectiveLimit
+from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress, applying
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable, readable_hash
 from nonet.stores.namespace.lock_board import LockStatus
-
-
-@dataclass(frozen=True, slots=True)
-class EffectiveLimit:
-    """An effective limit and its origin.
-
-    Attributes:
-        source: ``configuration``, ``override`` (set by hand) or ``class`` (declared by a class
-            whose tasks hold it or wait for it).
-        by, since: the operator and time of an override; empty and None without one.
-        configured: the configured limit that is overridden, if any.
-        used: executions that count now; None for rates, which count a window, and for
-            ``default``, which is counted for each key.
-    """
-
-    address: LimitAddress
-    limit: Limit
-    source: str = "configuration"
-    by: str = ""
-    since: datetime | None = None
-    configured: Limit | None = None
-    used: int | None = None
 
 
 class Limits(RedisStore):
@@ -108,22 +87,14 @@ def declared(found: Iterable[LockStatus], limits: Iterable[EffectiveLimit]) -> l
     made = []
     for lock in found:
         address = LimitAddress.of_counter(lock.lock)
-        if address is None or lock.limit is None or _may_match(address) & known:
+        if address is None or lock.limit is None:
+            continue
+        if known & {*applying(address), *applying(replace(address, vo=""))}:
             continue
         limit = Limit(lock.limit, lock.window_seconds)
         used = None if lock.window_seconds else lock.used
         made.append(EffectiveLimit(address, limit, "class", used=used))
     return sorted(made, key=lambda item: item.address)
-
-
-def _may_match(address: LimitAddress) -> set[LimitAddress]:
-    """The addresses of the limits that apply to a counter."""
-    return {
-        replace(address, key=key, action=action, vo=vo)
-        for key in (address.key, DEFAULT)
-        for action in (address.action, "")
-        for vo in (address.vo, "")
-    }
 
 
 def limits_version(limits: Mapping[LimitAddress, Limit]) -> str:

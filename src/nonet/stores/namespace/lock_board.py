@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nonet.base.errors import InvalidArgumentsError, NotFoundError
+from nonet.rules.limits import Limit
 from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, RedisStore, literal
@@ -58,6 +59,7 @@ class LockStatus:
         window_seconds: of a rate limiter.
         back_seconds: until the first grant of a rate limiter leaves the window.
         waiting: number of waiting tasks, including `woken` ones; `waiters` names some in order.
+        declared: the limit that its tasks declare, whatever is configured.
         longest_wait_seconds: of the waiting tasks.
     """
 
@@ -74,6 +76,7 @@ class LockStatus:
     longest_wait_seconds: float | None
     holders: tuple[LockHolder, ...]
     waiters: tuple[LockWaiter, ...]
+    declared: Limit | None = None
 
     @property
     def is_held(self) -> bool:
@@ -328,7 +331,8 @@ def _folded(object_type: str) -> str:
 
 
 def _lock(name: bytes, row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockStatus:
-    _, letter, holding, used, limit, window, back, waiting, woken, since, holders, waiters = row
+    _, letter, holding, used, limit, window, back, waiting, woken, since = row[:10]
+    holders, waiters, declared, declared_window = row[10:]
     kind = KINDS[letter.decode()]
     return LockStatus(
         lock=name.decode(),
@@ -352,7 +356,14 @@ def _lock(name: bytes, row: Sequence[Any], now: int, lock_ttl_ms: int) -> LockSt
             )
             for id, task, first, told in waiters
         ),
+        declared=_limit(declared, declared_window),
     )
+
+
+def _limit(limit: bytes | int, window: bytes | int) -> Limit | None:
+    if limit == b"":
+        return None
+    return Limit(int(limit), int(window) / 1000 if window != b"" else None)
 
 
 def waiters_of(found: LockStatus) -> Waiters:

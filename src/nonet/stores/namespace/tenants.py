@@ -49,7 +49,7 @@ class Tenants(RedisStore):
         """
         past = await self._slots(since)
         recent = past if since == SHARE_TIME else await self._slots(SHARE_TIME)
-        live, running = await self._live(), await self._running()
+        live, running = await self.live(), await self._running()
         started = {name: started_in(merged(slots.values())) for name, slots in past.vectors.items()}
         names = {*live, *started, *running, *recent.vectors}
         tasks = {name: live[name] + started.get(name, 0) for name in names}
@@ -84,7 +84,7 @@ class Tenants(RedisStore):
     async def _slots(self, since: timedelta) -> Slots:
         return await read_slots(self._client, self._prefix, _KEY, since)
 
-    async def _live(self) -> Counter[str]:
+    async def live(self) -> Counter[str]:
         """Return how many tasks of each tenant have not ended."""
         found: Counter[str] = Counter()
         key = f"{self._prefix}active:tenants"

@@ -56,6 +56,8 @@ class WorkerStatus:
         off: why it fetches nothing now, or empty.
         held_by, held_seconds: class whose code held the interpreter lock of this process in the
             last hour, so that none of its leases and locks was renewed, and for how long; 0: none.
+        blocked_by, blocked_seconds: class whose code blocked the event loop of this process for a
+            second or more in the last ten minutes, and for how long; 0: none.
         fetches_at_most: how many tasks it fetches at once, because larger replies of Redis were
             lost; None: no limit.
         drained_by: who asked it to drain, or empty. It reads that within a second.
@@ -87,6 +89,8 @@ class WorkerStatus:
     fetches_at_most: int | None = None
     held_by: str = ""
     held_seconds: float = 0.0
+    blocked_by: str = ""
+    blocked_seconds: float = 0.0
 
 
 class Reported(Struct, frozen=True):
@@ -97,6 +101,7 @@ class Reported(Struct, frozen=True):
         keys: ids of its encryption keys.
         tenants: how many attempts run, by tenant; None: nothing tells tenants apart.
         held: which code held the interpreter lock last, and for how many seconds.
+        blocked: which code blocked the event loop last, and for how many seconds.
     """
 
     name: str = ""
@@ -114,6 +119,7 @@ class Reported(Struct, frozen=True):
     tenants: dict[str, int] | None = None
     fetches_at_most: int | None = None
     held: tuple[str, float] | None = None
+    blocked: tuple[str, float] | None = None
 
 
 _REPORTED = msgspec.json.Decoder(Reported)
@@ -137,6 +143,7 @@ def _status(worker: bytes, row: Sequence[Any], now: int) -> WorkerStatus:
     _, expiry, said, beat, off, drain, running, tasks = row
     info = reported(worker, said)
     held_by, held_seconds = info.held or ("", 0.0)
+    blocked_by, blocked_seconds = info.blocked or ("", 0.0)
     ends, heard = int(float(expiry)), int(beat)
     name, why = worker.decode(errors="replace"), off.decode(errors="replace")
     drained_by = drain.decode(errors="replace")
@@ -169,6 +176,8 @@ def _status(worker: bytes, row: Sequence[Any], now: int) -> WorkerStatus:
         fetches_at_most=info.fetches_at_most,
         held_by=held_by,
         held_seconds=held_seconds,
+        blocked_by=blocked_by,
+        blocked_seconds=blocked_seconds,
     )
 
 

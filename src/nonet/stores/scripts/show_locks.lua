@@ -5,19 +5,18 @@
 -- returns {now µs, last fence, n × row}; a row is (name, kind (R: held by readers), number of holders, used, limit
 --       or '',
 --       window ms or '', end of the first grant µs or '', number who wait, of these woken, since
---       when the longest of them waits µs or '', holders of lib/sight, waiters); a waiter is (id,
---       class, since when it waits µs, 1 if woken)
+--       when the longest of them waits µs or '', holders of lib/sight, waiters, limit and window ms that the tasks
+--       declare or ''); a waiter is (id, class, since when it waits µs, 1 if woken)
 -- @include base reading wake limits mutexes locks pauses queues sight
 local most = tonumber(ARGV[1])
 
--- If no limit is configured, show the one that the tasks at the limiter declare.
-local function declare_limit(lock, ids)
+-- The limit and the window that the tasks at a limiter declare.
+local function declared_limit(lock, ids)
   for _, id in ipairs(ids) do
     local me = load_waiter(id)
     for _, asked in ipairs(me and me.locks or {}) do
       if asked.name == lock.name and asked.limit then
-        lock.limit, lock.window = asked.limit, asked.window
-        return
+        return asked.limit, asked.window
       end
     end
   end
@@ -65,7 +64,8 @@ local function show(name)
   for i = 1, #rows, 2 do
     waiters[#waiters + 1] = waiter_row(rows[i], rows[i + 1])
   end
-  if lock.limiter and not lock.is_configured then
+  local declared, declared_window
+  if lock.limiter then
     local ids = {}
     for _, owner in ipairs(owners) do
       ids[#ids + 1] = id_of(owner[1])
@@ -76,14 +76,17 @@ local function show(name)
     for _, grant in ipairs(lock.windowed and redis.call('ZRANGE', lock.key, -most, -1) or {}) do
       ids[#ids + 1] = id_of((string.match(grant, '^(.*)|%d+$')))
     end
-    declare_limit(lock, ids)
+    declared, declared_window = declared_limit(lock, ids)
+    if not lock.is_configured then
+      lock.limit, lock.window = declared, declared_window
+    end
   end
   local used, back = usage(lock, count)
   local waiting = redis.call('ZCARD', queue)
   local kind = lock.other and not holder(lock.key) and lock.other or lock.kind
   return {name, kind, count, used, lock.limit or '', lock.window or '', back, waiting,
     redis.call('ZCOUNT', queue, '-inf', '(0'), waiting > 0 and longest_wait(queue) or '',
-    holder_rows(owners, lock), waiters}
+    holder_rows(owners, lock), waiters, declared or '', declared_window or ''}
 end
 
 local answer = {digits(now), redis.call('GET', P .. 'fence') or '0'}

@@ -11,10 +11,16 @@ from pydantic import BaseModel, Field
 from nonet.base.actor import who as actor
 from nonet.base.errors import NotFoundError
 from nonet.operate.limits import LimitInUse, find_limit, limits_in_use, resolve
-from nonet.rules.limit_changes import OFF, address_in_words, limit_in_words, limit_of, place_of
+from nonet.rules.limit_changes import (
+    OFF,
+    EffectiveLimit,
+    address_in_words,
+    limit_in_words,
+    limit_of,
+    place_of,
+)
 from nonet.rules.limits import LimitAddress
 from nonet.rules.permissions import Action
-from nonet.stores.namespace.limits import EffectiveLimit
 from nonet.web.api.routing import Body, Listed, resource
 from nonet.web.pages.locks import locks_of
 from nonet.web.site import Limiter, Site, SiteOf, Viewer

@@ -1,0 +1,86 @@
+"""What is wrong, as a value: `Finding`; and the order in which people read findings. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import KW_ONLY, dataclass, replace
+from datetime import datetime
+from typing import Literal, get_args
+
+Severity = Literal["critical", "error", "warning"]
+"""``critical``: no task is accepted, or a whole part of the system stands still; ``error``: some
+tasks fail or cannot run; ``warning``: tasks are slow, or the harm is near or past."""
+
+_SEVERITIES = get_args(Severity)
+# Subjects that a finding names of those with the same cause.
+_NAMED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem, or a hint, with its next step.
+
+    Attributes:
+        kind: a word for programs: ``task``, ``lock``, ``queue``, ``group``, ``worker``, ``key``,
+            ``entry``, ``stream``, ``count``, ``server``, ``sql``, ``scheduler``, ``workflow``.
+        what: the thing that has the problem.
+        problem: what is wrong with it.
+        hint: the next step in words; empty: `command` says it.
+        command: the next step, as it can be typed into a shell; empty: no command helps. It undoes
+            no protection, and ends nothing that works.
+        severity: ``critical``, ``error`` or ``warning``.
+        since: when it began, or happened last; None: not known.
+        count: how many tasks, rows or messages it harms; 0: not known.
+        cause: what findings of the same cause have in common; empty: the cause is its own. Kind,
+            subject and cause identify a finding.
+    """
+
+    kind: str
+    what: str
+    problem: str
+    hint: str = ""
+    _: KW_ONLY
+    command: str = ""
+    severity: Severity = "error"
+    since: datetime | None = None
+    count: int = 0
+    cause: str = ""
+
+    @property
+    def next_step(self) -> str:
+        """The hint and the command in one line; may be empty."""
+        return ": ".join(part for part in (self.hint, self.command) if part)
+
+
+def in_order(findings: Iterable[Finding]) -> list[Finding]:
+    """Return one finding for each cause, the worst first.
+
+    A worse severity goes first, then what harms more tasks, then what is newer.
+
+    >>> slow = Finding("queue", "small", "9 wait", severity="warning", count=9)
+    >>> rare, often = (Finding("class", f"a:{n}", "died", count=n) for n in (1, 5))
+    >>> [item.what for item in in_order([slow, rare, often])]
+    ['a:5', 'a:1', 'small']
+    """
+    groups: dict[object, list[Finding]] = {}
+    for number, finding in enumerate(sorted(findings, key=_badness)):
+        groups.setdefault(finding.cause or number, []).append(finding)
+    return [_as_one(group) for group in groups.values()]
+
+
+def _badness(finding: Finding) -> tuple[int, int, float]:
+    newest = -finding.since.timestamp() if finding.since else float("inf")
+    return _SEVERITIES.index(finding.severity), -finding.count, newest
+
+
+def _as_one(group: list[Finding]) -> Finding:
+    """Return the worst finding of a cause; it names what else the cause harms."""
+    first, *others = group
+    if not others:
+        return first
+    names = list(dict.fromkeys(item.what for item in others if item.what != first.what))
+    if not names:
+        return first
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    problem = f"{first.problem} (it also harms {', '.join(names[:_NAMED])}{more})"
+    return replace(first, problem=problem)
