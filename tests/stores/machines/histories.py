@@ -24,11 +24,13 @@ class Rules(RuleBasedStateMachine):
     Attributes:
         steps: how many steps all histories have taken.
         caught: the step in which the first violation was noticed.
+        violation: the first one.
         sites: where the machines of a run work.
     """
 
     steps: ClassVar[int] = 0
     caught: ClassVar[int | None] = None
+    violation: ClassVar[Violation | None] = None
     sites: ClassVar[tuple[Any, ...]] = ()
     is_sound = False
     machine: Any
@@ -39,8 +41,9 @@ class Rules(RuleBasedStateMachine):
         self.is_sound = False
         try:
             answer = step(*args, **options)
-        except Violation:
-            Rules.caught = Rules.caught or Rules.steps
+        except Violation as error:
+            if Rules.caught is None:
+                Rules.caught, Rules.violation = Rules.steps, error
             raise
         self.is_sound = True
         return answer
@@ -101,8 +104,8 @@ class Histories:
             try:
                 run_state_machine_as_test(rules, settings=options)
             except FlakyStrategyDefinition:
-                if Rules.caught is not None:
-                    raise
+                if Rules.caught is not None and Rules.violation is not None:
+                    raise Rules.violation from None
                 # Where a step took long, the virtual clock follows that of the server, and what can
                 # happen next differs from the last time. Hypothesis then ends the run.
                 print(f"seed {number}: ended early, the machine was too busy", flush=True)
