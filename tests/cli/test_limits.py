@@ -11,6 +11,17 @@ from nonet.rules.limits import Limit, LimitAddress
 from nonet.stores.namespace.leadership import Leadership
 
 
+async def test_full_and_bare_names_of_a_class_are_one(task_run: TaskRun) -> None:
+    """A limit or a pause by one name is ended by the other one."""
+    done = await task_run("limits", "set", "Task", "errands:Add", "--concurrency", "2")
+    assert done.code == 0 and "this one is for each class 'Add'" in done.err
+    assert (await task_run("limits", "unset", "Task", "Add")).code == 0
+    for paused, resumed in (("errands:Add", "Add"), ("Add", "errands:Add")):
+        assert (await task_run("pause", "--task", paused)).code == 0
+        assert f"task {paused}" in (await task_run("resume", "--task", resumed)).out
+        assert (await task_run("paused", "--json")).json == []
+
+
 async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:
     """`list` says who set it; `unset` restores the configured limit."""
     async with task_run.app() as app:

@@ -85,7 +85,6 @@ limits set Job 7 --rate 5 --window 0 => --window: must be a number of seconds
 limits set Job 7 --concurrency 5 --window 1 => --window needs --rate
 limits set Job 7 --rate off --window 1 => --window needs --rate
 limits set Job 7 --off --rate 5 => --off removes every limit
-limits set Task errands:Add --off => KEY: limits go by the bare class name
 limits set Job '' --off     => KEY must not be empty
 limits set Job 7 '' --off   => ACTION must not be empty
 limits set Job 7 --off --vo '' => --vo must not be empty

@@ -92,7 +92,7 @@ async def test_a_failed_workflow_names_its_step_and_is_resumed(
     (finding,) = [item for item in findings if item["kind"] == "workflow"]
     assert 'workflow "nightly import" failed' in finding["problem"]
     assert f"at step {ID}:1 of errands:Fail: FileNotFoundError" in finding["problem"]
-    assert finding["hint"] == f"task-run workflows resume {ID}"
+    assert finding["command"] == f"task-run workflows resume {ID}"
     (task_run.home / "gate").touch()
     refused = await task_run("workflows", "resume", ID)
     assert refused.code == 2 and "Add --yes to resume it" in refused.err
@@ -117,7 +117,7 @@ async def test_the_overview_names_a_workflow_that_is_not_submitted_to_its_end(
     findings = (await task_run("overview", "--json")).json["findings"]
     (finding,) = [item for item in findings if item["kind"] == "workflow"]
     assert "0 of 9 steps have arrived" in finding["problem"]
-    assert finding["hint"] == "task-run workflows cancel stuck"
+    assert finding["command"] == "task-run workflows show stuck"
 
 
 async def test_cancel(task_run: TaskRun, app: Nonet) -> None:

@@ -8,7 +8,7 @@ from itertools import islice
 
 from nonet.base.errors import ConfigurationError, suggestion
 from nonet.rules.limit_changes import SHOWN, EffectiveLimit
-from nonet.rules.limits import DEFAULT, LimitAddress, class_problem, find_object_type
+from nonet.rules.limits import DEFAULT, LimitAddress, find_object_type
 from nonet.rules.refusal import span
 from nonet.stores.namespace.limits import declared
 from nonet.stores.namespace.lock_board import LockStatus
@@ -81,7 +81,7 @@ async def resolve(
         The address with the name of the type, and what the operator should know of it.
 
     Raises:
-        ConfigurationError: the type is unknown, or the key is not the bare name of a class.
+        ConfigurationError: the type is unknown.
     """
     written, key = where.object_type, where.key
     known: Collection[str] = LockedObjectType.registered()
@@ -97,7 +97,8 @@ async def resolve(
         )
     note = ""
     if found == TASK and ":" in key:
-        raise ConfigurationError(f"KEY: {class_problem(key, task_classes)}")
-    if found == TASK and key != DEFAULT and key not in task_classes:
+        key = key.rpartition(":")[2]
+        note = f"limits go by the bare class name: this one is for each class {key!r}"
+    elif found == TASK and key != DEFAULT and key not in task_classes:
         note = f"task class {key!r} is not registered here.{suggestion(key, task_classes)}"
-    return replace(where, object_type=found), note
+    return replace(where, object_type=found, key=key), note

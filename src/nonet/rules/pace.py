@@ -35,18 +35,21 @@ class Pace:
     classes: Mapping[str, float] = field(default_factory=dict)
 
 
-def pace_of(classes: Mapping[str, Mapping[datetime, Mapping[int, int]]], now: datetime) -> Pace:
+def pace_of(
+    classes: Mapping[str, Mapping[datetime, Mapping[int, int]]], first: datetime, now: datetime
+) -> Pace:
     """Return the pace of a few slots of time.
 
     The time before the first slot that has something does not count: perhaps nothing ran then.
 
     Args:
         classes: vectors by class and begin of their slot, see `nonet.rules.figures`.
+        first: since when something can have been counted.
     """
     begins = [at for slots in classes.values() for at in slots]
     if not begins:
         return Pace()
-    seconds = max((now - min(begins)).total_seconds(), 1.0)
+    seconds = max((now - max(first, min(begins))).total_seconds(), 1.0)
     sums = {name: merged(slots.values()) for name, slots in classes.items()}
     total = figures_of(merged(sums.values()))
     rates = {name: figures_of(vector).ended / seconds for name, vector in sums.items()}

@@ -133,6 +133,24 @@ def task(name: str) -> str:
     return f"task:{name}"
 
 
+def meant_by(wanted: Sequence[str], pauses: Sequence[Pause]) -> list[str]:
+    """Return the pauses to end: full and bare names of a class mean the same.
+
+    >>> found = [Pause.decode(f"task:{name}", "0|ann") for name in ("mail:Send", "Audit")]
+    >>> meant_by(["task:Send", "task:files:Audit", "task:a:Send", "all"], found)
+    ['task:Send', 'task:mail:Send', 'task:files:Audit', 'task:Audit', 'task:a:Send', 'all']
+    """
+    found = list[str]()
+    for what in wanted:
+        found.append(what)
+        kind, _, name = what.partition(":")
+        bare = name.rpartition(":")[2]
+        if kind == "task":
+            same = [it.what for it in pauses if it.what.rpartition(":")[2] == bare]
+            found += [it for it in same if it.count(":") == 1 or name == bare]
+    return list(dict.fromkeys(found))
+
+
 def pipeline(name: str) -> str:
     """Return `Pause.what` for a pipeline.
 

@@ -20,6 +20,7 @@ from nonet.rules.pauses import (
     Pause,
     as_option,
     in_words,
+    meant_by,
     pipeline as pipeline_pause,
     streams,
     task as task_pause,
@@ -111,7 +112,8 @@ async def resume(target: Target, options: Wanted, as_json: Json = False) -> None
     """
     wanted = options.pauses()
     async with target.stores() as stores:
-        before = {item.what for item in await stores.controls.load()}
+        found = await stores.controls.load()
+        before, wanted = {item.what for item in found}, meant_by(wanted, found)
         await stores.controls.resume(
             wanted, who()
         )  # also if it was not paused, so that a repeated command succeeds

@@ -41,7 +41,9 @@ class Kind:
     task: Annotated[
         str | None,
         typer.Option(
-            metavar="CATEGORY:CLASS", help="Only letters of this class.", autocompletion=classes
+            metavar="CATEGORY:CLASS",
+            help="Only letters of this class; a bare name will do.",
+            autocompletion=classes,
         ),
     ] = None
     reason: Annotated[

@@ -281,7 +281,7 @@ class History(RedisStore):
             ServerUnreachableError: Redis does not answer.
         """
         found = await self._slots(since)
-        return pace_of(found.vectors, found.now)
+        return pace_of(found.vectors, found.first, found.now)
 
     async def minutes(self, *, since: timedelta) -> list[SlotFigures]:
         """Return the figures of all classes together, for each slot that has some, oldest first.

@@ -21,7 +21,7 @@ class Slots(NamedTuple):
 
     Attributes:
         vectors: by name and begin of the slot.
-        first: begin of the first slot.
+        first: begin of the first slot, or of the data of Redis if that is later.
         now: end of the time.
         seconds: length of a slot.
     """
@@ -51,14 +51,17 @@ async def read_slots(client: AsyncRedis, prefix: str, key: str, since: timedelta
     async with client.pipeline(transaction=False) as pipe:
         for number in numbers:
             pipe.hgetall(f"{prefix}{key}:{slot}:{number}")
-        slots = await pipe.execute()
+        pipe.hget(f"{prefix}epoch", "since")
+        *slots, began = await pipe.execute()
     vectors: dict[str, dict[datetime, dict[int, int]]] = {}
     for number, fields in zip(numbers, slots, strict=True):
         at = instant(number * slot * 1_000_000) - set_by
         for name, vector in vectors_of(f"{key}:{slot}:{number}", fields).items():
             vectors.setdefault(name, {})[at] = vector
-    first = instant(numbers[0] * slot * 1_000_000) - set_by
-    return Slots(vectors, first, now - set_by, slot)
+    first = numbers[0] * slot * 1_000_000
+    if began and began.isdigit():
+        first = min(max(first, int(began)), int(now.timestamp() * 1_000_000))
+    return Slots(vectors, instant(first) - set_by, now - set_by, slot)
 
 
 def vectors_of(key: str, fields: Mapping[bytes, bytes]) -> dict[str, dict[int, int]]:

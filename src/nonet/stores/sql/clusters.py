@@ -64,7 +64,8 @@ async def _samples(database: Database, rows: Sequence[int]) -> dict[int, Any]:
 
 def _fits(sample: Any, selection: LetterFilter) -> bool:
     task_class, error = selection.task_class, selection.error
-    return (task_class is None or sample.task_class == task_class) and (
+    names = (None, sample.task_class, sample.task_class.rpartition(":")[2])
+    return task_class in names and (
         error is None or error.casefold() in sample.error_type.casefold()
     )
 

@@ -139,7 +139,7 @@ class LetterFilter:
 
     Attributes:
         status: what happened to the letter.
-        task_class: full name, ``category:Class``.
+        task_class: full or bare class name.
         reason: why the task died.
         task_id: id of the task.
         died_before: select only older letters.
@@ -161,9 +161,13 @@ class LetterFilter:
 
     def clauses(self) -> list[sa.ColumnElement[bool]]:
         """The filters as conditions on the table."""
-        names = ("status", "task_class", "reason", "task_id")
+        names = ("status", "reason", "task_id")
         wanted = {name: getattr(self, name) for name in names}
         found = [dlq_tasks.c[name] == value for name, value in wanted.items() if value is not None]
+        if self.task_class is not None:
+            column = dlq_tasks.c.task_class
+            bare = column.endswith(f":{self.task_class}", autoescape=True)
+            found.append(column == self.task_class if ":" in self.task_class else bare)
         if self.died_before is not None:
             found.append(dlq_tasks.c.created_at < self.died_before)
         if self.died_after is not None:

@@ -71,20 +71,20 @@ def in_words(text: str) -> str:
 
     Example:
         >>> in_words("IntervalSecondsSchedule(10)"), in_words("CronSchedule('5 2 * * 1', 'UTC')")
-        ('every 10 s', 'at 02:05 on Monday')
+        ('every 10 s', 'at 02:05 on Monday (UTC)')
         >>> in_words("CronSchedule('*/10 * * * *', 'Europe/Zurich')"), in_words("FullMoon()")
         ('every 10 minutes (Europe/Zurich)', 'FullMoon()')
         >>> in_words("RRuleSchedule('FREQ=MONTHLY;BYDAY=-1FR', 'UTC')")
-        'monthly: BYDAY=-1FR'
+        'monthly: BYDAY=-1FR (UTC)'
     """
     schedule = described(text)
     match schedule:
         case IntervalSecondsSchedule():
             return f"every {_span(schedule.seconds)}"
         case CronSchedule():
-            return _in_zone(_cron(schedule.expression), schedule.timezone)
+            return f"{_cron(schedule.expression)} ({schedule.timezone})"
         case RRuleSchedule():
-            return _in_zone(_rrule(schedule.rule), schedule.timezone)
+            return f"{_rrule(schedule.rule)} ({schedule.timezone})"
     return text
 
 
@@ -97,14 +97,10 @@ def zone_of(text: str) -> str:
     return str(getattr(described(text), "timezone", "UTC"))
 
 
-def _in_zone(words: str, timezone: str) -> str:
-    return words if timezone == "UTC" else f"{words} ({timezone})"
-
-
 def _span(seconds: float) -> str:
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+    for size, unit, word in ((86_400, "d", "day"), (3600, "h", "hour"), (60, "min", "minute")):
         if seconds >= size and seconds % size == 0:
-            return unit if seconds == size else f"{seconds / size:g} {unit}"
+            return word if seconds == size else f"{seconds / size:g} {unit}"
     return f"{seconds:g} s"
 
 
