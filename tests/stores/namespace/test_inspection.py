@@ -134,6 +134,7 @@ MISSED: dict[str, tuple[Damage, str]] = {
     ),
     "delayed and queued": (point_to_delayed, "is delayed, but also in a stream"),
     "running without entry": (lose_stream, "is running on worker small-a, which does not have it"),
+    "unique key": (lambda redis: redis.set("{test}:u:key", "|gone"), "key: belongs to a task"),
     "record": (other_type("t:d"), "has the wrong type for its name (list)"),
     "open": (lambda redis: redis.sadd("{test}:open:nobody", "g"), "no record"),
     "step": (missing("t:flow:0"), "waits for step flow:0, which does not exist"),

@@ -64,6 +64,18 @@ class TestOrder:
         for state in LIVE_STATES:
             assert ids(await results.page(in_state(state))) == [f"{state}1", f"{state}2"]
 
+    async def test_dying_tasks_wait_in_a_stream_of_their_own(
+        self, broker: Broker, results: Results
+    ) -> None:
+        """Also while a worker writes their dead letter."""
+        await broker.submit([task("a"), task("b")])
+        for delivery in await fetch(broker):
+            await broker.settle(delivery, "dying", b"error")
+            await broker.settle(delivery, "back")
+        assert len((await broker.fetch("small-a", "small", 0, graves=1))[0]) == 1
+        page = await results.page(in_state("dying"))
+        assert (ids(page), page.total) == (["a", "b"], 2)
+
     async def test_streams_are_merged(self, broker: Broker, results: Results) -> None:
         """Queued tasks are in the order in which they were queued, whatever their streams."""
         streams = ["normal:small", "background:large", "realtime:medium"]
