@@ -1,4 +1,4 @@
-"""Redis loses a callback group while its children are submitted."""
+"""Redis, or its parent, loses a callback group while the children are submitted."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from nonet import BaseTask, Nonet, NonetError, spawn_with_callback
+from nonet.base.errors import LeaseLostError
 from nonet.config.settings import plain_settings
+from nonet.stores.queue.groups import group_id
+from nonet.tasks.execution import TaskContext, enter_context
 
 
 class Child(BaseTask):
@@ -56,3 +59,23 @@ async def test_a_group_that_is_lost_again_and_again_is_an_error(
     lose_data(app, monkeypatch, 3)
     with pytest.raises(NonetError, match="Redis lost it 3 times while 2 children were submitted"):
         await spawn_with_callback([Child(), Child()], Report())
+
+
+async def test_an_attempt_that_lost_its_lease_meanwhile_seals_no_group(
+    app: Nonet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The attempt that has the lease by then does."""
+    parent = await Child().schedule()
+    attempt = TaskContext(str(parent), "lost:Child", 1, 1, {})
+    enter_context(attempt)
+    submit = app.broker.submit
+
+    async def too_slowly(*args: Any) -> Any:
+        answer = await submit(*args)
+        attempt.lose_lease("it ended")
+        return answer
+
+    monkeypatch.setattr(app.broker, "submit", too_slowly)
+    with pytest.raises(LeaseLostError):
+        await spawn_with_callback([Child()], Report())
+    assert (await app.client.groups.status(group_id(parent, 1))).state == "building"

@@ -11,7 +11,7 @@ from stores.queue.test_broker import make_broker
 
 from nonet.base.errors import AdmissionRejected, LimitImpossible, ServerUnreachableError
 from nonet.stores.queue.broker import Broker, Presence
-from nonet.stores.queue.submissions import Accepted, Submission
+from nonet.stores.queue.submissions import Accepted, Submission, chunks
 from nonet.tasks.locks import RateLimiter, encode_locks
 
 _IMPOSSIBLE = encode_locks([RateLimiter("job", 7, n_items=5, limit=2, window_seconds=60)])
@@ -32,6 +32,17 @@ async def calls(broker: Broker) -> int:
 async def known(broker: Broker, *ids: str) -> list[bool]:
     _, found = await broker.presence(ids)
     return [presence is not Presence.UNKNOWN for presence in found]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "expected"), [([1] * 501, [500, 1]), ([400_000] * 3, [2, 1]), ([2**21], [1])]
+)
+def test_a_chunk_has_at_most_500_tasks_or_one_mebibyte(
+    lengths: list[int], expected: list[int]
+) -> None:
+    """A task that is longer is a chunk of its own."""
+    tasks = [Submission("a", "p:T", "normal:small", b"e" * length) for length in lengths]
+    assert [len(chunk) for chunk in chunks(tasks)] == expected
 
 
 async def test_callers_share_calls(broker: Broker) -> None:
