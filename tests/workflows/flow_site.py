@@ -12,6 +12,7 @@ from workflows.flow_tasks import Noop
 
 from nonet import Nonet, Workflow
 from nonet.base.keys import prefix
+from nonet.stores.namespace.history import STATES
 from nonet.stores.namespace.sandbox import leaked_keys
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.execution import TaskContext
@@ -27,9 +28,7 @@ Graph = str | Sequence[Edges]
 
 def ends(client: redis.Redis, keys: str) -> Counter[str]:
     """How often each task has ended, by the history, in which some lines are short."""
-    lines = [
-        line for name in ("done", "failed") for line in client.lrange(f"{keys}ended:{name}", 0, -1)
-    ]
+    lines = [line for name in STATES for line in client.lrange(f"{keys}ended:{name}", 0, -1)]
     columns = [line.split("\t") for line in lines]
     return Counter(some[0] if len(some) == 3 else some[1] for some in columns)
 

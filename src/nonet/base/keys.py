@@ -39,9 +39,8 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     u:KEY                   STRING  holder of a unique key: ``until when (µs) or empty|id``
     r:ID                    STRING  ``state|fence|body``, with TTL: the result, or a tombstone; for
                                     a resubmitted dead letter ``state|fence mark|body``
-    ended:LIST              LIST    the history, the newest last: LIST is ``done`` (done and
-                                    cancelled tasks) or ``failed`` (dead and expired ones); see
-                                    lib/finish
+    ended:STATE             LIST    the history of tasks that have ended in this state, the newest
+                                    last; see lib/finish
     figures:SECONDS:NUMBER  HASH    class → what workers counted in a slot of so many seconds, see
                                     nonet.rules.figures; with a TTL
     figures:tenants:SECONDS:NUMBER  HASH  same by tenant; with a TTL

@@ -623,8 +623,8 @@ class Client:
     ) -> list[EndedTask]:
         """Return the tasks that ended last, the newest first.
 
-        The history keeps the last ``NONET_HISTORY`` tasks that are done or cancelled, and a tenth
-        of this number that are dead or expired.
+        The history keeps the last ``NONET_HISTORY`` tasks that are done, as many that are
+        cancelled, and a tenth of this number each that are dead and expired.
 
         Args:
             states: only tasks that ended in one of these states: ``done``, ``dead``, ``cancelled``

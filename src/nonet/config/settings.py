@@ -152,8 +152,8 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         result_ttl: how long results are kept; 0: not at all.
         dedup_ttl: how long the id of an ended task is remembered.
         workflow_ttl: how long a failed workflow is kept, so that it can be resumed.
-        history: how many ended tasks the history keeps: so many that are done
-            or cancelled, and a tenth of it that are dead or expired; 0: none.
+        history: how many ended tasks the history keeps: so many that are done,
+            as many that are cancelled, and a tenth of it each that are dead and expired; 0: none.
         dlq_retention: how long dead letters are kept; 0: forever.
         misfire_grace: occurrences that are late by less than this are submitted one by one. It is
             capped at the interval of the schedule.

@@ -57,7 +57,8 @@ MOST_LATE = 12
 # What Redis keeps of an idle namespace.
 STRUCTURE = {
     *("fence", "epoch", "counters", "quarantine", "quarantine:bytes", "workers", "term", "leader"),
-    *("ended:done", "ended:failed", "promoted", "mend", "groups", "events"),
+    *("ended:done", "ended:cancelled", "ended:dead", "ended:expired"),
+    *("promoted", "mend", "groups", "events"),
     *("periodic", "periodic:next", "periodic:entries", "periodic:counts"),
     *("fair", "fairness", "weights", "pace"),
     *(f"rested:{priority}:small" for priority in PRIORITIES),

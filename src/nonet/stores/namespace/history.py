@@ -25,13 +25,11 @@ from nonet.stores.queue.places import TaskFilter
 from nonet.stores.queue.workers import worker_names
 from nonet.tasks.handles import EndedTask
 
-# States by the list that has them. Failures have their own, so that successes push none out.
-_LISTS = {"ended:done": ("done", "cancelled"), "ended:failed": ("dead", "expired")}
-FAILED = _LISTS["ended:failed"]
-STATES = tuple(state for states in _LISTS.values() for state in states)
+FAILED = ("dead", "expired")
+STATES = ("done", "cancelled", *FAILED)
 _COLUMNS, _SHORT = 9, 3
 # Lines that are read at once; a failure has up to 5 kB.
-_PAGES = {"ended:done": 1000, "ended:failed": 100}
+_PAGES = {"done": 1000, "cancelled": 1000, "dead": 100, "expired": 100}
 # How many tasks a page examines.
 BUDGET = 20_000
 _ALL = 2**40
@@ -39,7 +37,7 @@ _ALL = 2**40
 _SHORT_LINES = 200
 _Position: TypeAlias = tuple[int, str, str]
 Positions: TypeAlias = Mapping[str, _Position]
-"""The last line of each list that was examined: how many are behind it, its task and life."""
+"""The last line of each state that was examined: how many are behind it, its task and life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +91,14 @@ class EndedFilter:
 
     @property
     def lists(self) -> list[str]:
-        """The lists that may have such tasks."""
-        return [name for name, of in _LISTS.items() if not self.states or {*self.states} & {*of}]
+        """The states whose lists have such tasks."""
+        return [state for state in STATES if not self.states or state in self.states]
 
     @property
     def is_narrow(self) -> bool:
         """Whether it selects some of the tasks in `lists` only."""
-        whole = {state for name in self.lists for state in _LISTS[name]}
         others = (self.task, self.error, self.labels, self.since, self.until)
-        is_part = bool(self.states) and {*self.states} != whole
-        return is_part or any(others) or self.workers is not None
+        return any(others) or self.workers is not None
 
     def matches(self, kept: Kept, set_by: timedelta) -> bool:
         """Whether a task matches, except for `since`.
@@ -127,8 +123,8 @@ class EndedPage:
 
     Attributes:
         rows: the tasks.
-        matched: how many tasks match: exact if a filter asks for no more than states of failures
-            or of others; else the number of `rows`.
+        matched: how many tasks match: exact if a filter asks for no more than states; else the
+            number of `rows`.
         searched: how many tasks were examined.
         total: how many tasks the history has in the lists that were searched.
         cursor: continues behind the last task that was examined; empty at the end.
@@ -228,24 +224,27 @@ class History(RedisStore):
     async def _total(self, selection: EndedFilter) -> int:
         async with self._client.pipeline(transaction=False) as pipe:
             for name in selection.lists:
-                pipe.llen(f"{self._prefix}{name}")
+                pipe.llen(self._key(name))
             return sum(await pipe.execute())
 
     async def find(self, id: str) -> Kept | None:
         """Return the last end of a task; None if the history does not have it."""
         set_by = await correction(self._client, self._prefix)
-        ends = [await self._last_end(name, id, set_by) for name in _LISTS]
+        ends = [await self._last_end(state, id, set_by) for state in STATES]
         found = [kept for kept in ends if kept is not None]
         return max(found, key=lambda kept: kept.task.ended, default=None)
+
+    def _key(self, state: str) -> str:
+        return f"{self._prefix}ended:{state}"
 
     async def _last_end(self, name: str, id: str, set_by: timedelta) -> Kept | None:
         """Search one list, and parse only the part of it that has the id."""
         last, needle, newer = -1, id.encode(), list[bytes]()
         while True:
-            page = await self._client.lrange(f"{self._prefix}{name}", last - _PAGES[name] + 1, last)
+            page = await self._client.lrange(self._key(name), last - _PAGES[name] + 1, last)
             if any(needle in entry for entry in page):
                 # Short lines need a line that comes behind them, perhaps on the page before.
-                for kept in _parsed(name, [*page, *newer], set_by, self._cipher):
+                for kept in _parsed(self._key(name), [*page, *newer], set_by, self._cipher):
                     if kept.task.id == id:
                         return kept
             if len(page) < _PAGES[name]:
@@ -338,10 +337,10 @@ class History(RedisStore):
         skipped = after and after[1:]
         while True:
             last = -1 - position
-            page = await self._client.lrange(f"{self._prefix}{name}", last - _PAGES[name] + 1, last)
+            page = await self._client.lrange(self._key(name), last - _PAGES[name] + 1, last)
             for entry in reversed(page):
                 position += 1
-                for kept in _parsed(name, [entry], set_by, self._cipher, newer):
+                for kept in _parsed(self._key(name), [entry], set_by, self._cipher, newer):
                     newer = kept.task
                     if skipped is None:
                         yield position - 1, kept
@@ -380,7 +379,7 @@ def _parse(cursor: str) -> dict[str, _Position]:
         return {
             name: (int(position), str(id), str(life))
             for name, (position, id, life) in lists.items()
-            if name in _LISTS
+            if name in STATES
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(

@@ -59,7 +59,7 @@ local function remove_plain()
     return
   end
   if #lines > 0 then
-    keep_lines('done', lines, most_ends)
+    keep_lines('cancelled', lines)
   end
   redis.call('DEL', unpack(keys))
   count_active(counts)

@@ -169,7 +169,9 @@ if is_at_end then
   end
   correct_counts(not walk.cursor and mended == 0)
   if string.find(ARGV[1], '|0$') then  -- the history was turned off
-    redis.call('DEL', P .. 'ended:done', P .. 'ended:failed')
+    for _, state in ipairs({'done', 'cancelled', 'dead', 'expired'}) do
+      redis.call('DEL', P .. 'ended:' .. state)
+    end
   end
 end
 redis.call('HSET', P .. 'mend', 'cursor', is_at_end and '' or page[1], 'done', digits(now), 'due', due[1])

@@ -101,7 +101,7 @@ local function list_ended(those)
       listed[i] = line_of(one.id, a, 'done')
     end
   end
-  keep_lines('done', listed, most_ends)
+  keep_lines('done', listed)
 end
 
 local function remove_all(keys, numbers, those)

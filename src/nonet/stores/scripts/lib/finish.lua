@@ -1,8 +1,7 @@
 -- lib/finish: needs base, keeping, wake, record, counting, submitting, group. Moves a task to a terminal state.
 -- settle.lua has its own short form for the plain success of many tasks.
 
--- Keep the end of a task in the history. Of cancelled tasks and failures it keeps parts of the result document;
--- cancelled tasks have the list of the successes, so that they push out no failure.
+-- Keep the end of a task in the history. Of cancelled tasks and failures it keeps parts of the result document.
 local keep_end
 do
   -- Bytes that the history keeps of a failure: of its error, of its traceback, and of all. Encrypted texts (see
@@ -21,7 +20,7 @@ do
       return
     end
     if state == 'done' then
-      return keep_lines('done', {line_of(id, record, state)}, most_ends)
+      return keep_lines(state, {line_of(id, record, state)})
     end
     local fine, parts = pcall(cmsgpack.unpack, document)
     parts = fine and type(parts) == 'table' and parts or {}
@@ -36,7 +35,7 @@ do
     local line = line_of(id, record, state, name)
     if state == 'cancelled' then
       line = line .. '\t' .. string.gsub(part(6, 1, 100), '%c', ' ')
-      return keep_lines('done', {line}, most_ends)
+      return keep_lines(state, {line})
     end
     local kept = {part(7, 1, 30), part(5, 1, 100), part(6, 1, ERROR_KEPT), part(12, -TRACEBACK_KEPT, -1)}
     local whole = table.concat(kept)
@@ -46,7 +45,7 @@ do
     for _, text in ipairs(kept) do
       line = line .. '\t' .. #text
     end
-    keep_lines('failed', {line .. '\n' .. whole .. kept[5]}, math.ceil(most_ends / 10))
+    keep_lines(state, {line .. '\n' .. whole .. kept[5]})
   end
 end
 

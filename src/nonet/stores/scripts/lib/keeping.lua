@@ -31,10 +31,12 @@ do
       .. (has_run and record.started or '') .. '\t' .. ended_at .. '\t' .. (has_run and record.owner or '')
   end
 
-  -- Append lines to a list of the history: 'done' or 'failed'. The list is cut a little later than it is full, so
-  -- that most calls need no second command.
-  function keep_lines(list, lines, most)
-    local key = P .. 'ended:' .. list
+  -- Append lines to the history. Each state has a list of its own, so that many ends of one kind push out no end of
+  -- another. Lines of failures are longer, so their lists have a tenth of the lines. A list is cut a little later than
+  -- it is full, so that most calls need no second command.
+  function keep_lines(state, lines)
+    local key = P .. 'ended:' .. state
+    local most = (state == 'dead' or state == 'expired') and math.ceil(most_ends / 10) or most_ends
     if redis.call('RPUSH', key, unpack(lines)) > most * 1.01 then
       redis.call('LTRIM', key, -most, -1)
     end
