@@ -9,10 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from acceptance.probe_tasks import Alone, GatedMutex
 from faults.conftest import MakeRig
 from faults.fault_tasks import FailsOnce, Timed
 from faults.rig import RECOVERY, Load, held, same_processes
-from waits import until
+from waits import WAIT_SECONDS, until
+
+from nonet import MutexLock
 
 _SOURCE = Path(__file__).with_name("shifted_clock.c")
 
@@ -37,6 +40,36 @@ class Clock:
     def set(self, seconds: int) -> None:
         with self._file.open("r+b") as file:
             file.write(struct.pack("l", seconds))
+
+
+async def test_no_lock_ends_with_the_step(make_rig: MakeRig, tmp_path: Path) -> None:
+    """A step beyond all leases: holders keep their locks, and no other task gets them."""
+    clock = Clock(tmp_path)
+    rig = make_rig(**clock.environment)
+    site, gate = rig.site, rig.site.gate()
+    rig.workers(2, slots=1)
+    site.scheduler()
+    async with site.app() as app, app.hold(MutexLock("job", "held")):
+        holder = await site.begin(app, GatedMutex(gate))
+        waiting = await app.submit(Alone())
+        blocked = await app.submit(Timed(0.1, "held"))
+        clock.set(300)
+        stepped, locks = site.key("clock:stepped"), site.redis.keys(site.key("lock:*"))
+        assert len(locks) == 2
+        await until(lambda: site.redis.exists(stepped), "the leader has corrected the time")
+        before = site.redis.mget(locks)
+        await until(
+            lambda: not {*before} & {*site.redis.mget(locks)},
+            "both holders have renewed their locks",
+        )
+        assert not site.journal("start", id=waiting) + site.journal("start", id=blocked)
+        site.open(gate)
+        await holder.result(timeout=WAIT_SECONDS)
+        await waiting.result(timeout=WAIT_SECONDS)
+        assert len(site.journal("start", id=holder)) == 1
+        assert not site.journal("start", id=blocked)
+    async with site.app() as app:
+        await app.result(blocked, timeout=WAIT_SECONDS)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from msgspec.structs import replace
 TOLERANCE = timedelta(seconds=5)
 # Ignore slower replies, because the time at which the script ran is too uncertain.
 _SLOW_SECONDS = 1.0
+# An older reading says too little: clocks drift apart by seconds a day.
+_FRESH_SECONDS = 3600.0
 # The leader has this long to correct a step. After that, the new time is accepted.
 _GIVE_UP_SECONDS = 60.0
 
@@ -65,12 +67,13 @@ class ClockWatch:
     def latest(self, instant: float) -> int | None:
         """Return the latest time, in logical µs, at which a request sent at `instant` should run.
 
-        A slow request may run later. None before the first reading.
+        A slow request may run later. None before the first reading, and long after the last one.
         """
-        if self._last is None:
+        last = self._last  # another thread may replace it
+        if last is None or instant - last.sent > _FRESH_SECONDS:
             return None
-        passed = timedelta(seconds=instant - self._last.sent) + TOLERANCE
-        return self._last.now + passed // timedelta(microseconds=1)
+        passed = timedelta(seconds=instant - last.sent) + TOLERANCE
+        return last.now + passed // timedelta(microseconds=1)
 
     def look(self, reading: Reading) -> timedelta:
         """Return the step since the last good reading. If it is zero, this reading is good.

@@ -328,12 +328,12 @@ class Scheduler(Observed):
         if clock is None:
             return
         reading = Reading(sent, steady(), clock.now)
-        step = self._broker.clock.look(reading)
+        step = self._broker.epoch.clock.look(reading)
         if not step or self._term is None:
             return
-        before = self._broker.clock.before
+        before = self._broker.epoch.clock.before
         if await self._leadership.set_clock(self._term, clock.offset, step, before, who()):
-            self._broker.clock.correct(reading, step)
+            self._broker.epoch.clock.correct(reading, step)
             logger.warning(
                 "clock of Redis was set, leases and delays are unaffected: step=%+.1fs",
                 step.total_seconds(),

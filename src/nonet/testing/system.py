@@ -311,7 +311,7 @@ class System:
         if self._now is not None:
             app.broker.moved = self._now - await app.broker.now()
         sandbox.begin(app.broker.moved)
-        app.broker.clock = MovedClock()
+        app.broker.epoch.clock = MovedClock()
         app.client.envelopes = RecordingEnvelopes(app.client.envelopes, sandbox.known)
         app.sync.prepare_with(app.client.envelopes)
         injector = await closing.enter_async_context(app.injector())

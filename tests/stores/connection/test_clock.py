@@ -23,7 +23,15 @@ from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
-from nonet.tasks.locks import BaseLock, ConcurrencyLimiter, MutexLock, RateLimiter, encode_locks
+from nonet.tasks.locks import (
+    BaseLock,
+    ConcurrencyLimiter,
+    ExclusiveRWLock,
+    MutexLock,
+    RateLimiter,
+    SharedRWLock,
+    encode_locks,
+)
 
 HOUR = timedelta(hours=1)
 LEASE = 1.5
@@ -51,7 +59,7 @@ class Site:
         self.term = await self.leadership.lead("me", 30, "{}") or ""
         assert self.leadership.clock
         self.before = self.leadership.clock.now
-        self.broker.clock.look(Reading(sent, steady(), self.before))
+        self.broker.epoch.clock.look(Reading(sent, steady(), self.before))
 
     async def step(self, by: timedelta) -> None:
         await self.broker.client.set("{test}:clock", by // timedelta(microseconds=1))
@@ -231,6 +239,43 @@ async def test_nothing_runs_early_before_the_correction(site: Site) -> None:
     await site.correct(HOUR)
     assert (await site.broker.promote(site.term)).allowed
     assert await site.fetch() == []
+
+
+@pytest.mark.parametrize(
+    "lock",
+    [
+        pytest.param(MutexLock("job", 1), id="mutex"),
+        pytest.param(ExclusiveRWLock("job", 1), id="writer"),
+        pytest.param(ConcurrencyLimiter("job", 1, limit=1), id="slot"),
+        pytest.param(RateLimiter("job", 1, limit=1, window_seconds=600), id="window"),
+    ],
+)
+async def test_no_lock_is_lost_before_the_correction(
+    site: Site, redis_url: str, lock: BaseLock
+) -> None:
+    """No other task gets it, its holder may renew it, and what the holder did counts."""
+    await site.submit("first", lock)
+    delivery = await site.fetch_one()
+    await site.step(HOUR)
+    await site.submit("second", lock)
+    assert await site.fetch() == []
+    assert beat(redis_url, lease_of(delivery), epoch=site.broker.epoch) == set()
+    assert await site.broker.settle(delivery, "done", b"") == "OK"
+
+
+async def test_no_reader_is_lost_before_the_correction(site: Site) -> None:
+    """A writer waits for it; a script that knows no time of its caller removes no lease."""
+    await site.submit("reads", SharedRWLock("job", 1))
+    await site.submit("other", MutexLock("job", 2))
+    await site.submit("writes", ExclusiveRWLock("job", 1), MutexLock("job", 2))
+    reads, other = await site.fetch()
+    assert await site.fetch() == []
+    await site.step(HOUR)
+    await site.broker.settle(other, "dead", b"")
+    held = await site.broker.hold("h", encode_locks([ExclusiveRWLock("job", 1)]))
+    assert held == ("REFUSED", "lock:rw:job:1")
+    assert await site.fetch() == []
+    assert await site.broker.settle(reads, "done", b"") == "OK"
 
 
 async def idle(site: Site, by: timedelta, *deliveries: Delivery) -> None:

@@ -58,7 +58,7 @@ class Fleet:
 
     def fetch_call(self) -> Call:
         about = (KEEPING, WORKER, "small", 50, 200, LOCK_TTL // 1000, *WAITS)
-        return ("fetch", *about, 0, 4096, "", 50, 50)
+        return ("fetch", *about, 0, 4096, 50, 50)
 
     def fetch(self) -> list[list[str]]:
         rows = [whole_row(row) for row in self.run(*self.fetch_call())[4:]]

@@ -163,7 +163,7 @@ class LockMachine(Machine):
         """Fetch, and compare with what the rules say for each entry in its order."""
         name = self._workers[worker]
         args = (name, "small", free, looks, LOCK_TTL_MS, *self._waits(), 0, 4096)
-        _, _, _, _, *rows = self._run("fetch", KEEPING, *args, "", free, free)
+        _, _, _, _, *rows = self._run("fetch", KEEPING, *args, free, free)
         got = self._replay(name, rows, free, looks)
         self.live += got
         self._judge()

@@ -257,7 +257,7 @@ class QueueMachine(Machine):
             return []
         waits = (LOCK_TTL // 1000, *WAITS)
         args = (KEEPING, worker.name, "small", free, looks, *waits, worker.known, LONGEST)
-        _, since, sequence, _, *rows = self._run("fetch", *args, "", free, free)
+        _, since, sequence, _, *rows = self._run("fetch", *args, free, free)
         self._saw(worker, since, sequence)
         whole = deque(map(calls.whole_row, rows))
         got = list(self._replay(worker, whole, free, looks))

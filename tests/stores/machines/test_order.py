@@ -129,7 +129,7 @@ class Race:
         self.serve(size)
         unread = self.woken_rivals()
         worker = f"{size}-w"
-        answer = self.run("fetch", KEEPING, worker, size, free, 50, TTL_MS, *WAITS, 0, 4096, "")
+        answer = self.run("fetch", KEEPING, worker, size, free, 50, TTL_MS, *WAITS, 0, 4096)
         for row in answer[4:]:
             self.hand_over(row, unread)
 

@@ -21,6 +21,7 @@ from nonet.stores.namespace.tenants import Tenants
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.leases import Counted
 from nonet.stores.queue.submissions import Submission
+from nonet.testing.running import MovedClock
 
 PREFIX = "{test}:"
 STREAMS = ("normal:small", "realtime:large")
@@ -164,6 +165,7 @@ async def test_counts_of_lists_are_corrected(broker: Broker) -> None:
 async def test_the_time_in_a_list_is_a_wait(broker: Broker) -> None:
     """A retry waits from the moment at which it is due."""
     await share(broker, {})
+    broker.epoch.clock = MovedClock()
     before = await broker.logical_now()
     await submit(broker, "a", 1)
     await broker.client.set(f"{PREFIX}clock", 50_000)  # µs later

@@ -139,7 +139,7 @@ async def test_the_sum_of_a_rate_is_that_of_its_grants(broker: Broker) -> None:
 
 
 async def test_every_lock_key_has_a_ttl(broker: Broker) -> None:
-    """Whatever happens to its holder."""
+    """It collects what a dead holder leaves, a day later."""
     kinds: list[BaseLock] = [MUTEX, WRITER, SharedRWLock("job", 3)]
     kinds += [
         ConcurrencyLimiter("job", 1, limit=9),
@@ -150,7 +150,7 @@ async def test_every_lock_key_has_a_ttl(broker: Broker) -> None:
     keys += [key async for key in broker.client.scan_iter("{test}:[st]*:*")]
     assert len(keys) == len(kinds) + 3  # lines and record of the hold, and the sum of the rate
     for key in keys:
-        assert 0 < await broker.client.pttl(key) <= 61_000
+        assert 0 < await broker.client.pttl(key) <= 86_400_000 + 30_000
 
 
 def task(id: str, *locks: BaseLock) -> Submission:

@@ -49,8 +49,8 @@ class TestExpiry:
         await broker.submit([task("a", terms=SOON)])
         an_hour_ago = await in_an_hour(broker) - 2 * HOUR_US
         waits = (1, 1, 1)
-        head = ("fetch", broker.keeping, "small-a", "small", 1, 10, 1000, *waits, "0|0", 4096)
-        *_, row = await broker.scripts.run(*head, an_hour_ago)
+        head = ("fetch", broker.keeping, "small-a", "small", 1, 10, 1000, *waits)
+        *_, row = await broker.scripts.run(*head, f"0|0|{an_hour_ago}", 4096)
         assert row[0] == b"a"
 
     async def test_the_group_counts_it_as_failed(self, broker: Broker) -> None:

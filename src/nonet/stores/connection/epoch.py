@@ -1,10 +1,12 @@
-"""The epoch of Redis that a process has seen, by which it notices a loss of data."""
+"""What a process has seen of Redis: the epoch, by which it notices a loss of data, and the time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+
+from nonet.base.clock import ClockWatch, steady
 
 
 class EpochSeen:
@@ -17,11 +19,13 @@ class EpochSeen:
         since: when the epoch began (µs by the server's clock), which identifies it; 0: unknown.
         sequence: the highest sequence seen. The leader raises it, so data with a lower sequence are
             older than those that this process has worked with.
+        clock: detects steps of the clock of Redis; daemons check it before they act by time.
     """
 
     def __init__(self, *listeners: Callable[[], None]) -> None:
         self.since: int = 0
         self.sequence: int = 0
+        self.clock: ClockWatch = ClockWatch()
         self._listeners = [*listeners]
 
     @contextmanager
@@ -35,8 +39,13 @@ class EpochSeen:
 
     @property
     def seen(self) -> str:
-        """Argument of the scripts, which compare it with their data to detect a loss."""
-        return f"{self.since}|{self.sequence}"
+        """Argument of the scripts, which compare it with their data and with the server's clock."""
+        return f"{self.since}|{self.sequence}|{self.latest}"
+
+    @property
+    def latest(self) -> int | str:
+        """The latest time, in logical µs, at which a request sent now should run; or empty."""
+        return self.clock.latest(steady()) or ""
 
     def see(self, answer: Sequence[bytes]) -> None:
         """Read the ``[epoch, sequence]`` that a script returned."""

@@ -15,13 +15,13 @@ from typing import Any
 
 from msgspec import Struct
 
-from nonet.base.clock import ClockWatch, Reading, steady
+from nonet.base.clock import Reading, steady
 from nonet.base.errors import NotConfirmedError
 from nonet.base.keys import prefix
 from nonet.base.streams import KINDS, Priority, Size
 from nonet.messages.message import HARD_LIMIT_BYTES, ResultDocument, encode
 from nonet.rules.crashes import CRASH_LIMIT
-from nonet.stores.connection.clock import logical_now, wall_now
+from nonet.stores.connection.clock import logical_now, microseconds, wall_now
 from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.connection.redis import (
     BLOCK_SECONDS,
@@ -150,9 +150,8 @@ class Broker:
         transport: whether calls suspend a coroutine or block a thread.
 
     Attributes:
-        epoch: the epoch of Redis that this process saw last.
+        epoch: what this process has seen of Redis: its epoch and its time.
         lock_ttl_ms: TTL of locks that define none.
-        clock: detects steps of the Redis clock; daemons check it before they act by time.
         config_version: version of the configuration published at the last `presence`, or empty.
         wakes: wakes the holds of this process when a lock is offered to them.
         moved: offset that tests have added to the clock of schedules.
@@ -180,7 +179,6 @@ class Broker:
         self.url = url
         self.transport = transport
         self.prefix: str = prefix(namespace)
-        self.clock: ClockWatch = ClockWatch()
         self.config_version: str = ""
         self.client: AsyncRedis = transport.connect(url, self.prefix)
         # Without a loss of data, it is another server: no connection may stay with the old one.
@@ -195,7 +193,7 @@ class Broker:
         self._lease_ms = round(lease * 1000)
         self.keeping: str = f"{round(result_ttl * 1000)}|{round(dedup_ttl * 1000)}|{history}"
         self._submissions = transport.submissions(self.scripts, self.keeping)
-        self._settlements = Settlements(self.scripts, (self.keeping, self.lock_ttl_ms))
+        self._settlements = Settlements(self.scripts, self.epoch, self.keeping, self.lock_ttl_ms)
         self._waits = waits.microseconds()
         self._message_limit = message_limit
         self.crash_limit: int = crash_limit
@@ -229,6 +227,11 @@ class Broker:
         """Return the clock of leases and delays; it compensates for steps of the server's clock."""
         return await logical_now(self.client, self.prefix)
 
+    async def _read_clock(self) -> None:
+        sent = steady()
+        now = await self.logical_now()
+        self.epoch.clock.look(Reading(sent, steady(), microseconds(now)))
+
     async def aclose(self) -> None:
         """Close all connections."""
         if self._following is not None:
@@ -252,6 +255,7 @@ class Broker:
 
         Raises:
             LimitImpossible: a task asks a rate limiter for more than its limit.
+            ConflictError: a workflow, or a step of one, has the id of a task.
             AdmissionRejected: a ceiling is reached.
         """
         return self._submissions.accept(submissions)
@@ -280,9 +284,10 @@ class Broker:
             not, and fewer than `free` tasks came, the worker is on the stack of idle workers.
         """
         asking = self._asking_for(worker)
-        sent = time.monotonic()
+        sent, asked = time.monotonic(), steady()
         deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves)
         asking.last = sent, now
+        self.epoch.clock.look(Reading(asked, steady(), now))
         return deliveries, more > 0
 
     async def fetch_when_woken(
@@ -347,7 +352,6 @@ class Broker:
             *self._waits,
             self.epoch.seen,
             self._message_limit + _SIGNATURE_BYTES,
-            self.clock.latest(steady()) or "",
             room,
             graves,
             slept,
@@ -513,7 +517,7 @@ class Broker:
     async def promote(self, term: str = "", batch: int = 100) -> Promoted:
         """Queue due tasks, check parked ones, free the locks of dead holders, expire late tasks.
 
-        Does nothing while the clock of Redis is ahead of `clock`; the leader corrects it.
+        Does nothing while the clock of Redis is ahead; the leader corrects it.
 
         Args:
             term: the term of the calling leader; empty: a worker that helps.
@@ -526,7 +530,7 @@ class Broker:
             batch,
             _microseconds(_WORKERS_PROMOTE_AFTER),
             *self._waits,
-            self.clock.latest(steady()) or "",
+            self.epoch.latest,
         )
         return Promoted(moved, None if next_us < 0 else next_us / 1e6, allowed == 1)
 
@@ -539,16 +543,16 @@ class Broker:
     ) -> tuple[int, list[bytes]]:
         """Requeue the tasks of dead workers; return how many, and the cursors for the next call.
 
-        Requeues nothing while the clock of Redis is ahead of `clock`; the leader corrects it.
+        Requeues nothing while the clock of Redis is ahead; the leader corrects it.
         """
         sent = steady()
-        latest = self.clock.latest(sent) or ""
+        latest = self.epoch.clock.latest(sent) or ""
         taken, now, *carried = await self.scripts.run(
             "reclaim",
             *(self.keeping, worker, size, self._lease_ms, 100, self.crash_limit),
             *(latest, *cursors),
         )
-        self.clock.look(Reading(sent, steady(), int(now)))
+        self.epoch.clock.look(Reading(sent, steady(), int(now)))
         return taken, carried
 
     async def take_over(self, worker: str, size: str, who: str) -> int:
@@ -574,7 +578,7 @@ class Broker:
 
         Workers also do this with each `reclaim`.
         """
-        latest = self.clock.latest(steady()) or ""
+        latest = self.epoch.latest
         forgotten = int(await self.scripts.run("forget_workers", term, self._lease_ms, latest))
         return None if forgotten < 0 else forgotten
 
@@ -619,6 +623,7 @@ class Broker:
             "mend",
             *(self.keeping, _KEYS_PER_PAGE, self.crash_limit),
             *(_microseconds(rest), self._lease_ms * 1000, _microseconds(pace)),
+            self.epoch.latest,
         )
         return mended, more == 1
 
@@ -696,6 +701,8 @@ class Broker:
         Raises:
             NotConfirmedError: too few replicas confirm the locks; they were released.
         """
+        if not self.epoch.latest:
+            await self._read_clock()
         answer, is_safe = await self.scripts.run_confirmed(
             "hold",
             id,

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nonet.base.errors import OF_THE_SERVER
+from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.connection.redis import Scripts
 
 logger = logging.getLogger(__name__)
@@ -29,12 +30,16 @@ class Settlements:
 
     Args:
         scripts: run the scripts.
-        times: `Broker.keeping`, and the TTL of locks in ms.
+        seen: what the process has seen of Redis.
+        keeping: see `nonet.stores.queue.broker.Broker`.
+        lock_ttl_ms: TTL of locks that define none.
     """
 
-    def __init__(self, scripts: Scripts, times: tuple[str, int]) -> None:
+    def __init__(self, scripts: Scripts, seen: EpochSeen, keeping: str, lock_ttl_ms: int) -> None:
         self._scripts = scripts
-        self._times = times
+        self._seen = seen
+        self._keeping = keeping
+        self._lock_ttl_ms = lock_ttl_ms
         self._waiting: deque[_Asked] = deque()
         self._sender: asyncio.Task[None] | None = None
 
@@ -95,9 +100,10 @@ class Settlements:
         short = [asked for asked in batch if len(asked[0]) == _SHORT]
         batch = [*short, *(asked for asked in batch if len(asked[0]) != _SHORT)]
         args = [part for asked in batch for part in asked[0]]
+        times = f"{self._lock_ttl_ms}|{self._seen.latest}"
         try:
             answers, is_safe = await self._scripts.run_confirmed(
-                "settle", *self._times, len(short), *args
+                "settle", self._keeping, times, len(short), *args
             )
         except Exception as error:
             if len(batch) > 1 and not isinstance(error, OF_THE_SERVER):

@@ -5,8 +5,8 @@
 -- KEYS  prefix
 -- ARGV  keeping, worker, size, free slots, looks (entries to examine at most), lock ttl ms,
 --       first and longest pause µs before a parked task is checked without being woken, lock aging µs,
---       'epoch|sequence' seen, longest envelope in bytes, latest possible time µs or
---       '', how many suspects it can take beside its slots, how many burials, 1 if it has slept until now
+--       what the caller has seen (see current_epoch), longest envelope in bytes, how many suspects it can take beside
+--       its slots, how many burials, 1 if it has slept until now
 -- returns {1 if there may be more (looks ran out), -1 if another idle worker is on duty, else 0; epoch, its sequence,
 --       now µs, n × row}; a row is
 --       (id, gen, fence, stream key, entry, envelope, locks); of a task that has a tenant also (whose); of a task that
@@ -20,14 +20,14 @@
 -- @include epoch mutexes
 local worker, size = ARGV[2], ARGV[3]
 local free, looks, lock_ttl = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
-local seen, longest, latest = ARGV[10], tonumber(ARGV[11]), tonumber(ARGV[12])
-local room_for_suspects, room_for_burials = tonumber(ARGV[13] or '0'), tonumber(ARGV[14] or '0')
+local seen, longest = ARGV[10], tonumber(ARGV[11])
+local room_for_suspects, room_for_burials = tonumber(ARGV[12] or '0'), tonumber(ARGV[13] or '0')
 local taken = {0, current_epoch(seen, lock_ttl)}
 taken[4] = digits(now)
 local HEAD, DUTY_MS = #taken, 3000  -- an idle worker asks every two seconds
 
 -- A wake-up takes the worker off the stack. If it is still there, nothing has woken it.
-local is_unasked, duty = ARGV[15] == '1' and redis.call('ZSCORE', P .. 'idle:' .. size, worker), P .. 'duty:' .. size
+local is_unasked, duty = ARGV[14] == '1' and redis.call('ZSCORE', P .. 'idle:' .. size, worker), P .. 'duty:' .. size
 if is_unasked then
   local on_duty = redis.call('SET', duty, worker, 'NX', 'GET', 'PX', DUTY_MS)
   if on_duty and on_duty ~= worker then

@@ -76,7 +76,7 @@ leave_as_admitted(me)
 redis.call('SET', P .. 'fence', fence)
 redis.call('HSET', key, 'state', 'held', 'gen', '0', 'fence', fence, 'held', held,
   'started', digits(now), unpack(NOT_WAITING))
-redis.call('PEXPIRE', key, lock_ttl * 2)
-redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl * 2)
+redis.call('PEXPIRE', key, lock_ttl + LOCKS_KEPT)
+redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl + LOCKS_KEPT)
 offer_all()
 return {'OK', fence, since, seq}

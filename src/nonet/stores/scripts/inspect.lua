@@ -33,7 +33,7 @@
 --       lost    list of a tenant that takes no part, its length
 --       orphan  id: due, or with a deadline, without a record
 --       more    name, cursor: of a key with more members than were read
--- @include base wake streams record listed naming followed
+-- @include base mutexes wake streams record listed naming followed
 local what, cursor, count = ARGV[1], ARGV[2], tonumber(ARGV[3])
 local FEW = 100
 local rows = {}
@@ -64,10 +64,10 @@ local function entry_of(id, record)
   return found[2][4], pending and pending[2] or ''
 end
 
--- Report a hold that keeps the locks of code that still runs after its attempt.
+-- Report a hold that keeps the locks of code that still runs after its attempt; its worker renews it until it has ended.
 local function report_left(key)
   local hold = read_fields(key, {'left', 'name', 'owner', 'started'})
-  if hold.left then
+  if hold.left and redis.call('PTTL', key) > LOCKS_KEPT then
     report('left', hold.left, hold.name or '', shown(hold.owner or ''), digits(now - tonumber(hold.started)))
   end
 end

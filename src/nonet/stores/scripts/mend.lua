@@ -4,17 +4,17 @@
 -- by page.
 -- KEYS  prefix
 -- ARGV  keeping, keys per page, crash limit, pause between two walks µs, lease µs, least pause between two
---       pages µs
+--       pages µs, latest possible time µs or ''
 -- returns {records that were put back, 1 if the caller should continue the walk else 0}
--- @include base wake record counting submitting rescue streams listed index group keeping finish ending workflow lost followed remnants
+-- @include base leading wake record counting submitting rescue streams listed index group keeping finish ending workflow lost followed remnants
 local function replace() end
 -- @include unique hashes recounting pausing
 local keys_per_page, limit, rest, lease = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local pace, ONE_DAY = tonumber(ARGV[6]), 86400000
 local walk = read_fields(P .. 'mend', {'cursor', 'done', 'due'})
 local ago = now - tonumber(walk.done or '0')
--- The walk takes the same share of Redis however many workers there are.
-if ago >= 0 and ago < (walk.cursor and pace or rest) then
+-- Every worker seems dead while the clock is ahead. Else the walk takes the same share of Redis however many workers there are.
+if is_clock_ahead(ARGV[7]) or ago >= 0 and ago < (walk.cursor and pace or rest) then
   return {0, 0}
 end
 

@@ -42,8 +42,8 @@ local function renew(id, gen, fence, stream_key, entry)
   end
   local lines = redis.call('GET', P .. 'l:' .. id) or ''
   if stream_key == '' then
-    redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl * 2)
-    redis.call('PEXPIRE', P .. 't:' .. id, lock_ttl * 2)
+    redis.call('PEXPIRE', P .. 'l:' .. id, lock_ttl + LOCKS_KEPT)
+    redis.call('PEXPIRE', P .. 't:' .. id, lock_ttl + LOCKS_KEPT)
   elseif record.owner ~= worker then
     return false
   else

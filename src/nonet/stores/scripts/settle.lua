@@ -2,7 +2,7 @@
 -- settle: end deliveries, each once. A repeated settle (its reply was lost) gets the same answer; a settle by a
 -- worker that no longer owns the delivery changes nothing.
 -- KEYS  prefix
--- ARGV  keeping, lock ttl ms, n, n × (id, gen, fence, stream key, entry, document) of tasks that are done and submit
+-- ARGV  keeping, 'lock ttl ms|latest possible time µs or nothing', n, n × (id, gen, fence, stream key, entry, document) of tasks that are done and submit
 --       nothing, then for all others
 --       id, gen, fence, stream key, entry, outcome, document, text, delay µs, started (0 | 1 | 2), m,
 --       m × (arguments of submit_one), submitted if done
@@ -20,7 +20,9 @@
 -- returns OK if all are OK, else for each OK | STALE (not the owner) | LOST (a lock expired: nothing was changed) |
 --       FAILED: call again with this one alone to get the error; HASH counters counts STALE and LOST
 -- @include base keeping counting mutexes
-local lock_ttl, number, FIRST, FIELDS = tonumber(ARGV[2]), tonumber(ARGV[3]), 4, 6
+local ttl, latest = string.match(ARGV[2], '^(%d+)|?(%d*)$')
+local lock_ttl, number, FIRST, FIELDS = tonumber(ttl), tonumber(ARGV[3]), 4, 6
+leases.check(latest)
 local FIRST_OTHER = FIRST + number * FIELDS
 
 -- What this call ends. It is collected for all deliveries and written at the end: see remove_ended, leave_streams and

@@ -10,7 +10,7 @@
 -- @defer wake wake
 -- @defer shares share
 local FIRST_RUN, HEAD, at = 2, 7, 2
--- @defer records wake record counting submitting creating create
+-- @defer leases records wake record counting submitting creating create
 
 -- Most calls have only new, plain tasks of one stream, which may start now: without a group or terms but their tenant, and
 -- asking no rate limiter (whose line ends in a number of items). Collect the keys that must not exist for them, and what

@@ -5,10 +5,11 @@ local function read_epoch()
   return read_fields(P .. 'epoch', {'since', 'seq', 'first', 'calm', 'lost'})
 end
 
--- The epoch's name and sequence, as text. seen: the latest 'epoch|sequence' that the caller knows, or 0; calm_ms:
--- how long former lock holders may still believe that they hold their locks.
+-- The epoch's name and sequence, as text. seen: what the caller knows, or 0: 'epoch|sequence|latest possible time µs or
+-- nothing'; calm_ms: how long former lock holders may still believe that they hold their locks.
 local function current_epoch(seen, calm_ms)
-  local known_since, known_seq = string.match(seen, '^(%d+)|(%d+)$')
+  local known_since, known_seq, latest = string.match(seen, '^(%d+)|(%d+)|?(%d*)$')
+  leases.check(latest)
   known_since, known_seq = tonumber(known_since or '0'), tonumber(known_seq or '0')
   local found = read_epoch()
   local since, seq = tonumber(found.since or ''), tonumber(found.seq or '')

@@ -156,7 +156,7 @@ do
   -- expires until the leader has corrected the time.
   local function is_over(record)
     local deadline = tonumber(string.match(record.start_by or '', '^%d+') or '')
-    return record.cancel or deadline and deadline <= now and now <= (latest or now)
+    return record.cancel or deadline and deadline <= leases.now
   end
 
   -- A task that newer code has written waits for a worker that can read it.

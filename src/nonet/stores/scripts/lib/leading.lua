@@ -9,5 +9,6 @@ end
 -- Whether the server's clock was set forward, and the leader has not corrected `now` yet. latest: the latest
 -- possible time (µs), or ''.
 local function is_clock_ahead(latest)
-  return now > (tonumber(latest) or now)
+  leases.check(latest)
+  return leases.now < now
 end

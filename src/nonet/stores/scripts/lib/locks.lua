@@ -1,6 +1,6 @@
 -- lib/locks: needs base, limits, mutexes. The kinds of locks, and how a lock is taken, renewed and released.
 -- A task declares one lock a line: kind|name|ttl ms|limit|window ms|items. owner is id/gen/fence.
--- Expiries are compared with `now`; the TTL of a key only collects garbage.
+-- Expiries are compared with `leases.now`; the TTL of a key only collects garbage.
 
 -- One row for each kind, by the letter that stands in lines and fields. A lock has the properties of its
 -- row. A kind that is no limiter is structural: an attempt that loses it is void.
@@ -131,14 +131,17 @@ end
 -- After the server's clock was set forward: when that happened by the wrong clock (µs), and by how much. An
 -- expiry later than that may be too late by the size of the step. Returns nil once logical time has reached
 -- that instant, because expiries are right from then on.
-local step
-local function wrong_since()
-  if not stepped then
-    return nil
+local wrong_since
+do
+  local step
+  function wrong_since()
+    if not stepped then
+      return nil
+    end
+    step = step or redis.call('HMGET', P .. 'clock:stepped', 'wrong', 'by')
+    local wrong, by = tonumber(step[1]), tonumber(step[2])
+    return wrong and by and by > 0 and now < wrong and wrong or nil, by
   end
-  step = step or redis.call('HMGET', P .. 'clock:stepped', 'wrong', 'by')
-  local wrong, by = tonumber(step[1]), tonumber(step[2])
-  return wrong and by and by > 0 and now < wrong and wrong or nil, by
 end
 
 -- The owner of an unexpired exclusive lock and its expiry, or nil. The answer is cached: a script meets the same
@@ -149,9 +152,9 @@ local function holder(key)
     local owner, expiry = string.match(redis.call('GET', key) or '', '^(.*)|(%d+)$')
     local wrong = owner and wrong_since()
     if wrong and tonumber(expiry) >= wrong then  -- a step of the clock leaves the TTL of the key as it is
-      expiry = now + (redis.call('PTTL', key) - KEPT) * 1000
+      expiry = now + (redis.call('PTTL', key) - LOCKS_KEPT) * 1000
     end
-    holders[key] = owner and tonumber(expiry) > now and {owner, tonumber(expiry)} or {}  -- fault: mutex-never-expires
+    holders[key] = owner and tonumber(expiry) > leases.now and {owner, tonumber(expiry)} or {}  -- fault: mutex-never-expires
   end
   return holders[key][1], holders[key][2]
 end
@@ -172,19 +175,19 @@ end
 
 -- Remove the leases that have expired, and count the others.
 local function prune(key, ttl)
-  if reads_only then
-    return redis.call('ZCOUNT', key, '(' .. digits(now), '+inf')
-  end
   if ttl then
     set_right(key, ttl)
   end
-  redis.call('ZREMRANGEBYSCORE', key, '-inf', digits(now))  -- fault: expired-slots-count
+  if reads_only or not leases.may_end then
+    return redis.call('ZCOUNT', key, '(' .. digits(leases.now), '+inf')
+  end
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', digits(leases.now))  -- fault: expired-slots-count
   return redis.call('ZCARD', key)
 end
 
 -- The lowest score of a set that lies ahead once `after` µs are added; nil if there is none.
 local function first_end(key, after)
-  local first = redis.call('ZRANGEBYSCORE', key, '(' .. digits(now - after), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  local first = redis.call('ZRANGEBYSCORE', key, '(' .. digits(leases.now - after), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return first[2] and tonumber(first[2]) + after
 end
 
@@ -206,11 +209,11 @@ end
 -- Sum the items granted within the window that ends now. The sum is stored beside the grants, so that a
 -- check reads only the grants that have left the window.
 local function used_items(lock)
-  local past, sum_key = digits(now - lock.window * 1000), P .. 'sum:' .. lock.counter
+  local past, sum_key = digits(leases.now - lock.window * 1000), P .. 'sum:' .. lock.counter
   set_right(lock.key, 0)
   local gone = redis.call('ZRANGEBYSCORE', lock.key, '-inf', past)
   local sum = tonumber(redis.call('GET', sum_key) or '')
-  if reads_only then
+  if reads_only or not leases.may_end then
     return (sum or items_of(redis.call('ZRANGE', lock.key, 0, -1))) - items_of(gone)
   end
   redis.call('ZREMRANGEBYSCORE', lock.key, '-inf', past)
@@ -250,7 +253,7 @@ local function write_lock(lock, owner)
     -- Never shorten a lease: the server's clock may have been set back without a correction so far.
     local same, until_then = holder(lock.key)
     expiry = same == owner and until_then > tonumber(expiry) and digits(until_then) or expiry
-    redis.call('SET', lock.key, owner .. '|' .. expiry, 'PX', lock.ttl + KEPT)
+    redis.call('SET', lock.key, owner .. '|' .. expiry, 'PX', lock.ttl + LOCKS_KEPT)
     holders[lock.key] = {owner, tonumber(expiry)}
   elseif lock.windowed then
     redis.call('ZADD', lock.key, digits(now), owner .. '|' .. lock.items)
@@ -258,7 +261,7 @@ local function write_lock(lock, owner)
     keep(lock.key, lock.window + 1000)
   else
     redis.call('ZADD', lock.leases, 'GT', expiry, owner)
-    keep(lock.leases, lock.ttl + 1000)
+    keep(lock.leases, lock.ttl + LOCKS_KEPT)
   end
 end
 
@@ -269,7 +272,7 @@ local function holds(lock, owner)
     return true
   end
   local expiry = redis.call('ZSCORE', lock.leases, owner)
-  return expiry and tonumber(expiry) > now
+  return expiry and tonumber(expiry) > leases.now
 end
 
 -- The name of the first lock that owner no longer holds, or nil.

@@ -1,8 +1,9 @@
 -- lib/mutexes: needs base. The short way for mutexes that no other task wants: most tasks with locks have only such.
 -- All else, and all other kinds, is in lib/locks.
 
--- How many ms the key of an exclusive lock outlives the lock.
-local KEPT = 1000
+-- How many ms the keys of locks outlive them. Redis ends TTLs by the server's clock: a lock must still be there after that
+-- was set forward. Only locks of dead holders stay so long.
+local LOCKS_KEPT = 86400000
 
 -- After a loss of data: until when (µs) the lock is withheld, because an earlier holder that does not know of the
 -- loss yet may still use it; else nil. Scripts that only wake leave `epoch` unread: the fetch parks a task again
@@ -11,7 +12,7 @@ local function calm_until(lock)
   local lost = epoch and tonumber(epoch.lost or '')
   local calm = epoch and tonumber(epoch.calm or '') or 0
   calm = math.max(calm, lost and lost + lock.ttl * 1000 or 0)
-  return calm > now and calm or nil
+  return calm > leases.now and calm or nil
 end
 
 -- The mutexes that these lines declare, or nil if they declare another kind of lock.
@@ -40,7 +41,7 @@ local function take_mutexes(mutexes, owner)
     return false
   end
   for _, mutex in ipairs(mutexes) do
-    redis.call('SET', mutex.key, owner .. '|' .. digits(now + mutex.ttl * 1000), 'PX', mutex.ttl + KEPT)
+    redis.call('SET', mutex.key, owner .. '|' .. digits(now + mutex.ttl * 1000), 'PX', mutex.ttl + LOCKS_KEPT)
   end
   return true
 end
