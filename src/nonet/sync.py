@@ -308,7 +308,8 @@ class Nonet(Application):
             run = app.submit_workflow(chain(Add(1, 2), Add(3, 4)))
             assert run.wait(timeout=30).state == "done"
         """
-        return WorkflowRun(complete(self._client().submit_workflow(workflow, id=id)), self)
+        run = complete(self._client().submit_workflow(workflow, id=id))
+        return WorkflowRun(run, self, run.created)
 
     def workflow(self, id: str) -> WorkflowRun:
         """Return the run of a submitted workflow.

@@ -122,7 +122,9 @@ async def test_the_overview_names_a_workflow_that_is_not_submitted_to_its_end(
 
 async def test_cancel(task_run: TaskRun, app: Nonet) -> None:
     """All of its steps end; the reason is shown, and one event records it."""
-    done = await task_run("workflows", "cancel", ID, "--reason", "wrong input")
+    refused = await task_run("workflows", "cancel", ID)
+    assert refused.code == 2 and "Add --yes to cancel it" in refused.err
+    done = await task_run("workflows", "cancel", ID, "--yes", "--reason", "wrong input")
     assert (done.code, done.out) == (0, f"{ID} cancelled\n")
     shown = await task_run("workflows", "show", ID)
     assert "4 cancelled" in shown.out
@@ -131,7 +133,7 @@ async def test_cancel(task_run: TaskRun, app: Nonet) -> None:
     assert [(event["kind"], event["text"]) for event in events] == [
         ("workflow-cancelled", f"{ID}: wrong input")
     ]
-    again = await task_run("workflows", "cancel", ID)
+    again = await task_run("workflows", "cancel", ID, "--yes")
     assert again.code == 1
     assert "is cancelled and can no longer be cancelled" in again.err
 
@@ -146,7 +148,7 @@ async def test_cancel_waits_for_running_steps(task_run: TaskRun) -> None:
         workflow.step(Add(1), after=failed(step))
         run = await workflow.submit()
         await until_written(task_run.home / "report")
-        done = await task_run("workflows", "cancel", run, "--json")
+        done = await task_run("workflows", "cancel", run, "--yes", "--json")
     assert (done.code, done.json["state"]) == (0, "cancelled")
 
 

@@ -191,6 +191,11 @@ def given_another() -> None:
     flow.step(Add.given(other(), 1), after=own)
 
 
+def untyped(value: Any) -> Any:
+    """A value whose type is not checked before it is passed."""
+    return value
+
+
 NOT_A_TASK: Any = 7
 A_CLASS: Any = Noop
 REFUSED: dict[type[Exception], list[tuple[Callable[[], object], str]]] = {
@@ -198,6 +203,10 @@ REFUSED: dict[type[Exception], list[tuple[Callable[[], object], str]]] = {
         (lambda: Workflow().step(NOT_A_TASK), "Workflow.step"),
         (lambda: Workflow().step(A_CLASS), "Workflow.step"),
         (lambda: chain(other()), "Workflow.step"),
+        (lambda: Workflow().step(Noop(), after=untyped("0")), "after='0' must be what step()"),
+        (lambda: Workflow().step(Noop(), after=untyped(None)), "leave it out if no step comes"),
+        (lambda: Workflow().step(Noop(), after=untyped([0])), r"after=\[0\] must be"),
+        (lambda: Workflow().step(Noop(), after=failed(untyped("0"))), "must be what step"),
         (lambda: Add.given(1), "Add.given: missing a required"),
         (lambda: Add.given(1, c=2), "Add.given: "),
         (lambda: Many.given(1, 2), "pass arguments by name"),

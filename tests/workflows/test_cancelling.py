@@ -61,6 +61,23 @@ async def test_another_process_finishes_a_cancellation(flows: FlowSite) -> None:
     assert await flows.app.client.workflows.unfinished() == []
 
 
+async def test_a_cancelled_workflow_leaves_no_keys(flows: FlowSite) -> None:
+    """Of steps that failed before, were blocked, or had added others: nothing runs again."""
+    run = await submitted("- | - | s0 | s1 s2 | a3")
+    failed, adds = await flows.fetch()
+    await flows.settle(failed, "dead")
+    await flows.settle(adds, "done", flows.added_by(adds, "- | -"))
+    first, *others = sorted(await flows.fetch(), key=lambda item: item.id)
+    assert first.id == "w:1.0"
+    await flows.settle(first, "dead")
+    assert flows.keys("s:*") and flows.keys("k:*")
+    await run.cancel()
+    for item in others:
+        await flows.settle(item, "cancelled")
+    assert (await run.status()).state == "cancelled"
+    assert flows.keys("[jkmns]:*") == []
+
+
 async def test_a_workflow_is_cancelled_while_it_is_submitted(
     flows: FlowSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,10 +6,11 @@ import asyncio
 from datetime import timedelta
 
 import pytest
-from workflows.flow_site import FlowSite, P, submitted, workflow_of
-from workflows.flow_tasks import Add, Late, Noop, Only
+from stores.beats import beat
+from workflows.flow_site import WORKER, FlowSite, P, submitted, workflow_of
+from workflows.flow_tasks import Add, Guarded, Late, Noop, Only
 
-from nonet import InvalidArgumentsError, NonetError, Workflow, group
+from nonet import ConflictError, InvalidArgumentsError, Workflow, group
 from nonet.stores.queue import workflows as stored
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.workflows import step_terms
@@ -19,7 +20,8 @@ async def test_an_id_is_submitted_once(flows: FlowSite) -> None:
     """Also with other steps, while it runs and after its end."""
     run = await submitted("- | s0")
     before = flows.keys()
-    assert await submitted("- | - | -") == run
+    again = await submitted("- | - | -")
+    assert (again, run.created, again.created) == (run, True, False)
     assert flows.keys() == before
     assert await flows.run() == ["w:0", "w:1"]
     assert await submitted("- | - | -") == run
@@ -74,11 +76,43 @@ async def test_invalid_ids_are_refused(flows: FlowSite, id: str) -> None:
         await submitted("-", id)
 
 
-async def test_the_id_of_a_task_is_refused(flows: FlowSite) -> None:
-    """A workflow and a task cannot share an id."""
-    await Noop().schedule(id="w")
-    with pytest.raises(NonetError, match="another task has the id of the workflow"):
-        await submitted("-")
+@pytest.mark.parametrize("id", ["w", "w:1"])
+async def test_the_id_of_a_task_is_refused(flows: FlowSite, id: str) -> None:
+    """The error names the id that a task has; nothing of the workflow is left."""
+    await Noop().schedule(id=id)
+    with pytest.raises(ConflictError, match=f"another task has the id {id};"):
+        await submitted("- | s0")
+    assert flows.keys("*w:[0-9]*") + flows.keys("[fm]:*") == ([f"b:{id}", f"t:{id}"] * (id != "w"))
+    assert flows.redis.zcard(f"{P}workflows:building") == 0
+
+
+async def test_a_task_cannot_take_the_id_of_a_workflow(flows: FlowSite) -> None:
+    """Nor that of a step, before and after its end; other tasks of the call are refused, too."""
+    await submitted("- | s0")
+    for who in ("a workflow", "a step of workflow w"):
+        id = "w" if who == "a workflow" else "w:0"
+        with pytest.raises(ConflictError, match=f"task {id} was not submitted: {who} has this id"):
+            await flows.app.submit_many([Noop(), Noop().with_options(id=id)])
+    assert await flows.run() == ["w:0", "w:1"]
+    for id in ("w", "w:1"):
+        with pytest.raises(ConflictError):
+            await Noop().schedule(id=id)
+    assert (await Noop().schedule(id="w:2")).created
+
+
+async def test_a_step_that_waits_for_a_lock_of_its_workflow(
+    flows: FlowSite, redis_url: str
+) -> None:
+    """The operator is not told to cancel the holder: the workflow would fail with it."""
+    flow = Workflow()
+    for _ in range(2):
+        flow.step(Guarded(7))
+    await flow.submit(id="w")
+    beat(redis_url, worker=WORKER)
+    (holder,) = await flows.fetch()
+    found = await flows.app.explain("w:1")
+    assert (found.cause, found.next) == ("lock", f"task-run explain {holder.id}")
+    await flows.settle(holder)
 
 
 async def test_a_unique_class_is_refused(flows: FlowSite) -> None:

@@ -305,7 +305,7 @@ class AdmissionRejected(NonetError):
             messages, for ``tenant-rate`` the tasks submitted within the last second.
         ceiling: the most that the scope may have.
         retry_after: seconds to wait before submitting again, at least 1. It is estimated from how
-            fast tasks of the scope ended in the last minutes.
+            fast tasks of the scope ended in the last minutes, and from when delayed ones are due.
         wanted: number of tasks of this scope in the rejected submission.
         is_too_large: no retry helps: the submission alone is above the ceiling.
         accepted: number of tasks that the same call had submitted before (``submit_many``).

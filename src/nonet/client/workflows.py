@@ -56,10 +56,10 @@ async def submit_workflow(client: Client, workflow: Workflow, id: str | None) ->
         if running:
             running.ensure_lease()
         parent = running.id if running else ""
-        await client.workflows.submit(
+        is_new = await client.workflows.submit(
             name, workflow.title, parent, prepared, client.settings.workflow_ttl, is_used=is_used
         )
-    return WorkflowRun(name, client)
+    return WorkflowRun(name, client, is_new)
 
 
 def _checked(workflow: Workflow, id: str) -> str:
@@ -247,6 +247,7 @@ async def go_on(client: Client, id: str) -> None:
             for start in range(0, len(places), _CANCELLED_AT_ONCE):
                 some = [step_id(id, place) for place in places[start : start + _CANCELLED_AT_ONCE]]
                 await client.cancel_steps(some, who, why)
+        await workflows.forget_failed(id)
     elif status.state == "resuming":
         await workflows.resume(id)
     if (await workflows.status(id)).reason == status.reason:

@@ -94,6 +94,7 @@ class Facts:
         cancel: who cancelled a task that still runs, and why.
         start_by: when it expires unless it has started.
         paused: the pause that keeps a queued or waiting task from starting.
+        workflow: id of the workflow whose step it is, or empty.
         blocked: the steps that a step of a workflow waits for; None: it waits for none.
     """
 
@@ -126,6 +127,7 @@ class Facts:
     peers: tuple[Peer, ...] = ()
     cancel: str = ""
     start_by: float | None = None
+    workflow: str = ""
     blocked: Blocked | None = None
 
     @property
@@ -294,7 +296,7 @@ def _parked(facts: Facts) -> Explanation:
         holders=refusal.holders,
         ahead=refusal.ahead,
         until=until,
-        next=remedies.of_refusal(refusal),
+        next=remedies.of_refusal(refusal, facts.workflow),
     )
 
 

@@ -80,8 +80,11 @@ def of_call(name: str, arguments: Mapping[str, Any]) -> str:
     return command("task-run", "call", name, *given)
 
 
-def of_refusal(refusal: Refusal) -> str:
+def of_refusal(refusal: Refusal, workflow: str = "") -> str:
     """The command for a task that a lock or limiter refuses.
+
+    Args:
+        workflow: id of the workflow whose step the task is, or empty.
 
     >>> of_refusal(Refusal("lock:mutex:job:7", "M", False, ahead=2, first="t-1"))
     'task-run explain t-1'
@@ -89,17 +92,21 @@ def of_refusal(refusal: Refusal) -> str:
     if not refusal.is_held and not refusal.is_impossible:
         return of_turn(refusal.first)
     if not KINDS[refusal.kind].limiter:
-        return of_lock(refusal.lock, refusal.holders)
+        return of_lock(refusal.lock, refusal.holders, workflow)
     return of_limiter(refusal.override)
 
 
-def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
+def of_lock(lock: str, holders: Sequence[LockHolder], workflow: str = "") -> str:
     """The command that takes a lock from the first of its holders.
 
     A task that holds it far longer than its class runs is cancelled; any other one is explained,
-    because it may work well. Nothing else ends code that is not a task, or that ignores its
-    cancellation: the preview of a release warns of an overlap. A lost attempt, or a dead process,
-    keeps the lock only until it expires.
+    because it may work well, and so is a step of the workflow that waits, which would fail with it.
+    Nothing else ends code that is not a task, or that ignores its cancellation: the preview of a
+    release warns of an overlap. A lost attempt, or a dead process, keeps the lock only until it
+    expires.
+
+    Args:
+        workflow: id of the workflow whose step waits for the lock, or empty.
 
     >>> from dataclasses import replace
     >>> audit = LockHolder("t-1", "files:Audit", "7@host", 75.0, 20.0, True)
@@ -107,6 +114,9 @@ def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
     'task-run explain t-1'
     >>> of_lock("lock:mutex:job:7", [replace(audit, usual_seconds=0.5)])
     'task-run cancel t-1'
+    >>> step = replace(audit, id="w:0", usual_seconds=0.5)
+    >>> of_lock("lock:mutex:job:7", [step], workflow="w")
+    'task-run explain w:0'
     >>> of_lock("lock:mutex:job:7", [LockHolder("hold-1", "hold", "8@host", 3.0, 20.0, True)])
     'task-run locks release lock:mutex:job:7'
     >>> of_lock("lock:mutex:job:7", [LockHolder("t-1", "files:Audit", "", None, 12.0, False)])
@@ -121,7 +131,8 @@ def of_lock(lock: str, holders: Sequence[LockHolder]) -> str:
         return command("task-run", "locks", "release", lock)
     if not first.is_live:
         return ""
-    return of_task("cancel" if is_stuck(first) else "explain", first.id)
+    is_of_workflow = bool(workflow) and first.id.rpartition(":")[0] == workflow
+    return of_task("cancel" if is_stuck(first) and not is_of_workflow else "explain", first.id)
 
 
 def of_limiter(override: Override | None) -> str:

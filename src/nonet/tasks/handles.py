@@ -224,13 +224,20 @@ class TaskClient(Protocol):
 
 
 class BoundId(str):
-    """An id, and the client of the application that it came from."""
+    """An id, and the client of the application that it came from.
+
+    Attributes:
+        created: False if what has the id existed before.
+    """
 
     _client: Any
+    created: bool = True
 
-    def __new__(cls, id: str, client: Any) -> Self:
+    def __new__(cls, id: str, client: Any, created: bool = True) -> Self:
         self = str.__new__(cls, id)
         self._client = client
+        if not created:
+            self.created = False
         return self
 
     def __copy__(self) -> Self:
@@ -265,23 +272,11 @@ class BoundId(str):
 
 
 class TaskId(BoundId):
-    """The id of a submitted task, and the client that submitted it: what handles share.
-
-    Attributes:
-        created: False if the task existed before, under the same id or unique key.
-    """
-
-    created: bool = True
+    """The id of a submitted task, and the client that submitted it: what handles share."""
 
     @classmethod
     def _unbound(cls) -> Unbound:
         return Unbound()
-
-    def __new__(cls, id: str, client: Any, created: bool = True) -> Self:
-        self = super().__new__(cls, id, client)
-        if not created:
-            self.created = False
-        return self
 
     def _cancelled(self, states: Mapping[str, str]) -> str:
         """Return the state after a cancellation, given what the client returned."""

@@ -136,6 +136,9 @@ class WorkflowRun(WorkflowId):
     Like a `nonet.Handle` it is a ``str``; a copy in another process is a plain one.
     ``app.workflow(id)`` makes a run from an id.
 
+    Attributes:
+        created: False if the workflow was submitted before, under the same id.
+
     Example:
         run = await chain(Add(1, 2), Add(3, 4)).submit()
         assert (await run.wait(timeout=30)).state == "done"

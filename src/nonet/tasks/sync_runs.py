@@ -34,6 +34,9 @@ class SyncWorkflowClient(Protocol):
 class WorkflowRun(WorkflowId):
     """The id of a submitted workflow, with methods that block: `nonet.WorkflowRun` without a loop.
 
+    Attributes:
+        created: False if the workflow was submitted before, under the same id.
+
     Example:
         run = app.submit_workflow(chain(Add(1, 2), Add(3, 4)))
         assert run.wait(timeout=30).state == "done"

@@ -262,7 +262,7 @@ class Workflow:
                 it could start.
 
         Raises:
-            TypeError: `task` is neither a task nor given.
+            TypeError: `task` is neither a task nor given, or `after` names anything but steps.
             ValueError: a step before it belongs to another workflow, is named twice with different
                 edges, or may fail although its result is an argument; or an option is invalid.
         """
@@ -491,9 +491,18 @@ def step_terms(workflow: str, steps: Sequence[Step[Any]]) -> list[str]:
 
 
 def _edges(after: After) -> list[Edge]:
-    if isinstance(after, Step | Edge):
-        after = (after,)
-    return [edge if isinstance(edge, Edge) else Edge(edge) for edge in after]
+    given: Any = after
+    several = isinstance(given, Iterable) and not isinstance(given, str)
+    edges = [
+        one if isinstance(one, Edge) else Edge(one) for one in (given if several else (given,))
+    ]
+    for edge in edges:
+        if not isinstance(edge.step, Step):
+            raise TypeError(
+                f"Workflow.step: after={given!r:.100} must be what step() returned, failed(step), "
+                "ended(step), or a list of these; leave it out if no step comes before"
+            )
+    return edges
 
 
 def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:

@@ -128,6 +128,16 @@ async def test_a_replacement_frees_no_place(broker: Broker) -> None:
     assert (await refused(broker, task("new"))).retry_after == before
 
 
+@pytest.mark.parametrize("scope", ["namespace", "stream:normal:small", "task:probe:Task"])
+async def test_delayed_tasks_free_no_place_before_they_are_due(broker: Broker, scope: str) -> None:
+    """`retry_after` looks at when enough of them are due; tasks that can start now come first."""
+    await publish(broker, {scope: 3})
+    due = [task(f"t{n}", due_us=-int(minutes * 60e6)) for n, minutes in enumerate((0, 1, 2))]
+    await broker.submit(due)
+    waits = [(await refused(broker, *tasks(n, "more"))).retry_after for n in (1, 2, 3)]
+    assert waits[0] == 10 and 50 < waits[1] <= 60 and 110 < waits[2] <= 120
+
+
 async def test_internal_work_is_never_refused(broker: Broker, ceilings: Ceilings) -> None:
     """Retries, followers, callbacks and what was admitted before count, and are accepted."""
     await publish(broker, {"namespace": 1})

@@ -15,7 +15,7 @@ from stores import beats
 
 from nonet.base.streams import Priority, Size
 from nonet.operate.doctor import diagnose
-from nonet.rules.explanation import explain
+from nonet.rules.explanation import Explanation, explain
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.fairness import Fairness
@@ -61,6 +61,9 @@ class Site:
             [Submission(id, "p:T", STREAM, b"e", locks, terms=f"tenant|{tenant}") for id in ids]
         )
         return ids
+
+    async def explain(self, id: str) -> Explanation:
+        return explain(await TaskFacts(self.broker.client, "test").read(id))
 
     async def fetch(self, number: int, worker: str = "small-a") -> list[Delivery]:
         return (await self.broker.fetch(worker, "small", number))[0]
@@ -242,13 +245,19 @@ class TestSeen:
 
     async def test_explanations(self, site: Site) -> None:
         """The tenant whose turn it is, and how many tasks that means."""
-        told = [explain(await TaskFacts(site.broker.client, "test").read(id)) for id in WAITING]
+        told = [await site.explain(id) for id in WAITING]
         used = "of tenant a, which has used its share: 1 other goes first, with 2 tasks"
         assert [one.text.partition(". ")[0] for one in told] == [
             f"queued, first {used}",
             f"queued, behind 2 others {used}",
             "queued, first of tenant b",
         ]
+
+    async def test_a_place_far_back(self, site: Site) -> None:
+        """It is counted up to a thousand in the list of its tenant."""
+        ids = await site.submit("a", 1200)
+        told = await site.explain(ids[-1])
+        assert told.ahead == 1000 and "queued, more than 1000 ahead of it" in told.text
 
     async def test_lists_of_tasks(self, site: Site, results: Results) -> None:
         """Ordered by the time of submission, and counted."""

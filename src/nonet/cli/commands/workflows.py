@@ -129,6 +129,10 @@ async def show(
 async def cancel(
     target: Target,
     id: Id,
+    yes: Annotated[
+        bool,
+        typer.Option("--yes", help="Cancel without asking. Required if stdin is not a terminal."),
+    ] = False,
     reason: Annotated[str, typer.Option(help="Reason, shown to operators.")] = "",
     wait: Annotated[
         float,
@@ -143,13 +147,17 @@ async def cancel(
     A cancelled workflow cannot be resumed. Steps after ended(…) do not run either. The command
     'task-run events' shows who cancelled.
 
-    Exit codes: 0 cancelled, 1 it had ended, or running steps have not ended within --wait, 4
-    unknown id.
+    Exit codes: 0 cancelled, 1 it had ended, or running steps have not ended within --wait, 2 stdin
+    is not a terminal and --yes is missing, 4 unknown id.
 
     \b
-    task-run workflows cancel nightly-2026-11-25 --reason "wrong input"
+    task-run workflows cancel nightly-2026-11-25 --yes --reason "wrong input"
     """
+    _ensure_asked(yes, "a cancelled workflow cannot be resumed", "cancel")
     async with target.observer() as nonet:
+        if not yes and not typer.confirm(f"cancel all steps of {id}?", err=True):
+            print_error("nothing was cancelled")
+            return ExitCode.FAILED
         state = await nonet.client.cancel_workflow(id, reason)
         if state != "cancelled":
             try:
@@ -186,11 +194,7 @@ async def resume(
     \b
     task-run workflows resume nightly-2026-11-25 --yes
     """
-    if not yes and not is_at_terminal():
-        raise ConfigurationError(
-            "steps of the workflow run again, and stdin is not a terminal, so nothing was resumed. "
-            "Add --yes to resume it"
-        )
+    _ensure_asked(yes, "steps of the workflow run again", "resume")
     async with target.observer() as nonet:
         if not yes and not typer.confirm(f"run the failed steps of {id} again?", err=True):
             print_error("nothing was resumed")
@@ -199,6 +203,14 @@ async def resume(
     text = f"{id} resumed: {counted(number, 'step')} run{'s' * (number == 1)} again"
     print_answer({"id": id, "steps": number}, text, as_json)
     return ExitCode.OK
+
+
+def _ensure_asked(yes: bool, why: str, verb: str) -> None:
+    """Refuse what cannot be undone if the command can neither ask nor was told not to."""
+    if not yes and not is_at_terminal():
+        raise ConfigurationError(
+            f"{why}, and stdin is not a terminal, so nothing was done. Add --yes to {verb} it"
+        )
 
 
 def _row(item: WorkflowStatus, now: datetime) -> Mapping[str, Any]:

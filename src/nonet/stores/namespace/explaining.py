@@ -136,6 +136,7 @@ def _facts(id: str, found: dict[str, Any], needs: Needs, lock_ttl_ms: int, ciphe
         cancel=text.get("cancel", ""),
         start_by=(int(text["start_by"]) - offset) / 1e6 if "start_by" in text else None,
         paused=Pause.decode(text["paused"], text.get("pause", "")) if "paused" in text else None,
+        workflow=text.get("step_of", ""),
         blocked=_blocked(found, text) if "workflow" in text else None,
     )
 

@@ -13,6 +13,7 @@ from nonet.base.errors import (
     NEXT_STEP_IMPOSSIBLE,
     OF_THE_SERVER,
     AdmissionRejected,
+    ConflictError,
     LimitImpossible,
     NotConfirmedError,
 )
@@ -318,6 +319,10 @@ def _raise_refusal(answer: Any, accepted: int) -> None:
     if answer[0] == b"IMPOSSIBLE":
         id, why = answer[1].decode(), answer[2].decode()
         raise LimitImpossible(f"task {id} was not submitted: {why}; {NEXT_STEP_IMPOSSIBLE}")
+    if answer[0] == b"TAKEN":
+        id, workflow = answer[1].decode(), answer[2].decode()
+        who = "a workflow" if workflow == id else f"a step of workflow {workflow}"
+        raise ConflictError(f"task {id} was not submitted: {who} has this id; choose another")
     _, scope, active, ceiling, seconds, wanted, is_too_large = answer
     raise AdmissionRejected(
         active,

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, get_args
 
-from nonet.base.errors import NotConfirmedError, NotFoundError
+from nonet.base.errors import ConflictError, NotConfirmedError, NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.terms import predecessors
 from nonet.stores.connection.redis import AsyncRedis, Scripts
@@ -63,8 +63,8 @@ class Workflows:
         failed_ttl: float,
         *,
         is_used: bool = True,
-    ) -> str:
-        """Submit all steps, then start the workflow; return its state.
+    ) -> bool:
+        """Submit all steps, then start the workflow; return whether it was started now.
 
         An id that was submitted before changes nothing.
 
@@ -73,25 +73,31 @@ class Workflows:
             is_used: whether an earlier workflow may have had its id.
 
         Raises:
+            ConflictError: another task has the id of the workflow or of a step.
             NotConfirmedError: the workflow has started, but too few replicas confirm that.
         """
         result_ttl, dedup_ttl, _ = (int(part) for part in self._keeping.split("|"))
         kept_ms = max(result_ttl, dedup_ttl)
         ttls = (kept_ms, round(failed_ttl * 1000))
         about = (workflow, title, parent, len(steps), *ttls, int(is_used))
-        state = ""
+        is_new = False
         for rows, some, is_last in _calls(steps):
             args = [part for row in rows for part in row.arguments()]
             args += [part for edge in some for part in edge]
-            answer, is_safe = await self._scripts.run_confirmed(
+            (state, found), is_safe = await self._scripts.run_confirmed(
                 "workflow_stage", self._keeping, *about, int(is_last), len(rows), *args
             )
-            state = str(answer.decode())
+            if state == b"TAKEN":
+                raise ConflictError(
+                    f"workflow {workflow} was not submitted: another task has the id "
+                    f"{found.decode()}; choose another id for the workflow"
+                )
+            is_new = found == 1
             if is_last and not is_safe:
                 raise NotConfirmedError("the workflow", self._scripts.replicas, [workflow])
-            if state != "building":
+            if state != b"building":
                 break
-        return state
+        return is_new
 
     async def status(self, workflow: str) -> WorkflowStatus:
         """Read one workflow.
@@ -204,6 +210,15 @@ class Workflows:
         """Read the places of steps that failed and have no edge on failure."""
         found = await self._client.smembers(f"{self._prefix}f:{workflow}:failed")
         return sorted(place.decode() for place in found)
+
+    async def forget_failed(self, workflow: str) -> None:
+        """Delete what was kept to run failed steps again: the workflow was cancelled."""
+        places = await self.failed(workflow)
+        for start in range(0, len(places), _PAGE):
+            some = places[start : start + _PAGE]
+            kept = [f"{self._prefix}{k}:{step_id(workflow, one)}" for one in some for k in "skn"]
+            await self._client.delete(*kept)
+            await self._client.srem(f"{self._prefix}f:{workflow}:failed", *some)
 
     async def mark_cancelled(self, workflow: str, why: str) -> str:
         """Release no further step; return the state, or an empty one if it is unknown."""

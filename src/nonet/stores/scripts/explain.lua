@@ -68,10 +68,11 @@ local function place_in(key, start, gen)
 end
 
 -- The place of a task in the list of its tenant: how many of its tenant go before it, how many other tenants have tasks
--- whose turn comes before its own, and with how many tasks. False if it is not among the first of the list.
+-- whose turn comes before its own, and with how many tasks. Returns whether it was found, and whether it may be behind
+-- the first of a list.
 local function add_turn(me, stream)
   local name, shares = me.tenant or '', P .. 'shares:' .. stream
-  local time, before = tonumber(redis.call('ZSCORE', shares, name) or ''), 0
+  local time, before, is_deep = tonumber(redis.call('ZSCORE', shares, name) or ''), 0, false
   local pointer = id .. ' ' .. me.gen
   for _, kind in ipairs({'woken', 'tasks'}) do
     local list = P .. 'share:' .. kind .. ':' .. stream .. ':' .. name
@@ -99,16 +100,23 @@ local function add_turn(me, stream)
       add('place', 'list')
       return true
     end
-    before = before + redis.call('LLEN', list)
+    local length = redis.call('LLEN', list)
+    before, is_deep = before + length, is_deep or length > looks
   end
-  return false
+  return false, is_deep
 end
 
 -- How many tasks the workers of its size read before it. For a dying task count only the burials, which are read
 -- separately.
 local function add_place(me)
-  if me.pointer == IN_LIST and (add_turn(me, me.stream) or add_turn(me, PRIORITIES[1] .. ':' .. size_of(me.stream))) then
-    return
+  for _, stream in ipairs(me.pointer == IN_LIST and {PRIORITIES[1] .. ':' .. size_of(me.stream), me.stream} or {}) do
+    local is_found, is_deep = add_turn(me, stream)
+    if is_found then
+      return
+    elseif is_deep and stream == me.stream then
+      add('ahead', looks)
+      return add('place', 'beyond')
+    end
   end
   local own, size = string.match(me.stream, '^%a*'), size_of(me.stream)
   local ahead, is_dying = 0, me.state == 'dying'
@@ -257,6 +265,7 @@ end
 for _, name in ipairs({'state', 'name', 'stream', 'error', 'blocker', 'cancel'}) do
   add(name, record[name])
 end
+add('step_of', record.workflow)
 add('attempt', record.attempt)
 add('crashes', record.crashes)
 add('failed', record.state == 'dying' and redis.call('GET', P .. 'e:' .. id)

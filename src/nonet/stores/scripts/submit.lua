@@ -4,8 +4,8 @@
 -- ARGV  keeping, runs of tasks that differ only in id and envelope:
 --       number, name, stream, due µs (see due_of), group or '', locks, terms, number × (id, envelope)
 -- returns 1 if all were created; else for each task 1 created | 0 known | {id of the task that holds its unique
---       key}. If none was created: {'IMPOSSIBLE', id, why}: it asks a limiter for more than its limit; or {'FULL', …},
---       see find_excess()
+--       key}. If none was created: {'IMPOSSIBLE', id, why}: it asks a limiter for more than its limit; {'TAKEN', id,
+--       workflow}: a workflow, or a step of it, has the id; or {'FULL', …}, see find_excess()
 -- @include now
 -- @defer wake wake
 -- @defer shares share
@@ -24,7 +24,9 @@ while is_plain and at <= #ARGV do
   for i = at + HEAD, at + HEAD + 2 * count - 1, 2 do
     local id = ARGV[i]
     is_plain, met[id] = is_plain and not met[id], true
-    absent[#absent + 1], absent[#absent + 2] = P .. 't:' .. id, P .. 'r:' .. id
+    local workflow, n = string.match(id, '^(.*):[%d.]+$'), #absent  -- of which the id may be that of a step
+    absent[n + 1], absent[n + 2], absent[n + 3], absent[n + 4] = P .. 't:' .. id, P .. 'r:' .. id, P .. 'f:' .. id,
+      workflow and P .. 'f:' .. workflow
     stored[#stored + 1], stored[#stored + 2] = P .. 'b:' .. id, ARGV[i + 1]
     if locks ~= '' then
       stored[#stored + 1], stored[#stored + 2] = P .. 'l:' .. id, locks

@@ -41,7 +41,13 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from nonet.base.errors import AdmissionRejected, LimitImpossible, NonetError, ServerUnreachableError
+from nonet.base.errors import (
+    AdmissionRejected,
+    ConflictError,
+    LimitImpossible,
+    NonetError,
+    ServerUnreachableError,
+)
 from nonet.base.synchronous import timeout
 from nonet.messages.repetition import mark_in
 from nonet.messages.terms import counted_from, unix_microseconds
@@ -123,7 +129,7 @@ class Outbox:
             For each task, False if its id was known already.
 
         Raises:
-            LimitImpossible, AdmissionRejected: as `Broker.accept`.
+            LimitImpossible, ConflictError, AdmissionRejected: as `Broker.accept`.
             ServerUnreachableError: SQL does not answer; these tasks were not submitted.
         """
         made: list[bool] = []
@@ -138,7 +144,7 @@ class Outbox:
             await self._change(_insertion(self._database.engine.dialect), rows)
             try:
                 known = await self.hand_over(page, await self.epoch())
-            except (LimitImpossible, AdmissionRejected) as error:
+            except (LimitImpossible, ConflictError, AdmissionRejected) as error:
                 new = {item.id for item in page} - kept
                 if new - await self._withdraw(new, claim) or not new:
                     if isinstance(error, AdmissionRejected):

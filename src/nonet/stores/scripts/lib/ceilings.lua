@@ -4,8 +4,9 @@
 -- NAME 'default' for those that are not named. STRING capped exists while the hash does.
 
 -- A refusal says when to try again, by the rate at which tasks ended: over the last MOST_LOOKS periods, or fewer if
--- ENOUGH_ENDS tasks ended in them. LONGEST is the longest answer in s, UNKNOWN the answer if no task ended.
-local MOST_LOOKS, ENOUGH_ENDS = 20, 5
+-- ENOUGH_ENDS tasks ended in them; but not before enough tasks are due, as far as the first MOST_DELAYED tasks of the
+-- delayed set tell. LONGEST is the longest answer in s, UNKNOWN the answer if no task ended.
+local MOST_LOOKS, ENOUGH_ENDS, MOST_DELAYED = 20, 5, 200
 local LONGEST, UNKNOWN = 300, 10
 -- Running tasks may exceed a ceiling by HEADROOM. Otherwise tasks that fill a ceiling, and must submit before they
 -- end, would wait for each other forever. They may exceed it further if no task has ended for STUCK_AFTER periods.
@@ -49,8 +50,44 @@ local function ceiling_of(scope, ceilings)
   return tonumber(ceilings[scope] or kind and ceilings[string.format('%s:default', kind)] or '')
 end
 
+-- When the tasks of a scope are due that are delayed, in their order: {µs, places that each takes} of each; the sum of
+-- these places and those of blocked steps; and whether there are such steps, which are released when others have ended.
+local function delayed_in(scope)
+  local kind, tenant = tenant_scope(scope)
+  local dues, places, are_blocked = {}, 0, false
+  local found = redis.call('ZRANGEBYSCORE', P .. 'tasks:delayed', '(' .. digits(now), '+inf', 'WITHSCORES',
+    'LIMIT', 0, MOST_DELAYED)
+  for i = 1, #found, 2 do
+    local record = read_fields(P .. 't:' .. found[i], {'state', 'blocked', 'stream', 'name', 'tenant'})
+    local is_of_scope = scope == 'namespace' or kind and record.tenant == tenant
+      or scope == 'stream:' .. (record.stream or '') or scope == 'task:' .. (record.name or '')
+    if is_of_scope and (record.blocked or record.state == 'delayed') then  -- others wait for a lock
+      local taken = kind == 'tenant-bytes' and counted_bytes(found[i]) or 1
+      places, are_blocked = places + taken, are_blocked or record.blocked ~= nil
+      dues[#dues + 1] = not record.blocked and {tonumber(found[i + 1]), taken} or nil
+    end
+  end
+  return dues, places, are_blocked
+end
+
+-- In how many seconds so many tasks of a scope are due that their ends free this many places.
+local function due_in(scope, has, places)
+  local dues, delayed, are_blocked = delayed_in(scope)
+  local missing = places - (has - delayed)
+  if missing <= 0 or are_blocked and has > delayed then
+    return 0
+  end
+  for _, due in ipairs(dues) do
+    missing = missing - due[2]
+    if missing <= 0 or are_blocked then
+      return (due[1] - now) / 1000000
+    end
+  end
+  return LONGEST
+end
+
 -- Estimate in how many seconds this many places of a scope will be free.
-local function comes_back_in(scope, places)
+local function comes_back_in(scope, has, places)
   local ends, first, current = 0, nil, math.floor(now / ENDS_BY)
   for i = 0, MOST_LOOKS - 1 do
     local found = sum_up(P .. 'ends:' .. digits(current - i))[scope]
@@ -60,11 +97,9 @@ local function comes_back_in(scope, places)
       break
     end
   end
-  if ends == 0 then
-    return UNKNOWN
-  end
-  local span = math.max(now - first * ENDS_BY, 1000000)
-  return math.max(1, math.min(LONGEST, math.ceil(places * span / ends / 1000000)))
+  local seconds = ends == 0 and UNKNOWN
+    or places * math.max(now - first * ENDS_BY, 1000000) / ends / 1000000
+  return math.max(1, math.min(LONGEST, math.ceil(math.max(seconds, due_in(scope, has, places)))))
 end
 
 local met = {}
@@ -163,7 +198,7 @@ local function lacking_in(scope, has, amount, ceiling, since)
   end
   local lacking = has + amount - ceiling
   lacking = lacking > 0 and since and beyond_headroom(scope, lacking, ceiling, since) or lacking
-  return lacking, lacking > 0 and comes_back_in(scope, lacking) or 0
+  return lacking, lacking > 0 and comes_back_in(scope, has, lacking) or 0
 end
 
 -- Why these tasks, n × (id, name, stream, due, group, envelope, locks, terms) from asked[first] on, cannot be

@@ -33,6 +33,19 @@ local function impossible(run)
   end
 end
 
+-- The first id of a run that a workflow has, or a step of one: the task would be taken for that. nil if there is none.
+local function taken_in(run)
+  for i = run.first, run.past - 1, 2 do
+    local id = ARGV[i]
+    local workflow, place = string.match(id, '^(.*):([%d.]+)$')
+    if redis.call('EXISTS', P .. 'f:' .. id) == 1 then
+      return {'TAKEN', id, id}
+    elseif workflow and redis.call('HEXISTS', P .. 'f:' .. workflow .. ':graph', place) == 1 then
+      return {'TAKEN', id, workflow}
+    end
+  end
+end
+
 -- Append the tasks of a run as find_excess() takes them.
 local function ask_for_all(asked, run)
   for i = run.first, run.past - 1, 2 do
@@ -45,7 +58,7 @@ end
 local function create()
   local asked = {}
   for _, run in ipairs(runs) do
-    local refusal = run.locks ~= '' and impossible(run)
+    local refusal = taken_in(run) or run.locks ~= '' and impossible(run)
     if refusal then
       return refusal
     elseif is_capped then

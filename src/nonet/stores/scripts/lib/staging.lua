@@ -62,7 +62,7 @@ end
 -- the workflow starts. Records are written last: until then a repeated call does all of this again.
 -- rows: the arguments of submit_one() for each. longest: create the edges to steps whose predecessors have at most so
 -- many characters; nil: the steps are created again, and have their edges. is_used: something may be left of earlier
--- steps with their ids. Returns false if a task that is no step has the id of one.
+-- steps with their ids. Returns nil, or the id of a step that another task has: then nothing was created.
 local function stage(workflow, steps, rows, longest, is_used)
   local key, places, added = P .. 'f:' .. workflow, {}, {}
   for i, row in ipairs(rows) do
@@ -75,7 +75,7 @@ local function stage(workflow, steps, rows, longest, is_used)
     local id, name, stream, place = row[1], row[2], row[3], places[i]
     local there = known[i] and {workflow} or redis.call('HMGET', P .. 't:' .. id, 'workflow', 'state')
     if there[2] and there[1] ~= workflow then
-      return false
+      return id
     elseif not there[1] then
       local tenant = steps[i].tenant or tenant_in(steps[i].terms or '')
       add_to(numbers, stream, {name = name, tenant = tenant}, 1, #row[6])
@@ -92,7 +92,7 @@ local function stage(workflow, steps, rows, longest, is_used)
     end
   end
   if #added == 0 then
-    return true
+    return nil
   end
   if is_used then
     forget_steps(workflow, live)
@@ -128,7 +128,6 @@ local function stage(workflow, steps, rows, longest, is_used)
     end
     redis.call('HSET', P .. 't:' .. id, unpack(fields))
   end
-  return true
 end
 
 -- Create the steps that a step adds when it is done, and release those without predecessors. record is that of the

@@ -195,7 +195,7 @@ local function follow_edges(id, workflow, place, how, first)
     wake_promoter_for(now)
     return false
   end
-  if how ~= 'failed' then  -- a step that failed may run again
+  if how ~= 'failed' or flow_of(workflow).cancel then  -- a step that failed may run again
     dropped[#dropped + 1] = P .. 'n:' .. id
   end
   return true
@@ -274,7 +274,7 @@ do
     local upper = above(place) and step_id(workflow, above(place))
     if how == 'failed' and is_taken_over(edges) then
       how = 'taken'
-    elseif how == 'failed' then
+    elseif how == 'failed' and not flow_of(workflow).cancel then
       redis.call('SADD', key .. ':failed', place)
       redis.call('HSETNX', key, 'first', place)
       local is_passed_on = string.find(edges, 's', 1, true)
@@ -298,12 +298,13 @@ do
   end
 
   -- Close a step when the last of the steps that it added has ended. Its join is deleted last: without it the step was
-  -- closed, and a repeated call does nothing. After a failure it stays, as the step is closed again when it is resumed.
+  -- closed, and a repeated call does nothing. After a failure it stays, as the step is closed again when it is resumed;
+  -- a cancelled workflow never is.
   function close_added(id, workflow)
     local join = read_fields(P .. 'k:' .. id, {'edges', 'failed'})
     if redis.call('EXISTS', P .. 'k:' .. id) == 1 then
       close(id, workflow, join.edges or '', join.failed and 'failed' or 'done')
-      if not join.failed or is_taken_over(join.edges) then
+      if not join.failed or is_taken_over(join.edges) or flow_of(workflow).cancel then
         redis.call('DEL', P .. 'k:' .. id)
       end
     end
