@@ -260,6 +260,9 @@ class Nonet(Application):
     @of_client(Client.submit_workflow)
     def submit_workflow(self) -> None: ...
 
+    @of_client(Client.submit_workflows)
+    def submit_workflows(self) -> None: ...
+
     @of_client(Client.status)
     def status(self) -> None: ...
 

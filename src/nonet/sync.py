@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -310,6 +310,21 @@ class Nonet(Application):
         """
         run = complete(self._client().submit_workflow(workflow, id=id))
         return WorkflowRun(run, self, run.created)
+
+    def submit_workflows(
+        self, workflows: Iterable[Workflow] | Mapping[str, Workflow]
+    ) -> list[WorkflowRun]:
+        """Submit many workflows in few round trips; return their runs in the same order.
+
+        Args:
+            workflows: as of `nonet.Nonet.submit_workflows`, which raises the same.
+
+        Example:
+            runs = app.submit_workflows(chain(Add(n, 2), Add(3, 4)) for n in range(3))
+            assert all(run.created for run in runs)
+        """
+        runs = complete(self._client().submit_workflows(workflows))
+        return [WorkflowRun(run, self, run.created) for run in runs]
 
     def workflow(self, id: str) -> WorkflowRun:
         """Return the run of a submitted workflow.

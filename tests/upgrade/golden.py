@@ -33,7 +33,7 @@ from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.submissions import Submission
-from nonet.stores.queue.workflows import Workflows
+from nonet.stores.queue.workflows import NewWorkflow, Workflows
 from nonet.tasks.locks import (
     ConcurrencyLimiter,
     ExclusiveRWLock,
@@ -324,7 +324,7 @@ class Acts:
             Submission(f"w:{place}", "x:T", "normal:small", an_envelope(f"w:{place}"), terms=term)
             for place, term in enumerate(terms)
         ]
-        await self._workflows.submit("w", "title", "parent", steps, 600)
+        await self._workflows.submit([NewWorkflow("w", "title", "parent", steps, True)], 600)
         await self._fetch()
 
     async def step_done(self) -> None:

@@ -40,7 +40,7 @@ def staged(*graph: str) -> Call:
         for n, after in enumerate(graph)
         for part in row(str(n), after, letters.get(str(n), ()))
     ]
-    about = ("w", "title", "", len(graph), 60_000, 600_000, 1, 1, len(graph))
+    about = ("w", "title", "", len(graph), 60_000, 600_000, 1, 1, len(graph), 0)
     return ("workflow_stage", KEEPING, *about, *rows)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from datetime import timedelta
+from unittest.mock import Mock
 
 import pytest
 from stores.beats import beat
 from workflows.flow_site import WORKER, FlowSite, P, submitted, workflow_of
 from workflows.flow_tasks import Add, Guarded, Late, Noop, Only
 
-from nonet import ConflictError, InvalidArgumentsError, Workflow, group
+from nonet import ConflictError, InvalidArgumentsError, Workflow, chain, group
 from nonet.stores.queue import workflows as stored
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.workflows import step_terms
@@ -57,6 +58,28 @@ async def test_nothing_starts_before_all_is_there(
     await submitted("- | -" + 10 * " | s0 a1")
     assert early == []
     assert len(await flows.run()) == 12
+
+
+async def test_many_workflows_are_submitted_in_few_calls(
+    flows: FlowSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each once; of large ones a call has a part. A clash stops at the workflow that has it."""
+    monkeypatch.setattr(stored, "_MOST", 8)
+    calls = Mock(wraps=flows.app.broker.scripts.run_confirmed)
+    monkeypatch.setattr(flows.app.broker.scripts, "run_confirmed", calls)
+    graphs = {"a": "-", "b": "- | s0 | s1", "c": "- | s0 | s0 | s1 s2 | s3", "d": "-", "e": "-"}
+    await submitted("-", "d")
+    runs = await flows.app.submit_workflows({id: workflow_of(to) for id, to in graphs.items()})
+    assert [(run, run.created) for run in runs] == [(id, id != "d") for id in graphs]
+    assert 3 <= calls.call_count <= 5
+    assert len(await flows.run()) == 11
+    assert set(flows.ends().values()) == {1}
+    await Noop().schedule(id="y:0")
+    with pytest.raises(ConflictError, match="workflow y was not submitted"):
+        await flows.app.submit_workflows({id: workflow_of("-") for id in "xyz"})
+    assert flows.keys("f:[xyz]") == ["f:x"]
+    first, second = await flows.app.submit_workflows([chain(Noop()), chain(Noop())])
+    assert first != second
 
 
 async def test_an_invalid_step_submits_nothing(flows: FlowSite) -> None:

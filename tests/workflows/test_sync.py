@@ -11,7 +11,7 @@ from waits import WAIT_SECONDS
 from workflows import flow_tasks
 from workflows.flow_tasks import Add, Fail, Note, Spreads, Sum
 
-from nonet import ConflictError, TaskFailed, Workflow, chord, ended, sync
+from nonet import ConflictError, TaskFailed, Workflow, chain, chord, ended, sync
 from nonet.tasks.workflows import PREVIOUS
 
 pytestmark = pytest.mark.server
@@ -57,6 +57,15 @@ def test_a_failed_workflow_is_resumed(app: sync.Nonet) -> None:
     assert run.wait(timeout=WAIT_SECONDS).runs == 1
     with pytest.raises(TaskFailed, match="no luck"):
         run.result(broken, timeout=WAIT_SECONDS)
+
+
+def test_many_workflows_are_submitted(app: sync.Nonet) -> None:
+    """In one call; a known id is no new run."""
+    days = {f"day-{n}": chain(Add(n, 1)) for n in range(3)}
+    assert [run.created for run in app.submit_workflows(days)] == [True] * 3
+    runs = app.submit_workflows(days)
+    assert [run.created for run in runs] == [False] * 3
+    assert {run.wait(timeout=WAIT_SECONDS).state for run in runs} == {"done"}
 
 
 def test_a_running_workflow_is_cancelled(app: sync.Nonet) -> None:

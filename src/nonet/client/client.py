@@ -34,7 +34,7 @@ from nonet.client.groups import Policy, Spawned, open_group
 from nonet.client.live import LiveConfig
 from nonet.client.outcomes import child_result, value_of
 from nonet.client.routing import Routing
-from nonet.client.workflows import submit_workflow
+from nonet.client.workflows import submit_workflows
 from nonet.messages.encryption import Cipher
 from nonet.messages.message import is_id
 from nonet.messages.repetition import Known
@@ -885,7 +885,35 @@ class Client:
             run = await app.submit_workflow(chain(Add(1, 2), Add(3, 4)), id="nightly-2026-11-25")
         """
         self._ensure_open()
-        return await submit_workflow(self, workflow, id)
+        (run,) = await submit_workflows(self, [(id, workflow)])
+        return run
+
+    async def submit_workflows(
+        self, workflows: Iterable[Workflow] | Mapping[str, Workflow]
+    ) -> list[WorkflowRun]:
+        """Submit many workflows in few round trips; return their runs in the same order.
+
+        All are validated before the first is submitted. A call takes up to 500 steps and edges.
+
+        Args:
+            workflows: any number. A mapping gives each an id of its own, see `Workflow.submit`.
+
+        Raises:
+            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
+            AdmissionRejected: a ceiling of the configuration is reached; nothing was submitted.
+            ConflictError: a task has the id of a workflow or of a step, and those behind it in the
+                same namespace were not submitted.
+            ServerUnreachableError: Redis does not answer; any of them may have been submitted.
+
+        Example:
+            days = {f"import-{day}": chain(Add(1, day), Add(3, 4)) for day in range(7)}
+            runs = await app.submit_workflows(days)
+            print([run for run in runs if not run.created])
+        """
+        self._ensure_open()
+        if isinstance(workflows, Mapping):
+            return await submit_workflows(self, [*workflows.items()])
+        return await submit_workflows(self, [(None, workflow) for workflow in workflows])
 
     async def workflow_status(self, id: str) -> WorkflowStatus:
         """Return the state of a workflow; see `WorkflowRun.status`.

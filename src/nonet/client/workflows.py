@@ -6,7 +6,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -17,8 +17,8 @@ from nonet.messages.encryption import NO_KEY, MissingKeyError
 from nonet.messages.message import Reference, is_id, references, resolved
 from nonet.stores.queue.groups import group_id
 from nonet.stores.queue.results import Ended
-from nonet.stores.queue.workflows import step_id
-from nonet.tasks.execution import running_context
+from nonet.stores.queue.workflows import NewWorkflow, step_id
+from nonet.tasks.execution import TaskContext, running_context
 from nonet.tasks.handles import ChildResult
 from nonet.tasks.runs import StepStatus, WorkflowRun, WorkflowStatus
 from nonet.tasks.task import Options
@@ -36,30 +36,44 @@ _CANCELLED_AT_ONCE = 100
 _ENDED = ("done", "failed", "cancelled")
 
 
-async def submit_workflow(client: Client, workflow: Workflow, id: str | None) -> WorkflowRun:
-    """Submit all steps of a workflow; see `Workflow.submit`."""
+async def submit_workflows(
+    client: Client, workflows: Sequence[tuple[str | None, Workflow]]
+) -> list[WorkflowRun]:
+    """Submit workflows, each with the id of its caller or None; see `Client.submit_workflows`."""
     running = running_context()
     if running:
         running.ensure_lease()
-    is_used = id is not None
-    if id is None:
-        id = group_id(running.id, running.next_spawn()) if running else uuid.uuid4().hex
-    name = _checked(workflow, id)
+    names = [_checked(one, _id_for(running) if id is None else id) for id, one in workflows]
     await client.live_config.refresh()
+    runs: dict[int, WorkflowRun] = {}
     with sending() as trace:
-        prepared = _prepared(client, workflow, name, trace)
+        by_home: dict[Client, dict[int, NewWorkflow]] = {}
+        for place, (id, workflow) in enumerate(workflows):
+            steps = _prepared(client, workflow, names[place], trace)
+            title, parent = workflow.title, running.id if running else ""
+            home, steps = client.routing.together("workflow", title or "Workflow", steps)
+            new = NewWorkflow(names[place], title, parent, steps, id is not None)
+            by_home.setdefault(home, {})[place] = new
+        asked = {home: _steps_of(those.values()) for home, those in by_home.items()}
         if trace:
-            describe_sent(prepared)
-        name_of = workflow.title or "Workflow"
-        client, prepared = client.routing.together("workflow", name_of, prepared)
-        await client.broker.check_room(prepared)
-        if running:
-            running.ensure_lease()
-        parent = running.id if running else ""
-        is_new = await client.workflows.submit(
-            name, workflow.title, parent, prepared, client.settings.workflow_ttl, is_used=is_used
-        )
-    return WorkflowRun(name, client, is_new)
+            describe_sent([step for steps in asked.values() for step in steps])
+        for home, those in by_home.items():
+            await home.broker.check_room(asked[home])
+            if running:
+                running.ensure_lease()
+            ttl = home.settings.workflow_ttl
+            started = await home.workflows.submit([*those.values()], ttl)
+            for (place, new), is_new in zip(those.items(), started, strict=True):
+                runs[place] = WorkflowRun(new.id, home, is_new)
+    return [runs[place] for place in range(len(workflows))]
+
+
+def _steps_of(workflows: Iterable[NewWorkflow]) -> list[Submission]:
+    return [step for new in workflows for step in new.steps]
+
+
+def _id_for(running: TaskContext | None) -> str:
+    return group_id(running.id, running.next_spawn()) if running else uuid.uuid4().hex
 
 
 def _checked(workflow: Workflow, id: str) -> str:

@@ -19,7 +19,7 @@ from nonet.stores.namespace.history import History
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.leases import Counted
 from nonet.stores.queue.submissions import Submission
-from nonet.stores.queue.workflows import Workflows
+from nonet.stores.queue.workflows import NewWorkflow, Workflows
 
 LOCK = "M|lock:mutex:job:7|30000|||"
 LATER = 4 * 10**15
@@ -116,7 +116,7 @@ async def test_blocked_steps_are_waiting_tasks(broker: Broker) -> None:
     terms = ["step w s - -", "step w s - - s0", "step w - - - s1"]
     steps = [task(f"w:{place}", terms=term) for place, term in enumerate(terms)]
     workflows = Workflows(broker.client, broker.scripts, broker.keeping)
-    await workflows.submit("w", "", "", steps, 60)
+    await workflows.submit([NewWorkflow("w", "", "", steps, True)], 60)
     await broker.submit([task("later", due_us=LATER)])
     found = await Measures(broker.client, "test", 900).figures()
     assert (found.waiting, found.blocked, found.delayed) == (2, 2, 1)

@@ -24,7 +24,7 @@ from nonet.stores.namespace.sessions import Session, Sessions
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.groups import Groups
 from nonet.stores.queue.submissions import Submission
-from nonet.stores.queue.workflows import Workflows
+from nonet.stores.queue.workflows import NewWorkflow, Workflows
 from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, RateLimiter, SharedRWLock, encode_locks
 
 MUTEX = "lock:mutex:job:7"
@@ -60,7 +60,7 @@ async def busy(broker: Broker, redis_url: str) -> None:
     terms = ["step flow s - -", "step flow - - - s0"]
     steps = [task(f"flow:{place}", terms=term) for place, term in enumerate(terms)]
     workflows = Workflows(broker.client, broker.scripts, broker.keeping)
-    await workflows.submit("flow", "", "", steps, 60)
+    await workflows.submit([NewWorkflow("flow", "", "", steps, True)], 60)
     await broker.submit([task("r", LOCKS), task("w", LOCKS), task("d", due_us=2**52), task("bad")])
     deliveries, _ = await broker.fetch("small-a", "small", 10)
     for delivery in deliveries:

@@ -13,7 +13,7 @@ from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.queue.workflow_steps import read_steps
-from nonet.stores.queue.workflows import STATES, Workflows
+from nonet.stores.queue.workflows import STATES, NewWorkflow, Workflows
 
 CHAIN = ("step {} s - -", "step {} s - - s0", "step {} - - - s1")
 
@@ -30,7 +30,7 @@ def workflows(broker: Broker) -> Workflows:
 async def submit(workflows: Workflows, id: str, title: str = "") -> None:
     """A chain of three steps."""
     steps = [step(f"{id}:{place}", term.format(id)) for place, term in enumerate(CHAIN)]
-    await workflows.submit(id, title, "", steps, 600)
+    await workflows.submit([NewWorkflow(id, title, "", steps, True)], 600)
 
 
 async def settle(broker: Broker, outcome: str, submissions: Sequence[Submission] = ()) -> None:

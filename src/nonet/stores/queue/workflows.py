@@ -37,6 +37,36 @@ class WorkflowPage(NamedTuple):
     cursor: str
 
 
+class NewWorkflow(NamedTuple):
+    """A workflow to submit.
+
+    Attributes:
+        parent: id of the task that submits it, or empty.
+        is_used: whether an earlier workflow may have had its id.
+    """
+
+    id: str
+    title: str
+    parent: str
+    steps: Sequence[Submission]
+    is_used: bool
+
+
+class _Part(NamedTuple):
+    """What a call has of a workflow; a workflow of many steps has several parts."""
+
+    number: int
+    steps: Sequence[Submission]
+    edges: Sequence[tuple[str, str, str]]
+    is_last: bool
+    weight: int
+    size: int
+
+
+_Answer = tuple[bytes, int]
+_BUILDING: _Answer = (b"building", 0)
+
+
 class Workflows:
     """The workflows of one namespace.
 
@@ -54,50 +84,63 @@ class Workflows:
         self._prefix = scripts.prefix
         self._keeping = keeping
 
-    async def submit(
-        self,
-        workflow: str,
-        title: str,
-        parent: str,
-        steps: Sequence[Submission],
-        failed_ttl: float,
-        *,
-        is_used: bool = True,
-    ) -> bool:
-        """Submit all steps, then start the workflow; return whether it was started now.
+    async def submit(self, workflows: Sequence[NewWorkflow], failed_ttl: float) -> list[bool]:
+        """Submit workflows, each with all of its steps; return for each whether it was started now.
 
         An id that was submitted before changes nothing.
 
         Args:
-            failed_ttl: seconds to keep it if it has failed; else it is kept as long as results.
-            is_used: whether an earlier workflow may have had its id.
+            failed_ttl: seconds to keep one if it has failed; else it is kept as long as results.
 
         Raises:
-            ConflictError: another task has the id of the workflow or of a step.
-            NotConfirmedError: the workflow has started, but too few replicas confirm that.
+            ConflictError: another task has the id of a workflow or of a step. The workflows before
+                it were submitted.
+            NotConfirmedError: workflows have started, but too few replicas confirm that.
         """
         result_ttl, dedup_ttl, _ = (int(part) for part in self._keeping.split("|"))
-        kept_ms = max(result_ttl, dedup_ttl)
-        ttls = (kept_ms, round(failed_ttl * 1000))
-        about = (workflow, title, parent, len(steps), *ttls, int(is_used))
-        is_new = False
-        for rows, some, is_last in _calls(steps):
-            args = [part for row in rows for part in row.arguments()]
-            args += [part for edge in some for part in edge]
-            (state, found), is_safe = await self._scripts.run_confirmed(
-                "workflow_stage", self._keeping, *about, int(is_last), len(rows), *args
-            )
-            if state == b"TAKEN":
+        ttls = (max(result_ttl, dedup_ttl), round(failed_ttl * 1000))
+        answers: dict[int, _Answer] = {}
+        batch: list[_Part] = []
+        weight = size = 0
+        for part in _parts(workflows):
+            if batch and (weight + part.weight > _MOST or size + part.size > _MOST_BYTES):
+                await self._stage(workflows, batch, ttls, answers)
+                batch, weight, size = [], 0, 0
+            if answers.get(part.number, _BUILDING) == _BUILDING:  # else it was known
+                batch.append(part)
+                weight, size = weight + part.weight, size + part.size
+        await self._stage(workflows, batch, ttls, answers)
+        return [answers[number][1] == 1 for number in range(len(workflows))]
+
+    async def _stage(
+        self,
+        workflows: Sequence[NewWorkflow],
+        batch: Sequence[_Part],
+        ttls: tuple[int, int],
+        answers: dict[int, _Answer],
+    ) -> None:
+        """Send some parts of workflows, and note what Redis answers for each workflow."""
+        args: list[Any] = []
+        for part in batch:
+            new, edges = workflows[part.number], part.edges
+            about = (new.id, new.title, new.parent, len(new.steps), *ttls, int(new.is_used))
+            args += (*about, int(part.is_last), len(part.steps), len(edges))
+            args += [word for step in part.steps for word in step.arguments()]
+            args += [word for edge in edges for word in edge]
+        if not batch:
+            return
+        found, is_safe = await self._scripts.run_confirmed("workflow_stage", self._keeping, *args)
+        for part, answer in zip(batch, found, strict=False):
+            if answer[0] == b"TAKEN":
                 raise ConflictError(
-                    f"workflow {workflow} was not submitted: another task has the id "
-                    f"{found.decode()}; choose another id for the workflow"
+                    f"workflow {workflows[part.number].id} was not submitted: another task has the "
+                    f"id {answer[1].decode()}; choose another id for the workflow"
                 )
-            is_new = found == 1
-            if is_last and not is_safe:
-                raise NotConfirmedError("the workflow", self._scripts.replicas, [workflow])
-            if state != b"building":
-                break
-        return is_new
+            answers[part.number] = (answer[0], answer[1])
+        started = [workflows[part.number].id for part in batch if part.is_last]
+        if started and not is_safe:
+            what = "the workflow" if len(started) == 1 else f"{len(started)} workflows"
+            raise NotConfirmedError(what, self._scripts.replicas, started)
 
     async def status(self, workflow: str) -> WorkflowStatus:
         """Read one workflow.
@@ -286,10 +329,19 @@ def step_id(workflow: str, place: str) -> str:
     return f"{workflow}:{place}"
 
 
+def _parts(workflows: Sequence[NewWorkflow]) -> Iterator[_Part]:
+    """Yield parts of workflows, none larger than a call; most have one, large ones several."""
+    for number, new in enumerate(workflows):
+        for steps, edges, is_last in _calls(new.steps):
+            size = sum(len(one.envelope) + len(one.locks) + len(one.terms) for one in steps)
+            weight = sum(2 + predecessors(one.terms).count(" ") for one in steps) + len(edges)
+            yield _Part(number, steps, edges, is_last, weight, size)
+
+
 def _calls(
     steps: Sequence[Submission],
 ) -> Iterator[tuple[list[Submission], Sequence[tuple[str, str, str]], bool]]:
-    """Yield the arguments of each call: steps, edges apart from them, and whether it is the last.
+    """Yield the parts of a workflow: steps, edges apart from them, and whether it is the last.
 
     An edge is its letter, the place of the predecessor and that of the successor.
     """
