@@ -237,7 +237,7 @@ _server = cache(_Server)
 
 
 def _serve() -> Sequence[str]:
-    """Fork for whoever asks; returns in the forks, with the command to run."""
+    """Fork for each request; return in the forks, with the command to run."""
     import nonet
 
     for name in _LIBRARIES:

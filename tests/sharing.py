@@ -21,7 +21,7 @@ def alone(file: Path) -> Iterator[None]:
 
 
 def shared(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
-    """A directory that whoever asks first has made: others wait for it, and must not change it.
+    """A directory that the first caller makes: others wait for it, and must not change it.
 
     Args:
         factory: that of pytest, of any of the processes.

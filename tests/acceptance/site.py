@@ -361,7 +361,7 @@ async def result_states(app: Nonet, ids: Iterable[str]) -> Counter[str]:
 
 @contextlib.contextmanager
 def no_variables() -> Any:
-    """The ``NONET_`` variables of whoever runs the tests are not meant for them."""
+    """Remove the ``NONET_`` variables of the shell that runs the tests."""
     kept = {name: os.environ.pop(name) for name in list(os.environ) if name.startswith("NONET_")}
     yield
     os.environ.update(kept)

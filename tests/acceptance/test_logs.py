@@ -95,7 +95,7 @@ async def test_lines_for_people_name_the_task_once(site: Site) -> None:
 
 
 async def test_a_level_keeps_the_rest_out(site: Site) -> None:
-    """Of what is below the level nothing is written, whoever says it."""
+    """Lines below the level are not written, whichever logger they come from."""
     worker = site.worker(NONET_LOG_LEVEL="Warning", wait=False)
     async with site.app() as app:
         await run(app, Says())

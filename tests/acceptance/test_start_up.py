@@ -36,7 +36,7 @@ def told_of_hooks(site: Site) -> list[str]:
 
 
 async def test_hooks_run_once_for_each_epoch(site: Site) -> None:
-    """A fresh Redis runs them once, whoever leads; an emptied one runs them again."""
+    """A fresh Redis runs them once, even if the leader changes; an emptied one runs them again."""
     first = site.scheduler()
     site.worker()
     await until(lambda: lines(site) == ["reset", "second"], "both hooks have run")

@@ -83,4 +83,4 @@ async def test_an_id_that_nonet_makes_is_refused_to_callers(app: Nonet) -> None:
 
 async def test_a_running_task_cannot_take_such_an_id_either() -> None:
     run = await run_inline(Add(-1), check=False)
-    assert "looks like one that Nonet makes" in str(run.error)
+    assert "looks like an id of Nonet's own" in str(run.error)

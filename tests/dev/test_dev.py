@@ -148,7 +148,7 @@ class Dev:
         return self.command("submit", name, *options, "--wait", "60").splitlines()[-1]
 
     def processes(self) -> list[psutil.Process]:
-        """All processes of the system, whoever their parent is."""
+        """All processes of the system, whatever their parent is."""
         found = []
         for process in psutil.process_iter():
             try:

@@ -162,7 +162,7 @@ def _is_configuration(block: Block) -> bool:
 def test_yaml_is_read() -> None:
     """Each is YAML; a configuration of Nonet is good, for the example's tasks and `page_tasks`.
 
-    Where a page has tasks of its own whoever follows it checks that they fit.
+    If a page has tasks of its own, the test that follows the page checks that they fit.
     """
     with_tasks = {page.name for page in PAGES if any(b.language == "python" for b in page.files())}
     with example_tasks() as module:

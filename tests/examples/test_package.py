@@ -16,7 +16,7 @@ from examples.conftest import CONFIG, ROOT, Example
 
 @pytest.mark.long
 def test_its_own_tests_pass(example_package: Path) -> None:
-    """With the package installed, as whoever copies it would run them."""
+    """With the package installed, as after copying it."""
     ended = preloaded.run(
         "python",
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),

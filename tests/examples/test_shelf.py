@@ -22,7 +22,7 @@ PICTURES = 12
 
 
 def test_its_own_tests_pass(shelf_package: Path) -> None:
-    """With the package installed, as whoever copies it would run them."""
+    """With the package installed, as after copying it."""
     ended = preloaded.run(
         "python",
         *("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"),

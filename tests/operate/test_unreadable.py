@@ -312,7 +312,7 @@ async def test_a_record_in_an_unknown_state_hides_no_other(nonet: Nonet) -> None
 
 
 async def test_a_malformed_group_or_workflow_is_named(nonet: Nonet) -> None:
-    """To whoever asks for it alone."""
+    """When a caller asks for it alone."""
     client = nonet.client.broker.client
     await client.hset(f"{PREFIX}g:odd", "state", "open")
     with pytest.raises(MalformedMessageError, match=r"g:odd is malformed"):

@@ -76,7 +76,7 @@ def test_interruptions_of_less_than_a_second_are_counted_once_a_minute(
         redis.answered()
         assert not redis.is_away
     assert lines(caplog) == [
-        f"connections to Redis were lost, and opened anew: times={times}" for times in (1, 12)
+        f"reopened lost connections to Redis: times={times}" for times in (1, 12)
     ]
 
 

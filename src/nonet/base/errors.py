@@ -85,7 +85,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def listed(problems: Iterable[str]) -> str:
-    """Return the first problems in one line: what a caller sent may be wrong a million times.
+    """Return the first problems in one line; a request may contain a million of them.
 
     >>> listed(["a: is missing", "b: " + "x" * 1000])[:40], listed(map(str, range(12)))
     ('a: is missing; b: xxxxxxxxxxxxxxxxxxxxxx', '0; 1; 2; 3; 4; 5; 6; 7; 8; 9; and 2 more')
@@ -238,11 +238,11 @@ class DependencyError(NonetError):
 
 
 class ServerUnreachableError(NonetError):
-    """Redis or the SQL server does not answer, or refuses for now.
+    """Redis or the SQL server does not answer, or refuses commands for now.
 
     Attributes:
         server: ``Redis`` if it is Redis; else empty.
-        way_out: what is wrong and what to type, without an address; may be empty.
+        way_out: the problem and the command that ends it, without an address; may be empty.
     """
 
     server: str = ""
@@ -278,7 +278,7 @@ class BrokerFullError(NonetError):
     """Redis has no memory for another task. Nothing was submitted; running tasks continue."""
 
 
-# Errors about a whole server: every other call would get them, too.
+# Errors of a whole server: every other call would fail in the same way.
 OF_THE_SERVER = (ServerUnreachableError, ConfigurationError, BrokerFullError)
 
 

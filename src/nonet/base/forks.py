@@ -8,7 +8,7 @@ would settle tasks over the connections of the worker, and remove them from its 
   signal handlers;
 - ends as soon as `ending_copies`, or the loop, gets control back from the code that forked.
 
-The fork server runs no loop, so the children that it forks on purpose keep all they inherit.
+The fork server runs no loop, so its children keep all that they inherit.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ _AWAITED = (
 )
 
 
-# The event loops of this process, each with the thread that runs it; one for each open block.
+# The event loops of this process, each with its thread; one for each `detached_in_copies` block.
 _loops: list[tuple[int, asyncio.AbstractEventLoop]] = []
 # The loops of the process that was forked.
 _inherited: list[asyncio.AbstractEventLoop] = []
 _locks: WeakSet[Lock] = WeakSet()
 # The asyncio tasks that are about to fork, by thread.
 _forking: WeakValueDictionary[int, asyncio.Task[Any]] = WeakValueDictionary()
-# How many forks lie between the first process and this one.
+# The number of forks between the first process and this one.
 generation = 0
 
 
@@ -70,10 +70,10 @@ class Lock:
 
 
 class ending_copies:
-    """A block around code of a task: a copy that this code forks ends instead of leaving it.
+    """A block around code of a task: a copy that this code forks ends at the end of the block.
 
-    Its exit code is that of a script: 0, what ``sys.exit`` said, or 1 after another exception,
-    which is logged.
+    The exit code is that of a script: 0, the argument of ``sys.exit``, or 1 after another
+    exception, which is logged.
     """
 
     __slots__ = ("_generation",)
@@ -130,7 +130,7 @@ def _loop_here() -> asyncio.AbstractEventLoop | None:
 
 
 def _note_task() -> None:
-    """Note the task before the fork: from Python 3.14 the copy cannot tell."""
+    """Note the current task before the fork: since Python 3.14 the copy cannot find it."""
     thread, loop = threading.get_ident(), _loop_here()
     if loop is not None and (task := asyncio.current_task(loop)) is not None:
         _forking[thread] = task
@@ -153,7 +153,7 @@ def _detach() -> None:
         _halt(here, _forking.get(threading.get_ident()))
     signal.set_wakeup_fd(-1)
     for number in STOP_SIGNALS:
-        # Those of a program around a worker remain.
+        # Keep the handlers of a program that embeds a worker.
         if str(getattr(signal.getsignal(number), "__module__", "")).startswith("nonet."):
             signal.signal(number, signal.SIG_DFL)
     for loop in loops:
@@ -164,14 +164,14 @@ os.register_at_fork(before=_note_task, after_in_child=_detach)
 
 
 def _halt(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> None:
-    """Let nothing run in a loop of this copy, and end the copy when it gets control back.
+    """Run nothing more in a loop of this copy, and end the copy when the loop gets control back.
 
-    The loop is in the middle of a step of `task`; other steps and callbacks may follow it. With a
-    foreign current task the end of this step fails in asyncio, and so does the start of any other
-    one: the loop calls its exception handler instead.
+    The loop is in the middle of a step of `task`; other steps and callbacks may follow. Set a
+    foreign object as the current task: asyncio then fails at the end of this step and at the start
+    of any other, and calls the exception handler of the loop.
 
     Args:
-        task: None: a callback has forked.
+        task: the task that has forked; None: a callback has forked.
     """
 
     def end(*_: object) -> NoReturn:
@@ -192,7 +192,7 @@ def _halt(loop: asyncio.AbstractEventLoop, task: asyncio.Task[Any] | None) -> No
 
 
 def _end(error: BaseException | None) -> NoReturn:
-    """End this copy, as a script ends after `error`; without the exit handlers of its parent."""
+    """End this copy as a script ends after `error`, without the exit handlers of its parent."""
     code = 1
     try:
         if error is None:
@@ -236,14 +236,14 @@ def watched_by(loop: asyncio.AbstractEventLoop) -> set[int] | None:
 def _replace_descriptors(loop: asyncio.AbstractEventLoop) -> None:
     """Replace the descriptors that a loop watches, and its epoll set, in this copy only.
 
-    Closing them would free their numbers, which the objects of the loop still have.
+    If they were closed, new files would get their numbers, which the loop still uses.
     """
     watched, epoll = watched_by(loop), _epoll_of(loop)
     if watched is None or epoll is None:
         return
     nothing = os.open(os.devnull, os.O_RDWR)
     for number in watched:
-        if number > 2:  # standard files are the copy's, too
+        if number > 2:  # the copy shares the standard files
             os.dup2(nothing, number, inheritable=False)
     os.close(nothing)
     with select.epoll() as empty:

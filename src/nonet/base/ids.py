@@ -14,7 +14,7 @@ _AT_A_TIME = 256
 
 # Ids that Nonet derives: of occurrences, quarantined messages, requests with a key and other
 # repeats; of children of groups; of steps of workflows and rows of pipelines. A known id is the
-# same task, so whoever submitted a task under such an id first would suppress that of Nonet.
+# same task, so a caller who used such an id first would suppress Nonet's own task.
 _RESERVED = re.compile(
     r"(?:p-[0-9a-f]{32}|q-\d+-\d+|(?:key|dlq|again|copy)-[a-z2-9]{20}"
     r"|[0-9a-f]{32}[.:].*|row:.*)\Z"
@@ -48,7 +48,7 @@ def id_of(data: bytes) -> str:
 
 
 def reserved_problem(id: str) -> str:
-    """Return why a caller must not choose an id, because only Nonet makes such ids; else empty.
+    """Return why a caller may not choose an id that looks like Nonet's own; else empty.
 
     >>> reserved_problem("copy-7"), reserved_problem("q-1767225600000-0")[:33]
     ('', "id 'q-1767225600000-0' looks like")
@@ -56,7 +56,7 @@ def reserved_problem(id: str) -> str:
     if _RESERVED.match(id) is None:
         return ""
     return (
-        f"id {id!r} looks like one that Nonet makes, for an occurrence (p-…), a repeat (key-…), a "
+        f"id {id!r} looks like an id of Nonet's own, of an occurrence (p-…), a repeat (key-…), a "
         "child of a group or a step: choose another"
     )
 

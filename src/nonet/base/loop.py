@@ -46,9 +46,9 @@ def open_runner(*, with_uvloop: bool) -> Iterator[asyncio.Runner]:
 
 
 def is_deaf() -> bool:
-    """Whether other threads can no longer wake the running loop, which `open_runner` has made.
+    """Whether other threads can no longer wake the running loop, a loop of `open_runner`.
 
-    Its epoll set has lost descriptors that were in it before any connection.
+    Its epoll set then lacks descriptors that it had at the start.
     """
     loop = asyncio.get_running_loop()
     watched = watched_by(loop)

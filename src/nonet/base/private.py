@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 def create_private(file: Path, text: str = "") -> None:
-    """Create a file of mode 600, whole at once; nothing happens if it exists.
+    """Create a file of mode 600 atomically; do nothing if it exists.
 
-    The file is closed before it gets its name. SQLite's locks need that: when a process closes a
-    file, the kernel releases all locks that this process has on it, those of other threads, too.
+    Close the file before it gets its name, for SQLite's locks: when a process closes a file, the
+    kernel releases all locks of this process on it, even those of other threads.
 
     Raises:
         OSError: the directory is missing, or cannot be written.

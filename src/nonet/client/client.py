@@ -982,7 +982,7 @@ class Client:
         """Delete the dead letters of tasks that run again, for the framework.
 
         Args:
-            since: when these tasks were submitted; earlier ones with the same ids keep theirs.
+            since: when these tasks were submitted; letters of earlier tasks with these ids stay.
 
         Raises:
             ConflictError: one was submitted again; none was deleted.

@@ -101,8 +101,8 @@ class Envelopes:
             is_step: it is a step of a workflow.
             schedule: the schedule of its periodic entry, for middleware.
 
-        The id in `options` is a caller's unless one of the arguments from `child_of` on says that
-        Nonet made it. A caller's must not look like one that Nonet makes.
+        The caller chose the id in `options`, unless one of the arguments from `child_of` on is
+        given. An id that a caller chose must not look like Nonet's own.
 
         Raises:
             RegistrationError: the class is not registered.

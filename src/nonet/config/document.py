@@ -44,7 +44,7 @@ class Document:
         except (yaml.YAMLError, ValueError, LookupError, RecursionError) as error:
             self.problems.append((0, f"is not valid YAML: {' '.join(str(error).split())}"))
         if loader is not None and not loader.is_mapping:
-            # It may be a file of passwords: say where reading it failed, and quote nothing.
+            # It may be a file of passwords: report where reading failed, and quote nothing.
             failed = self.problems[-1:] if self.value is None else []
             self.problems = [(line, _QUOTED.sub("", why)) for line, why in failed]
 
@@ -80,7 +80,7 @@ def _lines(node: yaml.Node, at: Path, loader: _Loader) -> Iterator[tuple[Path, i
             yield from _lines(item, (*at, index), loader)
 
 
-# What an error quotes of a document, but neither a character nor the name of a token.
+# A quotation from the document in an error, but not a single character or the name of a token.
 _QUOTED = re.compile(r" '[^'<\\][^']+'")
 
 

@@ -21,7 +21,7 @@ class Secret:
     """A text that neither a log line nor an error shows.
 
     Attributes:
-        file: where it was read; empty: not from a file.
+        file: the file that it was read from; empty: none.
 
     Example:
         >>> Secret("redis://:s3cret@db.example"), Secret("s3cret").get_secret_value()

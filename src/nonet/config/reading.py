@@ -136,9 +136,9 @@ class _Merger:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Return whether a document is something else, such as a file of passwords.
+    """Return whether a document is not a configuration, but for example a file of passwords.
 
-    Each line ``name:hash:::`` of one is a key of YAML. No error may quote it.
+    YAML reads each of its lines ``name:hash:::`` as a key, which no error may quote.
     """
     if isinstance(value, dict):
         return not all(isinstance(key, str) and _KEY.fullmatch(key) for key in value)

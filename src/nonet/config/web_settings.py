@@ -70,10 +70,10 @@ class WebSettings(EnvironmentModel, frozen=True, kw_only=True):
             ``NONET_NAMESPACE`` are at the root.
         users: YAML file of users and tokens; empty: none.
         links: accept one-time links, which log in an admin.
-        secret: authenticates sessions and one-time links, 32 characters or more; empty: made at the
-            first start, in the file ``web-secret`` of the state directory. All processes of
-            ``task-web`` and ``task-run web link`` need the same. ``NONET_WEB_SECRET_FILE`` names a
-            file that holds it.
+        secret: authenticates sessions and one-time links; 32 characters or more. Empty: the first
+            start writes one to ``web-secret`` in the state directory. All ``task-web`` processes
+            and ``task-run web link`` need the same one. ``NONET_WEB_SECRET_FILE`` names a file
+            that holds it.
         oidc_issuer: URL of an OpenID Connect provider; empty: none.
         oidc_client: client id there.
         oidc_secret: client secret there; empty for a public client.

@@ -80,8 +80,8 @@ class _SignalThread:
     def close(self) -> None:
         """End the thread, because the event loop has ended."""
         signal.set_wakeup_fd(self._before)
-        # Closing the pipe does not wake the thread while a forked copy of this process has it open.
-        # The copy could write into it, too, so nothing that is read ends the thread.
+        # While a forked copy of this process has the pipe open, closing it does not wake the
+        # thread. The copy could also write into it, so the thread does not end because of a byte.
         self._is_closing = True
         os.set_blocking(self._end, True)
         os.write(self._end, _NO_SIGNAL)

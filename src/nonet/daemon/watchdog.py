@@ -73,7 +73,8 @@ class Watchdog:
         registered_for: seconds that a registration lasts; None: the process is not registered.
         on_unregistered: called in a thread of the watchdog, with the reason, when no beat has
             succeeded for that time (less a margin). Called again only after a beat has succeeded.
-        why_late: returns what kept the threads from running, as reason of a loss; may be empty.
+        why_late: returns what kept the threads from running, to be added to the reason of a loss;
+            may be empty.
 
     Attributes:
         renewed_at: monotonic time before the last beat that Redis answered.

@@ -113,7 +113,7 @@ async def diagnose(
         overdue: counts overdue durable tasks; None if SQL is not in use.
     """
     began = time.monotonic()
-    # What looks for permissions writes.
+    # The check of permissions writes.
     denied = [] if await inspection.refusal() else await inspection.denied()
     if denied:
         problems = [_needs_permission(item) for item in refusals({}, denied)]

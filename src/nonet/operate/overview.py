@@ -213,7 +213,7 @@ async def _sql_state(stores: Stores, settings: Settings) -> str:
 
 @asynccontextmanager
 async def _answering(settings: Settings) -> AsyncIterator[None]:
-    """Give the database up after some seconds."""
+    """Stop waiting for the database after some seconds."""
     try:
         async with asyncio.timeout(_SQL_SECONDS):
             yield
@@ -317,7 +317,7 @@ async def _lost_workers(
 ) -> list[list[str]]:
     """Return the classes that ran in each worker that died.
 
-    A worker that only stood still is registered again, and does not count.
+    A worker that was only frozen has registered again, and does not count.
     """
     alive = {worker.name: worker.since for worker in workers if worker.alive}
     events = await stores.events.last(_MOST, kind="worker-lost", since=now - _LOOK_BACK)
@@ -336,7 +336,7 @@ def _tasks_of(lost: Event) -> list[str]:
 
 
 def _is_back(lost: Event, alive: Mapping[str, datetime | None]) -> bool:
-    """Whether the process that was reported lost lives; another one may have its name now."""
+    """Whether the worker that was reported lost lives, and not a new one with its name."""
     since = alive.get(lost.text.partition(" died ")[0])
     return since is not None and since < lost.at
 

@@ -1,4 +1,4 @@
-"""Every list that commands and pages show: the doctor reads them all, and names what is skipped."""
+"""Read every list that commands and pages show, so that the doctor can report damaged entries."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ SQL_READERS: Mapping[str, Callable[[Stores], Awaitable[Sequence[Any]]]] = {"lett
 
 
 async def unreadable(stores: Stores, *, has_sql: bool) -> list[Finding]:
-    """Read all lists, and return what had to be skipped, by key."""
+    """Read all lists; return a finding for each entry that was skipped, sorted by key."""
     problems = list[Finding]()
     with collecting() as skipped:
         for name, read in {**READERS, **(SQL_READERS if has_sql else {})}.items():
             try:
                 await read(stores)
             except NonetError as error:
-                hint = "mend the key that the error names"
+                hint = "repair or delete the key that the error names"
                 problems.append(Finding("key", name, f"cannot be read: {error}", hint))
     of = prefix(stores.namespace)
     return problems + [examine_entry(of, *entry) for entry in sorted(skipped)]

@@ -113,7 +113,7 @@ async def task_report(id: str, client: Client, stores: Stores, *, may_have_sql: 
     if may_have_sql and (status is None or status.state == "dead"):
         letter = await _letter(id, stores)
     if letter is not None and status is not None and not _is_of(letter, status, kept):
-        letter = None  # of an earlier task with the same id
+        letter = None  # it belongs to an earlier task with the same id
     if status is None and letter is not None:
         status = _of_letter(letter)
     if status is None:
@@ -188,14 +188,14 @@ async def _status(id: str, client: Client, stores: Stores) -> tuple[TaskStatus |
 
 
 def _is_end_of(task: EndedTask, status: TaskStatus | None) -> bool:
-    """Whether the history has the end of this task, and not only of an earlier one with its id."""
+    """Whether an end in the history is that of this task, not of an earlier one with its id."""
     if status is None:
         return True
     return task.state == status.state and status.name in ("", task.name)
 
 
 def _is_of(letter: DeadLetter, status: TaskStatus, kept: Kept | None) -> bool:
-    """Whether a letter is of this task. Without the history, its end must be the same."""
+    """Whether a letter is of this task. Without the history, compare reason and error."""
     if kept is not None:
         return kept.has_letter(letter.task_class, letter.generation)
     ends = ((one.reason, one.error) for one in (_of_letter(letter), status))
@@ -268,7 +268,7 @@ def _envelope(
     except MalformedMessageError as error:
         return None, str(error)
     if name not in ("", envelope.name):
-        return None, f"its message is of a task of another class, {envelope.name}"
+        return None, f"its message belongs to a task of another class, {envelope.name}"
     if problem := format_problem(envelope.version):
         return None, f"another release wrote it ({problem})"
     return envelope, ""

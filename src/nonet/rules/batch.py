@@ -5,15 +5,15 @@ from __future__ import annotations
 from msgspec import Struct
 
 _GROW_SECONDS = 60.0
-# Replies with a single task that are lost in a row, until the task is set aside.
+# How many replies with a single task are lost in a row until the task is set aside.
 _TRIES = 3
 
 
 class Batch(Struct):
     """Fetches fewer tasks at once while larger replies are lost.
 
-    A reply may exceed the output buffer that Redis grants a client, or a slow line may not carry
-    it in time. To ask for the same tasks again would lose them again.
+    A reply may exceed the output buffer of the client in Redis, or may be too large for a slow
+    network. Fetching the same number of tasks again would lose them again.
 
     Attributes:
         most: how many tasks of a kind to fetch at once; None: no limit.
@@ -43,7 +43,7 @@ class Batch(Struct):
 
     @property
     def is_narrow(self) -> bool:
-        """Whether replies are lost again and again, so that a failing network is not the cause."""
+        """Whether replies were lost repeatedly: a single loss is an interruption of the network."""
         return self.losses > 1
 
     def lost(self, number: int, now: float) -> None:

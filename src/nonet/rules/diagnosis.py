@@ -34,7 +34,7 @@ def examine(row: Row, *, lease: float) -> Finding | None:
 
 
 def examine_entry(prefix: str, key: str, entry: str, verb: str, why: str) -> Finding:
-    """Say how to remove an entry that readers skip; see `Unreadable` of the stores.
+    """Report an entry that readers skip, with the command that removes it; see `Unreadable`.
 
     >>> print(examine_entry("{nonet}:", "events", "17-0", "XDEL", "KeyError").next_step)
     delete it: redis-cli -u "$NONET_REDIS_URL" XDEL '{nonet}:events' 17-0
@@ -45,9 +45,9 @@ def examine_entry(prefix: str, key: str, entry: str, verb: str, why: str) -> Fin
         return Finding("entry", what, problem, "discard it", command=command)
     words = (verb, prefix + key) if verb == "DEL" else (verb, prefix + key, entry)
     command = remedies.of_redis(*words) if verb not in ("", "BINARY") else ""
-    hint = "delete it" if command else "delete it with a program: it cannot be typed"
+    hint = "delete it" if command else "its name cannot be typed: delete it by a script"
     if not verb:
-        hint = "none: newer entries push it out"
+        hint = "do nothing: newer entries displace it"
     what = f"{prefix}{key}" if verb == "DEL" else f"{prefix}{key} {entry:.100}"
     problem = f"cannot be read ({why}), so it is left out of lists"
     return Finding("entry", what, problem, hint, command=command)
@@ -280,7 +280,7 @@ def _type(row: Row, _: float) -> Finding | None:
 def _malformed(row: Row, _: float) -> Finding:
     what, reason = row
     problem = f"cannot be examined, because another program wrote into it: {reason}"
-    return Finding("key", what, problem, "delete it, or what was added to it")
+    return Finding("key", what, problem, "delete the key, or the foreign values in it")
 
 
 def _lost_list(row: Row, _: float) -> Finding | None:

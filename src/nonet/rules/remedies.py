@@ -39,9 +39,9 @@ def of_redis(*words: str) -> str:
 
 
 def of(words: str, name: str) -> str:
-    """The command that does something with what a caller has named.
+    """The command for something whose name a caller chose.
 
-    Whoever submits a task may choose its id, so that it must not be taken for an option.
+    A name that begins with ``-`` would be taken for an option.
 
     >>> of("task-run groups", "g 1"), of("task-run cancel", "--task=mail:Send")
     ("task-run groups 'g 1'", 'task-run cancel -- --task=mail:Send')

@@ -108,9 +108,9 @@ class Situation:
         tenants: tasks that have not ended, by tenant.
         stalls: workers whose event loop was blocked lately, with the class (empty: not known) and
             the seconds.
-        holds: workers whose interpreter lock was held, with the class (empty: not known) and the
-            seconds.
-        narrow: workers that lose larger replies, with the number of tasks that they fetch at once.
+        holds: workers whose interpreter lock was held, each with the class that held it (empty:
+            unknown) and the seconds.
+        narrow: workers that lose larger replies, each with the most tasks that it fetches at once.
         pipelines: what the processes that run pipelines report.
         failed_workflows: those of the last hour, by title, the newest first.
         stuck_workflows: those that are being submitted or resumed for over a minute, by state.

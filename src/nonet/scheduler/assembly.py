@@ -42,7 +42,7 @@ def assemble(
     grace = timedelta(seconds=settings.misfire_grace)
     periodic = PeriodicLoop(parts.client, stores.periodic, memory, grace)
     found = checked_hooks(settings, injector, hooks)
-    keep_logs()  # the modules of hooks may have configured logging
+    keep_logs()  # modules with hooks may have configured logging
     made = SchedulerParts(
         settings,
         parts.client,

@@ -72,7 +72,7 @@ async def open_stores(
         broker = make_broker(settings, url)
     else:
         broker.wakes.take_name()
-    broker.client.lane.bind()  # now: else the first loop that submits would take it
+    broker.client.lane.bind()  # now, or the first loop that submits would become its owner
     closing.push_async_callback(broker.aclose)
     broker.follow()
     if is_new:
@@ -119,7 +119,7 @@ def make_broker(settings: Settings, url: str, transport: Transport = ASYNCIO) ->
         waits=Waits(settings.lock_recheck, settings.lock_recheck_max, settings.lock_aging),
         transport=transport,
     )
-    if settings.redis_url.file:  # others of this process may have the same URL without a file
+    if settings.redis_url.file:  # another application may share the endpoint without a file
         broker.client.endpoint.url_file = settings.redis_url.file
     return broker
 

@@ -86,13 +86,13 @@ def prepare(cls: type[Constructible]) -> _Form:
 
 
 def _refuse_mutable_defaults(cls: type) -> None:
-    """Refuse what `dataclasses` refuses for a field: all tasks would share one object."""
+    """Refuse mutable defaults, as `dataclasses` does: all tasks would share one object."""
     for name, parameter in _signature(cls).parameters.items():
         if type(parameter.default).__hash__ is None:
             raise RegistrationError(
                 f"{_place(cls)}: the default of argument {name}, {parameter.default!r:.100}, would "
-                f"be shared by all tasks of a process: write {name}=None, and make it where it is "
-                "used"
+                f"be shared by all tasks of a process: write {name}=None, and create the value in "
+                "the body"
             )
 
 
@@ -190,7 +190,7 @@ class Arguments:
         Raises:
             InvalidArgumentsError: there are too many, unknown, missing or wrong arguments.
         """
-        if len(kwargs) > _MOST_NAMED:  # a sentence for each would cost seconds
+        if len(kwargs) > _MOST_NAMED:  # an error for each would cost seconds
             problem = f"takes at most {_MOST_NAMED} arguments by name, {len(kwargs)} given"
             raise InvalidArgumentsError(self._name, [problem])
         positional = [name for name, p in self._parameters.items() if p.kind is not p.KEYWORD_ONLY]

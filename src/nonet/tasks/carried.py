@@ -116,7 +116,7 @@ def carry_context(
 def carried_names() -> frozenset[str]:
     """The names of declared variables that only the context of a program sets.
 
-    Whoever may submit may choose the tenant, so ``vo`` is not one of them.
+    ``vo`` is not one of them, because every submitter may choose the tenant.
     """
     return frozenset(_carried) - {"vo"}
 

@@ -264,15 +264,15 @@ class TaskContext:
             data: as for `checkpoint`.
 
         Raises:
-            RuntimeError: called in the event loop, or in a forked copy of the process, which would
-                block forever.
+            RuntimeError: called in the event loop or in a forked copy of the process, where it
+                would block forever.
         """
         if self._loop is None:
             return
         if is_inherited(self._loop):
             raise RuntimeError(
                 "checkpoint_from_thread() does not work in a forked copy of the process: call it "
-                "in the code that has forked"
+                "in the process that forked"
             )
         if asyncio._get_running_loop() is self._loop:
             raise RuntimeError(

@@ -344,7 +344,7 @@ class BaseTask(Constructible):
             at_time: earliest start as an aware datetime, instead of `delay`. A naive one is
                 refused, because it does not say in which time zone it is.
             id: an id of your own, up to 128 characters. Submitting the same id again returns the
-                same task. An id that looks like those that Nonet makes is refused.
+                same task. An id that looks like Nonet's own is refused.
             labels: free data stored with the task. ``priority`` and ``size`` among them override
                 the class and the configuration for this submission.
             transaction: for durable classes: an SQLAlchemy ``AsyncConnection`` or ``AsyncSession``

@@ -1,7 +1,7 @@
-"""Keep an error of a log handler away from the code that logs.
+"""Keep errors of log handlers away from the code that logs.
 
 A handler that raises, such as a shipper whose server is down, would end the loop, attempt or daemon
-that logs. The errors of each handler are counted, and the first one is logged.
+that logs. Count the errors of each handler, and log the first one.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _prefix: str | None = None
 
 
 def guard_logging(prefix: str = "") -> None:
-    """Let no handler, filter or record factory raise into code that logs, in this process.
+    """Catch the exceptions of handlers, filters and record factories in this process.
 
-    The record goes to all other handlers.
+    All other handlers still get the record.
 
     Args:
         prefix: guard the loggers whose names begin with it; empty: all.
     """
     global _prefix
     if _prefix is None:
-        # Around whatever is there: an integration such as Sentry's may have replaced them, too.
+        # Wrap the current methods: an integration such as Sentry's may have replaced them.
         _guard(logging.Handler)
         _guard(logging.Logger)  # its filters, and handlers with a `handle` of their own
         _guard_factory()
@@ -81,7 +81,7 @@ def _guard_factory() -> None:
 
 def _failed(name: str, error: Exception) -> None:
     _errors[name] += 1
-    if _errors[name] == 1:  # the handler may fail again, now
+    if _errors[name] == 1:  # this line may fail in the same handler
         logger.error(
             "log handler raises, its lines are lost: handler=%s error=%s: %s; further errors are "
             "counted in nonet_log_errors_total",

@@ -82,7 +82,7 @@ def set_up_logs(format: Format, level: int) -> None:
     guard_logging()
     root.addHandler(_lines)
     root.setLevel(level)
-    # An application that configures the root logger sets the level of its own lines, not of ours.
+    # An application may set the level of the root logger, which must not change that of our lines.
     logging.getLogger(_OURS).setLevel(level)
     _enable_loggers()  # Django has configured logging before its commands start
     if level > logging.DEBUG:
@@ -95,10 +95,10 @@ def set_up_logs(format: Format, level: int) -> None:
 
 
 def keep_logs() -> None:
-    """Restore the lines that `set_up_logs` set up, if code of an application has removed them.
+    """Restore the handler and loggers of `set_up_logs` if an application has removed them.
 
     ``logging.config.dictConfig`` removes the handlers of the root logger and disables all loggers
-    that it does not name. Cheap if there is nothing to restore.
+    that it does not name. This is cheap if there is nothing to restore.
     """
     global _has_warned
     root = logging.getLogger()
@@ -111,8 +111,8 @@ def keep_logs() -> None:
     if not _has_warned:
         _has_warned = True
         logger.warning(
-            "restored the log lines of this process: code of the application had configured "
-            "logging without them; its own handlers: %s",
+            "restored the log lines of this process: the application configured logging and "
+            "removed them; its own handlers: %s",
             others,
         )
 

@@ -1,6 +1,6 @@
 """Log an outage of Redis once for a process: when it goes, each 30 s, and when it is back.
 
-An interruption of less than a second is no outage. These are counted, and logged once a minute.
+Interruptions of less than a second are not outages: they are counted, and logged once a minute.
 
 All parts of a process notice an outage at about the same time. They report to `REDIS` instead of
 logging on their own.
@@ -91,9 +91,7 @@ class Outage:
         self._interruptions += 1
         if now - self._told_at < _INTERRUPTIONS_SECONDS:
             return
-        logger.info(
-            "connections to Redis were lost, and opened anew: times=%d", self._interruptions
-        )
+        logger.info("reopened lost connections to Redis: times=%d", self._interruptions)
         self._interruptions, self._told_at = 0, now
 
 

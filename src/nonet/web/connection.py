@@ -1,4 +1,4 @@
-"""Connections of ``task-web``: each has a time for its part, and there is a limit on all."""
+"""Connections of ``task-web``: limit the time of each client and the number of connections."""
 
 from __future__ import annotations
 
@@ -12,26 +12,25 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # How long a client may take to send the head of a request, and then its body.
 HEAD_SECONDS, BODY_SECONDS = 10.0, 60.0
-# How long it may take to read so much of an answer that more fits into the buffer.
+# How long it may take to read enough of an answer that the buffer has room again.
 READ_SECONDS = 60.0
 _MOST_CONNECTIONS = 500
 
 
 def most_connections() -> int:
-    """Return how many connections may be open: they leave half of the files to others."""
+    """Return how many connections may be open: at most half of the file descriptors."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return _MOST_CONNECTIONS if soft < 0 else min(_MOST_CONNECTIONS, soft // 2)
 
 
 class Connection(H11Protocol):
-    """A connection that ends when its client does not do its part in time.
+    """A connection that is closed when its client is too slow.
 
     uvicorn limits only the pause between two requests. A client that sends half a request, or reads
     no answer, would keep its connection open forever.
 
-    When there are too many, the one is cut off that has waited longest for its client, as at the
-    probe port (`nonet.daemon.probe_server`): a new client is answered, and slow ones cannot keep
-    others out.
+    When there are too many connections, close the one that has waited longest for its client, as
+    at the probe port (`nonet.daemon.probe_server`): slow clients cannot keep new ones out.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:
@@ -79,7 +78,7 @@ class Connection(H11Protocol):
         return not is_answering or self.conn.their_state is h11.SEND_BODY
 
     def _watch(self) -> None:
-        """Set the deadline of the part that the client sends now; none: it has sent all."""
+        """Set the deadline of the part that the client sends now, if it has to send one."""
         state = self.conn.their_state
         if state is self._sending:
             return  # the deadline counts from the first byte of this part

@@ -19,10 +19,10 @@ _PATIENCE_SECONDS = 10.0
 
 
 class Descriptors:
-    """Ends a worker that can open neither files nor connections any more, or that is deaf.
+    """Ends a worker that can no longer open files or connections, or whose loop is deaf.
 
     Its open connections would keep it alive, but every task that it runs would fail. Threads cannot
-    wake the event loop of a deaf worker, so its `def` tasks end late and so do its stops.
+    wake a deaf event loop, so `def` tasks end late, and so does a stop.
     """
 
     def __init__(self) -> None:
@@ -33,8 +33,8 @@ class Descriptors:
         """Try to open a file, and check the loop; return the seconds until the next check."""
         if is_deaf():
             logger.critical(
-                "this worker is deaf and ends: code of a task has removed descriptors of the event "
-                "loop from its epoll set; isolate that class"
+                "ending this worker, whose event loop is deaf: code of a task has removed its "
+                "descriptors from the epoll set; isolate that class"
             )
             os._exit(ExitCode.FAILED)
         if _can_open():

@@ -3,8 +3,8 @@
 A task that computes, or sleeps without ``await``, delays all other tasks of the loop. The thread
 records this task and the line that it executes. Each ping wakes the thread once and the loop once.
 
-Code that holds the interpreter lock, such as a long regular expression, stops this thread, too, and
-that of the watchdog. The thread notices it by its own gap, when the lock is free again.
+Code that holds the interpreter lock, such as a long regular expression, also stops this thread and
+the watchdog's. When the lock is free again, this thread notices that it was not run for seconds.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _ASK_SECONDS = 0.1
 _WATCH_SECONDS = 0.05
 # Log a long block while it lasts: it may never end.
 _REPORT_SECONDS = 10.0
-# A thread of a busy process waits long for its turn, but not as long as this.
+# A thread that merely waits to be scheduled in a busy process is never this late.
 _HELD_SECONDS = 2.0
-# A process that is frozen uses no CPU time meanwhile; one on a busy machine uses some.
+# A frozen process uses no CPU time; a process on a busy machine uses some.
 _HELD_CPU_SECONDS = 2 * _ASK_SECONDS
-# How long a hold explains a lease that is lost: it is noticed at once, or at the next beat.
+# How long a hold explains a lost lease: the loss is noticed at once, or at the next beat.
 _EXPLAINS_SECONDS = 10.0
 _HELD_ADVICE = (
     "no lease and no lock of this process was renewed; give its class isolation = Isolation.CHILD"
@@ -69,7 +69,7 @@ class Hold(Struct, frozen=True):
     """A period in which code held the interpreter lock, or blocked the event loop.
 
     Attributes:
-        task: class of the task whose code it was; empty: not known.
+        task: class of the task whose code held it; empty: unknown.
         seconds: how long it lasted.
         ended: when it ended, or was seen last (monotonic).
         place: file and line that the thread of the loop executed; empty: it was another thread.
@@ -114,11 +114,11 @@ class LoopLag:
         in_threads: returns the tasks that run in threads now.
 
     Attributes:
-        hold: the last time that code held the interpreter lock for seconds, or None.
+        hold: the last hold of the interpreter lock for seconds, or None.
         block: the last time that code blocked the loop, which may last, or None.
 
-    All four are called in the thread, or in that of `why_late`. If several watch one loop, the one
-    that knows the task reports a block, or the first of them if none knows it.
+    All four are called in this thread, or in a thread that calls `why_late`. If several watch one
+    loop, the one that knows the task reports a block, or the first one if none knows it.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class LoopLag:
         self.hold: Hold | None = None
         self.block: Hold | None = None
         self._noticing = threading.Lock()
-        # When the thread woke last, and the CPU time of the process and of the loop until then.
+        # When the thread woke last; the CPU time of the process and of the loop at that time.
         self._woke = self._used = self._of_loop = 0.0
 
     def start(self) -> None:
@@ -216,7 +216,7 @@ class LoopLag:
         Returns:
             The time now, by how much it is late, and whether this process stood still meanwhile.
         """
-        # First of all: the task that held the interpreter lock still waits for it.
+        # First: the task that held the interpreter lock now waits for it, so it is still current.
         task = asyncio.current_task(self._loop) if not self._loop.is_closed() else None
         place = self._place()
         with self._noticing:
@@ -229,7 +229,7 @@ class LoopLag:
                     self._held(late, now, self._name(task), place)
                 else:
                     self._held(late, now, self._in_thread())
-        # If this process used no CPU time, the machine was suspended or busy: blame no code.
+        # If this process used no CPU time, the machine was suspended or busy: do not blame a task.
         return now, late, late > BLOCKED_SECONDS and used < late / 2
 
     def _times(self) -> tuple[float, float, float]:
@@ -243,7 +243,7 @@ class LoopLag:
         return found[0] if is_one_class else self._name(None)
 
     def _held(self, late: float, now: float, culprit: Culprit | None, place: str = "") -> None:
-        """Report that no other thread ran for `late` seconds, and what held them up."""
+        """Report that no other thread ran for `late` seconds, and which code held the lock."""
         if culprit is None:
             return
         self.hold = Hold(culprit.task, late, now, place)

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 _DECLINE_SECONDS = 0.5
 # How often a worker without a free slot fetches suspects and dying tasks, which need no slot.
 _BESIDE_SECONDS = 1.0
-# How long a task waits whose fetch replies are lost, so that the tasks behind it run.
+# How long a task whose fetch replies are lost waits, so that the tasks behind it run.
 _ASIDE = timedelta(seconds=30)
 _UNREGISTERED = "its registration could not be renewed"
 
@@ -50,7 +50,7 @@ class Reader:
     Attributes:
         has_fetched: whether a fetch has succeeded, so that the worker has joined its streams.
         is_unsure: whether a fetch reply was lost, which may have contained tasks.
-        batch: how many tasks it fetches at once.
+        batch: limits how many tasks it fetches at once.
         polled_at: when it fetched last (monotonic).
     """
 
@@ -168,7 +168,7 @@ class Reader:
                 logger.exception("task %s cannot be started", delivery.id)
                 damaged.append((delivery, f"it cannot be started: {error}"))
         if self._sleeps or runner.has_plain:
-            # First let them begin: short ones end in one step of the loop, others take a thread.
+            # Let the last tasks begin first: short ones end in one step, others take a thread.
             await asyncio.sleep(0)
         for delivery, why in damaged:
             await self._broker.end_damaged(delivery, why)

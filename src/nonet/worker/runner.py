@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 # How long after the hard timeout of a task that blocks the loop this process ends. Code that obeys
 # its cancellation has rolled back by then.
 _STUCK_SECONDS = 1.5
-# How many classes are reported that this worker leaves to others.
+# How many of the classes that this worker leaves to others are reported.
 _MOST_FOREIGN = 1000
 _UNKNOWN = "; name its module in NONET_TASKS here, or install its package"
 
@@ -68,7 +68,7 @@ class Runner:
         settler: settles the attempts.
         freed: set when a slot has become free.
         threads: run plain ``execute`` functions.
-        has_plain: whether there are some that run in this process.
+        has_plain: whether plain functions run in this process.
         suspects: runs tasks whose process died, without using a slot.
         burials: writes dying tasks to SQL, without using a slot.
         busy_at: when an attempt ended last (monotonic).
@@ -159,8 +159,8 @@ class Runner:
     def batch(self) -> int:
         """How many tasks to fetch at a time, at most.
 
-        Half of the slots: Redis finds the next tasks while these are executed. Of plain functions
-        as many as threads are free: the others would wait here, although another worker is idle.
+        Half of the slots, so that Redis finds the next tasks while these are executed. With plain
+        functions at most the free threads: others would wait here while another worker is idle.
         """
         half = -(-self._me.slots // 2)
         return min(half, max(1, self.threads.free)) if self.has_plain else half
@@ -292,7 +292,7 @@ class Runner:
         return conclusion
 
     def _report_foreign(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Log that this worker leaves the tasks of a class to others, once a class."""
+        """Log once for each class that this worker leaves its tasks to others."""
         name = attempt.context.name
         if not (isinstance(outcome, HandedBack) and outcome.is_foreign) or name in self._foreign:
             return

@@ -1,4 +1,4 @@
-"""The threads of a worker for plain functions: a few, as each may hold a database connection."""
+"""Run plain functions in a few threads, because each may hold a database connection."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ logger = logging.getLogger(__name__)
 
 
 class FunctionThreads(Executor):
-    """Runs plain ``execute`` functions, each in a thread that no other uses meanwhile.
+    """Runs plain ``execute`` functions, each in a thread of its own.
 
-    An attempt takes a place before it begins, so that its time limits do not count the wait. Its
-    place is free again when its thread has ended. Code that ignores its time limit also frees its
-    place, but each place only once: otherwise such code could use up the memory.
+    An attempt takes a place before it begins, so that its time limits do not count the wait. The
+    place is free again when the thread has ended. An attempt that ignores its time limit frees its
+    place at once, but at most as many such attempts as there are places: each keeps its memory.
 
     Args:
         places: how many attempts run at a time.
-        freed: called when the worker may fetch again, because no attempt waits any more.
+        freed: called when no attempt waits any longer, so that the worker may fetch again.
 
     Attributes:
         waiting: how many attempts wait for a place.
@@ -34,8 +34,8 @@ class FunctionThreads(Executor):
         self._free = asyncio.Semaphore(places)
         self._taken = self._overdue = 0
         self.waiting = 0
-        # Each has one thread, at most. The pool of the library may start a thread although one is
-        # about to be idle, so that its threads become more than the tasks that run at a time.
+        # Pools of at most one thread each. A pool of several may start a thread although one is
+        # about to be idle, and would end up with more threads than running attempts.
         self._idle: list[ThreadPoolExecutor] = []
         self._is_closed = False
 
@@ -56,7 +56,7 @@ class FunctionThreads(Executor):
                 self._freed()
 
     def give_back_place(self, attempt: Attempt) -> None:
-        """Free the place of an attempt that has ended, or later, when its thread has."""
+        """Free the place of an ended attempt, at once or when its thread has ended."""
         running = [left for left in attempt.left if isinstance(left, Future) and not left.done()]
         if not running:
             self._give_back()
@@ -68,8 +68,8 @@ class FunctionThreads(Executor):
             self._give_back()
         elif is_late:
             logger.error(
-                "code of %d plain functions ignores its cancellation, more than the %d threads of "
-                "this worker: restart it",
+                "%d plain functions ignore their cancellation, more than the %d threads of this "
+                "worker: restart it",
                 *(self._overdue + 1, self._places),
             )
         loop = asyncio.get_running_loop()

@@ -53,7 +53,7 @@ _LEAVE_SECONDS = 1.0
 _SIGN_OFF_SECONDS = 4.0
 _STOPPED = "the worker stopped"
 _MEASURE_SECONDS = 5.0
-# How long a worker reports that code held the interpreter lock.
+# How long a worker reports that the interpreter lock was held.
 _HELD_FOR_SECONDS = 3600.0
 # How long it reports that code blocked its event loop.
 _BLOCKED_FOR_SECONDS = 600.0

@@ -296,13 +296,13 @@ async def test_files_beside_a_mount_count_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", ["../secret", "/etc/passwd", "inner/../../secret"])
 async def test_a_link_out_of_the_directory_is_refused(tmp_path: Path, target: str) -> None:
-    """Whoever may add a file to the directory reads no other file of the scheduler by an error."""
+    """A writer to the directory cannot make an error quote another file of the scheduler."""
     directory = tmp_path / "conf"
     (directory / "inner").mkdir(parents=True)
     (tmp_path / "secret").write_text("vos: [hunter2]")
     (directory / "a.yaml").write_text("vos: [v1]")
     (directory / "b.yaml").symlink_to(target)
-    with pytest.raises(ConfigurationError, match=r"b\.yaml: is a link that leads out"):
+    with pytest.raises(ConfigurationError, match=r"b\.yaml: this link leads out"):
         await source_of(directory).read()
     (directory / "b.yaml").unlink()
     (directory / "b.yaml").symlink_to("inner/c")

@@ -219,7 +219,7 @@ async def test_a_pause_is_shown_in_one_line(broker: Broker, periodic: Periodic, 
 
 
 async def test_an_occurrence_is_fired_once(broker: Broker, periodic: Periodic, term: str) -> None:
-    """Firing an occurrence again, or an older one, does nothing, whoever leads."""
+    """Firing an occurrence again, or an older one, does nothing, even under another leader."""
     assert await periodic.fire(term, "e", NOON, occurrence(1)) == "FIRED"
     assert await periodic.fire(term, "e", NOON, occurrence(1)) == "KNOWN"
     earlier = NOON - timedelta(seconds=1)

@@ -315,7 +315,7 @@ async def test_a_reservation_lapses_and_the_ticket_stays(queue: Queue) -> None:
     assert await queue.woken() == ["untaken"]
     await queue.make_due("untaken")
     assert await queue.woken() == ["untaken", "next"]
-    # Both are in the stream now; whoever is read first is checked against those who wait.
+    # Both are in the stream now; the one that is read first is checked against those who wait.
     assert await queue.fetch(1) == ["untaken"]
     assert await queue.fetch() == []
     await queue.park("last", A)

@@ -81,7 +81,7 @@ Forgery = Callable[[Any, str, str], str]
 async def test_a_forged_session_is_none(
     nonet: Nonet, users: Path, redis_server: RedisServer, forge: Forgery
 ) -> None:
-    """Whoever writes to Redis, but lacks the secret of task-web, gets no session out of it."""
+    """A writer to Redis without the secret of task-web cannot make a session."""
     async with door(nonet, users=users) as client, visitor(app_of(client)) as admin:
         known = (await log_in(client, "viewer")).cookies[COOKIE]
         best = (await log_in(admin, "admin")).cookies[COOKIE]

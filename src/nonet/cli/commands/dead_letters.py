@@ -210,7 +210,7 @@ async def note(
     row: Row,
     text: Annotated[str, typer.Argument(help="The note; an empty one removes it.")],
 ) -> None:
-    """Write a note on a dead letter, in place of an earlier one, for whoever works on it next.
+    """Write a note on a dead letter for the next operator; it replaces an earlier note.
 
     Exit codes: 0 written, 3 SQL unreachable, 4 no such row.
 

@@ -90,8 +90,8 @@ async def link(target: Target) -> None:
     """Print a link by which one browser logs in to task-web as an admin, within ten minutes.
 
     It starts with NONET_WEB_URL, or with the address of NONET_WEB_HOST and NONET_WEB_PORT. Use it
-    when no admin can log in. It needs Redis and the secret of task-web: run it where task-web runs,
-    or set NONET_WEB_SECRET.
+    when no admin can log in. It needs Redis and the secret of task-web: run it on the machine of
+    task-web, or set NONET_WEB_SECRET.
 
     \b
     task-run web link

@@ -141,14 +141,14 @@ def _version(path: Path) -> tuple[Path, Path | None]:
 
 
 def _inside(file: Path, directory: Path) -> Path:
-    """Return the file that a link leads to, which must be in the directory, too.
+    """Return the target of a link, which must be in the same directory.
 
-    Whoever may add files to the directory could else show other files of the scheduler.
+    Otherwise a writer to the directory could publish any file that the scheduler can read.
     """
     found = _resolved(file)
     if not found.is_relative_to(directory):
         raise ConfigurationError(
-            f"{directory / file.name}: is a link that leads out of the directory: copy the file"
+            f"{directory / file.name}: this link leads out of the directory: copy the file here"
         )
     return found
 

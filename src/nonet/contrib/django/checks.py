@@ -38,7 +38,7 @@ def check_tasks(app_configs: Any, **options: Any) -> list[CheckMessage]:
 
 @register(_TAG, deploy=True)
 def check_deployment(app_configs: Any, **options: Any) -> list[CheckMessage]:
-    """With ``--deploy``: find what only suits development, and how many connections it needs."""
+    """With ``--deploy``: warn of development settings; report the connections of a worker."""
     try:
         settings = load_settings()
     except ConfigurationError:
@@ -63,15 +63,14 @@ def _about_databases(settings: Settings) -> Iterator[CheckMessage]:
     for alias, database in connections.settings.items():
         name = f"Database {alias!r}"
         if is_sqlite(database):
-            text = f"{name} is SQLite: only one task at a time can write, and the others wait."
+            text = f"{name} is SQLite: one task at a time can write, and the others wait."
             hint = "Use PostgreSQL, MariaDB or MySQL, or set THREADS in NONET to 1."
             yield Warning(text, hint=hint, id="nonet.W004")
         elif not str(database["ENGINE"]).endswith(".dummy"):
             threads = settings.threads
             text = f"{name}: each small worker opens up to {threads + 1} connections."
             hint = (
-                f"They are {threads} for plain functions (THREADS in NONET) and one for "
-                "coroutines. The server must allow that many for each worker, and those of the web "
-                "processes."
+                f"{threads} for plain functions (THREADS in NONET) and one for coroutines. The "
+                "server must allow these for each worker, and those of the web processes."
             )
             yield Info(text, hint=hint, id="nonet.I001")

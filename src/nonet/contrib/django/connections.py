@@ -1,4 +1,4 @@
-"""Database connections of tasks: closed as around requests, and patient with SQLite."""
+"""Close database connections around tasks, as Django does around requests; wait for SQLite."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from nonet.tasks.invoke import is_coroutine_function
 from nonet.tasks.middleware import Middleware, RunningTask
 
 SQLITE_SECONDS = 60
-"""How long a task waits for another that writes to the same SQLite file."""
+"""How long a task waits for SQLite's write lock."""
 
 
 def wait_for_sqlite() -> None:
-    """Let tasks wait for each other: with its default of 5 s, SQLite fails under load.
+    """Let concurrent tasks wait for SQLite's write lock; its default of 5 s fails under load.
 
-    A project that sets a ``timeout`` keeps it.
+    A ``timeout`` of the project is kept.
     """
     for database in connections.settings.values():
         if is_sqlite(database):
@@ -26,7 +26,7 @@ def wait_for_sqlite() -> None:
 
 
 def is_sqlite(database: Mapping[str, Any]) -> bool:
-    """Whether an item of ``DATABASES`` is a file of SQLite, or its memory."""
+    """Whether an item of ``DATABASES`` is SQLite, in a file or in memory."""
     return str(database["ENGINE"]).rpartition(".")[2] == "sqlite3"
 
 

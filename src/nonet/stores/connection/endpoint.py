@@ -1,11 +1,12 @@
-"""`Endpoint`: where a Redis URL leads, shared by all connections of this process that use it.
+"""`Endpoint`: the server behind a Redis URL, shared by all connections of this process to it.
 
 Another server may take over while connections to the old one stay open: a managed service promotes
-a replica, a Kubernetes Service gets another target, Sentinel obeys an order. The connection that
-notices this first makes the others reconnect, so that no process works on two servers. It notices
+a replica, a Kubernetes Service gets another target, an operator orders a failover of Sentinel. The
+connection that notices this first makes the others reconnect, so that no process works on two
+servers. It notices
 
-* a reply that means "not I, not now", see `nonet.stores.connection.replies.is_elsewhere`,
-* the ``run_id`` of a server that this process has not met, on a new connection,
+* a refusal such as ``READONLY``, see `nonet.stores.connection.replies.is_elsewhere`,
+* on a new connection, the ``run_id`` of a server that is new to this process,
 * a new epoch, see `nonet.stores.connection.epoch`.
 
 `EndpointConnection` and `EndpointSyncConnection` add this to the connections of redis-py.
@@ -38,12 +39,12 @@ class Wire(Protocol):
 
 
 class Endpoint:
-    """Where a Redis URL leads, as this process knows it. Thread-safe.
+    """The server behind a Redis URL, as far as this process knows it. Thread-safe.
 
     Attributes:
         url: a URL of one server that redis-py can parse.
         finder: finds that server; None: its address is in `url`.
-        generation: rises when open connections are no longer to be used. A connection remembers
+        generation: rises when open connections must no longer be used. A connection remembers
             the generation in which it was opened.
         url_file: file that holds the URL; empty: none.
     """
@@ -72,11 +73,11 @@ class Endpoint:
         return is_elsewhere(error) and (self.finder is not None or code_of(error) != "MOVED")
 
     def leave(self, generation: int | None = None) -> None:
-        """Close all connections: their server is no longer the right one.
+        """Close all connections, because another server may have taken over.
 
         Args:
-            generation: of the connection that has noticed it. If it is an earlier one than now,
-                another connection was first. None: do it in any case.
+            generation: the generation of the connection that noticed it. If it is outdated, another
+                connection was faster, and nothing happens. None: close them in any case.
         """
         if generation in (None, self.generation):
             self.generation += 1
@@ -84,34 +85,34 @@ class Endpoint:
                 wire.give_up()
 
     def suspect(self, generation: int) -> None:
-        """Reuse no idle connection of this generation: one of them has not answered.
+        """Reuse no idle connection of this generation, because one of them has not answered.
 
-        Connections with calls in flight may still be good, and have time-outs of their own.
+        Connections with calls in flight may still work, and have time-outs of their own.
         """
         if generation == self.generation:
             self.generation += 1
 
     def meet(self, run_id: bytes, generation: int) -> int:
-        """Note which server a new connection has reached; return the generation that it is of.
+        """Note which server a new connection has reached; return the connection's generation.
 
-        A server that was met before changes nothing: a proxy may spread connections over several.
+        A known server changes nothing: a proxy may spread connections over several servers.
         """
         if run_id in self._met:
             return generation
         is_another = bool(self._met)
         self._met.add(run_id)
         if is_another:
-            logger.info("Redis server changed: opening all connections anew")
+            logger.info("Redis server changed: reopening all connections")
             self.leave(generation)
         return self.generation
 
     def log_in(self, connection: Any) -> None:
-        """Let a connection use the login that `url_file` had last."""
+        """Give a connection the login that was last read from `url_file`."""
         for name, text in self._login.items():
             setattr(connection, name, text)
 
     def reread_login(self, connection: Any) -> bool:
-        """Read the login in `url_file`; return whether a refused connection has used another."""
+        """Read `url_file` again; return whether its login differs from that of a connection."""
         if not self.url_file:
             return False
         try:
@@ -190,7 +191,7 @@ class _Connection:
 
 
 class EndpointConnection(_Connection):
-    """A connection of the asyncio client of redis-py that goes where its endpoint leads."""
+    """A connection of redis-py's asyncio client to the server of its endpoint."""
 
     async def connect_check_health(self: Any, *args: Any, **options: Any) -> None:
         """Connect, also if the open connection is outdated. Pools always do."""

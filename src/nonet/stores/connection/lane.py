@@ -105,13 +105,13 @@ class Lane:
                 self._opening = loop.create_task(self._open(), name="lane")
 
     def _unless_idle(self, wire: _Wire) -> _Wire | None:
-        """Close an outdated connection, unless calls are in flight: they tell what is with it."""
+        """Close an outdated connection if it is idle; else its calls find out whether it works."""
         if wire.is_idle:
             wire.close(exceptions.ConnectionError(_GIVEN_UP))
         return self._wire
 
     def bind(self) -> None:
-        """Belong to the running event loop; while it runs, all others are refused.
+        """Bind this lane to the running event loop; others are refused while that loop runs.
 
         Raises:
             NotBoundError: another running event loop uses this lane.
@@ -213,8 +213,8 @@ class _Wire(asyncio.Protocol):
     """The open connection of a lane.
 
     Attributes:
-        endpoint: where it leads.
-        generation: of the endpoint, when it was opened.
+        endpoint: the server that it connects to.
+        generation: the endpoint's generation when it was opened.
         closed: done when the connection is closed.
     """
 
@@ -325,7 +325,7 @@ class _Wire(asyncio.Protocol):
             self.closed.set_result(None)
 
     def _judge(self, reply: exceptions.RedisError) -> None:
-        """Some errors end the connection: a new one may reach another server, or log in anew.
+        """End the connection after some errors: a new one may reach another server, or log in.
 
         In redis-py a refused login, and one client too many, are ConnectionErrors.
         """

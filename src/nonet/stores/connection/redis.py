@@ -126,7 +126,7 @@ class LaneClient(aioredis.Redis):
 
     Attributes:
         lane: connection for scripts.
-        endpoint: where its connections lead.
+        endpoint: the server that its connections reach.
         retries: how often a script without an answer is called again.
     """
 
@@ -278,7 +278,7 @@ class Scripts:
     def _may_repeat(
         self, error: Exception, failures: int, began: float, *, is_switching: bool
     ) -> bool:
-        """Whether to call again: some times without an answer, longer while servers switch."""
+        """Whether to call again: a few times after lost replies, longer during a failover."""
         if not self.client.retries:
             return False
         is_lost = isinstance(error, RETRIED)
@@ -412,7 +412,7 @@ def url_errors(url: str) -> Iterator[None]:
 
 
 def connect_to(endpoint: Endpoint, pool: Any, how: type) -> None:
-    """Let the connections of a pool go where the endpoint leads.
+    """Let a pool make connections to the server of an endpoint.
 
     Raises:
         ConfigurationError: the URL has an unknown parameter.

@@ -26,25 +26,25 @@ REFUSALS = (
 _FAILED = re.compile(r"WRONGTYPE |NONET |(?!.*Script killed).*user_script")
 _LOGIN = (exceptions.AuthenticationError, exceptions.AuthenticationWrongNumberOfArgsError)
 
-# Replies "not I, not now": the server does not hold the namespace, or not alone, or not yet.
-# Another one may, behind the same URL. UNBLOCKED comes from a master that has become a replica,
-# NOREPLICAS from one that has lost its replicas.
+# Replies of a server that is not, or not yet, the master of the namespace. Another server behind
+# the same URL may be. UNBLOCKED comes from a master that has become a replica, NOREPLICAS from a
+# master that has lost its replicas.
 _ELSEWHERE = {
     *("READONLY", "MASTERDOWN", "LOADING", "CLUSTERDOWN", "NOREPLICAS", "UNBLOCKED"),
     *("MOVED", "ASK", "TRYAGAIN"),
 }
-# Replies of a server that will work again by itself.
+# Replies of a server that will recover by itself.
 _LATER = (_ELSEWHERE - {"MOVED"}) | {"BUSY", "MISCONF"}
 _OCCUPIED = (
-    "serves nothing (BUSY): a script, most likely of another program, has run for seconds. Type "
+    "is busy (BUSY): a script, most likely of another program, has run for seconds. Type "
     "redis-cli {}; if the script has written, Redis refuses that: wait, or fail over"
 )
-# A proxy, or an error in a script, may put words before them.
+# A proxy or a script error may prefix them with words.
 _WORDED = re.compile(rf"(?:.*: )?-?({'|'.join(sorted(_ELSEWHERE | _LATER))}) (.*)")
 
 
 def code_of(error: BaseException) -> str:
-    """Return the code of an error reply; empty if it is none.
+    """Return the code of an error reply; empty for other errors.
 
     >>> code_of(exceptions.ResponseError("ERR READONLY You can't write against a replica"))
     'READONLY'
@@ -53,7 +53,7 @@ def code_of(error: BaseException) -> str:
 
 
 def is_elsewhere(error: BaseException) -> bool:
-    """Whether an error reply means "not I, not now": another server may hold the namespace."""
+    """Whether an error reply means that another server may be the master of the namespace."""
     return isinstance(error, exceptions.RedisError) and code_of(error) in _ELSEWHERE
 
 
@@ -69,8 +69,8 @@ def translated(
         is_found: the next call finds the server anew.
 
     Returns:
-        `ServerUnreachableError` for a problem that passes by itself, and for words that Nonet does
-        not know, as those of proxies and providers; `ConfigurationError` for a problem that an
+        `ServerUnreachableError` for a problem that passes by itself, and for an unknown reply, as
+        proxies and providers send them; `ConfigurationError` for a problem that an
         administrator must solve; `NonetError` for a script that failed.
 
     >>> print(translated(exceptions.ResponseError("READONLY no writes"), "redis://db.example/0"))

@@ -1,7 +1,7 @@
-"""Read entries that another program may have damaged: skip and count those that cannot be read.
+"""Parse entries that another program may have damaged; skip those that cannot be read.
 
-One such entry must not hide the others, so stores parse what they list with these functions. A
-process warns once of each kind of key; ``task-run doctor`` collects all entries, and names them.
+One damaged entry must not hide the others, so stores parse lists with these functions. A process
+warns once for each kind of key; ``task-run doctor`` collects and names all entries.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Unreadable(NamedTuple):
 
     Attributes:
         key: its key, without the prefix of the namespace.
-        entry: its field, member or id; of a whole key the name of that.
+        entry: its field, member or id; for a whole key, the name of the key.
         verb: the command that removes it: ``HDEL``, ``XDEL``, ``ZREM``, ``SREM`` or, for the
-            whole key, ``DEL``; ``DISCARD`` for a dead letter; empty: newer entries push it out;
-            ``BINARY``: no command can name it.
+            whole key, ``DEL``; ``DISCARD`` for a dead letter; empty: newer entries displace it;
+            ``BINARY``: its name cannot be typed.
         why: class of the error. Its text could quote data that the reader must not see.
     """
 
@@ -43,7 +43,7 @@ _warned: set[str] = set()
 
 @contextmanager
 def collecting() -> Iterator[set[Unreadable]]:
-    """Collect what is skipped inside, instead of warning."""
+    """Collect the entries that are skipped in the block, instead of warning."""
     found = set[Unreadable]()
     token = _collected.set(found)
     try:
@@ -59,8 +59,8 @@ def readable(
 
     Args:
         key, verb: see `Unreadable`.
-        entries: the arguments of `parse` for each entry, of which the first identifies it.
-        parse: computes only, so that every exception is the fault of the entry.
+        entries: the arguments of `parse` for each entry; the first identifies it.
+        parse: does no I/O, so that every exception is the fault of the entry.
 
     >>> with collecting() as skipped:
     ...     numbers = readable("k", "ZREM", [(b"7",), (b"x",)], int)
@@ -111,7 +111,7 @@ def whole(text: str | bytes) -> int:
 
 
 def sound(key: str, parse: Callable[[], _R]) -> _R:
-    """Parse what was asked for alone, so that there is no other to show instead.
+    """Parse a single value that was asked for; unlike an entry of a list it cannot be skipped.
 
     Raises:
         MalformedMessageError: it cannot be parsed.

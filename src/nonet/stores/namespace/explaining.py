@@ -81,10 +81,7 @@ class TaskFacts(RedisStore):
         return replace(facts, crash_limit=self._crash_limit)
 
     async def _needs(self, id: str, state: bytes) -> Needs:
-        """What a task that does not run needs of its worker; nothing if its envelope is gone.
-
-        Nor if Redis does not send the envelope: that is why no worker has the task.
-        """
+        """What a task needs of its worker; nothing if its envelope is gone or never arrives."""
         if state not in (b"queued", b"delayed", b"waiting"):
             return Needs()
         format = await self._client.hget(f"{self._prefix}t:{id}", "v")

@@ -110,7 +110,7 @@ class Measures(RedisStore):
             NonetError: Redis does not answer, or denies the command.
         """
         if count_accepted:
-            with suppress(NonetError):  # Redis refuses writes; it can be read
+            with suppress(NonetError):  # Redis may refuse writes and still answer reads
                 await self._client.set(f"{self._prefix}watched", "", px=_WATCHED_MS)
         return _figures(await self._scripts.run("measure", self._ahead_us, _LOOKS))
 
@@ -222,7 +222,7 @@ def _numbers(key: str, found: Mapping[str, str]) -> dict[str, int]:
 
 
 def _handed(size: str, group: bytes) -> tuple[str, tuple[str, str]]:
-    """A group of tasks that were handed on, and its class and size; see lib/record.lua."""
+    """Parse a group of tasks that were handed on into class and size; see lib/record.lua."""
     name = group.decode()  # KIND:PRIORITY:NAME|UNFIT
     return name, (name.split(":", 2)[2].partition("|")[0], str(size))
 

@@ -357,10 +357,10 @@ def _parsed(
     cipher: Cipher,
     newer: EndedTask | None = None,
 ) -> Iterator[Kept]:
-    """Parse lines of a list, the newest first, except short lines without the one after them.
+    """Parse lines of a list, newest first; skip short lines whose newer line is unknown.
 
     Args:
-        newer: the task of the line after the last one.
+        newer: the task of the line after the newest one; None: unknown.
     """
     for entry in reversed(entries):
         if newer is None and entry.count(b"\t") == _SHORT - 1:

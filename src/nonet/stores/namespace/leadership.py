@@ -118,7 +118,8 @@ class Leadership(RedisStore):
 
     async def hooks_done(self, term: str, epoch: int) -> set[str] | None:
         """Return the start-up hooks that succeeded in an epoch; None if another term leads."""
-        # Not MULTI, which a full Redis refuses. A term that leads later led at the first read.
+        # Not MULTI, which a full Redis refuses. If this term still leads at the second read, it
+        # also led at the first.
         async with self._client.pipeline(transaction=False) as pipe:
             pipe.hgetall(f"{self._prefix}startup").hget(f"{self._prefix}leader", "term")
             found, leader = await pipe.execute()

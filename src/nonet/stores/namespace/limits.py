@@ -116,6 +116,6 @@ def _effective(
 
 
 def _override(value: str) -> tuple[datetime, str]:
-    """When a limit was overridden, and by whom; `value` is ``limit at (µs) who``."""
+    """Parse ``limit at who`` into when (µs) and by whom a limit was overridden."""
     _, at, who = value.split(" ", 2)
     return instant(at), who

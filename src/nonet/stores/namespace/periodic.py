@@ -288,7 +288,7 @@ def _status(
 
 
 def _who(pause: Pause | None) -> str:
-    """Put who paused an entry into words."""
+    """Describe who paused an entry."""
     if pause is None:
         return ""
     told = f": {pause.reason}" if pause.reason else ""

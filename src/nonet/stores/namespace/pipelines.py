@@ -26,7 +26,7 @@ _FIGURES, _REPLICAS = "pipelines", "pipelines:replicas"
 
 
 class _Report(Struct):
-    """What a process reports; fields of a newer version are dropped."""
+    """The report of a process; fields of a newer version are dropped."""
 
     until: float = 0.0
     pipelines: dict[str, Replica] = {}

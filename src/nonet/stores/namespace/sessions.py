@@ -1,7 +1,7 @@
 """Logins of the dashboard: sessions, one-time links, and counts of attempts to log in.
 
 They live in Redis, so that all processes of ``task-web`` share them and each has an end by itself.
-Of the secret of a cookie or link only the SHA-256 is stored, so a reader of Redis cannot log in
+Redis stores only the SHA-256 of the secret of a cookie or link, so a reader of Redis cannot log in
 with it. Each session and link has an HMAC over its key and content, made with the secret of
 ``task-web``, so a writer of Redis cannot make or change one.
 """
@@ -58,8 +58,8 @@ class Sessions(RedisStore):
     """The logins of one namespace, over a broker's connection.
 
     Args:
-        client: of the broker.
-        secret: of ``task-web``; authenticates sessions and links.
+        client: the client of the broker.
+        secret: the secret of ``task-web``; authenticates sessions and links.
 
     Every method raises `ServerUnreachableError` if Redis does not answer.
     """
@@ -84,7 +84,7 @@ class Sessions(RedisStore):
             await pipe.execute()
 
     async def find(self, digest: str) -> Session | None:
-        """Return a session; None: it has ended, never was, or was not made with the secret."""
+        """Return a session; None: it is unknown, has ended, or is forged."""
         fields = await self._opened(self._key(digest))
         return None if fields is None else Session(**fields, digest=digest)
 
@@ -112,7 +112,7 @@ class Sessions(RedisStore):
     async def offer(self, code: str, who: str, seconds: float) -> None:
         """Accept the code of a one-time link for some time; `who` made it."""
         key = self._link(code)
-        # Redis ends it by itself. `until` ends it also if a writer of Redis puts it back.
+        # Redis expires the key. `until` also ends a link that a writer of Redis puts back.
         fields = {"who": who, "until": time.time() + seconds}
         await self._client.set(key, self._sealed(key, fields), px=_ms(seconds))
 
@@ -149,12 +149,12 @@ class Sessions(RedisStore):
         await self._client.delete(self._tries(what))
 
     def _sealed(self, key: str, fields: dict[str, Any]) -> bytes:
-        """Return what is stored at a key: the HMAC, and the fields."""
+        """Return the value to store at a key: the HMAC and the fields."""
         content = json.dumps(fields).encode()
         return b"%s %s" % (self._mac(key, content), content)
 
     async def _opened(self, key: str) -> dict[str, Any] | None:
-        """Return the fields that are stored at a key; None: there are none, or they are forged."""
+        """Return the fields stored at a key; None: there are none, or they are forged."""
         found: bytes = await self._client.get(key) or b""
         mac, _, content = found.partition(b" ")
         if not hmac.compare_digest(mac, self._mac(key, content)):
@@ -163,8 +163,8 @@ class Sessions(RedisStore):
         return fields
 
     def _mac(self, key: str, content: bytes) -> bytes:
-        # With the key, which has the namespace, the kind and the digest, so that a writer of Redis
-        # cannot give its own session the content of another.
+        # It covers the key, with namespace, kind and digest, so that a writer of Redis cannot copy
+        # the content of one session into another.
         parts = measured(_FORMAT) + measured(key.encode()) + measured(content)
         return hmac.digest(self._secret, parts, "sha256").hex().encode()
 

@@ -181,7 +181,7 @@ class Broker:
         self.prefix: str = prefix(namespace)
         self.config_version: str = ""
         self.client: AsyncRedis = transport.connect(url, self.prefix)
-        # Without a loss of data, it is another server: no connection may stay with the old one.
+        # A new epoch may come from another server: no connection may stay with the old one.
         self.epoch: EpochSeen = EpochSeen(self.client.endpoint.leave)
         self.scripts: Scripts = Scripts(self.client, self.prefix, replicas=confirm_replicas)
         self._blocking = transport.connect_blocking(url, self.prefix)
@@ -389,10 +389,10 @@ class Broker:
     ) -> list[str]:
         """Requeue the tasks that a lost reply of `fetch` delivered to `worker`; return their ids.
 
-        Deliveries in `held` stay. Tasks that were cancelled meanwhile end, and are listed too.
+        Deliveries in `held` stay. Tasks that were cancelled meanwhile end; they are listed, too.
 
         Args:
-            aside: how long the first of them waits, the second twice as long, and so on.
+            aside: how long the first task waits; the second waits twice as long, and so on.
         """
         known = [f"{self.prefix}{item.stream_key} {item.entry}" for item in held]
         about = (self.keeping, worker, size, self.lock_ttl_ms, _microseconds(aside))

@@ -57,7 +57,7 @@ class Ended(Struct, frozen=True):
 
 
 class Kept(Struct, frozen=True):
-    """What Redis keeps of a task, see the script ``show_task``."""
+    """All that Redis keeps of a task, see the script ``show_task``."""
 
     record: dict[bytes, bytes]
     due: float | None
@@ -324,10 +324,10 @@ class Results:
 
 
 async def read_kept(scripts: Scripts, id: str, *, whole: bool = False) -> Kept:
-    """Read what Redis keeps of one task, at one instant.
+    """Read all that Redis keeps of one task, at one instant.
 
     Args:
-        whole: read its locks, its message and all of its failed attempts, too.
+        whole: also read its locks, its message and all of its failed attempts.
     """
     flat, due, *others = await scripts.run("show_task", id, "1" if whole else "")
     record = dict(zip(flat[::2], flat[1::2], strict=True))

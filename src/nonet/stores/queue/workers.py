@@ -54,8 +54,8 @@ class WorkerStatus:
         lag_ms: longest stall of its event loop since the previous beat.
         since: start of the process by its own clock.
         off: why it fetches nothing now, or empty.
-        held_by, held_seconds: class whose code held the interpreter lock of this process in the
-            last hour, so that none of its leases and locks was renewed, and for how long; 0: none.
+        held_by, held_seconds: class whose code held the interpreter lock in the last hour, so that
+            leases and locks were not renewed, and for how long; 0: none.
         blocked_by, blocked_seconds: class whose code blocked the event loop of this process for a
             second or more in the last ten minutes, and for how long; 0: none.
         fetches_at_most: how many tasks it fetches at once, because larger replies of Redis were
@@ -94,7 +94,7 @@ class WorkerStatus:
 
 
 class Reported(Struct, frozen=True):
-    """What a worker reports of itself with each beat, see `WorkerStatus`.
+    """The report of a worker with each beat, see `WorkerStatus`.
 
     Attributes:
         sql: why it cannot write dead letters, or empty.

@@ -3,7 +3,7 @@
 -- would block its slots until their leases expire.
 -- KEYS  prefix
 -- ARGV  keeping, worker, size, lock ttl ms, aside, n × 'key entry' that the worker knows
---       aside: µs for which the first task waits, the second twice as long …: replies with them do not arrive
+--       aside: how long the first task waits (µs), the second twice as long, …, because their replies do not arrive
 -- returns the ids of the tasks that were requeued, or ended because they were cancelled
 -- @include base wake streams record counting submitting rescue limits mutexes locks fitting pauses queues refusal waiting index group keeping finish ending
 -- @defer ending workflow load_end_steps
@@ -28,7 +28,7 @@ local function hand_back(id, gen)
     end_cancelled(id, record, '0')
   else
     if aside > 0 then
-      redis.call('HSET', P .. 't:' .. id, 'blocker', 'the replies with it were lost: too large for the connection')
+      redis.call('HSET', P .. 't:' .. id, 'blocker', 'its fetch replies were lost: too large for the connection')
     end
     local state = record.state == 'dying' and 'dying' or aside > 0 and 'waiting' or 'queued'
     requeue(id, state, record.stream, tonumber(gen), now + aside * (#given + 1))

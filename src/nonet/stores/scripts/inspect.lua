@@ -24,7 +24,7 @@
 --       part    key: of a record that is gone, without a ttl
 --       lasting key: without a ttl, although it must expire
 --       type    key, its type: not the type of keys with such a name
---       malformed  key, or stream and entry: its values are not what Nonet writes; the error
+--       malformed  key, or stream and entry: another program has written its values; the error
 --       unknown key
 --       worker  worker, µs since its registration ended
 --       member  stream, consumer, 1 if it is registered, deliveries that it has
@@ -301,8 +301,8 @@ local function report_key(key)
   end
 end
 
--- Call a function that reports something, and return its answer. If it fails, what it is about is malformed and a row of
--- its own, or a key that it needs has a wrong type, which is a row already: returns nil then.
+-- Call a function that reports something, and return its answer. If it fails, return nil and report the subject as
+-- malformed, unless the cause is a key of a wrong type, which has a row already.
 local function try(about, what_to_report, ...)
   local fine, answer = pcall(what_to_report, ...)
   local reason = fine and '' or reason_of(answer)

@@ -135,7 +135,7 @@ local function check_workflow(key, id)
   mend_workflow(id, 3 * lease)
 end
 
--- Remove from a list of workflows what is not in this state any more. Those that changed last come last.
+-- Remove workflows that have left this state from its list, which is in the order of their last changes.
 local function leave_list(state)
   local index, MOST = P .. 'workflows:' .. state, 100
   for _, workflow in ipairs(redis.call('ZRANGE', index, 0, MOST - 1)) do

@@ -1,6 +1,6 @@
 #!lua flags=no-writes
--- workflow_list: read workflows by their states, those whose state changed last first. It passes over what is not in the
--- state any more, because its keys were deleted or a script was cut; mend removes that from the lists.
+-- workflow_list: read workflows by state, the last change first. It skips entries that have left the state, because
+-- their keys were deleted or a script was cut; mend removes these from the lists.
 -- KEYS  prefix
 -- ARGV  most rows, where to begin ('' or what an earlier call returned), n × state
 -- returns {where the next page begins, '' at the end, n × {workflow, steps, steps that have not ended, n × (field, value)}}
@@ -14,7 +14,7 @@ local function is_behind(score, workflow)
   return not from or tonumber(score) < tonumber(from) or score == from and workflow < last
 end
 
--- The first entries that are in the state.
+-- The first entries that are still in the state.
 local function entries_of(state)
   local index, TRIES, entries, at = P .. 'workflows:' .. state, 10, {}, 0
   local ties = from and redis.call('ZCOUNT', index, from, from) or 0  -- some of them were on the page before

@@ -1,5 +1,5 @@
 #!lua flags=allow-oom
--- writable: answer, unless Redis refuses scripts that may write. It writes nothing, so a user who may only read can call it.
+-- writable: fail if Redis refuses scripts that may write. It writes nothing, so that a read-only user can call it.
 -- KEYS  prefix
 -- ARGV  none
 -- returns OK

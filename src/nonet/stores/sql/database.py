@@ -414,13 +414,13 @@ def _create_directory(url: str) -> None:
 
 
 def keep_private(_dialect: object, _record: object, args: Any, options: Any) -> None:
-    """Let a new SQLite file be readable for this user only: it will hold arguments of tasks.
+    """Create a SQLite file that only this user can read, because it will hold task arguments.
 
-    SQLite would make it readable for all. It gives its log beside the file the same mode.
+    SQLite itself would make it readable for all. It gives its log the same mode as the file.
     """
     if options.get("uri"):
         return  # the author chose how to open the file
-    with suppress(OSError):  # SQLite names the problem
+    with suppress(OSError):  # SQLite reports the problem
         create_private(Path(args[0]))
 
 

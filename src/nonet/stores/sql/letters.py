@@ -330,8 +330,8 @@ def letter_of(row: sa.Row[Any], cipher: Cipher, **absent: Any) -> DeadLetter:
     if not isinstance(values["labels"], dict) or not isinstance(values["history"], list):
         discard = remedies.command("task-run", "dlq", "discard", str(values["id"]))
         raise MalformedMessageError(
-            f"dead letter {values['id']}: its labels or its history are malformed, because another "
-            f"program wrote them: discard it with '{discard}'"
+            f"dead letter {values['id']}: another program damaged its labels or its history: "
+            f"discard it with '{discard}'"
         )
     id, error = values["task_id"], values["error_message"]
     values["task_args"] = decrypted_bytes(values["task_args"], id, cipher)

@@ -320,7 +320,7 @@ class Outbox:
         """
         if self._database.is_missing:
             return 0, 0.0
-        # Not `epoch`, which may begin one: this must work while Redis refuses writes.
+        # Not `epoch`, which may write: this must work while Redis refuses writes.
         epoch = int(await self._broker.client.hget(f"{self._broker.prefix}epoch", "since") or 0)
         now, column = datetime.now(UTC), outbox_tasks.c
         query = sa.select(sa.func.count(), sa.func.min(column.created_at)).where(

@@ -34,9 +34,8 @@ _HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-# The longest body: of a form, and of a caller without a login. That of one task is
-# NONET_MESSAGE_LIMIT, and JSON escapes may take three times as much as the text; `_BULK` may bring
-# some tasks of this length.
+# The longest body of a form, of a caller without a login, and of `_BULK`. The body of one task may
+# be `_OF_MESSAGE` times NONET_MESSAGE_LIMIT, because JSON escapes lengthen its text.
 _MOST_FORM, _MOST_UNKNOWN, _MOST_BULK = 2**20, 2**16, 16 * 2**20
 _OF_MESSAGE = 4
 _BULK = "/api/v1/tasks/bulk"

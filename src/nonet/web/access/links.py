@@ -17,7 +17,7 @@ _LINK_SECONDS = 600.0
 
 
 def ensure_protected(settings: WebSettings) -> None:
-    """Raise `ConfigurationError` if no one can log in, or a link would protect an open port."""
+    """Raise `ConfigurationError` if no user can log in, or only a link protects an open port."""
     try:
         is_local = settings.host == "localhost" or ip_address(settings.host).is_loopback
     except ValueError:
@@ -32,10 +32,10 @@ def ensure_protected(settings: WebSettings) -> None:
 
 
 def ensure_login(settings: WebSettings) -> None:
-    """Raise `ConfigurationError` if no one can log in."""
+    """Raise `ConfigurationError` if no user can log in."""
     if not (settings.links or is_configured(settings)):
         raise ConfigurationError(
-            "NONET_WEB_LINKS: without one-time links no one can log in: set NONET_WEB_USERS (see "
+            "NONET_WEB_LINKS: without one-time links no user can log in: set NONET_WEB_USERS (see "
             "'task-run web password'), NONET_WEB_OIDC_ISSUER or NONET_WEB_PROXY_HEADER"
         )
 

@@ -39,8 +39,8 @@ class Login:
         proxies: addresses whose headers are believed.
 
     Raises:
-        ConfigurationError: the file of users is invalid, or there is no place for the secret of
-            `browsers`.
+        ConfigurationError: the file of users is invalid, or the secret of sessions cannot be
+            stored.
     """
 
     def __init__(self, nonet: Nonet, settings: WebSettings) -> None:
@@ -173,9 +173,9 @@ class Login:
             )
 
     async def withdraw_attempt(self, address: str) -> None:
-        """Do not count the last attempt from an address: it has succeeded.
+        """Do not count the last attempt from an address, because it succeeded.
 
-        Its failures still count, or a user could guess the passwords of others between two logins.
+        Failures still count, or a user could guess the passwords of others between two logins.
         """
         what = f"address {household_of(address)}"
         await self.browsers.stored.attempt(what, _TRIES_SECONDS, -1)

@@ -1,4 +1,4 @@
-"""The secret that authenticates sessions and one-time links: of the settings, or in a file."""
+"""Find or make the secret that authenticates sessions and one-time links."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def find_secret(settings: WebSettings, state_dir: Path) -> bytes:
         found = file.read_bytes()
     except FileNotFoundError:
         raise ConfigurationError(
-            f"the secret of task-web is not here: {file} is missing. Run this command where "
-            "task-web runs, with its NONET_STATE_DIR, or set NONET_WEB_SECRET for both"
+            f"the secret of task-web is missing: no file {file}. Run this command on the machine "
+            "of task-web, with its NONET_STATE_DIR, or set NONET_WEB_SECRET for both"
         ) from None
     except OSError as error:
         raise _unusable(file, error) from None
-    if len(found) < SHORTEST_SECRET:  # a session that is signed with nothing could be anyone's
+    if len(found) < SHORTEST_SECRET:  # with an empty secret anyone could forge a session
         raise ConfigurationError(
             f"the secret of task-web in {file} is too short: delete the file, and start task-web "
             "again, or set NONET_WEB_SECRET"

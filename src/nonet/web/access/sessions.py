@@ -32,7 +32,7 @@ class Browsers:
         settings: how long sessions last, and the address of the pages.
 
     Raises:
-        ConfigurationError: there is no place for the secret that authenticates sessions.
+        ConfigurationError: the secret that authenticates sessions cannot be stored.
     """
 
     def __init__(self, nonet: Nonet, settings: WebSettings) -> None:

@@ -42,7 +42,7 @@ def _end_of(value: Any) -> Any:
 
 
 def _in_zone(value: datetime) -> datetime:
-    if value.tzinfo is None:  # which would be compared with nothing that has one
+    if value.tzinfo is None:  # it could not be compared with the current time
         raise ValueError("has no time zone: write it as in 2027-02-21T19:28:22Z")
     return value
 

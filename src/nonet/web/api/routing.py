@@ -74,12 +74,12 @@ Since = Annotated[
 ]
 
 
-# More unknown fields of a body are one error.
+# Report more unknown fields than this as one error.
 _FEW = 10
 
 
 class Body(BaseModel, extra="forbid"):
-    """What a request brings."""
+    """The body of a request."""
 
     @model_validator(mode="before")
     @classmethod

@@ -30,7 +30,7 @@ _DEEPEST = 50
 
 
 def _sendable(value: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what no message can hold, or code that walks it could not, and lone surrogates."""
+    """Refuse values that are too large or too deep for a message, and lone surrogates."""
     level: list[Any] = [value]
     number = 0
     for _ in range(_DEEPEST):
@@ -98,8 +98,7 @@ class NewTask(Body):
     id: Id | None = Field(
         default=None,
         description="An id of your own: submitting it again returns the same task. Ids that look "
-        "like those that Nonet makes are refused. Not together with an "
-        "Idempotency-Key.",
+        "like Nonet's own are refused. Not together with an Idempotency-Key.",
     )
     at: Annotated[datetime, AfterValidator(_reachable)] | None = Field(
         default=None,
@@ -205,8 +204,8 @@ def _checked(site: Site, item: NewTask, key: str | None) -> tuple[BaseTask, Opti
         raise ValueError("id: leave it out, because the Idempotency-Key decides it")
     for name in carried_names().intersection(item.labels):
         raise ValueError(
-            f"labels.{name}: only programs of this installation may set it, because tasks take it "
-            "as their context (carry_context): leave it out"
+            f"labels.{name}: the API may not set it, because tasks take it as their context "
+            "(carry_context): leave it out"
         )
     task_class = site.nonet.registry.get(item.task)
     options = item.options()

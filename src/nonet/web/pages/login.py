@@ -69,7 +69,7 @@ async def log_in_by_link(
 ) -> Response:
     """Spend the code of a one-time link."""
     if not site.settings.links:
-        raise HTTPException(403, "one-time links are switched off here: NONET_WEB_LINKS is 0")
+        raise HTTPException(403, "one-time links are switched off: NONET_WEB_LINKS is 0")
     await login.count_attempt("address", address.get())
     maker = await login.browsers.stored.redeem(code)
     if maker is None:

@@ -145,8 +145,8 @@ class Settler(Struct, frozen=True):
                     goes_on=goes_on,
                     submissions=submissions,
                 )
-            # The work has ended, and would be done again. The server may recover, or an operator
-            # may correct permissions or a password, while the lease lasts.
+            # The work is done, and would be repeated. While the lease lasts the server may recover,
+            # or an operator may correct permissions or a password.
             except OF_THE_SERVER as error:
                 if attempt.ending.lost is not None:
                     logger.error("task %s: not settled: %s", delivery.id, error)

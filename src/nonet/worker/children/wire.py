@@ -42,7 +42,7 @@ class SetUp(Message, frozen=True):
 
     Attributes:
         settings: settings of the worker, by name.
-        url_file: file from which its URL of Redis was read; empty: none.
+        url_file: the file that the URL of Redis was read from; empty: none.
         path: ``sys.path`` of the worker.
         log_level: level of the root logger.
         about: fields of the worker for each JSON log line.

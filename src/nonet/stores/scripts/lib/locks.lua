@@ -185,7 +185,7 @@ local function prune(key, ttl)
   return redis.call('ZCARD', key)
 end
 
--- The lowest score of a set that lies ahead once `after` µs are added; nil if there is none.
+-- The lowest score of a set that is still in the future after `after` µs are added; nil if there is none.
 local function first_end(key, after)
   local first = redis.call('ZRANGEBYSCORE', key, '(' .. digits(leases.now - after), '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
   return first[2] and tonumber(first[2]) + after

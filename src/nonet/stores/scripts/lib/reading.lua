@@ -1,3 +1,3 @@
--- lib/reading: needs base. For scripts with the flag no-writes: they work while Redis refuses writes, because its disk is
--- full, it has lost its replicas or it is one. Other parts then remove nothing that has expired.
+-- lib/reading: needs base. For scripts with the flag no-writes, which work while Redis refuses writes (full disk, lost
+-- replicas, a replica). Other parts then do not remove what has expired.
 reads_only = true
