@@ -82,6 +82,18 @@ async def test_status_shows_the_last_attempt(task_run: TaskRun, row: int) -> Non
     assert not any(secret in shown.out for secret in SECRETS)
 
 
+async def test_no_command_prints_control_characters_of_an_error(
+    task_run: TaskRun, row: int
+) -> None:
+    """An error that contains escape sequences cannot control the terminal of its reader."""
+    commands = ("list --ended", "status first", "result first", "explain first", "overview")
+    commands += ("events", "dlq list", f"dlq show {row}", "dlq clusters")
+    shown = [await task_run(*words.split()) for words in commands]
+    texts = [line for ended in shown for line in (ended.out + ended.err).split("\n")]
+    assert sum("\\x1b[31mno " in line for line in texts) >= 4
+    assert [line for line in texts if not line.isprintable()] == []
+
+
 async def test_secrets_in_arguments_are_masked(task_run: TaskRun, row: int) -> None:
     """`--show-args` masks secrets at any depth, and everything if the class is unknown."""
     show = ("dlq", "show", row, "--show-args")

@@ -29,3 +29,17 @@ def test_values_in_commands_are_quoted() -> None:
                     if is_word and not isinstance(value.value, ast.Call):
                         found.append(f"{file.relative_to(_ROOT)}:{node.lineno}: {source}")
     assert not found, "use nonet.rules.remedies: " + ", ".join(found)
+
+
+def test_commands_print_with_the_functions_that_escape() -> None:
+    """Text of tasks may contain control characters, so only `nonet.cli.output` prints text."""
+    own = {"output.py", "progress.py", "completion.py", "options.py", "probing.py"}
+    printing = re.compile(r"\btyper\.(echo|secho)\(|\bprint\(")
+    found = [
+        f"{file.relative_to(_ROOT)}:{number}"
+        for file in sorted((_ROOT / "cli").rglob("*.py"))
+        if file.name not in own
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if printing.search(line)
+    ]
+    assert not found, "use echo or print_line of nonet.cli.output: " + ", ".join(found)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import typer
-
-from nonet.base.plain import printable
-from nonet.cli.output import print_table
+from nonet.cli.output import echo, print_table
 from nonet.rules.findings import Finding
 
 # Findings that fit on a screen.
@@ -29,6 +26,6 @@ def print_findings(findings: Sequence[Finding], *, more: str = "") -> None:
             colon = ":" if finding.command else ""
             print_table([], [("   ", f"{finding.hint}{colon}")])
         if finding.command:
-            typer.echo(f"    -> {printable(finding.command)}")
+            echo(f"    -> {finding.command}")
     if len(shown) < len(findings):
         print_table([], [("", f"{len(findings) - len(shown)} more, not as bad: {more}")])

@@ -65,7 +65,7 @@ def print_answer(document: Any, text: str, as_json: bool) -> None:
     if as_json:
         print_json(document)
     else:
-        typer.echo(text)
+        echo(text)
 
 
 def print_rows(
@@ -322,8 +322,13 @@ def usage_in_words(usage: Usage) -> str:
 
 def print_result(result: Any) -> None:
     """Print the result of a task for people, with its line breaks and no others."""
-    text = result if isinstance(result, str) else pformat(result)
-    typer.echo("\n".join(printable(line) for line in text.split("\n")))
+    for line in (result if isinstance(result, str) else pformat(result)).split("\n"):
+        echo(line)
+
+
+def echo(line: str = "", *, err: bool = False) -> None:
+    """Print a line without wrapping it, so that it can be copied; escape control characters."""
+    typer.echo(printable(line), err=err)
 
 
 def print_line(text: str, *, err: bool = False) -> None:

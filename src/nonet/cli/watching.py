@@ -6,10 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import typer
-
 from nonet.base.errors import ServerUnreachableError
-from nonet.cli.output import clear_screen
+from nonet.cli.output import clear_screen, echo
 from nonet.daemon.service import until_signal
 
 _REFRESH_SECONDS = 2.0
@@ -30,7 +28,7 @@ async def show(
             try:
                 found = await read()
             except ServerUnreachableError as error:
-                typer.echo(f"{error}; trying again", err=True)
+                echo(f"{error}; trying again", err=True)
             else:
                 if not as_json:
                     clear_screen()

@@ -13,7 +13,7 @@ from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.options import CancelReason, Json, OfClass, TaskIds, WithLabels
-from nonet.cli.output import print_json
+from nonet.cli.output import echo, print_json
 from nonet.cli.process import is_at_terminal, print_error
 from nonet.cli.progress import Progress
 from nonet.cli.target import Target, operation
@@ -163,7 +163,7 @@ async def _cancel_all(
         rest = [_row(id, state) for id, state in others.items()]
         print_json({"cancelled": number, "others": rest})
     else:
-        typer.echo(f"{_tasks(number)} cancelled")
+        echo(f"{_tasks(number)} cancelled")
     return ExitCode.FAILED if others else ExitCode.OK
 
 
@@ -194,7 +194,7 @@ def _print_states(
     else:
         for id in states:
             if id not in problems:
-                typer.echo(f"{id} {_CANCELLED}")
+                echo(f"{id} {_CANCELLED}")
     if states and not problems:
         return ExitCode.OK
     return ExitCode.NOT_FOUND if states and not any(states.values()) else ExitCode.FAILED

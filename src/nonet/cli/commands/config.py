@@ -9,10 +9,9 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError, UnknownTaskError, suggestion
-from nonet.base.plain import printable
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
-from nonet.cli.output import print_fields, print_json, print_table, print_text
+from nonet.cli.output import echo, print_fields, print_json, print_table, print_text
 from nonet.cli.process import print_error, warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
@@ -68,7 +67,7 @@ async def check(target: CodeTarget, file: File = None, as_json: Json = False) ->
     else:
         for warning in checked.warnings:
             warn(warning)
-        typer.echo(printable(installation.in_words(checked, revision)))
+        echo(installation.in_words(checked, revision))
     return ExitCode.OK
 
 
@@ -143,7 +142,8 @@ def schema() -> None:
     """
     from nonet.config.schema import json_schema
 
-    typer.echo(json.dumps(json_schema(), indent=2))
+    for line in json.dumps(json_schema(), indent=2).splitlines():
+        echo(line)
 
 
 @app.command()
@@ -267,7 +267,7 @@ async def _published(target: CodeTarget) -> tuple[Config, list[LimitInForce]]:
         in_force = await nonet.stores.limits.all()
     limits = [(item.address, item.limit, item.by) for item in in_force]
     if published is None or not published.version:
-        typer.echo(_NOTHING_PUBLISHED, err=True)
+        echo(_NOTHING_PUBLISHED, err=True)
         return Config(), limits
     config = Config.from_document(published.document)
     return config.read_from(f"version {published.version} from {published.source}"), limits
@@ -276,7 +276,7 @@ async def _published(target: CodeTarget) -> tuple[Config, list[LimitInForce]]:
 def _print_status(found: dict[str, Any]) -> None:
     shown = ("version", "source", "revision", "since", "by", "leader", "problem_since")
     if found["version"] is None:
-        typer.echo(_NOTHING_PUBLISHED, err=True)
+        echo(_NOTHING_PUBLISHED, err=True)
     print_fields({name: found[name] for name in shown})
     if found["leader"] is None:
         print_error("no scheduler leads, so changes are not noticed: start a task-scheduler")

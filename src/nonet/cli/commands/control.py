@@ -12,7 +12,7 @@ from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
-from nonet.cli.output import print_answer, print_rows
+from nonet.cli.output import echo, print_answer, print_rows
 from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import warn_of_unknown
 from nonet.rules.pauses import (
@@ -123,7 +123,7 @@ async def resume(target: Target, options: Wanted, as_json: Json = False) -> None
         raise NotFoundError(f"{_list(wanted)}: not paused. {_still(left)}")
     print_answer(done, f"resumed: {_list(done)}", as_json)
     if left:
-        typer.echo(_still(left), err=True)
+        echo(_still(left), err=True)
 
 
 @operation

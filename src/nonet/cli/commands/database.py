@@ -6,7 +6,7 @@ import typer
 
 from nonet.base.errors import masked
 from nonet.cli.options import Json
-from nonet.cli.output import print_answer
+from nonet.cli.output import echo, print_answer
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
 
@@ -58,7 +58,7 @@ async def check(target: Target, as_json: Json = False) -> int:
     _report(as_json, url, f"is {state}", state=state)
     if state == "current":
         return ExitCode.OK
-    typer.echo(_NEXT_STEP[state], err=True)
+    echo(_NEXT_STEP[state], err=True)
     return ExitCode.FAILED
 
 

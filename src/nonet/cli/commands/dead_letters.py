@@ -17,7 +17,7 @@ from nonet.cli.batch import Report, one_by_one
 from nonet.cli.commands import dead_letters_view as view
 from nonet.cli.commands.dead_letters_selection import Age, DryRun, Filters, Kind, Selection
 from nonet.cli.options import Json, Limit, ShowArgs
-from nonet.cli.output import print_answer, print_json, print_rows
+from nonet.cli.output import echo, print_answer, print_json, print_rows
 from nonet.cli.process import warn
 from nonet.cli.progress import Progress
 from nonet.cli.target import CodeTarget, Target, operation
@@ -314,9 +314,9 @@ async def _each(
         if not selection.dry_run and (text := _in_words(report)):
             await log(text)
     if selection.dry_run:
-        typer.echo(f"{len(report.items)} rows; nothing was changed (--dry-run)", err=True)
+        echo(f"{len(report.items)} rows; nothing was changed (--dry-run)", err=True)
     elif not report.items:
-        typer.echo("no dead letter matches", err=True)
+        echo("no dead letter matches", err=True)
     return report.code()
 
 
@@ -336,11 +336,11 @@ def _arguments(letter: DeadLetter, target: CodeTarget) -> dict[str, Any]:
     found = arguments_of(letter, registry)
     if found is None:
         why = why_unknown(letter, target.settings().cipher())
-        typer.echo(f"the arguments are not shown: {why}", err=True)
+        echo(f"the arguments are not shown: {why}", err=True)
         return {}
     if registry.find(letter.task_class) is None:
         category = letter.task_class.partition(":")[0]
-        typer.echo(
+        echo(
             f"{letter.task_class} is not registered here, so all arguments are masked: pass the "
             f"module that defines it, as in --tasks package.{category}",
             err=True,

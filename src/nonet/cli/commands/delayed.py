@@ -10,7 +10,7 @@ from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError
 from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.options import CancelReason, Json, Limit, OfClass, TaskIds, WithLabels
-from nonet.cli.output import print_json, print_rows
+from nonet.cli.output import echo, print_json, print_rows
 from nonet.cli.process import print_error
 from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import warn_of_unknown
@@ -41,7 +41,7 @@ async def list_(
     async with target.observer() as nonet:
         async for item in nonet.client.results.delayed_tasks(task=task):
             if len(rows) == limit:
-                typer.echo(f"more than {limit} tasks match: raise --limit", err=True)
+                echo(f"more than {limit} tasks match: raise --limit", err=True)
                 break
             rows.append(_row(item))
         if task and not rows:
@@ -94,7 +94,7 @@ async def cancel(
         print_json({"found": number, "cancelled": 0 if dry_run else number})
     else:
         tasks = "task" if number == 1 else "tasks"
-        typer.echo(f"{number} {tasks} {'would be cancelled' if dry_run else 'cancelled'}")
+        echo(f"{number} {tasks} {'would be cancelled' if dry_run else 'cancelled'}")
     return ExitCode.OK
 
 
@@ -136,7 +136,7 @@ def _report(states: dict[str, str], done: str, as_json: bool) -> ExitCode:
     else:
         for id, state in states.items():
             if state == done:
-                typer.echo(f"{id} {done}")
+                echo(f"{id} {done}")
     if not problems:
         return ExitCode.OK
     return ExitCode.FAILED if any(states.values()) else ExitCode.NOT_FOUND

@@ -8,10 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-import typer
-
-from nonet.base.plain import printable
-from nonet.cli.output import print_table
+from nonet.cli.output import echo, print_table
 from nonet.demo.audit import NAMESPACE, TASKS, Progress, Summary
 from nonet.demo.hashing import as_text
 
@@ -27,7 +24,7 @@ def progress(*, silent: bool) -> Progress:
         nonlocal last, said
         if not silent and (doing != last or time.monotonic() > said + _LINE_SECONDS):
             count = f": {done} of {total} tasks" if done else ""
-            typer.echo(printable(doing) + count, err=True)
+            echo(doing + count, err=True)
             last, said = doing, time.monotonic()
 
     return show
@@ -49,7 +46,8 @@ def print_summary(summary: Summary) -> None:
     print_table([], figures.items())
     wasting = [group for group in summary.groups if group.wasted]
     if wasting:
-        typer.echo("\nThe duplicates that waste most:")
+        echo()
+        echo("The duplicates that waste most:")
         largest = sorted(wasting, key=lambda group: group.wasted, reverse=True)[:_LARGEST]
         rows = [
             (f"{group.wasted:,}", f"{len(group.paths):,}", as_text(group.paths[0]))
@@ -61,9 +59,9 @@ def print_summary(summary: Summary) -> None:
 def print_warnings(summary: Summary) -> None:
     """Print files and directories missing from the figures, and how to inspect the dead letters."""
     if summary.closed:
-        names = ", ".join(printable(as_text(path)) for path in summary.closed_first)
+        names = ", ".join(map(as_text, summary.closed_first))
         more = ", …" if summary.closed > len(summary.closed_first) else ""
-        typer.echo(
+        echo(
             f"warning: directories left out because they could not be listed: {summary.closed} "
             f"({names}{more})",
             err=True,
@@ -71,11 +69,12 @@ def print_warnings(summary: Summary) -> None:
     if summary.dead_letters:
         where = f"NONET_DB_URL={shlex.quote(summary.database)} NONET_NAMESPACE={NAMESPACE}"
         command = f"  {where} {_task_run()} dlq"
-        typer.echo(
-            f"files that could not be read: {summary.dead_letters}. Inspect their dead letters:\n"
-            f"{command} list\n{command} show ROW --show-args --tasks {TASKS}",
-            err=True,
-        )
+        for line in (
+            f"files that could not be read: {summary.dead_letters}. Inspect their dead letters:",
+            f"{command} list",
+            f"{command} show ROW --show-args --tasks {TASKS}",
+        ):
+            echo(line, err=True)
 
 
 def _task_run() -> str:

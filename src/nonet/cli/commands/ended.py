@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nonet.base.errors import NotFoundError, ResultError, ResultUnavailable
-from nonet.base.plain import plain, printable
+from nonet.base.plain import plain
 from nonet.cli.options import Json, TaskId
-from nonet.cli.output import print_answer, print_json, print_result, print_rows
+from nonet.cli.output import echo, print_answer, print_json, print_result, print_rows
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
@@ -38,7 +38,7 @@ async def list_ended(
         nothing = f"no ended task{of_class}{in_state} in the history"
         print_rows([_row(item) for item in page.rows], False, nothing, least=("waited", "attempts"))
     if page.cursor and len(page.rows) < limit:
-        typer.echo(f"searched {page.searched:,} of {page.total:,}: raise --search", err=True)
+        echo(f"searched {page.searched:,} of {page.total:,}: raise --search", err=True)
 
 
 @operation
@@ -80,7 +80,7 @@ async def result(
         print_result(report["result"])
     if "error" in report:
         for line in report.get("traceback", "").splitlines():
-            typer.echo(printable(line), err=True)
+            echo(line, err=True)
         print_error(report["error"])
     return ExitCode.FAILED if "error" in report else ExitCode.OK
 

@@ -11,7 +11,7 @@ import typer
 from nonet.base.errors import ConfigurationError, ServerUnreachableError, suggestion
 from nonet.base.keys import EVENT_KINDS
 from nonet.cli.options import Json
-from nonet.cli.output import cell, print_answer, print_rows
+from nonet.cli.output import cell, echo, print_answer, print_rows
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import until_signal
 
@@ -75,11 +75,11 @@ async def _print_new(following: Following, as_json: bool) -> None:
             found = await following.new()
         except ServerUnreachableError as error:
             if not away:
-                typer.echo(f"{error}; waiting for it", err=True)
+                echo(f"{error}; waiting for it", err=True)
             away = True
             continue
         if away:
-            typer.echo("Redis answers again", err=True)
+            echo("Redis answers again", err=True)
         away = False
         _print(found, as_json)
 

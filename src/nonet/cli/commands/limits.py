@@ -9,9 +9,8 @@ import typer
 
 from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
-from nonet.base.plain import printable
 from nonet.cli.options import Json
-from nonet.cli.output import print_rows
+from nonet.cli.output import echo, print_rows
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.rules.limit_changes import (
@@ -140,7 +139,7 @@ async def set_(
         for limiter, limit in values.items():
             address = replace(where, limiter=limiter)
             await nonet.stores.limits.override(address, limit, who())
-            typer.echo(f"{_name(address)}: {limit_in_words(limit)}", err=True)
+            echo(f"{_name(address)}: {limit_in_words(limit)}", err=True)
 
 
 @app.command()
@@ -174,7 +173,7 @@ async def unset(
             f"no override of {' or '.join(map(_name, addresses))}: 'task-run limits list' shows all"
         )
     for address in gone:
-        typer.echo(f"{_name(address)}: as configured", err=True)
+        echo(f"{_name(address)}: as configured", err=True)
 
 
 def _place(
@@ -249,7 +248,7 @@ def _task_classes(target: CodeTarget) -> set[str]:
 
 
 def _name(address: LimitAddress) -> str:
-    return printable(address_in_words(address))
+    return address_in_words(address)
 
 
 def _short(row: dict[str, Any]) -> dict[str, Any]:

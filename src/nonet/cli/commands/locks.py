@@ -9,9 +9,8 @@ import typer
 
 from nonet.base.actor import who
 from nonet.base.errors import NotFoundError
-from nonet.base.plain import printable
 from nonet.cli.options import Json, TaskId
-from nonet.cli.output import print_json, print_line, print_rows
+from nonet.cli.output import echo, print_json, print_line, print_rows
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.process import print_error, run
 from nonet.cli.target import Target, flat, operation
@@ -73,7 +72,7 @@ async def _show(target: Target, object_type: str | None, show: int, as_json: boo
             least=("kind", "longest", "in_order", "used"),
         )
     if refused:
-        typer.echo(refused, err=True)
+        echo(refused, err=True)
 
 
 @app.command()
@@ -136,9 +135,9 @@ async def explain(target: Target, id: TaskId, as_json: Json = False) -> None:
     else:
         print_line(found.text)
         if found.next:
-            typer.echo(f"next: {found.next}")
+            echo(f"next: {found.next}")
         if page:
-            typer.echo(f"page: {page}")
+            echo(f"page: {page}")
 
 
 async def _class_of(nonet: Nonet, id: str) -> str:
@@ -166,20 +165,20 @@ async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
         print_error(nobody_holds(name))
         return ExitCode.NOT_FOUND
     for sentence in consequences(found):
-        typer.echo(printable(sentence), err=True)
+        echo(sentence, err=True)
     print_error("nothing was released: add --force")
     return ExitCode.USAGE
 
 
 def _print_released(done: Released) -> None:
-    typer.echo(f"released {done.lock}")
+    echo(f"released {done.lock}")
     for holder in done.voided:
         again = ": it runs again" if holder.is_live and holder.task != "hold" else ""
-        typer.echo(f"voided {printable(named(holder))}{again}")
+        echo(f"voided {named(holder)}{again}")
     if done.dropped:
-        typer.echo(f"emptied of {done.dropped}; the tasks that it counted continue")
+        echo(f"emptied of {done.dropped}; the tasks that it counted continue")
     if done.woken:
-        typer.echo(f"woken: {' '.join(map(printable, done.woken))}")
+        echo(f"woken: {' '.join(done.woken)}")
 
 
 def _row(item: LockStatus) -> Mapping[str, Any]:

@@ -11,7 +11,7 @@ import typer
 from nonet.base.amounts import format_bytes
 from nonet.cli.findings import print_findings
 from nonet.cli.options import Json
-from nonet.cli.output import print_heading, print_json, print_line, print_rows
+from nonet.cli.output import echo, print_heading, print_json, print_line, print_rows
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.target import Target, operation
 from nonet.cli.watching import show
@@ -56,13 +56,14 @@ def _print(found: Overview, *, as_json: bool) -> None:
     print_line(_servers(found))
     print_findings(found.findings, more="task-run overview --json")
     if found.streams:
-        typer.echo()
+        echo()
         print_rows([_stream_row(load, found.drains) for load in found.streams], False, "")
     if found.longest:
-        typer.echo()
+        echo()
         print_rows([_running_row(task) for task in found.longest], False, "")
     if page:
-        typer.echo(f"\npage: {page}")
+        echo()
+        echo(f"page: {page}")
 
 
 def _verdict(found: Overview) -> str:

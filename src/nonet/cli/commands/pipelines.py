@@ -9,7 +9,7 @@ import typer
 from nonet.base.actor import who
 from nonet.base.errors import NotFoundError
 from nonet.cli.options import Json
-from nonet.cli.output import print_answer, print_json, print_rows
+from nonet.cli.output import echo, print_answer, print_json, print_rows
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.rules import remedies
 from nonet.rules.pauses import pipeline as pipeline_pause
@@ -73,12 +73,12 @@ async def show(
         print_json(found.document() | {"replicas": [_replica(item) for item in found.replicas]})
         return
     rows = found.rows
-    typer.echo(f"rows due     {_number(rows.due)}; longest wait: {rows.oldest:.0f} s")
-    typer.echo(f"in process   {rows.leased}; left by dead processes: {rows.stale}")
-    typer.echo(f"held up      by related rows: {rows.waiting}; by the dead letters: {rows.dying}")
-    typer.echo(f"speed        {found.rate} rows in the last minute; mean wait: {found.wait:.1f} s")
-    typer.echo(f"waits for    {found.cause or 'nothing'}")
-    typer.echo("")
+    echo(f"rows due     {_number(rows.due)}; longest wait: {rows.oldest:.0f} s")
+    echo(f"in process   {rows.leased}; left by dead processes: {rows.stale}")
+    echo(f"held up      by related rows: {rows.waiting}; by the dead letters: {rows.dying}")
+    echo(f"speed        {found.rate} rows in the last minute; mean wait: {found.wait:.1f} s")
+    echo(f"waits for    {found.cause or 'nothing'}")
+    echo("")
     lines = [_replica(item) for item in found.replicas]
     start = remedies.command("task-worker", "--pipelines", name)
     print_rows(lines, False, f"no process runs it: {start}")
@@ -122,7 +122,7 @@ async def pause(
     document = {"pipeline": name, "paused": True, "reported": name in known}
     print_answer(document, f"paused: pipeline {name}", as_json)
     if name not in known:
-        typer.echo(f"no process has reported a pipeline {name!r} yet", err=True)
+        echo(f"no process has reported a pipeline {name!r} yet", err=True)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.batch import Report, one_by_one
 from nonet.cli.options import Json, Limit, ShowArgs
-from nonet.cli.output import print_fields, print_json, print_rows, print_text
+from nonet.cli.output import echo, print_fields, print_json, print_rows, print_text
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
 
@@ -75,7 +75,7 @@ async def list_(target: Target, limit: Limit = 100, as_json: Json = False) -> No
         count = await stores.quarantine.count_since_loss()
     print_rows(rows, as_json, "the quarantine is empty")
     if count:
-        typer.echo(f"{count} messages quarantined since Redis was last empty", err=True)
+        echo(f"{count} messages quarantined since Redis was last empty", err=True)
 
 
 @app.command()
@@ -188,7 +188,7 @@ _NOT_THERE = "there is no such entry: see 'task-run quarantine list'"
 
 def _finish(report: Report) -> ExitCode:
     if not (report.items or report.as_json):
-        typer.echo("the quarantine is empty", err=True)
+        echo("the quarantine is empty", err=True)
     return report.code()
 
 

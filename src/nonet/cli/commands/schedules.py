@@ -14,7 +14,7 @@ from nonet.base.errors import NotFoundError, suggestion
 from nonet.cli.commands import schedules_view as view
 from nonet.cli.completion import entry_classes, entry_names, entry_vos
 from nonet.cli.options import Json
-from nonet.cli.output import print_answer, print_fields, print_json, print_line, print_rows
+from nonet.cli.output import echo, print_answer, print_fields, print_json, print_line, print_rows
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
@@ -104,7 +104,7 @@ async def show(target: Target, wanted: Wanted, as_json: Json = False) -> None:
         print_json(documents)
     for number, document in enumerate([] if as_json else documents):
         if number:
-            typer.echo()
+            echo()
         print_fields(document)
 
 
@@ -260,4 +260,4 @@ def _print_changes(
     if as_json:
         print_json([{"entry": item.entry, "changed": item.entry in turned} for item in found])
     for item in [] if as_json else found:
-        typer.echo(f"{entries.options(item)} {now if item.entry in turned else before}")
+        echo(f"{entries.options(item)} {now if item.entry in turned else before}")

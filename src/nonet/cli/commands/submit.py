@@ -10,7 +10,7 @@ from nonet.base.errors import AdmissionRejected, ConfigurationError, ResultError
 from nonet.cli.commands.task_arguments import Args, Kwargs, build_task, labels_of, start_of
 from nonet.cli.completion import classes
 from nonet.cli.options import Json
-from nonet.cli.output import print_json, print_line, print_result
+from nonet.cli.output import echo, print_json, print_line, print_result
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, operation
 from nonet.daemon.service import ExitCode
@@ -151,9 +151,9 @@ async def _report(nonet: Nonet, handle: Handle[Any], wait: float | None, as_json
     report: dict[str, Any] = {"id": str(handle), "created": handle.created}
     if not as_json:
         # Print the id before the wait, which the user may interrupt.
-        typer.echo(handle)
+        echo(handle)
         if not handle.created:
-            typer.echo("this id was submitted before: it is the same task", err=True)
+            echo("this id was submitted before: it is the same task", err=True)
     code = ExitCode.OK
     if wait is not None:
         results = nonet.client.results

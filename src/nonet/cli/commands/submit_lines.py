@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
-import typer
 
 from nonet.base.errors import ConfigurationError, NonetError, suggestion
 from nonet.cli.commands.task_arguments import bind_task, start_of
-from nonet.cli.output import print_json
+from nonet.cli.output import echo, print_json
 from nonet.cli.process import exit_code, is_at_terminal, print_error
 from nonet.cli.progress import Progress
 from nonet.daemon.service import ExitCode
@@ -80,7 +79,7 @@ async def submit_lines(nonet: Nonet, lines: IO[bytes], as_json: bool) -> ExitCod
         print_error(f"{invalid} invalid of {number + len(wrong)}; nothing was submitted")
         return ExitCode.USAGE
     if not number:
-        typer.echo("stdin has no line, so nothing was submitted", err=True)
+        echo("stdin has no line, so nothing was submitted", err=True)
     return await _submit(nonet, lines, number, as_json)
 
 
@@ -122,7 +121,7 @@ async def _submit(nonet: Nonet, lines: IO[bytes], total: int, as_json: bool) -> 
                 if as_json:
                     report.append({"line": number, "id": str(item), "created": item.created})
                 else:
-                    typer.echo(item)
+                    echo(item)
             progress.advance(len(batch))
             if code:
                 print_error(
@@ -131,7 +130,7 @@ async def _submit(nonet: Nonet, lines: IO[bytes], total: int, as_json: bool) -> 
                 )
                 break
     if known:
-        typer.echo(f"{known} of {total} were submitted before: they are the same tasks", err=True)
+        echo(f"{known} of {total} were submitted before: they are the same tasks", err=True)
     if as_json:
         print_json(report)
     return code

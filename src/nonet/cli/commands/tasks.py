@@ -15,7 +15,15 @@ from nonet.cli.commands.submit import warn_of_no_worker
 from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.durations import duration
 from nonet.cli.options import Json, Limit, OfClass, TaskId, WithLabels
-from nonet.cli.output import cell, print_fields, print_json, print_rows, print_text, usage_in_words
+from nonet.cli.output import (
+    cell,
+    echo,
+    print_fields,
+    print_json,
+    print_rows,
+    print_text,
+    usage_in_words,
+)
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.rules.refusal import span
@@ -145,7 +153,7 @@ async def list_(
         least = ("submitted", "started", "attempt", "stream", "due")
         print_rows([_status_row(item, now) for item in page.rows], False, nothing, least=least)
     if how_many := _how_many(page):
-        typer.echo(how_many, err=True)
+        echo(how_many, err=True)
 
 
 def _refuse_of_ended(state: str | None, lock: str | None, tenant: str) -> None:

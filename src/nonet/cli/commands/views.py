@@ -9,7 +9,7 @@ import typer
 
 from nonet.base.streams import Priority, Size
 from nonet.cli.options import Json
-from nonet.cli.output import print_fields, print_json, print_rows
+from nonet.cli.output import echo, print_fields, print_json, print_rows
 from nonet.cli.target import Target, operation
 from nonet.rules.pauses import in_words, of_task
 
@@ -51,10 +51,10 @@ async def queues(target: Target, as_json: Json = False) -> None:
         rows = [{name: row[name] for name in row if name != "estimate"} for row in rows]
     print_rows(rows, as_json, "", least=("priority", "size"))
     if figures.is_estimate:
-        typer.echo("waiting, delayed and dying are estimates from a sample", err=True)
+        echo("waiting, delayed and dying are estimates from a sample", err=True)
     if classes := [item.what for item in pauses if item.what.startswith("task:")]:
         words = ", ".join(in_words(what) for what in classes)
-        typer.echo(f"also paused: {words}; see 'task-run paused'", err=True)
+        echo(f"also paused: {words}; see 'task-run paused'", err=True)
 
 
 def _rows(

@@ -18,7 +18,7 @@ from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError
 from nonet.cli.durations import duration
 from nonet.cli.options import Json, Limit
-from nonet.cli.output import print_line, print_rows
+from nonet.cli.output import echo, print_line, print_rows
 from nonet.cli.process import is_at_terminal
 from nonet.cli.target import Target, operation
 from nonet.rules.permissions import Role
@@ -80,7 +80,7 @@ def token(
     line["sha256"] = hashlib.sha256(secret.encode()).hexdigest()
     if expires:
         line["expires"] = (datetime.now(UTC) + expires).strftime("%Y-%m-%dT%H:%M:%SZ")
-    typer.echo(f"the token, which is shown only now: {secret}", err=True)
+    echo(f"the token, which is shown only now: {secret}", err=True)
     _print_line("tokens", line)
 
 
@@ -105,7 +105,7 @@ async def link(target: Target) -> None:
         raise ConfigurationError("NONET_WEB_LINKS is 0: task-web accepts no links; set it to 1")
     secret = find_secret(web, target.settings().state_dir)
     async with target.stores() as stores:
-        typer.echo(await new_link(stores.sessions(secret), web.address, who()))
+        echo(await new_link(stores.sessions(secret), web.address, who()))
 
 
 @app.command()
@@ -167,4 +167,4 @@ def _read_password() -> str:
 def _print_line(kind: str, line: dict[str, Any]) -> None:
     """Print an item of a list of the file; JSON is YAML, and quotes what needs it."""
     print_line(f"add this line below '{kind}:' in the file that NONET_WEB_USERS names:", err=True)
-    typer.echo(f"  - {json.dumps(line)}")
+    echo(f"  - {json.dumps(line)}")

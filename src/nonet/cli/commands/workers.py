@@ -13,7 +13,7 @@ from nonet.base.amounts import format_bytes
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.base.streams import Size
 from nonet.cli.options import Json
-from nonet.cli.output import print_answer, print_fields, print_json, print_rows
+from nonet.cli.output import echo, print_answer, print_fields, print_json, print_rows
 from nonet.cli.plain_words import PlainGroup
 from nonet.cli.process import is_at_terminal, run
 from nonet.cli.target import Target, flat, operation
@@ -159,9 +159,9 @@ def _print_one(worker: WorkerStatus, as_json: bool) -> None:
     print_fields({"id": worker.worker, **row, "loop": worker.loop, "since": worker.since})
     for task in worker.tasks:
         since = f", since {task.since:%Y-%m-%d %H:%M:%SZ}" if task.since else ""
-        typer.echo(f"task {task.id} ({task.task or 'gone'}){since}")
+        echo(f"task {task.id} ({task.task or 'gone'}){since}")
     if worker.running > len(worker.tasks):
-        typer.echo(f"and {worker.running - len(worker.tasks)} more tasks")
+        echo(f"and {worker.running - len(worker.tasks)} more tasks")
 
 
 def _row(worker: WorkerStatus) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import typer
 from nonet.base.errors import ConfigurationError
 from nonet.cli.completion import workflow_ids
 from nonet.cli.options import Json
-from nonet.cli.output import print_answer, print_fields, print_json, print_rows
+from nonet.cli.output import echo, print_answer, print_fields, print_json, print_rows
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.process import is_at_terminal, print_error, run
 from nonet.cli.target import Target, flat, operation
@@ -73,7 +73,7 @@ async def _list(target: Target, state: str | None, limit: int, as_json: bool) ->
         rows = [_row(item, now) for item in found.rows]
         print_rows(rows, False, f"no workflow{f' is {state}' if state else ''}", least=("title",))
     if found.cursor:
-        typer.echo(f"there are more than {limit}: raise --limit", err=True)
+        echo(f"there are more than {limit}: raise --limit", err=True)
 
 
 @app.command()
@@ -112,16 +112,16 @@ async def show(
         return
     print_fields(_fields(found, now))
     if found.next:
-        typer.echo(f"next: {found.next}")
+        echo(f"next: {found.next}")
     if page:
-        typer.echo(f"page: {page}")
-    typer.echo("")
+        echo(f"page: {page}")
+    echo("")
     nothing = f"no step is {state}" if state else "no step at this offset"
     print_rows([_step_row(item) for item in found.steps], False, nothing, least=("attempt",))
     end = offset + len(found.steps)
     if found.matched > len(found.steps):
         more = f": --offset {end} shows more" if end < found.matched else ""
-        typer.echo(f"{len(found.steps):,} of {counted(found.matched, 'step')}{more}", err=True)
+        echo(f"{len(found.steps):,} of {counted(found.matched, 'step')}{more}", err=True)
 
 
 @app.command()
@@ -168,7 +168,7 @@ async def cancel(
     if as_json:
         print_json({"id": id, "state": state})
     elif state == "cancelled":
-        typer.echo(f"{id} cancelled")
+        echo(f"{id} cancelled")
     return ExitCode.OK if state == "cancelled" else ExitCode.FAILED
 
 
