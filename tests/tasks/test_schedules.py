@@ -170,6 +170,7 @@ def test_a_rule_is_loaded_without_walking_to_its_end(rule: str) -> None:
         (lambda: CronSchedule("0 0 * * feb"), "'feb' is not valid as day of week"),
         (lambda: CronSchedule("0 0 1,,2 * *"), "'1,,2' is not valid as day of month"),
         (lambda: CronSchedule("0 0 5-0 * *"), "'5-0' is not valid as day of month"),
+        (lambda: CronSchedule("5-1 * * * *"), "'5-1' runs backwards; write two ranges"),
         (lambda: CronSchedule("0 -1 * * *"), "'-1' is not valid as hour"),
         (lambda: CronSchedule("0 *-5 * * *"), "'*-5' is not valid as hour"),
         (lambda: CronSchedule("0 1* * * *"), "'1*' is not valid as hour"),

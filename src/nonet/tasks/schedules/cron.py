@@ -32,7 +32,8 @@ class CronSchedule(_Prepared):
             the weekday nearest to the 15th, ``fri#2`` the second and ``L5`` the last Friday. Or
             ``@hourly``, ``@daily``, ``@midnight``, ``@weekly``, ``@monthly``, ``@yearly``,
             ``@annually``. As in POSIX, a date matches either day field if neither is ``*`` or ``?``
-            (``*/2`` is not ``*``). A range may wrap around: ``22-2``, ``sat-mon``.
+            (``*/2`` is not ``*``). A range may wrap around, except one of minutes: ``22-2``,
+            ``sat-mon``.
         timezone: an IANA name. A fixed local time that the clocks skip or repeat runs once.
 
     Raises:
@@ -141,6 +142,10 @@ def _unambiguous(text: str, name: str, low: int, high: int, names: str) -> str:
             return item
         if last < low or first > max(high, 7):  # 7 is Sunday
             raise ValueError(f": {item!r} is not valid as {name} ({low} to {high})")
+        if last < first and name == "minute":  # most likely a typing error, and nearly every minute
+            raise ValueError(
+                f": {item!r} runs backwards; write two ranges, such as {first}-{high},{low}-{last}"
+            )
         numbers = range(first, last + size * (last < first) + 1, int(found[3] or "1"))
         return ",".join(str((number - low) % size + low) for number in numbers)
 
