@@ -13,7 +13,6 @@ import glob
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -26,6 +25,8 @@ from preloaded import Preloaded, may_be_preloaded
 # The same helper that ends the servers: one pipe, one process.
 from servers import _reaper
 from waits import WAIT_SECONDS, wait_until
+
+from nonet.base.actor import process_name
 
 _TESTS = Path(__file__).parent
 
@@ -103,7 +104,7 @@ class Daemon:
     @property
     def name(self) -> str:
         """``pid@host`` of a worker."""
-        return f"{self.pid}@{socket.getfqdn()}"
+        return process_name(self.pid)
 
     def terminate(self) -> None:
         """Ask it to stop, as a supervisor would."""

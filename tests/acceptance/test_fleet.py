@@ -24,6 +24,7 @@ from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
 from nonet import Nonet
+from nonet.base.actor import process_name
 
 TASKS = f"{PROBES},acceptance.fleet_tasks"
 
@@ -170,7 +171,7 @@ async def test_what_a_dead_worker_held_is_handed_on_at_once(site: Site) -> None:
         await site.started(id, 2)
         assert re.search(rf"worker {pid}@\S+ crashed: signal=9 restart_in=1.0s", daemon.log)
         (event,) = await app.stores.events.last(1, kind="worker-lost")
-        assert event.text == f"{pid}@{socket.getfqdn()} died with 1 task: {id}"
+        assert event.text == f"{process_name(pid)} died with 1 task: {id}"
         await until(lambda: worker not in registered(site), "the dead worker is forgotten")
         site.open(gate)
         await site.all_ended()

@@ -41,4 +41,8 @@ def process_name(pid: int | None = None) -> str:
 
 @cache
 def _host() -> str:
-    return socket.getfqdn()  # may ask DNS
+    name = socket.getfqdn()  # may ask DNS
+    # /etc/hosts may list the name of the machine as another name of localhost.
+    return (
+        socket.gethostname() if name.partition(".")[0] in ("localhost", "ip6-localhost") else name
+    )
