@@ -160,18 +160,28 @@ def _reason(details: Any) -> str:
         reason = f"is {written!r:.40}, but must be {', '.join(known[:-1])} or {known[-1]}."
         return (reason + suggestion(str(written), known)).removesuffix(".")
     if kind == "extra_forbidden":
-        return _unknown_key(details["loc"])
+        return _unknown_key(details["loc"], details["input"])
     *above, key = details["loc"]
     is_duration = key in _DURATIONS and "args" not in above
     return value_reason(details, " of seconds, such as 60" if is_duration else "")
 
 
-def _unknown_key(location: Location) -> str:
+_OF_DIRACX = {"rate_limit", "rate_window_seconds", "concurrency_limit", "periodic"}
+
+
+def _unknown_key(location: Location, value: Any) -> str:
     key, model = str(location[-1]), _model_at(location[:-1])
     if model is SmallConfig and key in _keys(SizeConfig):
         return f"cannot hold for small tasks, {SHARED}: write it for the class under tasks"
     known = _keys(model)
     reason = f"unknown key {key!r}, known are {', '.join(known)}."
+    if isinstance(value, dict) and model is SectionConfig and _OF_DIRACX & value.keys():
+        return (
+            f"unknown key {key!r}, a class as in DiracX. Write periodic under periodic-tasks, and "
+            "rate_limit and concurrency_limit under limits: Task, each with the name of the class"
+        )
+    if len(location) == 1 and isinstance(value, dict) and "common" in value:
+        return f"{reason} Move what is in it to the top level"
     if len(location) == 1 and key in _IN_SECTIONS:
         return f"{reason} Write it under common, or under a VO of vo-overrides"
     if key in _ON_TOP and model is SectionConfig:
