@@ -41,6 +41,16 @@ def test_each_pool_sees_its_own_secrets(charts: Charts) -> None:
     }
 
 
+def test_no_worker_can_fill_its_node(charts: Charts) -> None:
+    """Each pool of the default values has a memory limit, the larger the size."""
+    pods = dict(charts.ci("git-config").pods())
+    limits = [
+        pods[f"prod-nonet-worker-{size}"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
+        for size in ("small", "medium", "large")
+    ]
+    assert limits == ["1Gi", "2Gi", "4Gi"]
+
+
 def test_each_secret_that_is_seen_is_read(rendered: Rendered) -> None:
     """The file of each secret is named by a setting, and each such setting names a file."""
     for name, pod in rendered.pods():
