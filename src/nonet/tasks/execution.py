@@ -280,26 +280,26 @@ class TaskContext:
             )
         asyncio.run_coroutine_threadsafe(self.checkpoint(data), self._loop).result()
 
-    def progress(self, fraction: float | None, text: str = "") -> None:
+    def progress(self, fraction: float | None = None, text: str | Mapping[str, Any] = "") -> None:
         """Report how far this attempt is, for people and for `Handle.progress`.
 
         Call it as often as you like, in a coroutine or a thread: it returns at once, and at most
         one report a second is stored, the newest. The next attempt starts without it. If Redis is
-        unavailable, the report is lost and the task continues. ``task-run call`` only logs it.
+        unavailable, the report is lost and the task continues. ``task-run call`` only logs it. No
+        report fails the task.
 
         Args:
-            fraction: from 0 to 1, stored with four decimals; None: unknown.
-            text: what it is doing, at most 60 bytes of UTF-8. Secrets are masked.
-
-        Raises:
-            ValueError: the fraction or the text is outside its limits.
+            fraction: from 0 to 1, stored with four decimals; None, or no number: unknown. A number
+                outside counts as 0 or 1.
+            text: what it is doing, cut to 60 bytes of UTF-8. A mapping is shown as
+                ``files=3 bad=1``. Secrets are masked.
 
         Example:
             for number, file in enumerate(self.files, 1):
                 await copy(file)
                 context().progress(number / len(self.files), f"file {number}")
         """
-        text = _checked_progress(fraction, text)
+        fraction, text = stored_progress(fraction, text)
         if self._report is None:
             share = "" if fraction is None else f"{fraction * 100:.0f} % "
             logger.info("progress: %s%s", share, text)
@@ -465,18 +465,25 @@ class TaskContext:
         return self._spawned
 
 
-def _checked_progress(fraction: float | None, text: str) -> str:
-    """Return the text as it can be stored."""
-    if fraction is not None and not 0 <= fraction <= 1:  # nan, too
-        raise ValueError(
-            f"progress: the fraction {fraction!r:.100} must be from 0 to 1, or None: unknown"
-        )
-    data = text.encode("utf-8", "backslashreplace")
-    if len(data) > _MOST_PROGRESS_BYTES:
-        raise ValueError(
-            f"progress: the text has {len(data)} bytes, the limit is {_MOST_PROGRESS_BYTES}"
-        )
-    return data.decode()
+def stored_progress(fraction: object, text: object) -> tuple[float | None, str]:
+    """Return a report of progress as it can be stored, whatever was reported.
+
+    >>> stored_progress(1.2, {"files": 3, "bad": 1}), stored_progress(float("nan"), "half")
+    ((1.0, 'files=3 bad=1'), (None, 'half'))
+    """
+    share: float | None
+    try:
+        share = float(fraction)  # type: ignore[arg-type]
+        share = min(max(share, 0.0), 1.0) if share == share else None  # nan is unknown
+    except Exception:  # float() runs code of a foreign class
+        share = None
+    try:
+        if isinstance(text, Mapping):
+            text = " ".join(f"{name}={value}" for name, value in text.items())
+        data = ("" if text is None else str(text)).encode("utf-8", "backslashreplace")
+    except Exception as error:  # so does str()
+        data = f"({type(error).__name__} in its text)".encode()
+    return share, data[:_MOST_PROGRESS_BYTES].decode(errors="ignore")
 
 
 _context: ContextVar[TaskContext] = ContextVar("nonet_task_context")

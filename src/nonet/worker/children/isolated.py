@@ -12,7 +12,7 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
 from functools import partial
 
@@ -208,8 +208,7 @@ class Isolated:
     def report(self, attempt: Attempt, said: Progressed) -> None:
         """Store the progress that a child reports."""
         attempt.context.serve_with(self._client, self._settings.message_limit)
-        with suppress(ValueError):  # from a child whose memory is damaged
-            attempt.context.progress(said.fraction, said.text)
+        attempt.context.progress(said.fraction, said.text)
 
     def stop(
         self, child: Child, attempt: Attempt, kill: asyncio.TimerHandle | None
