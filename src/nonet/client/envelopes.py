@@ -116,20 +116,14 @@ class Envelopes:
         if options.id is not None and not is_derived:
             _check_own_id(task_class, options.id)
         if self._middlewares.around_submit:
-            id = options.id if repeat is None else repeat.id
-            options = self._around(task_class, replace(options, id=id), schedule)
+            options = self._around(task_class, options, repeat, schedule)
         options = self._in_context(task_class, task, options, is_new=repeat is None)
         labels = options.labels or _NO_LABELS
-        due = 0
-        if options.at_time is not None or options.delay is not None:
-            due = _due(task_class, options)
+        due = _due(task_class, options)
         content = self._content(task_class, task, options, callback_of, trace, repeat, is_step)
         vo, group = vo_of(task, labels), child_of or callback_of or is_step
         locks, terms = self._demands(task_class, task, options, content, group)
-        cipher = self._cipher
-        if cipher is not None and (task_class.cls.encrypted or cipher.everything):
-            content = _encrypted(content, cipher)
-        envelope = self._sealed(content)
+        envelope = self._sealed(task_class, content)
         if repeat is not None:
             terms = _lines(terms, repeat.term)
         stream = self._stream(task_class, vo, labels)
@@ -140,11 +134,16 @@ class Envelopes:
         )
 
     def _around(
-        self, task_class: TaskClass, options: Options, schedule: TaskScheduleBase | None
+        self,
+        task_class: TaskClass,
+        options: Options,
+        repeat: Repeat | None,
+        schedule: TaskScheduleBase | None,
     ) -> Options:
         """Let middleware begin; it may add labels, and set context that travels."""
         running, labels = running_context(), dict(options.labels or _NO_LABELS)
-        id = new_id() if options.id is None else options.id
+        given = options.id if repeat is None else repeat.id
+        id = new_id() if given is None else given
         task = OutgoingTask(
             *(id, task_class.name, task_class.cls, labels, options.at_time),
             parent=running.id if running else "",
@@ -203,8 +202,11 @@ class Envelopes:
             is_step,
         )
 
-    def _sealed(self, content: Envelope) -> bytes:
-        """Third step: encode and sign the envelope."""
+    def _sealed(self, task_class: TaskClass, content: Envelope) -> bytes:
+        """Third step: encrypt, encode and sign the envelope."""
+        cipher = self._cipher
+        if cipher is not None and (task_class.cls.encrypted or cipher.everything):
+            content = _encrypted(content, cipher)
         try:
             envelope = self._signer.signed(encode(content))
         except TypeError as error:
