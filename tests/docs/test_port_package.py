@@ -19,19 +19,19 @@ NAMES = Page.read("reference/diracx.md")
 SHAPES = Path(__file__).parent / "shapes"
 _FILE = "databases.py"
 _ENTRY_POINTS = """
-[diracx.tasks.stars]
+[nonet.tasks.stars]
 SyncStar = mypackage.stars:SyncStar
 CountStars = mypackage.stars:CountStars
 ReportStars = mypackage.stars:ReportStars
 Observe = mypackage.stars:Observe
 PlanNight = mypackage.stars:PlanNight
-[diracx.tasks.images]
+[nonet.tasks.images]
 CleanImages = mypackage.images:CleanImages
 Expose = mypackage.images:Expose
 Audit = mypackage.images:Audit
 Combine = mypackage.images:Combine
 Mosaic = mypackage.images:Mosaic
-[diracx.lock_object_types]
+[nonet.lock_object_types]
 star = mypackage.lock_types
 [diracx.dbs.sql]
 StarDB = mypackage.tables:StarDB
@@ -150,7 +150,21 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: mypackage\nVersion: 1.0\n")
     points = f"{_ENTRY_POINTS}[{group}]\n{entry.partition(' ')[0]} = {value}\n"
     (info / "entry_points.txt").write_text(points)
+    _install_diracx_tasks(home)
     return home
+
+
+def _install_diracx_tasks(home: Path) -> None:
+    """Beside the package, because routers import it; its classes are none of Nonet."""
+    theirs = home / "diracx" / "tasks"
+    theirs.mkdir()
+    (theirs / "__init__.py").write_text("class CleanTask: ...\n")
+    info = home / "diracx_tasks-0.7.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: diracx-tasks\nVersion: 0.7.0\n")
+    (info / "entry_points.txt").write_text(
+        "[diracx.tasks.jobs]\nCleanTask = diracx.tasks:CleanTask"
+    )
 
 
 @pytest.fixture
@@ -158,7 +172,6 @@ def environment(package: Path, tmp_path: Path, redis_url: str) -> dict[str, str]
     """That of daemons and commands."""
     return {
         "PYTHONPATH": str(package),
-        "NONET_ENTRY_POINTS": "diracx",
         "NONET_REDIS_URL": redis_url,
         "NONET_STATE_DIR": str(tmp_path),
         "NONET_LOCK_TTL": "2",  # on a new Redis locks rest for a tenth of it
@@ -201,6 +214,16 @@ def test_every_class_runs_in_real_workers(environment: dict[str, str], tmp_path:
     assert _lines(tmp_path / "stars") == _STARS
     assert _lines(tmp_path / "images") == ["cleaned part 1", "cleaned part 2", "exposed 7"]
     assert _lines(tmp_path / "logs") == ["dev-audited"] * 3
+
+
+def test_entry_points_of_diracx_tasks_are_refused(environment: dict[str, str]) -> None:
+    """So the page leaves `NONET_ENTRY_POINTS` unset while that distribution is installed."""
+    for points, code in (("nonet", 0), ("nonet,diracx", 2)):
+        variables = environment | {"NONET_ENTRY_POINTS": points}
+        home = Path(environment["NONET_STATE_DIR"])
+        ended = preloaded.run("task-run", "classes", variables=variables, cwd=home)
+        assert ended.returncode == code, ended.stderr
+    assert "'diracx.tasks:CleanTask' of diracx.tasks.jobs is not a task class" in ended.stderr
 
 
 def test_a_database_without_a_url_is_named(environment: dict[str, str]) -> None:
