@@ -79,6 +79,7 @@ this table. Times are in microseconds (µs) since 1970, unless noted.
     queue:LOCK              ZSET    waiting task → rank, or rank - 4·10¹⁵ once woken; for paused
                                     tasks LOCK is paused:PRIORITY:SIZE:NAME
     writers:LOCK            ZSET    the waiting writers of that queue
+    line:LIMITER|TENANT     ZSET    waiting task of a tenant that shares → rank
     watch                   ZSET    contended lock → next check of its queue (µs)
     handed:SIZE             SET     ``KIND:PRIORITY:NAME|UNFIT``: groups of tasks that workers
                                     handed on because they could not run them; TTL

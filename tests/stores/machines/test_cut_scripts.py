@@ -18,9 +18,10 @@ from stores.machines.machine import findings
 from stores.machines.queue_machine import KEEPING, LOCK_TTL
 from stores.machines.site import PREFIX, Site
 
-from nonet.tasks.locks import MutexLock, encode_locks
+from nonet.tasks.locks import ConcurrencyLimiter, MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
+SLOT = encode_locks([ConcurrencyLimiter("job", 1, limit=1)])
 Prepared = tuple[Call, set[str]]
 """The call that is cut, and the ids of all tasks, each of which must end."""
 
@@ -47,6 +48,16 @@ def running(fleet: Fleet, lines: str = MUTEX) -> list[str]:
 
 def a_done(fleet: Fleet) -> Prepared:
     return fleet.settle_call(running(fleet), "done", 0, "c"), {"a", "b", "c"}
+
+
+def a_fetch_at_a_limiter(fleet: Fleet) -> Prepared:
+    for id in "abc":
+        fleet.run(*fleet.submit(id, SLOT))
+    return fleet.fetch_call(), {"a", "b", "c"}
+
+
+def a_done_at_a_limiter(fleet: Fleet) -> Prepared:
+    return fleet.settle_call(running(fleet, SLOT), "done", 0, "c"), {"a", "b", "c"}
 
 
 def a_retry(fleet: Fleet) -> Prepared:
@@ -183,6 +194,7 @@ def a_hastening(fleet: Fleet) -> Prepared:
 
 
 HISTORIES: tuple[History[set[str]], ...] = (
+    *(a_fetch_at_a_limiter, a_done_at_a_limiter),
     *(a_submit, a_delayed_submit, a_fetch, a_done, a_retry, a_delayed_retry, a_death),
     *(a_promotion, a_reclaim, a_walk, a_disown, a_disown_aside, a_seal, a_last_child, a_cancel),
     *(a_paused_fetch, a_resume, a_hastening),
@@ -199,6 +211,8 @@ def problems_of(fleet: Fleet, ids: set[str]) -> Iterator[str]:
         yield f"{facts.active} {facts.tenants} are counted"
     if set(facts.results) != ids:
         yield f"ended are {sorted(facts.results)}, not {sorted(ids)}"
+    if any(facts.ranks.values()):
+        yield f"tenants still take part: {facts.ranks}"
     if any(facts.streams.values()) or facts.delayed:
         yield f"pointers are left: {facts.streams} {facts.delayed}"
     for finding in findings(fleet.site, fleet.now, LEASE):

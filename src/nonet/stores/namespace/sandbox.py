@@ -19,7 +19,7 @@ from nonet.stores.connection.redis import connect_sync, literal, run_sync
 # Keys KIND:ID that belong to a task until it ends.
 _OF_A_TASK = ("t", "b", "l", "h", "c", "e", "open", "awaits", "waiters")
 # Keys that exist while a task waits, has a deadline or a unique key, or a group is open.
-_OF_TASKS = ("queue:*", "writers:*", "deadlines", "u:*", "g:*", "f:*", "[mj]:*", "edges")
+_OF_TASKS = ("queue:*", "writers:*", "line:*", "deadlines", "u:*", "g:*", "f:*", "[mj]:*", "edges")
 # Keys KIND:STEP that a workflow keeps until it is forgotten, so that it can be resumed.
 _OF_A_WORKFLOW = ("n", "k", "s")
 

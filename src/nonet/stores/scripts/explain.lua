@@ -140,12 +140,17 @@ local function add_place(me)
   add('place', 'none')
 end
 
--- How many tasks stand before this one in a queue, and which is the first.
-local function add_ahead(queue, me)
-  local ahead, first = 0, nil
-  for _, range in ipairs(ranges_before(me)) do
-    ahead = ahead + redis.call('ZCOUNT', queue, range[1], range[2])
-    first = first or redis.call('ZRANGEBYSCORE', queue, range[1], range[2], 'LIMIT', 0, 1)[1]
+-- How many tasks go before this one at a lock, and which is the first.
+local function add_ahead(lock, me)
+  local queue, ahead, first = queue_before(lock), 0, nil
+  if lines and lines.takes_turns(lock, me) then
+    ahead = lines.before(lock, me)
+    first = ahead > 0 and lines.next_of(lock.counter, {all = 0, of = {}}) or nil
+  else
+    for _, range in ipairs(ranges_before(me)) do
+      ahead = ahead + redis.call('ZCOUNT', queue, range[1], range[2])
+      first = first or redis.call('ZRANGEBYSCORE', queue, range[1], range[2], 'LIMIT', 0, 1)[1]
+    end
   end
   add('ahead', ahead)
   add('first', first and string.match(first, '^%S+'))
@@ -174,7 +179,7 @@ local function add_refusal(me)
       add('back', first_free(lock))
     end
   end
-  add_ahead(queue_before(lock), me)
+  add_ahead(lock, me)
   if refusal.held and not lock.windowed then
     local owners, count = owners_of(lock, most)
     add('holding', count)

@@ -132,7 +132,7 @@ end
 local function report_waiter(name, member)
   local id = string.match(member, '^%S+') or ''
   local record = read_fields(P .. 't:' .. id, {'state', 'places'})
-  report('waiter', string.match(name, '^%a+:(.*)$'), id, record.state or '', flag(record.places))
+  report('waiter', string.match(name, '^%a+:([^|]*)'), id, record.state or '', flag(record.places))
 end
 
 -- Report the members of a set whose tasks have no record. owner: the key of what they belong to; before: what the id of a
@@ -251,7 +251,7 @@ local KINDS = {t = {'hash', report_record}, b = {'string', report_part}, l = {'s
   suspects = {'stream', report_stream}, burials = {'stream', report_stream}, suspected = {'string', nothing}, accused = {'set', report_lasting},
   waiters = {'zset', report_lasting}, awaits = {'zset', report_lasting}, open = {'set', report_part},
   orders = {'set', report_lasting}, wake = {'list', nothing}, w = {'hash', report_lasting}, sum = {'string', report_lasting},
-  f = {false, report_workflow}, queue = {'zset', each_of(report_waiter)}, writers = {'zset', each_of(report_waiter)}, idle = {'zset', report_idle},
+  f = {false, report_workflow}, queue = {'zset', each_of(report_waiter)}, writers = {'zset', each_of(report_waiter)}, line = {'zset', each_of(report_waiter)}, idle = {'zset', report_idle},
   workers = {'zset', each_of(report_worker)}, groups = {'zset', nothing}, watch = {'zset', nothing},
   deadlines = {'zset', nothing}, expired = {'zset', nothing}, events = {'stream', nothing}, counters = {'hash', nothing}, mend = {'hash', nothing},
   fence = {'string', nothing}, epoch = {'hash', nothing}, leader = {'hash', nothing},

@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
--- publish_fairness: let tenants share streams, or end that. Without streams, keys of fair shares stay until all lists
--- are empty.
+-- publish_fairness: let tenants share streams, or end that. Without streams, keys of fair shares stay until all lists and
+-- lines are empty.
 -- KEYS  prefix
 -- ARGV  term, version, who, streams (PRIORITY:SIZE, between blanks), n × (tenant, weight)
--- returns 0 when it is in force; the number of streams that still have lists: call again later; -1 if another term
---       leads
+-- returns 0 when it is in force; the number of streams and limiters that still have them: call again later; -1 if
+--       another term leads
 -- @include base leading events
 local term, version, who, streams = unpack(ARGV, 1, 4)
 if not leads(term) then
@@ -17,6 +17,9 @@ local function with_lists()
     for _, size in ipairs(SIZES) do
       number = number + redis.call('EXISTS', P .. 'shares:' .. priority .. ':' .. size)
     end
+  end
+  for _, lock in ipairs(redis.call('ZRANGE', P .. 'watch', 0, -1)) do  -- it has every lock that is waited for
+    number = number + redis.call('EXISTS', P .. 'shares:' .. lock)
   end
   return number
 end

@@ -2,7 +2,8 @@
 --
 -- A task that a structural lock refuses stands in the queues of all its structural locks, so that no task
 -- that came later takes one of them. A task that only a limiter refuses stands in the queue of that limiter,
--- and reserves no lock. ZSET queue:LOCK is id → rank. The rank is the ticket, plus a class for the priority.
+-- and reserves no lock. ZSET queue:LOCK is id → rank. The rank is the ticket, plus a class for the priority. At a limiter
+-- tenants with fair shares take turns instead, see lib/lines.
 -- A woken task keeps its places until it is admitted, before all others: its score is rank - WOKEN. A waiting
 -- writer also stands in writers:LOCK, which readers check.
 -- ZSET watch: lock → when to check its queue at the latest, if no holder releases it before.
@@ -32,6 +33,12 @@ end
 -- The queue that a task must not overtake to get a lock: a reader overtakes waiting readers.
 local function queue_before(lock)
   return P .. (lock.shared and 'writers:' or 'queue:') .. lock.counter  -- fault: readers-pass-writers
+end
+
+local lines  -- of tenants, at limiters; nil if there are no fair shares
+if marks[6] then
+-- @defer shares lines load_lines
+  lines = load_lines()
 end
 
 local met = 0  -- the tasks that one script parks age in the order in which it read them
@@ -109,8 +116,14 @@ local function each_place(me, visit)
   end
 end
 
+-- Stand in every queue with this score: the rank, or rank - WOKEN.
 local function stand(me, score)
-  each_place(me, function(queue, member)
+  each_place(me, function(queue, member, name)
+    if lines and score < 0 then
+      lines.leave(name, me, member, true)
+    elseif lines then
+      lines.enter(name, me, member)
+    end
     redis.call('ZADD', queue, digits(score), member)
   end)
 end
@@ -140,6 +153,9 @@ end
 -- Leave every queue. The tasks behind may be able to run now.
 local function leave_queues(me)
   each_place(me, function(queue, member, name)
+    if lines then
+      lines.leave(name, me, member)
+    end
     redis.call('ZREM', queue, member)
     give_back({name})  -- fault: leaver-offers-none
   end)

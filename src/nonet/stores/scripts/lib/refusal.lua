@@ -23,7 +23,7 @@ do
     return false, contended
   end
 
-  -- How much of a limiter the tasks of a lower rank wait for. Counts every item of the first MOST_SUMMED, and
+  -- How much of a limiter the tasks that go before wait for: those of a lower rank, or whose turns come first. Counts every item of the first MOST_SUMMED, and
   -- one item of each other: a miscount there may cost these tasks their turn, but never exceeds the limit.
   local MOST_SUMMED = 64
   local function reserved(lock, me)
@@ -31,6 +31,8 @@ do
     lock.contended = redis.call('EXISTS', queue) == 1
     if not lock.contended then
       return 0
+    elseif lines and lines.takes_turns(lock, me) then
+      return select(2, lines.before(lock, me))
     end
     for _, range in ipairs(ranges_before(me)) do
       local count = redis.call('ZCOUNT', queue, range[1], range[2])
@@ -62,9 +64,10 @@ do
       return nil
     end
     local free = free_places(lock)
-    local before = reserved(lock, me)
+    local is_held = lock.items > free
+    local before = is_held and not me.aged and 0 or reserved(lock, me)  -- only an aged task asks whether it is next
     if lock.items + before > free then  -- fault: limiter-queue-passed
-      return {lock = lock, held = lock.items > free, is_next = before == 0,
+      return {lock = lock, held = is_held, is_next = me.aged and before == 0,
         look = first_free(lock) or now + SLOW_LOOK}
     end
     return nil

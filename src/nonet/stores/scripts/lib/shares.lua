@@ -1,5 +1,6 @@
 -- lib/shares: needs now. Fair shares: the tasks of a priority that have a tenant wait in a list of that tenant. A fetch
--- moves as many of them into the streams as it has free slots, see lib/sharing.
+-- moves as many of them into the streams as it has free slots, see lib/sharing. Those that wait for a limiter stand in a
+-- line of that tenant, see lib/lines; then the name of the limiter stands for PRIORITY:SIZE.
 -- STRING fair: the streams whose new pointers go to lists, between blanks; it exists until all lists are empty
 -- LIST share:KIND:PRIORITY:SIZE:TENANT: 'ID GEN'; KIND is tasks, or woken (read before tasks)
 -- ZSET shares:PRIORITY:SIZE: tenant → its virtual time, of the tenants with a backlog
@@ -8,15 +9,31 @@
 -- the lists of a kind have
 -- HASH weights: tenant → weight; the others have that of 'default'
 
--- Let a tenant take part. One that was idle has saved up nothing; one that comes back soon has not paid off what it
--- used. Call this before its list gets a pointer: if Redis stops the script in between, the next fetch removes it.
+local function exact(number)
+  return string.format('%.17g', number)
+end
+
+local function pace_of(stream)
+  return tonumber(redis.call('HGET', P .. 'pace', stream) or '0')
+end
+
+-- The virtual time of a tenant, and whether it takes part already. One that was idle has saved up nothing; one that comes
+-- back soon has not paid off what it used.
+local function time_of(stream, tenant)
+  local time = redis.call('ZSCORE', P .. 'shares:' .. stream, tenant)
+  if time then
+    return tonumber(time), true
+  end
+  return math.max(pace_of(stream), tonumber(redis.call('ZSCORE', P .. 'rested:' .. stream, tenant) or '0')), false
+end
+
+-- Let a tenant take part. Call this before its list gets a pointer: if Redis stops the script in between, the next fetch
+-- removes it.
 local function join(stream, tenant)
-  local shares, rested = P .. 'shares:' .. stream, P .. 'rested:' .. stream
-  if not redis.call('ZSCORE', shares, tenant) then
-    local pace = tonumber(redis.call('HGET', P .. 'pace', stream) or '0')
-    local left = tonumber(redis.call('ZSCORE', rested, tenant) or '0')
-    redis.call('ZADD', shares, string.format('%.17g', math.max(pace, left)), tenant)
-    redis.call('ZREM', rested, tenant)
+  local time, takes_part = time_of(stream, tenant)
+  if not takes_part then
+    redis.call('ZADD', P .. 'shares:' .. stream, exact(time), tenant)
+    redis.call('ZREM', P .. 'rested:' .. stream, tenant)
   end
 end
 

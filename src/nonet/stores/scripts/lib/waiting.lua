@@ -61,10 +61,9 @@ local function aging_time(me, waits)
   return me.aged and math.huge or me.since + waits.aging
 end
 
-local LOOK_GRID = 500000  -- µs
-
 -- When to check one waiting task by itself: later with each refusal in a row, and when it ages.
 local function next_look(me, waits)
+  local LOOK_GRID = 500000  -- µs
   local pause = math.min(waits.longest, waits.first * 2 ^ math.min(me.refusals - 1, 20))
   -- Random, so that tasks that were refused together are not checked together; rounded to a grid, so that one
   -- script checks many. The time of aging is exact, and may have passed: see is_of_age.
@@ -213,16 +212,25 @@ do
     return nil
   end
 
+  -- Remove a task from a queue in which it does not wait.
+  local function strike_out(name, member, tenant)
+    if tenant then
+      lines.leave(name, {tenant = tenant, stream = 'hold'}, member)
+    end
+    redis.call('ZREM', P .. 'queue:' .. name, member)
+    redis.call('ZREM', P .. 'writers:' .. name, member)
+  end
+
   -- Offer a lock to a task in its queue. Returns whether the task was woken, whether the tasks behind it cannot
-  -- run either, and whether it stays in the queue.
-  local function offer_place(name, queue, member)
+  -- run either, and whether it stays in the queue. tenant: whose turn it is; is_first: it is the first to be offered it.
+  local function offer_place(name, member, tenant, is_first)
     local me = load_waiter(string.match(member, '^%S*'))
     local lock = me and me.state == 'waiting' and standing_at(me, name)
     if not lock then  -- its record is gone, or says that it no longer waits here
-      redis.call('ZREM', queue, member)
-      redis.call('ZREM', P .. 'writers:' .. name, member)
+      strike_out(name, member, tenant)
       return false, false, false
     end
+    me.next_at = is_first and name
     local refusal = offer(me)
     if not refusal then
       return true, lock.exclusive, false  -- fault: release-wakes-one
@@ -231,27 +239,36 @@ do
     return false, refusal.lock.counter == name or lock.exclusive and stays, stays  -- fault: refused-stops-others
   end
 
+  -- The next task in a queue, and its tenant if tenants take turns there. passed: those that stay although they were
+  -- offered the lock; of: the number of each tenant.
+  local function next_in(name, passed)
+    if lines then
+      return lines.next_of(name, passed)
+    end
+    return redis.call('ZRANGEBYSCORE', P .. 'queue:' .. name, 0, '+inf', 'LIMIT', passed.all, 1)[1]
+  end
+
   -- Offer a lock to its queue: to the first task if it is exclusive, else to as many as can run.
   local function offer_queue(name)
-    local queue, skip, is_useful = P .. 'queue:' .. name, 0, false
+    local passed, is_useful = {all = 0, of = {}}, false
     local had_all = offers_left == tick_offers  -- fault: budget-rest
     while offers_left > 0 do
-      local member = redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'LIMIT', skip, 1)[1]
+      local member, tenant = next_in(name, passed)
       if not member then
         return
       end
       offers_left = offers_left - 1
-      local fine, is_woken, is_over, stays = pcall(offer_place, name, queue, member)
+      local fine, is_woken, is_over, stays = pcall(offer_place, name, member, tenant, tenant and passed.all == 0)
       if not fine then
-        redis.call('ZREM', queue, member)
-        redis.call('ZREM', P .. 'writers:' .. name, member)
+        strike_out(name, member, tenant)
         put_aside(string.match(member, '^%S*'), is_woken)
       elseif is_over then
         return
-      else
-        is_useful = is_useful or is_woken
-        skip = skip + (stays and 1 or 0)  -- another lock refuses it: the tasks behind it may run
+      elseif stays then  -- another lock refuses it: the tasks behind it may run
+        passed.all = passed.all + 1
+        passed.of[tenant or ''] = (passed.of[tenant or ''] or 0) + 1
       end
+      is_useful = is_useful or fine and is_woken
     end
     -- Continue at the next promotion. If a whole promotion woke none of them, other locks refuse them all:
     -- check the queue less often.
