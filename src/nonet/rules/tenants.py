@@ -17,7 +17,7 @@ class TenantLoad:
     """What a tenant has now.
 
     Attributes:
-        live: its tasks that have not ended; None: not counted, as for tasks without a tenant.
+        live: its tasks that have not ended.
         waiting: those of them that wait in its lists, by size; None: tenants share no stream, or
             it is one of the others.
         oldest: age in seconds of the oldest of these; None: none waits.
@@ -25,7 +25,7 @@ class TenantLoad:
         tenants: how many it stands for.
     """
 
-    live: int | None = None
+    live: int = 0
     waiting: Mapping[str, int] | None = None
     oldest: float | None = None
     running: int = 0
@@ -52,7 +52,7 @@ class TenantFigures:
     Attributes:
         name: empty: the tasks that have no tenant; ``(others)``: all tenants beyond a number.
         weight: its weight; None: tenants share no stream, or these are the others.
-        live: its tasks that have not ended; None for tasks without a tenant.
+        live: its tasks that have not ended.
         waiting: those that wait for its turn, without delayed ones and those that wait for locks;
             None: tenants share no stream, or these are the others.
         oldest_seconds: age of the oldest of these; None: none waits.
@@ -69,7 +69,7 @@ class TenantFigures:
 
     name: str
     weight: float | None
-    live: int | None
+    live: int
     waiting: int | None
     oldest_seconds: float | None
     running: int
@@ -117,7 +117,7 @@ def sorted_by(items: Iterable[TenantFigures], by: str) -> list[TenantFigures]:
     keys: Mapping[str, Callable[[TenantFigures], Any]] = {
         "tasks": lambda item: 0,
         "name": lambda item: item.name,
-        "live": lambda item: -(item.live or 0),
+        "live": lambda item: -item.live,
         "waiting": lambda item: -(item.waiting or 0),
         "oldest": lambda item: -(item.oldest_seconds or 0),
         "running": lambda item: -item.running,

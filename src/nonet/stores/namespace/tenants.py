@@ -53,7 +53,11 @@ class Tenants(RedisStore):
         started = {name: started_in(merged(slots.values())) for name, slots in past.vectors.items()}
         names = {*live, *started, *running, *recent.vectors}
         tasks = {name: live[name] + started.get(name, 0) for name in names}
-        chosen, _ = order(named, {"": 0, **tasks}, most)
+        chosen, _ = order(named, {name: tasks[name] for name in names if name}, most)
+        if (
+            "" in names
+        ):  # however few: a task without a tenant may be one whose tenant was forgotten
+            chosen.append("")
         loads = await self._loads(chosen, live, running, tasks)
         weights = await self._weights(loads)
         counted = _by_tenant(past, chosen)
@@ -85,11 +89,16 @@ class Tenants(RedisStore):
         return await read_slots(self._client, self._prefix, _KEY, since)
 
     async def live(self) -> Counter[str]:
-        """Return how many tasks of each tenant have not ended."""
+        """Return how many tasks of each tenant have not ended; of none: those of no tenant."""
         found: Counter[str] = Counter()
         key = f"{self._prefix}active:tenants"
         async for name, text in self._client.hscan_iter(key, count=_PAGE):
             found.update(readable_hash("active:tenants", {name: text}, whole))
+        by_class = readable_hash(
+            "active", await self._client.hgetall(f"{self._prefix}active"), whole
+        )
+        if (of_none := sum(by_class.values()) - found.total()) > 0:
+            found[""] = of_none
         return found
 
     async def _running(self) -> Counter[str]:
@@ -133,18 +142,16 @@ class Tenants(RedisStore):
         Args:
             tasks: all tenants.
         """
-        waiting, oldest = await self._waiting(chosen)
+        waiting, oldest = await self._waiting(chosen or [""])
         found = {
             name: TenantLoad(
-                live=live.get(name, 0) if name else None,
+                live=live.get(name, 0),
                 waiting=waiting.get(name, {}) if waiting is not None else None,
                 oldest=oldest.get(name),
                 running=running.get(name, 0),
             )
             for name in chosen
         }
-        if "" in found and "" not in tasks and not found[""].waiting:
-            del found[""]
         others = set(tasks) - set(chosen)
         if others:
             found[OTHERS] = TenantLoad(
