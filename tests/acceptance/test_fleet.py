@@ -383,6 +383,7 @@ async def test_the_probe_of_a_fleet_lists_each_worker(site: Site) -> None:
         ("--size small --max 0", "--max"),
         ("--size small --idle-exit 0", "--idle-exit"),
         ("", "name a size, or --pipelines"),
+        ("--size small --pipelines ,", "names no pipeline"),
         ("--pipelines rows --idle-exit 1", "leave out --min, --max and --idle-exit"),
         ("--pipelines rows --max 2", "leave out --min, --max and --idle-exit"),
     ],
