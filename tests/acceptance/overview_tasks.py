@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,3 +72,45 @@ class Kept(Poison):
     """Always fails, and becomes a dead letter."""
 
     dlq_eligible = True
+
+
+class Works(AtGate):
+    """An innocent: it runs until its gate opens."""
+
+    async def execute(self) -> None:
+        await passed(self.gate)
+
+
+class Blocks(Small):
+    """Stops the event loop."""
+
+    async def execute(self) -> None:
+        time.sleep(20)  # noqa: ASYNC251  # that is the fault
+
+
+class Eats(BaseTask):
+    """Takes more memory than its class may have."""
+
+    size = Size.MEDIUM
+    memory_limit = "200 MiB"
+
+    async def execute(self) -> None:
+        eaten = bytearray(2**30)
+        await asyncio.sleep(len(eaten))
+
+
+class Bomb(Small):
+    """Kills its worker."""
+
+    async def execute(self) -> None:
+        os._exit(3)
+
+
+@dataclass
+class Fails(Small):
+    """Fails in one of three ways."""
+
+    way: int
+
+    async def execute(self) -> None:
+        raise (ValueError, KeyError, OSError)[self.way]("no")

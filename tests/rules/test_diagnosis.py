@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from rules.sentences import harms
 
 from nonet.rules.diagnosis import examine
 from nonet.rules.servers import Replication, Server, examine_outbox, examine_server, refusals
@@ -115,6 +116,7 @@ def test_a_healthy_namespace_has_no_finding(row: list[Any]) -> None:
 def test_each_kind_of_problem_is_reported(row: list[Any], said: str) -> None:
     finding = examine(row, lease=LEASE)
     assert finding is not None and said in finding.problem and finding.what and finding.next_step
+    assert not harms(finding.command)
 
 
 REDIS_CLI = 'redis-cli -u "$NONET_REDIS_URL"'
@@ -173,6 +175,7 @@ def test_each_fault_of_the_server_is_a_problem_with_its_next_step(
 ) -> None:
     problems, _ = examine_server(server)
     assert [finding.kind for finding in problems] == [kind] and problems[0].next_step
+    assert not harms(problems[0].command)
 
 
 def test_a_deliberate_setting_is_a_hint_not_a_problem() -> None:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from rules.sentences import contains
+from rules.sentences import contains, harms
 
 from nonet.rules.findings import Finding, in_order
 from nonet.rules.limit_changes import Override
@@ -246,6 +246,7 @@ def test_each_fault_has_one_finding_with_its_command(
     (finding,) = troubles(situation(**known))
     assert contains(finding.problem, problem), finding
     assert finding.next_step.startswith(hint) and bool(finding.next_step) == bool(hint)
+    assert not harms(finding.command)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def print_findings(findings: Sequence[Finding], *, more: str = "") -> None:
         print_table([], [(f"{number}.", finding.problem)])
         if finding.hint:
             colon = ":" if finding.command else ""
-            print_table([], [("   ", f"{finding.hint}{colon}")])
+            print_table([], [("  ", f"{finding.hint}{colon}")])
         if finding.command:
             echo(f"    -> {finding.command}")
     if len(shown) < len(findings):
