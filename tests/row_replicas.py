@@ -1,6 +1,7 @@
 """Pipelines of `row_tables` for real processes, which note in a file which rows they hold.
 
-Variables: ROWS_DB_URL, ROWS_NOTES (the file), ROWS_LEASE, ROWS_SECONDS (the longest row).
+Variables: ROWS_DB_URL, ROWS_NOTES (the file), ROWS_LEASE, ROWS_SECONDS (the longest row),
+ROWS_ATTEMPTS, ROWS_POISON (rows that kill their process, such as ``jobs:1,fleets:2``).
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from nonet.pipelines import Changes, Pipeline, RowDatabase
 database = RowDatabase(lambda: os.environ["ROWS_DB_URL"], connections=4)
 _LEASE = float(os.environ.get("ROWS_LEASE", "10"))
 _SECONDS = float(os.environ.get("ROWS_SECONDS", "0.2"))
+_POISON = os.environ.get("ROWS_POISON", "").split(",")
 
 
 def _note(event: str, row: Any) -> None:
@@ -44,12 +47,20 @@ class Noting:
 
     database: ClassVar[RowDatabase] = database
     lease = _LEASE
-    workers = 5
-    max_attempts = 1000
+    workers = 10
+    max_attempts = int(os.environ.get("ROWS_ATTEMPTS", "1000"))
+
+    def needs_related(self, row: Any) -> bool:
+        """Note when it tries to lease its related rows."""
+        _note("try", row)
+        return True
 
     async def process(self, row: Any) -> Changes:
         """Note when it begins and ends."""
         with _noted(row):
+            if f"{row.__tablename__}:{row.id}" in _POISON:
+                await asyncio.sleep(0.3 * _SECONDS)
+                os.kill(os.getpid(), signal.SIGKILL)
             await asyncio.sleep(random.uniform(0.5, 1) * _SECONDS)
         return Changes().again(random.uniform(0.2, 1))
 

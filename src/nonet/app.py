@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
 
 from nonet.base.actor import who
@@ -17,6 +19,7 @@ from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.settings import Settings
 from nonet.stores.queue.broker import Broker
 from nonet.stores.stores import Stores, open_stores, stores_beside
+from nonet.tasks.entry_points import entries
 from nonet.tasks.execution import TaskContext
 from nonet.tasks.handles import Handle, R
 from nonet.tasks.injection import Injector
@@ -528,7 +531,17 @@ class Nonet(Application):
         """
         from nonet.scheduler.assembly import assemble
 
-        return assemble(self._opened(), injector, hooks)
+        return assemble(self._opened(), injector, hooks, self._chores_of_pipelines())
+
+    def _chores_of_pipelines(self) -> dict[str, Callable[[str], Awaitable[float]]]:
+        has_entries = any(entries(self.settings.groups, "pipelines"))
+        if "nonet.pipelines" not in sys.modules and not has_entries:
+            return {}  # without any, a scheduler does not need SQLAlchemy
+        from nonet.pipelines.registry import load_pipelines
+        from nonet.pipelines.unrun import UnrunPipelines
+
+        load = partial(load_pipelines, self.settings)
+        return {"pipelines": UnrunPipelines(self.stores.pipelines, load).tick}
 
     @asynccontextmanager
     async def running(

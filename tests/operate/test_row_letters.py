@@ -15,7 +15,7 @@ from cli.row_errands import Base, Volume
 from nonet import ConflictError, Nonet
 from nonet.base.errors import NonetError, NotFoundError, ServerUnreachableError
 from nonet.pipelines.burial import letter_of
-from nonet.pipelines.leasing import Exhausted
+from nonet.pipelines.lease import Exhausted
 from nonet.stores.sql.dead_letters import DeadLetter
 
 pytestmark = pytest.mark.server

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -196,6 +197,26 @@ async def test_a_row_that_cannot_be_loaded_has_failed(
         await until(lambda: count(database, Fleet, id=key, due_at=None, attempts=0))
     [letter] = await (await nonet.stores.dead_letters()).list()
     assert (letter.error_type, letter.retry_count) == ("ValueError", 1)
+
+
+async def test_a_row_that_swallows_its_cancellation_has_failed(
+    database: RowDatabase, add: Any, nonet: Nonet
+) -> None:
+    """What it returns after its timeout is not applied."""
+    [key] = await add(Instance())
+
+    class Deaf(Instances):
+        timeout = 0.1
+
+        async def process(self, row: Instance) -> Changes:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+            return Changes(status="done").finish()
+
+    async with hosted(nonet, on(database, Deaf)) as (host, _, _):
+        await until(lambda: host.runners[0].tally.outcomes)
+        assert host.runners[0].tally.outcomes == {"failed": 1}
+    assert await count(database, Instance, id=key, status="new", attempts=1) == 1
 
 
 async def test_rows_of_a_fetch_that_was_overtaken_by_a_stop_are_released(

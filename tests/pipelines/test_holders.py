@@ -14,7 +14,8 @@ from row_tables import Fleet, Fleets, Instance, Instances, Job, Jobs, on
 from waits import WAIT_SECONDS
 
 from nonet.pipelines import Changes, RowDatabase
-from nonet.pipelines.leasing import Lease, Leasing, Loaded, NotSelected, RelatedBusy, Stale
+from nonet.pipelines.lease import Lease, Loaded, NotSelected, RelatedBusy, Stale
+from nonet.pipelines.leasing import Leasing
 
 pytestmark = pytest.mark.server
 
@@ -61,7 +62,7 @@ class Actors:
                 *(lease, loaded.row, Changes(status="done").finish(), 60.0, []), within=_nothing
             )
         except Stale:
-            await leasing.release_related(lease)
+            await leasing.give_up(lease)
 
 
 async def _nothing(session: Any) -> None:

@@ -18,16 +18,16 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pipelines.hosting import PAST, Note, are_done, count, hosted, set_grace, until
-from row_tables import Event, Fleet, Instance, Instances, on
+from row_tables import Instance, Instances, on
 from waits import WAIT_SECONDS, wait_until
 
 from nonet import ExponentialBackoff, Nonet, StopRetrying
-from nonet.base.errors import ConfigurationError, RegistrationError
+from nonet.base.errors import ConfigurationError
 from nonet.daemon.service import ExitCode
-from nonet.pipelines import Changes, Pipeline, RowDatabase, Rows
+from nonet.pipelines import Changes, RowDatabase, Rows
 from nonet.pipelines.backoff import Pauses, wanted
 from nonet.pipelines.heartbeat import Heartbeat
-from nonet.pipelines.leasing import Held
+from nonet.pipelines.lease import Held
 from nonet.telemetry import tracing
 
 pytestmark = pytest.mark.server
@@ -330,38 +330,3 @@ async def test_d23_a_paused_pipeline_fetches_nothing_until_it_is_resumed(
         await until(lambda: are_done(database, 2))
     [status] = await nonet.stores.pipelines.read()
     assert not status.replicas  # it has left
-
-
-def ordered(order: Any) -> Any:
-    query = sa.select(Instance).join(Fleet, Fleet.id == Instance.fleet_id).order_by(order)
-    return type("Ordered", (Instances,), {"select": lambda self: query})
-
-
-class Plain(Pipeline[Any]):
-    """Its table has no lease columns."""
-
-    model = Event
-
-    async def process(self, row: Any) -> None:
-        """Do nothing."""
-
-
-@pytest.mark.parametrize(
-    ("cls", "attributes", "problem"),
-    [
-        (ordered(Instance.status), {}, "no index of table instances begins with"),
-        (ordered(Fleet.due_at), {}, "no index of table instances begins with fleets.due_at"),
-        (ordered(Instance.fleet_id.asc().nulls_first()), {}, "begins with instances.fleet_id"),
-        (Plain, {}, "has no lease columns"),
-        (Instances, {"process": lambda self, row: None}, "write `async def process"),
-        (Instances, {"workers": 0}, "workers=0 must be"),
-        (Instances, {"lease": 0.5}, "lease=0.5 must be"),
-        (Instances, {"name": "a b"}, "name must have"),
-        (Instances, {"process_as": Note}, "must be a subclass of nonet.pipelines.RowTask"),
-    ],
-)
-def test_a_pipeline_that_cannot_work_is_refused(
-    cls: Any, attributes: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(RegistrationError, match=problem):
-        on(RowDatabase("sqlite:///unused.db"), cls, **attributes)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from pipelines.hosting import change
-from pipelines.test_leasing import fetch, leasing_of, loaded, row_of
+from pipelines.test_leasing import fetch, leasing_of, row_of
 from row_tables import Base, Fleet, Fleets, Instance, Instances, Job, Jobs, on
 from sqlalchemy.ext.asyncio import AsyncSessionTransaction
 from sqlalchemy.orm import Mapped, mapped_column
@@ -19,7 +19,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from nonet.base.errors import LeaseLostError
 from nonet.pipelines import Changes, Children, LeaseMixin, Pipeline, RowDatabase, Rows
 from nonet.pipelines.keys import key_from_text, text_of_key
-from nonet.pipelines.leasing import Exhausted, Loaded
+from nonet.pipelines.lease import Exhausted, Loaded
 
 pytestmark = pytest.mark.server
 
@@ -74,7 +74,7 @@ async def test_a_new_attempt_gets_the_related_rows_of_a_dead_one(
     [again] = [each for each in await fetch(jobs) if each.key == job]
     assert isinstance(await jobs.load(again), Loaded)
     assert (await row_of(database, Instance, instance)).lease_token == again.token
-    await jobs.release_related(lease)  # the dead one was only frozen
+    await jobs.give_up(lease)  # the dead one was only frozen
     assert (await row_of(database, Instance, instance)).lease_token == again.token
     assert other != job
 
@@ -85,7 +85,8 @@ async def test_an_exhausted_row_frees_the_related_rows_of_its_attempts(
     [fleet] = await add(Fleet())
     [child] = await add(Instance(fleet_id=fleet))
     leasing = leasing_of(database, Fleets, max_attempts=1)
-    await loaded(leasing)
+    [lease] = await fetch(leasing)
+    assert isinstance(await leasing.load(lease, alone=True), Loaded)
     ended = datetime.now(UTC) - timedelta(seconds=1)
     await change(database, Fleet, fleet, lease_expires_at=ended)
     [lease] = await fetch(leasing)

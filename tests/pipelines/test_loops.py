@@ -15,7 +15,8 @@ from row_tables import Instance, Instances, on
 from nonet import Nonet
 from nonet.pipelines import Changes, RowDatabase
 from nonet.pipelines.heartbeat import Heartbeat
-from nonet.pipelines.leasing import Held, Leasing
+from nonet.pipelines.lease import Held
+from nonet.pipelines.leasing import Leasing
 
 pytestmark = pytest.mark.server
 

@@ -80,6 +80,8 @@ def doubly_held(
             spans[row].append((begin, end, pid))
 
     for note in notes:
+        if note.event == "try":
+            continue
         if note.event == "begin":
             began[note.pid, note.table, note.key] = note.at
         else:

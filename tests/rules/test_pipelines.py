@@ -63,8 +63,8 @@ ENDED = {**LEASED, "lease_expires_at": AGO}
         ({**LEASED, "lease_owner": "disks:a:7"}, [IDLE], "leased by row a:7 of pipeline disks"),
         ({"lease_owner": "disks"}, [IDLE], "waits in pipeline disks for related rows"),
         (
-            {"lease_owner": "volumes", "due_at": LATER},
-            *([IDLE], "waits for its related rows, which others have; it tries again every"),
+            {"lease_owner": "volumes", "is_suspect": True},
+            *([IDLE], "runs alone, as its process died: it starts when"),
         ),
         ({"is_selected": False}, [IDLE], "due, but select() of its pipeline does not select it"),
         ({}, [], "no process runs its pipeline: task-worker --pipelines volumes"),
@@ -77,7 +77,11 @@ ENDED = {**LEASED, "lease_expires_at": AGO}
         ),
         ({}, [BROKEN], "its database fails: OperationalError: no route to 10.0.0.7"),
         ({}, [BROKEN, IDLE], "next in line: it is fetched within seconds$"),
-        ({"lease_owner": "volumes"}, [IDLE], "waits for its related rows, which others have"),
+        (
+            {"lease_owner": "volumes", "waiting_since": AGO},
+            [IDLE],
+            "waits for its related rows for 1 min 30 s: others have them",
+        ),
         ({"wanted_by": "fleets"}, [IDLE], "a row of pipeline fleets waits for this row"),
         ({}, [BUSY, BUSY], "all 8 workers are busy: raise `workers` of pipelines.volumes"),
         ({}, [BUSY, IDLE], "next in line: it is fetched within seconds$"),

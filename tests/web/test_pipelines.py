@@ -15,7 +15,7 @@ from web.conftest import ClientOf
 
 from nonet import Nonet
 from nonet.pipelines.burial import letter_of
-from nonet.pipelines.leasing import Exhausted
+from nonet.pipelines.lease import Exhausted
 from nonet.rules.permissions import Role
 from nonet.rules.pipelines import Replica, RowFigures
 

@@ -140,6 +140,7 @@ class _Serving:
         self._board.receive(self._number)
         attempt = Attempt(delivery, message.since)
         self._attempts[delivery.fence] = attempt
+        attempt.context.is_alone = not message.is_shared
         continue_trace(message.trace)
         attempt.context.check_lease_with(lambda: self._check(attempt))
         attempt.context.make_workdir_in(message.workdir)

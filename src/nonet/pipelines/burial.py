@@ -14,7 +14,7 @@ from nonet.client.client import Client
 from nonet.messages.message import encode, pack
 from nonet.operate.dead_letters import write
 from nonet.pipelines.keys import key_from_text, text_of_key
-from nonet.pipelines.leasing import Exhausted
+from nonet.pipelines.lease import Exhausted
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.rows import Rows
 from nonet.rules.outcomes import ErrorSummary, Reason, Settlement

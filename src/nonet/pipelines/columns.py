@@ -28,7 +28,9 @@ def lease_columns() -> list[sa.Column[Any]]:
         sa.Column("lease_expires_at", UtcDateTime(), nullable=True),
         sa.Column("lease_token", sa.String(TOKEN_LENGTH), nullable=True),
         sa.Column("lease_owner", sa.String(OWNER_LENGTH), nullable=True),
+        sa.Column("waiting_since", UtcDateTime(), nullable=True),
         sa.Column("attempts", sa.Integer(), nullable=False, server_default="0"),
+        sa.Column("suspect", sa.Integer(), nullable=False, server_default="0"),
     ]
 
 
@@ -55,11 +57,15 @@ class LeaseMixin:
     Attributes:
         due_at: when the row needs attention; NULL: it is finished. UTC.
         last_processed_at: when a result was applied last; NULL: never.
-        lease_expires_at: when the lease ends unless it is renewed.
+        lease_expires_at: when the lease ends unless it is renewed; of a waiting row: when its
+            pipeline tries again.
         lease_token: identifies the lease; NULL: the row is free.
         lease_owner: the pipeline that leases the row, or waits for its related rows.
+        waiting_since: since when the row waits for its related rows; NULL: it does not.
         attempts: attempts since the last success; negative: exhausted, and about to become a dead
             letter.
+        suspect: whether its attempt began together with those of other rows (1) or alone (2). If
+            that process died, the next attempt runs alone. 0: the last attempt ended.
 
     Example:
         class Volume(LeaseMixin, Base):
@@ -75,7 +81,9 @@ class LeaseMixin:
     lease_expires_at: Mapped[datetime | None] = mapped_column(UtcDateTime())
     lease_token: Mapped[str | None] = mapped_column(sa.String(TOKEN_LENGTH))
     lease_owner: Mapped[str | None] = mapped_column(sa.String(OWNER_LENGTH))
+    waiting_since: Mapped[datetime | None] = mapped_column(UtcDateTime())
     attempts: Mapped[int] = mapped_column(server_default="0")
+    suspect: Mapped[int] = mapped_column(server_default="0")
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -4,17 +4,19 @@ Who may take a row:
 
 * A free row: any pipeline of its table. A row whose lease has ended: its owner only, because the
   owner knows what the dead process may have begun.
-* A *waiting* row (owner, but no token) could not get its related rows. Its pipeline tries again
-  soon. Until then no pipeline fetches the related rows, so that they become free; except for rows
-  that it owns already, because it has to end what it began, and for rows that have been due for
-  `FIRST_SECONDS`, because main rows could wait for them one after the other without an end.
-* An owner that has not come back for `ABANDONED_SECONDS` is ignored.
+* A *waiting* row (``waiting_since``) could not get its related rows. It keeps its due time, so its
+  place in the order, and claims its related rows: a row that another row claims is left to it. The
+  row that has waited longer goes first.
+* A row that is due and claimed by its parent (`Children`) leaves itself to the parent; one that is
+  shared (`Shared`) goes by age: before a main row that began to wait after it was due. So neither
+  side starves: many main rows may wait for a shared row, but only one parent for a child.
+* An owner or a waiting row that has not come back for `ABANDONED_SECONDS` is ignored.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -22,13 +24,16 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from nonet.pipelines.clock import db_now
 from nonet.pipelines.columns import OWNER_LENGTH
+from nonet.pipelines.definition import order_of
 from nonet.pipelines.keys import key_of, serving_index, table_of, text_of_key
-from nonet.pipelines.pipeline import Pipeline, order_of
+from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related import Related
 from nonet.rules.pipelines import HOLD
 
 ABANDONED_SECONDS = 600.0
-FIRST_SECONDS = 60.0
+
+Mains = Sequence[tuple[type[Pipeline[Any]], Related]]
+"""The pipelines whose related rows are in a table."""
 
 FREE: dict[str, Any] = {"lease_token": None, "lease_owner": None, "lease_expires_at": None}
 
@@ -57,27 +62,21 @@ def _may_retake(table: Any, owner: str) -> sa.ColumnElement[bool]:
 
 
 def fetch_statement(
-    pipeline: Pipeline[Any],
-    waiting_for: Sequence[tuple[type[Pipeline[Any]], Related]],
-    condition: sa.ColumnElement[bool],
+    pipeline: Pipeline[Any], mains: Mains, condition: sa.ColumnElement[bool]
 ) -> sa.Select[Any]:
     table = table_of(pipeline.model)
     columns = table.c
     chosen = pipeline.select()
     is_unleased = sa.or_(columns.lease_expires_at.is_(None), columns.lease_expires_at < db_now())
-    is_unowned = columns.lease_owner.is_(None)
-    wanted = sa.or_(*(is_wanted(of, related) for of, related in waiting_for), sa.false())
-    may_begin = sa.and_(is_unowned, sa.not_(wanted)) if waiting_for else is_unowned
+    is_over = sa.and_(columns.lease_token.is_not(None), _may_retake(table, pipeline.name))
+    is_unowned = sa.or_(columns.lease_owner.is_(None), _may_retake(table, pipeline.name))
+    is_free = sa.and_(columns.lease_token.is_(None), is_unowned)
+    if mains:
+        is_free = sa.and_(is_free, sa.not_(is_claimed(mains)))
+    shown = (columns.due_at, db_now(), columns.waiting_since, columns.suspect)
     return (
-        chosen.with_only_columns(
-            key_of(table), columns.due_at, db_now(), maintain_column_froms=True
-        )
-        .where(
-            condition,
-            columns.due_at.is_not(None),
-            is_unleased,
-            sa.or_(may_begin, _may_retake(table, pipeline.name)),
-        )
+        chosen.with_only_columns(key_of(table), *shown, maintain_column_froms=True)
+        .where(condition, columns.due_at.is_not(None), is_unleased, sa.or_(is_free, is_over))
         .order_by(None)
         .order_by(*order_of(chosen, table))
         .with_for_update(skip_locked=True, of=table, key_share=True)
@@ -106,31 +105,40 @@ async def prefer_index(session: AsyncSession) -> None:
         await session.execute(sa.text("SET SESSION optimizer_switch = 'exists_to_in=off'"))
 
 
-def due_rows(pipeline: Pipeline[Any]) -> sa.Select[Any]:
-    table = table_of(pipeline.model)
+def is_claimed(mains: Mains) -> sa.ColumnElement[bool]:
+    """Whether a main row waits for a row that no process has, and goes first."""
+    return sa.or_(*(_claim(of, related, related.goes_first) for of, related in mains))
+
+
+def is_claimed_before(mains: Mains, table: Any, since: Any) -> sa.ColumnElement[bool]:
+    """Whether a related row is left to another row, which has waited since an earlier time.
+
+    The other row is a main row that waits for the related row, or the related row itself if it
+    waits for rows that are related to it.
+    """
+    claims = [
+        _claim(of, related, lambda main: main.c.waiting_since < since) for of, related in mains
+    ]
+    return sa.or_(*claims, sa.and_(is_waiting(table), table.c.waiting_since < since))
+
+
+def is_waiting(table: Any) -> sa.ColumnElement[bool]:
+    """Whether a row waits for its related rows, and its pipeline has tried lately."""
     columns = table.c
-    shown = (columns.lease_token, columns.lease_owner, columns.lease_expires_at)
-    return (
-        pipeline.select()
-        .with_only_columns(*shown, columns.attempts, columns.due_at, maintain_column_froms=True)
-        .where(columns.due_at <= db_now())
-        .order_by(None)
-        .order_by(columns.due_at, key_of(table))
+    last = sa.func.coalesce(columns.lease_expires_at, columns.waiting_since)
+    return sa.and_(
+        columns.waiting_since.is_not(None),
+        columns.due_at.is_not(None),
+        last > db_now(-ABANDONED_SECONDS),
     )
 
 
-def is_wanted(of: type[Pipeline[Any]], related: Related) -> sa.ColumnElement[bool]:
-    """Whether a main row of another pipeline waits for a row of this table, and goes first."""
+def _claim(
+    of: type[Pipeline[Any]], related: Related, goes_first: Callable[[Any], sa.ColumnElement[bool]]
+) -> sa.ColumnElement[bool]:
     main = table_of(of.model).alias()
-    has_time = table_of(related.model).c.due_at > db_now(-FIRST_SECONDS)
-    is_waiting = sa.and_(
-        main.c.lease_owner == of.name,
-        main.c.lease_token.is_(None),
-        main.c.due_at.is_not(None),
-        main.c.last_processed_at > db_now(-ABANDONED_SECONDS),
-    )
-    waiting = sa.exists(sa.select(sa.literal(1)).where(related.is_of(main), is_waiting))
-    return sa.and_(has_time, waiting)
+    of_row = sa.and_(related.is_of(main), is_waiting(main), goes_first(main))
+    return sa.exists(sa.select(sa.literal(1)).where(of_row))
 
 
 def leased(table: sa.Table, token: str, owner: str, seconds: float) -> dict[Any, Any]:

@@ -21,7 +21,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine, AsyncSession
 
 from nonet.base.loop import in_own_thread
 from nonet.pipelines.database import RowDatabase
-from nonet.pipelines.leasing import Held, extend
+from nonet.pipelines.lease import Held
+from nonet.pipelines.renewal import extend
 from nonet.telemetry.failures import FailureLog
 
 logger = logging.getLogger(__name__)

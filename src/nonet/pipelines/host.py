@@ -11,17 +11,20 @@ from functools import partial
 from typing import Any
 
 from nonet.base.actor import process_name
-from nonet.base.errors import NonetError
+from nonet.base.errors import NonetError, RegistrationError
 from nonet.client.parts import Parts
 from nonet.daemon.health import Observed, Report
 from nonet.daemon.service import ExitCode, Stop, every, reached
 from nonet.pipelines.burial import Letters
 from nonet.pipelines.database import RowDatabase
+from nonet.pipelines.figures import measure
 from nonet.pipelines.heartbeat import Heartbeat, renewing
 from nonet.pipelines.hints import Listener
 from nonet.pipelines.options import PipelineOptions, options_of
 from nonet.pipelines.pipeline import Pipeline
+from nonet.pipelines.processing import of_row
 from nonet.pipelines.registry import Pipelines
+from nonet.pipelines.room import Room
 from nonet.pipelines.runner import Runner
 from nonet.pipelines.tally import PipelineTally
 from nonet.rules.pauses import EVERYTHING, Pause, of_pipeline
@@ -50,6 +53,7 @@ class PipelineHost(Observed):
 
     Raises:
         NotFoundError: a name is unknown.
+        RegistrationError: a parameter of a ``process`` cannot be provided.
 
     Attributes:
         id: unique to this process.
@@ -63,17 +67,21 @@ class PipelineHost(Observed):
         self.name: str = process_name()
         self._parts = parts
         self._classes = [pipelines.find(name) for name in dict.fromkeys(names)]
+        for cls in self._classes:
+            _check_parameters(cls, injector)
         self._stop = Stop()
         self._is_ready = False
         self._heartbeats: dict[RowDatabase, Heartbeat] = {}
         letters = self._letters = Letters(parts.client)
         self._pauses: Sequence[Pause] = ()
+        room = Room()
         self.runners: list[Runner] = [
             Runner(
                 pipelines.leasing(cls),
                 injector,
                 parts.client,
                 partial(self._options, cls),
+                room,
                 letters,
                 PipelineTally(),
                 has_outbox=_has_outbox(parts, cls.database),
@@ -169,7 +177,7 @@ class PipelineHost(Observed):
         await reports.report(self.id, {r.pipeline.name: self._replica(r) for r in self.runners})
         for runner in self.runners:
             if await reports.may_count(runner.pipeline.name):
-                rows = await runner.leasing.measure()
+                rows = await measure(runner.pipeline)
                 await reports.report_rows(runner.pipeline.name, rows)
         return _REPORT_SECONDS
 
@@ -223,6 +231,11 @@ class PipelineHost(Observed):
             yield "nonet_pipeline_database_up", (name,), float(not runner.problem)
             yield "nonet_pipeline_letters_waiting", (name,), float(bool(self._letters.problem))
             yield from runner.tally.samples(name)
+
+
+def _check_parameters(cls: type[Pipeline[Any]], injector: Injector) -> None:
+    if problems := injector.check(of_row(cls().process)):
+        raise RegistrationError(f"pipeline {cls.name} ({cls.__module__}): {'; '.join(problems)}")
 
 
 def _has_outbox(parts: Parts, database: RowDatabase) -> bool:

@@ -49,7 +49,8 @@ def key_from_text(table: Any, text: str) -> Any:
 def column_of(table: Any, attribute: Any) -> Any:
     """The column of a table, or of an alias of it, that a mapped attribute stands for; or None."""
     element = getattr(attribute, "__clause_element__", lambda: attribute)()
-    return next((column for column in table.c if column.name == element.name), None)
+    name = getattr(element, "name", None)
+    return next((column for column in table.c if column.name == name), None)
 
 
 def is_leading(table: sa.Table, columns: Sequence[Any]) -> bool:

@@ -6,6 +6,10 @@ its lease changes nothing. All times are those of the database.
 
 All related rows are leased in one transaction or none is, and no row is leased while its
 transaction waits for another row. So no two rows can wait for each other.
+
+The death of a process is not seen, but inferred: a load records that an attempt begins, and how
+(``suspect``), and every end of an attempt erases that. An attempt that died among others is not
+counted, because any of them may be the cause: it is repeated alone, under the same number.
 """
 
 from __future__ import annotations
@@ -14,7 +18,6 @@ import asyncio
 import random
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -27,101 +30,35 @@ from nonet.pipelines.clock import db_now, read_now
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.eligibility import (
     FREE,
-    due_rows,
+    Mains,
     fetch_statement,
     free,
     in_index_order,
-    is_wanted,
     leased,
-    may_take,
-    owner_of_related,
     prefer_index,
 )
 from nonet.pipelines.hints import announce
 from nonet.pipelines.keys import key_of, table_of
+from nonet.pipelines.lease import (
+    ALONE,
+    WITH_OTHERS,
+    Dispatched,
+    Exhausted,
+    Held,
+    Lease,
+    Loaded,
+    NotSelected,
+    Stale,
+    by_token,
+    lease_of,
+    microseconds,
+)
 from nonet.pipelines.pipeline import Pipeline
-from nonet.pipelines.related import Related
-from nonet.rules.pipelines import MOST, RowFigures, RowState
+from nonet.pipelines.related_leases import MainsOf, RelatedLeases, try_again
+from nonet.rules.pipelines import again_after
 
 # After this time a row is dispatched again if no task has leased it.
 _DISPATCH_SECONDS = 60.0
-# When a waiting row is due again. Random, so that two rows that wait for each other's related rows
-# do not meet again.
-_WAITING_SECONDS = (0.5, 2.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """Leased rows of one table with one token: what is renewed together.
-
-    Attributes:
-        owner: value of ``lease_owner``.
-    """
-
-    table: sa.Table
-    keys: tuple[Any, ...]
-    token: str
-    owner: str
-
-
-@dataclass(slots=True, eq=False)
-class Lease:
-    """One leased row, from its fetch to its release.
-
-    Attributes:
-        since: monotonic time before the lease was requested.
-        due_at: when the row was due, as the fetch or `Leasing.load` read it.
-        waited: seconds for which it had been due then.
-        attempt: number of this attempt, from 1; 0: not counted yet.
-        related: its related rows.
-    """
-
-    key: Any
-    token: str
-    since: float
-    due_at: datetime
-    waited: float = 0.0
-    attempt: int = 0
-    related: list[Held] = field(default_factory=list)
-
-
-class Dispatched(NamedTuple):
-    """A due row for which a task is submitted; `series` changes when the row was processed."""
-
-    key: Any
-    series: int
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A row that can be processed."""
-
-    row: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Exhausted:
-    """A row that becomes a dead letter.
-
-    Attributes:
-        attempts: how many attempts it had.
-        series: identifies the attempts since its last success, in microseconds.
-    """
-
-    attempts: int
-    series: int
-
-
-class Stale(Exception):
-    """The lease was lost: another worker may have the row."""
-
-
-class RelatedBusy(Exception):
-    """A related row is leased by others."""
-
-
-class NotSelected(Exception):
-    """`Pipeline.load` does not select the row."""
 
 
 class _Guard(NamedTuple):
@@ -136,33 +73,32 @@ class Leasing:
     """The leases of one pipeline.
 
     Args:
-        waiting_for: the pipelines whose related rows are in the table of this pipeline.
+        mains_of: returns the pipelines whose related rows are in a table.
 
     Attributes:
+        mains: those whose related rows are in the table of this pipeline.
         fetched: selects the rows of a fetch.
     """
 
-    def __init__(
-        self, pipeline: Pipeline[Any], waiting_for: Sequence[tuple[type[Pipeline[Any]], Related]]
-    ) -> None:
+    def __init__(self, pipeline: Pipeline[Any], mains_of: MainsOf) -> None:
         self.pipeline = pipeline
         self.table: sa.Table = table_of(pipeline.model)
         self.database: RowDatabase = pipeline.database
         self._key = key_of(self.table)
+        self._related = RelatedLeases(pipeline, mains_of)
+        self.mains: Mains = mains_of(self.table)
         due = self.table.c.due_at <= db_now()
         exhausted = self.table.c.attempts < 0
         by_task = pipeline.process_as is not None
         fetched = sa.and_(due, exhausted) if by_task else due
         dispatched = sa.and_(due, sa.not_(exhausted))
         self.fetched: sa.Select[Any] = in_index_order(
-            fetch_statement(pipeline, waiting_for, fetched), pipeline
+            fetch_statement(pipeline, self.mains, fetched), pipeline
         )
         self._dispatched = in_index_order(
-            fetch_statement(pipeline, waiting_for, dispatched), pipeline
+            fetch_statement(pipeline, self.mains, dispatched), pipeline
         )
-        self._taken = fetch_statement(pipeline, waiting_for, sa.true())
-        self._due = due_rows(pipeline)
-        self._waiting_for = waiting_for
+        self._taken = fetch_statement(pipeline, self.mains, sa.true())
 
     # ---- one row, from its fetch to its release -------------------------------------------------
 
@@ -182,11 +118,7 @@ class Leasing:
             of_all = self._key.in_([row[0] for row in found])
             values = leased(self.table, token, self.pipeline.name, self.pipeline.lease)
             await _update(session, self.table, of_all, values)
-        waited = [(row[2] - row[1]).total_seconds() for row in found]
-        return [
-            Lease(row[0], token, since, row[1], waits)
-            for row, waits in zip(found, waited, strict=True)
-        ]
+        return [lease_of(row, token, since) for row in found]
 
     async def dispatch(self, limit: int) -> list[Dispatched]:
         """Take due rows for tasks: they are due again in a while, unless a task leases them.
@@ -202,7 +134,7 @@ class Leasing:
                 keys = [row[0] for row in found]
                 later = {columns.due_at: db_now(_DISPATCH_SECONDS)}
                 await _update(session, self.table, self._key.in_(keys), later)
-        return [Dispatched(row[0], _microseconds(row[3])) for row in found]
+        return [Dispatched(row[0], microseconds(row.last_processed_at)) for row in found]
 
     async def take(self, key: Any, series: int, since: float) -> Lease | None:
         """Lease a row that was dispatched to a task.
@@ -220,17 +152,22 @@ class Leasing:
         statement = self._taken.add_columns(columns.last_processed_at).where(self._key == key)
         async with self.database.transaction() as session:
             found = (await session.execute(statement)).one_or_none()
-            if found is None or _microseconds(found[3]) != series:
+            if found is None or microseconds(found.last_processed_at) != series:
                 return None
             token = str(uuid.uuid4())
             ends_at = found[2] + timedelta(seconds=self.pipeline.lease)
             values = leased(self.table, token, self.pipeline.name, self.pipeline.lease)
             values |= {columns.lease_expires_at: ends_at, columns.due_at: ends_at}
             await _update(session, self.table, self._key == key, values)
-        return Lease(key, token, since, ends_at)
+        lease = lease_of(found, token, since)
+        lease.due_at = ends_at
+        return lease
 
-    async def load(self, lease: Lease) -> Loaded | Exhausted:
+    async def load(self, lease: Lease, *, alone: bool = False) -> Loaded | Exhausted:
         """Count an attempt, lease the related rows, and read the row.
+
+        Args:
+            alone: no other row or task is in process in this process.
 
         Raises:
             Stale: the lease was lost.
@@ -242,32 +179,39 @@ class Leasing:
         """
         try:
             async with self.database.transaction() as session:
-                return await self._load(session, lease)
+                found = await self._load(session, lease, alone)
         except (Stale, ServerUnreachableError, asyncio.CancelledError):
             raise
         except BaseException:
             lease.attempt = 0
             raise
+        if isinstance(found, Exhausted):
+            await self._wake_of_related(lease)
+        return found
 
-    async def _load(self, session: AsyncSession, lease: Lease) -> Loaded | Exhausted:
+    async def _wake_of_related(self, lease: Lease) -> None:
+        """Wake the rows that wait for the related rows, which were released before the row."""
+        await self._related.wake(lease)
+        lease.related = []
+
+    async def _load(self, session: AsyncSession, lease: Lease, alone: bool) -> Loaded | Exhausted:
         columns = self.table.c
-        counted: Any = lease.attempt or columns.attempts + 1
-        may_try = (
-            columns.attempts.in_([lease.attempt - 1, lease.attempt])
-            if lease.attempt
-            else columns.attempts.between(0, self.pipeline.max_attempts - 1)
-        )
+        last = columns.attempts
+        counted: Any = lease.attempt or last + 1
+        may_try = last.between(0, self.pipeline.max_attempts - 1)
+        if lease.attempt:
+            may_try = last.in_([lease.attempt - 1, lease.attempt])
+        elif lease.suspect == WITH_OTHERS:  # 0: the row was resumed meanwhile
+            counted = sa.case((last == 0, 1), else_=last)
+            may_try = last.between(0, self.pipeline.max_attempts)
         mine = sa.and_(self._is_mine(lease), may_try)
-        if not await _update(session, self.table, mine, {columns.attempts: counted}):
+        begun = {columns.suspect: ALONE if alone else WITH_OTHERS, columns.waiting_since: None}
+        if not await _update(session, self.table, mine, {columns.attempts: counted, **begun}):
             return await self._exhausted(session, lease)
         row = await self._read(session, lease)
         lease.attempt, lease.due_at = row.attempts, row.due_at
         if self.pipeline.related and self.pipeline.needs_related(row):
-            related = [
-                held
-                for item in self.pipeline.related
-                if (held := await self._lease_related(session, lease, item)) is not None
-            ]
+            related = await self._related.lease(session, lease)
             row = await self._read(session, lease)  # it may have loaded related rows
             lease.related = related
         session.expunge_all()
@@ -297,49 +241,17 @@ class Leasing:
         found = (await session.execute(query.with_for_update(key_share=True))).one_or_none()
         if found is None:
             raise Stale
-        await self._release_abandoned(session, lease)
+        await self._related.release_abandoned(session, lease)
         if found.attempts < 0:
-            return Exhausted(-found.attempts, _microseconds(found.last_processed_at))
+            return Exhausted(-found.attempts, microseconds(found.last_processed_at))
         return await self._mark_dying(session, lease, found.attempts)
 
     async def _mark_dying(self, session: AsyncSession, lease: Lease, attempts: int) -> Exhausted:
-        now = await read_now(session)
-        dying = {self.table.c.attempts: -attempts, self.table.c.last_processed_at: now}
+        now, columns = await read_now(session), self.table.c
+        dying: dict[Any, Any] = {columns.attempts: -attempts, columns.last_processed_at: now}
+        dying |= {columns.waiting_since: None, columns.suspect: 0}
         await _update(session, self.table, self._is_mine(lease), dying)
-        return Exhausted(attempts, _microseconds(now))
-
-    async def _release_abandoned(self, session: AsyncSession, lease: Lease) -> None:
-        """Release the related rows of attempts that died: no attempt of this row follows."""
-        owner = owner_of_related(self.pipeline, lease.key)
-        for related in self.pipeline.related:
-            table = table_of(related.model)
-            of_row = related.condition(self.pipeline.model, lease.key)
-            query = sa.select(key_of(table)).where(of_row, table.c.lease_owner == owner)
-            query = query.with_for_update(skip_locked=True, of=table, key_share=True)
-            if keys := (await session.scalars(query)).all():
-                await _update(session, table, key_of(table).in_(keys), free(table))
-
-    async def _lease_related(
-        self, session: AsyncSession, lease: Lease, related: Related
-    ) -> Held | None:
-        table = table_of(related.model)
-        key = key_of(table)
-        owner = owner_of_related(self.pipeline, lease.key)
-        condition = related.condition(self.pipeline.model, lease.key)
-        # Only attempts of this row have this owner. Its lease is ours, so theirs have ended.
-        is_own = table.c.lease_owner == owner
-        may_lease = sa.and_(condition, sa.or_(may_take(table, owner), is_own))
-        query = sa.select(key).where(may_lease).order_by(key)
-        query = query.with_for_update(skip_locked=True, of=table, key_share=True)
-        got = (await session.scalars(query)).all()
-        count = sa.select(sa.func.count()).select_from(table).where(condition)
-        if len(got) < (await session.execute(count)).scalar_one():
-            raise RelatedBusy
-        if not got:
-            return None
-        values = leased(table, lease.token, owner, self.pipeline.lease)
-        await _update(session, table, key.in_(got), values)
-        return Held(table, tuple(got), lease.token, owner)
+        return Exhausted(attempts, microseconds(now))
 
     async def apply(
         self,
@@ -375,6 +287,7 @@ class Leasing:
                 announce(session, table_of(model).name)
             await self.pipeline.apply(session, row, changes)
             await within(session)
+        await self._related.wake(lease)
 
     async def fail(
         self, lease: Lease, delay: float, tries: list[datetime], *, counts: bool = True
@@ -396,6 +309,7 @@ class Leasing:
             used = guard.attempts - (is_counted and not counts)
             due = guard.now + timedelta(seconds=delay)
             await self._end(session, lease, guard, due, {"attempts": used})
+        await self._related.wake(lease)
 
     async def _end(
         self,
@@ -406,12 +320,15 @@ class Leasing:
         values: dict[str, Any],
     ) -> None:
         due_at = _unless_touched(due, guard, lease)
-        values |= {"due_at": due_at, "last_processed_at": guard.now, **FREE}
+        values |= {"due_at": due_at, "last_processed_at": guard.now, "suspect": 0, **FREE}
+        values["waiting_since"] = None
         model = self.pipeline.model
         update = sa.update(model).where(self._key == lease.key).values(values)
         # Nothing to synchronise: on MySQL this would cost another statement.
         await session.execute(update.execution_options(synchronize_session=False))
-        await self._release_related(session, lease)
+        await self._related.release(session, lease)
+        if due_at not in (due, None):  # touched: its pipeline has skipped it, as it was leased
+            announce(session, self.table.name)
 
     async def exhaust(self, lease: Lease) -> Exhausted:
         """Mark a row as dying after its last attempt. Raises `Stale`."""
@@ -420,9 +337,10 @@ class Leasing:
             attempts = await session.scalar(query.with_for_update(key_share=True))
             if attempts is None:
                 raise Stale
-            await self._release_related(session, lease)
-            lease.related = []
-            return await self._mark_dying(session, lease, abs(attempts))
+            await self._related.release(session, lease)
+            exhausted = await self._mark_dying(session, lease, abs(attempts))
+        await self._wake_of_related(lease)
+        return exhausted
 
     async def bury(self, lease: Lease) -> None:
         """Finish a dying row whose letter is written. Raises `Stale`."""
@@ -433,6 +351,9 @@ class Leasing:
             due_at = _unless_touched(None, guard, lease)
             values = {columns.due_at: due_at, columns.attempts: 0, **free(self.table)}
             await _update(session, self.table, self._is_mine(lease), values)
+            if due_at is not None:
+                announce(session, self.table.name)
+        await self._related.wake(lease)
 
     async def put_off(self, lease: Lease, delay: float) -> None:
         """Release a dying row whose letter was not written, due again after `delay` seconds.
@@ -442,16 +363,35 @@ class Leasing:
         columns = self.table.c
         values = {columns.due_at: db_now(delay), **free(self.table)}
         await self._change(lease, values)
+        await self._related.wake(lease)
 
     async def wait(self, lease: Lease) -> None:
-        """Make it a waiting row, because a related row was not free. Raises `Stale`."""
+        """Make it a waiting row, because a related row was not free. Raises `Stale`.
+
+        It keeps its due time, and the time since when it waits, so that it keeps its place.
+        """
         columns = self.table.c
-        values = {
+        again = again_after(lease.waiting) * random.uniform(0.75, 1.25)
+        values: dict[Any, Any] = {
             columns.lease_token: None,
-            columns.lease_expires_at: None,
-            columns.last_processed_at: db_now(),
-            columns.due_at: db_now(random.uniform(*_WAITING_SECONDS)),
+            columns.lease_expires_at: db_now(again),
+            columns.waiting_since: sa.func.coalesce(columns.waiting_since, db_now()),
         }
+        if self.pipeline.process_as is not None:
+            # Its task ends, and the next one must differ from it.
+            values |= {columns.due_at: db_now(), columns.last_processed_at: db_now()}
+        await self._change(lease, values)
+        # They may have been released after it had tried, and before it could be woken.
+        async with self.database.transaction() as session:
+            query = sa.select(columns.waiting_since).where(self._key == lease.key)
+            since = await session.scalar(query)
+            if since is not None and await self._related.are_free(session, lease.key, since):
+                await try_again(session, self.table, [lease.key])
+
+    async def defer(self, lease: Lease, seconds: float) -> None:
+        """Release a row that must run alone, and cannot; it is fetched again after a while."""
+        columns = self.table.c
+        values = {columns.lease_token: None, columns.lease_expires_at: db_now(seconds)}
         await self._change(lease, values)
 
     async def _change(self, lease: Lease, values: dict[Any, Any]) -> None:
@@ -465,83 +405,42 @@ class Leasing:
             return
         columns = self.table.c
         async with self.database.transaction() as session:
-            for token, group in _by_token(leases).items():
+            for token, group in by_token(leases).items():
                 mine = sa.and_(
                     self._key.in_([each.key for each in group]), columns.lease_token == token
                 )
-                values = free(self.table)
-                counted = [
-                    (
-                        sa.and_(self._key == each.key, columns.attempts == each.attempt),
-                        each.attempt - 1,
-                    )
-                    for each in group
-                    if each.attempt
-                ]
-                if counted:
-                    values[columns.attempts] = sa.case(*counted, else_=columns.attempts)
-                await _update(session, self.table, mine, values)
+                await _update(session, self.table, mine, self._unused(group))
             for lease in leases:
-                await self._release_related(session, lease)
+                await self._related.release(session, lease)
+        await self._related.wake(*leases)
 
-    async def release_related(self, lease: Lease) -> None:
-        """Release the related rows of a lease that was lost."""
-        if lease.related:
-            async with self.database.transaction() as session:
-                await self._release_related(session, lease)
+    def _unused(self, leases: Sequence[Lease]) -> dict[Any, Any]:
+        """The columns of released rows whose attempts do not count."""
+        columns, values = self.table.c, free(self.table)
+        loaded = [lease for lease in leases if lease.attempt]
+        # The repetition of an uncounted attempt has its number.
+        counted = [lease for lease in loaded if lease.suspect != WITH_OTHERS]
+        if counted:
+            before = [
+                (sa.and_(self._key == each.key, columns.attempts == each.attempt), each.attempt - 1)
+                for each in counted
+            ]
+            values[columns.attempts] = sa.case(*before, else_=columns.attempts)
+        if loaded:
+            suspects = [(self._key == lease.key, lease.suspect) for lease in loaded]
+            values[columns.suspect] = sa.case(*suspects, else_=columns.suspect)
+        return values
 
-    # ---- figures --------------------------------------------------------------------------------
-
-    async def measure(self) -> RowFigures:
-        """Count the due rows of the pipeline, at most `MOST`."""
-        columns = self.table.c
-        due = self._due.limit(MOST + 1).subquery()
-        is_leased = due.c.lease_token.is_not(None)
-        is_over = due.c.lease_expires_at < db_now()
-        # A row that was long in process became free when its lease ended, not when it was due.
-        free_since = sa.case(
-            (sa.not_(is_leased), due.c.due_at), (is_over, due.c.lease_expires_at), else_=None
-        )
-
-        def number(condition: Any) -> Any:
-            return sa.func.coalesce(sa.func.sum(sa.case((condition, 1), else_=0)), 0)
-
-        query = sa.select(
-            db_now(),
-            sa.func.count(),
-            number(sa.and_(is_leased, sa.not_(is_over))),
-            number(sa.and_(is_leased, is_over)),
-            number(sa.and_(due.c.lease_owner.is_not(None), sa.not_(is_leased))),
-            number(due.c.attempts < 0),
-            sa.func.min(free_since, type_=columns.due_at.type),
-        ).select_from(due)
+    async def give_up(self, lease: Lease) -> None:
+        """Release what is left of a lost lease: this process lives, so the row is no suspect."""
+        values = free(self.table)
+        if lease.attempt:
+            values[self.table.c.suspect] = lease.suspect
         async with self.database.transaction() as session:
-            now, total, leased, stale, waiting, dying, oldest = (await session.execute(query)).one()
-        age = 0.0 if oldest is None else max(0.0, (now - oldest).total_seconds())
-        return RowFigures(now, int(total), int(leased), int(stale), int(waiting), int(dying), age)
-
-    async def look(self, key: Any) -> RowState | None:
-        """Read the lease columns of a row; None: it does not exist."""
-        columns = self.table.c
-        chosen = self.pipeline.select().with_only_columns(self._key, maintain_column_froms=True)
-        query = sa.select(
-            db_now(),
-            *(columns.due_at, columns.lease_expires_at, columns.lease_token, columns.lease_owner),
-            columns.attempts,
-            self._key.in_(chosen.where(self._key == key).order_by(None)),
-        ).where(self._key == key)
-        async with self.database.transaction() as session:
-            found = (await session.execute(query)).one_or_none()
-            wanted_by = ""
-            for of, related in self._waiting_for:
-                wanted = sa.select(self._key).where(self._key == key, is_wanted(of, related))
-                if await session.scalar(wanted) is not None:
-                    wanted_by = of.name
-                    break
-        if found is None:
-            return None
-        task = self.pipeline.process_as.__name__ if self.pipeline.process_as else ""
-        return replace(RowState(*found), wanted_by=wanted_by, task=task)
+            await self._related.release(session, lease)
+            if await _update(session, self.table, self._is_mine(lease), values):
+                announce(session, self.table.name)
+        await self._related.wake(lease)
 
     # ---- helpers --------------------------------------------------------------------------------
 
@@ -569,61 +468,6 @@ class Leasing:
                 return None
         raise Stale
 
-    async def _release_related(self, session: AsyncSession, lease: Lease) -> None:
-        for held in lease.related:
-            columns = held.table.c
-            mine = sa.and_(
-                key_of(held.table).in_(held.keys),
-                columns.lease_token == held.token,
-                columns.lease_owner == held.owner,
-            )
-            await _update(session, held.table, mine, free(held.table))
-
-
-class Extended(NamedTuple):
-    """What a renewal did not extend.
-
-    Attributes:
-        lost: rows that are deleted, or leased by others.
-        skipped: rows that a transaction of another program has locked. Their leases still hold.
-    """
-
-    lost: set[Held]
-    skipped: set[Held]
-
-
-async def extend(session: AsyncSession, items: Sequence[Held], seconds: float) -> Extended:
-    """Renew leases, except those of locked rows.
-
-    A program may keep a row locked for as long as its transaction takes. If the renewal waited for
-    that, all leases of this process would end.
-
-    Args:
-        items: rows of one table.
-        seconds: how long they last from now.
-    """
-    table = items[0].table
-    key, token = key_of(table), table.c.lease_token
-    keys = sorted({key for item in items for key in item.keys})
-    mine = sa.and_(key.in_(keys), token.in_({item.token for item in items}))
-    query = sa.select(key, token).where(mine).order_by(key)
-    query = query.with_for_update(skip_locked=True, key_share=True)
-    renewed = {(row[0], row[1]) for row in await session.execute(query)}
-    if renewed:
-        until = {table.c.lease_expires_at: db_now(seconds)}
-        await _update(session, table, key.in_([row[0] for row in renewed]), until)
-    left = {item for item in items if not renewed.issuperset(_leases(item))}
-    if not left:
-        return Extended(set(), set())
-    query = sa.select(key, token).where(mine)
-    alive = {(row[0], row[1]) for row in await session.execute(query)}
-    lost = {item for item in left if not alive.issuperset(_leases(item))}
-    return Extended(lost, left - lost)
-
-
-def _leases(item: Held) -> set[tuple[Any, str]]:
-    return {(key, item.token) for key in item.keys}
-
 
 def _unless_touched(due: datetime | None, guard: _Guard, lease: Lease) -> datetime | None:
     """The due time of a row, unless it was touched during the lease: that changed it."""
@@ -636,14 +480,3 @@ async def _update(
     """Change rows; return how many matched."""
     changed: Any = await session.execute(sa.update(table).where(where).values(values))
     return int(changed.rowcount)
-
-
-def _by_token(leases: Sequence[Lease]) -> dict[str, list[Lease]]:
-    groups: dict[str, list[Lease]] = {}
-    for lease in leases:
-        groups.setdefault(lease.token, []).append(lease)
-    return groups
-
-
-def _microseconds(at: datetime | None) -> int:
-    return 0 if at is None else round(at.timestamp() * 1e6)

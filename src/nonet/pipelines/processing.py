@@ -25,15 +25,8 @@ from nonet.base.loop import uncancel
 from nonet.client.client import Client
 from nonet.pipelines.changes import Changes
 from nonet.pipelines.heartbeat import Beating
-from nonet.pipelines.leasing import (
-    Exhausted,
-    Lease,
-    Leasing,
-    Loaded,
-    NotSelected,
-    RelatedBusy,
-    Stale,
-)
+from nonet.pipelines.lease import Exhausted, Lease, Loaded, NotSelected, RelatedBusy, Stale
+from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.pipeline import Pipeline
 from nonet.rules.outcomes import End, Failed, Settlement, decide
 from nonet.tasks.execution import running_context
@@ -46,6 +39,8 @@ logger = logging.getLogger(__name__)
 _AGAIN_SECONDS = 0.5
 # How long to try to submit the tasks of changes that were applied.
 _SUBMIT_SECONDS = 60.0
+# How long to try to release a row whose lease was lost.
+_GIVE_UP_SECONDS = 60.0
 
 WriteLetter = Callable[[Any, Exhausted, Settlement | None], Awaitable[float | None]]
 """Writes the letter of a row; returns None, or in how many seconds to try again."""
@@ -56,6 +51,7 @@ class Item:
     """A leased row in this process.
 
     Attributes:
+        is_alone: no other row or task runs in this process meanwhile.
         lost: why the lease is lost; None while it is not.
         is_stopped: the process stops, so the row is handed back.
         task: the asyncio task that processes it; None while it is queued.
@@ -63,6 +59,7 @@ class Item:
     """
 
     lease: Lease
+    is_alone: bool = False
     beating: Beating = field(init=False)
     lost: str | None = None
     is_stopped: bool = False
@@ -112,10 +109,7 @@ class Processing:
         self._started = started
         self._has_outbox = has_outbox
         self._log = FailureLog(f"rows of pipeline {self.pipeline.name}", logger)
-        # What the injector has to fill: all parameters of `process` but the row.
-        self._injected = partial(
-            self.pipeline.process, **{first_parameter(self.pipeline.process): None}
-        )
+        self._injected = of_row(self.pipeline.process)
 
     async def run(self, item: Item) -> str:
         """Load, process and settle a leased row; return its outcome.
@@ -129,17 +123,18 @@ class Processing:
             if item.lost is None:
                 raise
             uncancel()
-            await self._release_related(item)
+            await self._give_up(item)
             raise Stale from None
         except Stale:
             item.lost = item.lost or "another process has the row"
-            await self._release_related(item)
+            await self._give_up(item)
             raise
 
     async def _run(self, item: Item) -> str:
         lease = item.lease
+        load = partial(self.leasing.load, lease, alone=item.is_alone)
         try:
-            loaded = await self._until_lost(item, partial(self.leasing.load, lease))
+            loaded = await self._until_lost(item, load)
         except RelatedBusy:
             await self._end(item, partial(self.leasing.wait, lease))
             return "waiting"
@@ -177,7 +172,8 @@ class Processing:
                 if (limit := _exceeded_limit()) is None:
                     raise asyncio.CancelledError from error
                 uncancel()
-                limit.__cause__, error = error, limit
+                if error is not limit:
+                    limit.__cause__, error = error, limit
             item.error = error
             return await self._fail(item, error)
 
@@ -193,9 +189,11 @@ class Processing:
         except TimeoutError as error:
             if not timer.expired():
                 raise
-            raise TaskTimeoutError(
-                f"process did not end within its timeout of {limit:g} s"
-            ) from error
+            raise _timed_out(limit) from error
+        if timer.expired():  # it has swallowed its cancellation
+            raise _timed_out(limit)
+        if (exceeded := _exceeded_limit()) is not None:
+            raise exceeded
         if changes is not None and not isinstance(changes, Changes):
             raise TypeError(
                 f"process of pipeline {self.pipeline} returned {changes!r:.100}: "
@@ -306,12 +304,22 @@ class Processing:
                 self._log.failed(error, _AGAIN_SECONDS)
             await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _release_related(self, item: Item) -> None:
-        """Release the related rows of a lost lease; if that fails, their leases end."""
-        try:
-            await self.leasing.release_related(item.lease)
-        except NonetError as error:
-            logger.warning("related rows not released, their leases end: %s", error)
+    async def _give_up(self, item: Item) -> None:
+        """Release what is left of a lost lease, also if that takes until the database answers.
+
+        After an outage all rows of this process would look as if it had died with them, and would
+        run one by one.
+        """
+        ends_at = time.monotonic() + _GIVE_UP_SECONDS
+        while True:
+            try:
+                await self.leasing.give_up(item.lease)
+                return
+            except ServerUnreachableError as error:
+                if time.monotonic() > ends_at:
+                    logger.warning("lost row not released, its lease ends: %s", error)
+                    return
+            await asyncio.sleep(_AGAIN_SECONDS)
 
     def _log_failure(self, item: Item, settlement: Settlement, what: str) -> None:
         logger.error(
@@ -321,9 +329,13 @@ class Processing:
         )
 
 
-def first_parameter(process: Callable[..., Any]) -> str:
-    """Name of the parameter of `process` that gets the row."""
-    return next(iter(inspect.signature(process).parameters))
+def _timed_out(limit: float | None) -> TaskTimeoutError:
+    return TaskTimeoutError(f"process did not end within its timeout of {limit:g} s")
+
+
+def of_row(process: Callable[..., Any]) -> Callable[..., Any]:
+    """What an injector has to fill: all parameters of `process` but the row."""
+    return partial(process, **{next(iter(inspect.signature(process).parameters)): None})
 
 
 def refuse_modified(row: Any) -> None:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+import sqlalchemy as sa
 
 from nonet.base.errors import NotFoundError, RegistrationError
 from nonet.config.settings import Settings
+from nonet.pipelines.eligibility import Mains
 from nonet.pipelines.keys import table_of
 from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.pipeline import Pipeline
-from nonet.pipelines.related import Related
 from nonet.tasks.entry_points import entries, load
 from nonet.tasks.registry import import_named
 from nonet.telemetry.logs import keep_logs
@@ -59,11 +61,8 @@ class Pipelines(Mapping[str, type[Pipeline[Any]]]):
         known = ", ".join(self) or "none is loaded: name their modules with --tasks"
         raise NotFoundError(f"no pipeline is named {name!r} (known: {known})")
 
-    def waiting_for(
-        self, cls: type[Pipeline[Any]]
-    ) -> Sequence[tuple[type[Pipeline[Any]], Related]]:
-        """The pipelines whose related rows are in the table of a pipeline."""
-        table = table_of(cls.model)
+    def mains_of(self, table: sa.Table) -> Mains:
+        """The pipelines whose related rows are in a table."""
         return [
             (other, related)
             for other in self._classes.values()
@@ -73,7 +72,7 @@ class Pipelines(Mapping[str, type[Pipeline[Any]]]):
 
     def leasing(self, cls: type[Pipeline[Any]]) -> Leasing:
         """Make the store of the leases of a pipeline."""
-        return Leasing(cls(), self.waiting_for(cls))
+        return Leasing(cls(), self.mains_of)
 
 
 def load_pipelines(settings: Settings) -> Pipelines:

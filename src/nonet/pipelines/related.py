@@ -39,6 +39,11 @@ class Children:
         joined = column_of(table_of(self.model), self.by) == key_of(main)
         return joined if self.where is None else sa.and_(joined, self.where)
 
+    def goes_first(self, main: Any) -> sa.ColumnElement[bool]:
+        """Whether a waiting main row goes before a related row that is due itself."""
+        waits = table_of(self.model).c.waiting_since
+        return sa.or_(waits.is_(None), main.c.waiting_since < waits)
+
     def check(self, main: Any) -> None:
         """Raises `RegistrationError` if it cannot be used for a mapped class."""
         _check(self, table_of(self.model))
@@ -71,6 +76,14 @@ class Shared:
         """Join a related row to a main row, an alias of whose table is `main`."""
         joined: sa.ColumnElement[bool] = key_of(table_of(self.model)) == column_of(main, self.by)
         return joined
+
+    def goes_first(self, main: Any) -> sa.ColumnElement[bool]:
+        """Whether a waiting main row goes before a related row that is due itself."""
+        own = table_of(self.model).c
+        first: sa.ColumnElement[bool] = main.c.waiting_since < sa.func.coalesce(
+            own.waiting_since, own.due_at
+        )
+        return first
 
     def check(self, main: Any) -> None:
         """Raises `RegistrationError` if it cannot be used for a mapped class."""

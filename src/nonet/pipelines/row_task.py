@@ -5,21 +5,27 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+
+import sqlalchemy as sa
 
 from nonet.base.errors import LeaseLostError, NonetError, NotFoundError
 from nonet.client.client import Client
 from nonet.config.settings import load_settings
 from nonet.pipelines.burial import Letters
+from nonet.pipelines.eligibility import Mains
 from nonet.pipelines.heartbeat import renewing
-from nonet.pipelines.keys import key_from_text
-from nonet.pipelines.leasing import Leasing, Stale
+from nonet.pipelines.keys import key_from_text, table_of
+from nonet.pipelines.lease import Stale
+from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.options import options_of
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.processing import Item, Processing
-from nonet.pipelines.registry import Pipelines, load_pipelines
+from nonet.pipelines.registry import load_pipelines
+from nonet.tasks.execution import running_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.task import BaseTask, current_submitter
 from nonet.tasks.unique import Unique
@@ -66,14 +72,16 @@ class RowTask(BaseTask):
             LeaseLostError: the lease of the row was lost; another worker processes it.
             BaseException: whatever ``process`` raises, after the row was released.
         """
-        leasing = Pipelines().leasing(_pipeline_of(self))
+        leasing = Leasing(_pipeline_of(self)(), _mains_of)
         async with renewing(leasing.database) as heartbeat:
             since = time.monotonic()
             key = key_from_text(leasing.table, self.key)
             lease = await leasing.take(key, self.series, since)
             if lease is None:
                 return "not due any more"
-            item = Item(lease, task=asyncio.current_task())
+            running = running_context()
+            item = Item(lease, is_alone=running is not None and running.is_alone)
+            item.task = asyncio.current_task()
             loop = asyncio.get_running_loop()
 
             def lose(reason: str) -> None:
@@ -123,9 +131,9 @@ async def _release(leasing: Leasing, item: Item) -> None:
 
 def _pipeline_of(task: RowTask) -> type[Pipeline[Any]]:
     """The pipeline of a task: usually its module has imported it, or an entry point names it."""
-    if (found := _imported(Pipeline, task)) is None:
+    if (found := _imported(task)) is None:
         load_pipelines(load_settings())
-        found = _imported(Pipeline, task)
+        found = _imported(task)
     if found is None:
         raise NotFoundError(
             f"no pipeline named {task.pipeline!r} is processed by {type(task).__name__} here: "
@@ -135,11 +143,25 @@ def _pipeline_of(task: RowTask) -> type[Pipeline[Any]]:
     return found
 
 
-def _imported(base: type[Pipeline[Any]], task: RowTask) -> type[Pipeline[Any]] | None:
-    for cls in base.__subclasses__():
+def _imported(task: RowTask) -> type[Pipeline[Any]] | None:
+    for cls in _subclasses(Pipeline):
         name = cls.__dict__.get("name", cls.__name__)
         if name == task.pipeline and cls.process_as is type(task):
             return cls
-        if (found := _imported(cls, task)) is not None:
-            return found
     return None
+
+
+def _mains_of(table: sa.Table) -> Mains:
+    """The pipelines whose related rows are in a table, of those that this process has imported."""
+    return [
+        (cls, related)
+        for cls in _subclasses(Pipeline)
+        for related in cls.related
+        if table_of(related.model) is table
+    ]
+
+
+def _subclasses(base: type[Pipeline[Any]]) -> Iterator[type[Pipeline[Any]]]:
+    for cls in base.__subclasses__():
+        yield cls
+        yield from _subclasses(cls)

@@ -78,7 +78,7 @@ class Rows:
             How many of the rows exist.
         """
         columns = self.table.c
-        values = {columns.attempts: 0, columns.due_at: at_time or db_now()}
+        values = {columns.attempts: 0, columns.suspect: 0, columns.due_at: at_time or db_now()}
         return await self._change(session, ids, values)
 
     async def _change(

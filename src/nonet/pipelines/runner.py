@@ -26,10 +26,12 @@ from nonet.pipelines.burial import Letters
 from nonet.pipelines.heartbeat import Heartbeat
 from nonet.pipelines.hints import send_soon
 from nonet.pipelines.keys import text_of_key
-from nonet.pipelines.leasing import Lease, Leasing, Stale
+from nonet.pipelines.lease import Lease, Stale
+from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.options import PipelineOptions
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.processing import Item, Processing
+from nonet.pipelines.room import ALONE_SECONDS, Room
 from nonet.pipelines.tally import PipelineTally
 from nonet.tasks.injection import Injector
 from nonet.telemetry.failures import FailureLog
@@ -49,6 +51,7 @@ class Runner:
 
     Args:
         options: returns what is configured now.
+        room: the rows that all pipelines of this process run.
         letters: writes dead letters.
         has_outbox: durable tasks are stored in the database of the rows.
 
@@ -64,6 +67,7 @@ class Runner:
         injector: Injector,
         client: Client,
         options: Callable[[], PipelineOptions],
+        room: Room,
         letters: Letters,
         tally: PipelineTally,
         *,
@@ -73,6 +77,8 @@ class Runner:
         self.leasing: Leasing = leasing
         self.table: str = leasing.table.name
         self._options = options
+        self._room = room
+        room.watch(self._room_changed)
         self.tally: PipelineTally = tally
         self._client = client
         self._processing = Processing(
@@ -139,6 +145,10 @@ class Runner:
         if options.paused:
             await self._release_queue()
             return _LOOK_SECONDS
+        if self._room.is_reserved:  # meanwhile other processes can have the queued rows
+            await self._put_off_overdue()
+            await self._release_queue(but_suspect=True)
+            return _LOOK_SECONDS
         self._start_queued()
         limit = wanted(self.queued, options.workers, options.queue)
         if not limit:
@@ -154,12 +164,49 @@ class Runner:
             return pause
         self._log.succeeded()
         self.tally.fetches += 1
-        self._queue += [self._hold(lease) for lease in leases]
-        self._start_queued()
+        await self._take_in([self._hold(lease) for lease in leases])
         if not (leases or dispatched):
             await asyncio.sleep(_LEAST_SECONDS)  # so that many hints cause few fetches
         found = len(leases) + dispatched
         return 0.0 if len(leases) == limit else self._pauses.after(found) or _AGAIN_SECONDS
+
+    async def _take_in(self, items: list[Item]) -> None:
+        """Queue leased rows, and release or put off those that this process cannot run now."""
+        suspect = next((item for item in items if item.lease.suspect), None)
+        if suspect is None and not self._room.is_reserved:
+            # Its related rows wait as long as a row does that has waited for them.
+            self._queue.extendleft(item for item in items[::-1] if item.lease.waiting_since)
+            self._queue += [item for item in items if not item.lease.waiting_since]
+            self._start_queued()
+            return
+        is_first = not self._room.is_reserved
+        if suspect is not None and is_first:
+            items.remove(suspect)
+            if self._room.reserve(suspect):
+                self._queue.appendleft(suspect)
+                self._start_queued()
+            else:
+                await self._put_off(suspect)
+        await self._let_go(items)
+
+    async def _put_off_overdue(self) -> None:
+        suspect = self._room.overdue
+        if suspect is not None and suspect in self._queue:
+            self._queue.remove(suspect)
+            self._room.put_off(suspect)
+            await self._put_off(suspect)
+
+    async def _put_off(self, suspect: Item) -> None:
+        """Leave a row that must run alone to other processes for a while."""
+        self._heartbeat.drop(suspect.beating)
+        try:
+            await self.leasing.defer(suspect.lease, ALONE_SECONDS)
+        except (Stale, NonetError) as error:
+            logger.warning("row not released, its lease ends: %s", error)
+
+    def _room_changed(self) -> None:
+        self._start_queued()
+        self.hinted.set()
 
     async def _dispatch(self, options: PipelineOptions) -> int:
         """Submit a task for each due row, if the pipeline is processed by tasks.
@@ -179,7 +226,7 @@ class Runner:
         return len(rows)
 
     def _hold(self, lease: Lease) -> Item:
-        item = Item(lease)
+        item = Item(lease, is_alone=lease.suspect > 0)
         item.beating = self._heartbeat.hold(
             self.leasing.held(lease),
             self.pipeline.lease,
@@ -195,6 +242,7 @@ class Runner:
     def _lose(self, item: Item, reason: str) -> None:
         if item.lose(reason) and item in self._queue:
             self._queue.remove(item)
+            self._room.leave(item)
             self.tally.losses += 1
 
     def _start_queued(self) -> bool:
@@ -202,8 +250,11 @@ class Runner:
         options, before = self._options(), len(self._queue)
         may_start = not (options.paused or self._stop.requested.is_set())
         while may_start and self._queue and len(self._running) < options.workers:
+            if not self._room.admits(self._queue[0]):
+                break
             item = self._queue.popleft()
             self._running.add(item)
+            self._room.enter(item)
             # A new context, so that no row sees the context variables of another one.
             item.task = self._loop.create_task(
                 self._run(item),
@@ -241,6 +292,7 @@ class Runner:
     def _forget(self, item: Item) -> None:
         self._heartbeat.drop(item.beating)
         self._running.discard(item)
+        self._room.leave(item)
         options = self._options()
         # Only if a row left the queue: an empty queue means that the last fetch found no more rows.
         if self._start_queued() and wanted(self.queued, options.workers, options.queue):
@@ -268,9 +320,14 @@ class Runner:
             await asyncio.wait({i.task for i in left if i.task}, timeout=_CANCEL_SECONDS)
         return not left
 
-    async def _release_queue(self) -> None:
-        items = list(self._queue)
-        self._queue.clear()
+    async def _release_queue(self, *, but_suspect: bool = False) -> None:
+        items = [item for item in self._queue if not (but_suspect and item.lease.suspect)]
+        for item in items:
+            self._queue.remove(item)
+            self._room.leave(item)
+        await self._let_go(items)
+
+    async def _let_go(self, items: list[Item]) -> None:
         for item in items:  # first, because a renewal would report the released ones as lost
             self._heartbeat.drop(item.beating)
         await self._release(items)

@@ -84,6 +84,18 @@ def key_in(letter_id: str, pipeline: str) -> str:
     return rest.rpartition(":")[0] or rest
 
 
+def again_after(waited: float) -> float:
+    """Return in how many seconds a row tries again that waits for its related rows.
+
+    Their release wakes it. This is for releases that it missed, such as the death of a process:
+    they cost a row that has waited for long a quarter of its wait more, and at most ten seconds.
+
+    >>> [again_after(waited) for waited in (0.0, 20.0, 300.0)]
+    [2.0, 5.0, 10.0]
+    """
+    return min(10.0, max(2.0, waited / 4))
+
+
 @dataclass(frozen=True, slots=True)
 class Replica:
     """What one process reports of a pipeline.
@@ -186,6 +198,8 @@ class RowState:
 
     Attributes:
         is_selected: `Pipeline.select` selects it.
+        waiting_since: since when it waits for its related rows; None: it does not.
+        is_suspect: a process died while it processed the row.
         wanted_by: the pipeline with a main row that waits for this row as a related row, or empty.
         task: the class of the task that processes it, or empty.
     """
@@ -197,6 +211,8 @@ class RowState:
     lease_owner: str | None
     attempts: int
     is_selected: bool
+    waiting_since: datetime | None = None
+    is_suspect: bool = False
     wanted_by: str = ""
     task: str = ""
 
@@ -237,8 +253,11 @@ def explain_row(row: RowState, key: str, status: PipelineStatus) -> str:
         return "due, but select() of its pipeline does not select it"
     if why := _stopped(status):
         return why
-    if row.lease_owner == name:
-        return "waits for its related rows, which others have; it tries again every few seconds"
+    if row.waiting_since is not None:
+        since = span((row.now - row.waiting_since).total_seconds())
+        return f"waits for its related rows for {since}: others have them, or have waited longer"
+    if row.is_suspect:
+        return "runs alone, as its process died: it starts when a process has ended its other rows"
     if row.wanted_by:
         return f"a row of pipeline {row.wanted_by} waits for this row, and goes first"
     return _held_up(status) or "next in line: it is fetched within seconds"

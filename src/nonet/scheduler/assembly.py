@@ -34,9 +34,16 @@ from nonet.telemetry.logs import keep_logs
 
 
 def assemble(
-    parts: Parts, injector: Injector, hooks: Mapping[str, Hook] | None = None
+    parts: Parts,
+    injector: Injector,
+    hooks: Mapping[str, Hook] | None = None,
+    chores: Mapping[str, Chore] | None = None,
 ) -> Scheduler:
-    """Build a scheduler; `nonet.Nonet.scheduler` documents the arguments."""
+    """Build a scheduler; `nonet.Nonet.scheduler` documents the arguments.
+
+    Args:
+        chores: further duties of the leader, by the name of their loop.
+    """
     settings, stores, may_have_sql = parts.settings, parts.stores, parts.settings.may_have_sql
     memory = Memory(stores.mirror, may_have_sql)
     grace = timedelta(seconds=settings.misfire_grace)
@@ -52,7 +59,7 @@ def assemble(
         periodic,
         memory,
         PauseMemory(stores.controls, stores.broker.epoch, stores.mirror, may_have_sql),
-        chores=_chores(parts),
+        chores={**_chores(parts), **(chores or {})},
         census=_census(parts) if settings.metrics_port else None,
         sql=sql_reached(settings, stores),
     )

@@ -113,6 +113,7 @@ class TaskContext:
     _loop: asyncio.AbstractEventLoop | None = None
     _prepare: Preparer | None = None
     vo: str = ""
+    is_alone: bool = False  # whether its process runs nothing else, for the framework
     namespace: str = ""  # where it runs, for the framework; empty: in no worker
     _after_commit: Sequence[Prepared] = ()
     _workdir: Path | None = None

@@ -85,6 +85,7 @@ async def show(
 
 
 async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> None:
+    from nonet.pipelines.figures import look
     from nonet.pipelines.keys import key_from_text
     from nonet.pipelines.registry import load_pipelines
 
@@ -92,7 +93,7 @@ async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> No
         pipelines = load_pipelines(nonet.settings)
         leasing = pipelines.leasing(pipelines.find(name))
         async with leasing.database.used_once(name):
-            found = await leasing.look(key_from_text(leasing.table, key))
+            found = await look(leasing, key_from_text(leasing.table, key))
         if found is None:
             raise NotFoundError(f"pipeline {name}: table {leasing.table.name} has no row {key}")
         known = {item.name: item for item in await nonet.stores.pipelines.read()}

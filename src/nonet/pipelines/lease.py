@@ -1,0 +1,116 @@
+"""Values of leasing: a leased row, what a load returns, and why a row cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+import sqlalchemy as sa
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Leased rows of one table with one token: what is renewed together.
+
+    Attributes:
+        owner: value of ``lease_owner``.
+    """
+
+    table: sa.Table
+    keys: tuple[Any, ...]
+    token: str
+    owner: str
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """One leased row, from its fetch to its release.
+
+    Attributes:
+        since: monotonic time before the lease was requested.
+        due_at: when the row was due, as the fetch or `Leasing.load` read it.
+        waited: seconds for which it had been due then.
+        waiting: seconds for which it had waited for its related rows then.
+        waiting_since: since when; None: it had not.
+        suspect: the column ``suspect`` then; other than 0: a process died while it processed the
+            row, so the row must run alone.
+        attempt: number of this attempt, from 1; 0: not counted yet.
+        related: its related rows.
+    """
+
+    key: Any
+    token: str
+    since: float
+    due_at: datetime
+    waited: float = 0.0
+    waiting: float = 0.0
+    waiting_since: datetime | None = None
+    suspect: int = 0
+    attempt: int = 0
+    related: list[Held] = field(default_factory=list)
+
+
+# Values of the column ``suspect``: how an attempt began that has not ended.
+WITH_OTHERS, ALONE = 1, 2
+
+
+class Dispatched(NamedTuple):
+    """A due row for which a task is submitted; `series` changes when the row was processed."""
+
+    key: Any
+    series: int
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A row that can be processed."""
+
+    row: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Exhausted:
+    """A row that becomes a dead letter.
+
+    Attributes:
+        attempts: how many attempts it had.
+        series: identifies the attempts since its last success, in microseconds.
+    """
+
+    attempts: int
+    series: int
+
+
+class Stale(Exception):
+    """The lease was lost: another worker may have the row."""
+
+
+class RelatedBusy(Exception):
+    """A related row is leased by others."""
+
+
+class NotSelected(Exception):
+    """`Pipeline.load` does not select the row."""
+
+
+def lease_of(row: Any, token: str, since: float) -> Lease:
+    """The lease of a row of `eligibility.fetch_statement`."""
+    key, due_at, now, waiting_since, suspect, *_ = row
+    waiting = 0.0 if waiting_since is None else (now - waiting_since).total_seconds()
+    waited = (now - due_at).total_seconds()
+    return Lease(key, token, since, due_at, waited, waiting, waiting_since, suspect)
+
+
+def by_token(leases: Sequence[Lease]) -> dict[str, list[Lease]]:
+    """Group leases by their tokens."""
+    groups: dict[str, list[Lease]] = {}
+    for lease in leases:
+        groups.setdefault(lease.token, []).append(lease)
+    return groups
+
+
+def microseconds(at: datetime | None) -> int:
+    """A time as a series, see `Exhausted`."""
+    return 0 if at is None else round(at.timestamp() * 1e6)

@@ -1,0 +1,81 @@
+"""Which rows may run in this process now: any number, or one suspect alone: `Room`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nonet.pipelines.processing import Item
+
+# How long a process starts no row so that a suspect can run alone. If its other rows take longer,
+# another process may try, and this one tries again after the pause.
+ALONE_SECONDS = 60.0
+_PAUSE_SECONDS = 300.0
+
+
+class Room:
+    """The rows that all pipelines of this process run.
+
+    A row with which a process died may kill this one as well. It runs alone, so that its death
+    blames no other row.
+    """
+
+    def __init__(self) -> None:
+        self._running: set[Item] = set()
+        self._reserved: Item | None = None
+        self._reserved_at = 0.0
+        self._pause_ends = 0.0
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """Call a function after each reservation, and after its end."""
+        self._watchers.append(changed)
+
+    @property
+    def is_reserved(self) -> bool:
+        """Whether a suspect runs alone, or waits for the others to end."""
+        return self._reserved is not None
+
+    @property
+    def overdue(self) -> Item | None:
+        """The suspect that has waited too long for the others to end."""
+        is_late = time.monotonic() - self._reserved_at >= ALONE_SECONDS
+        item = self._reserved
+        return item if is_late and item is not None and item not in self._running else None
+
+    def reserve(self, item: Item) -> bool:
+        """Let no row start but this one, until it has left; return False if it cannot have that."""
+        if self.is_reserved or time.monotonic() < self._pause_ends:
+            return False
+        self._reserved, self._reserved_at = item, time.monotonic()
+        self._tell()
+        return True
+
+    def admits(self, item: Item) -> bool:
+        """Whether a row may start now."""
+        if item is self._reserved:
+            return not self._running
+        return self._reserved is None and not item.lease.suspect
+
+    def enter(self, item: Item) -> None:
+        """Record that a row runs."""
+        self._running.add(item)
+
+    def leave(self, item: Item) -> None:
+        """Record that a row has ended, or will not start."""
+        self._running.discard(item)
+        if item is self._reserved:
+            self._reserved = None
+        if self._reserved is None or not self._running:
+            self._tell()
+
+    def put_off(self, item: Item) -> None:
+        """Withdraw an overdue suspect, and reserve nothing for a while."""
+        self._pause_ends = time.monotonic() + _PAUSE_SECONDS
+        self.leave(item)
+
+    def _tell(self) -> None:
+        for changed in self._watchers:
+            changed()

@@ -1,0 +1,138 @@
+"""Real processes that die, over random graphs of related rows: who is buried, and who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import sqlalchemy as sa
+from daemons import Daemon
+from pipelines.test_replicas import Crew, Note
+from row_tables import Base, Fleet, Instance, Job
+from waits import WAIT_SECONDS
+
+from nonet.pipelines import RowDatabase
+
+pytestmark = [pytest.mark.server, pytest.mark.long]
+_MODELS = {"fleets": Fleet, "instances": Instance, "jobs": Job}
+_SECONDS, _ROUNDS = 1.5, 3
+
+Row = tuple[str, int]
+
+
+class Times(NamedTuple):
+    """Seconds for which rows were held, and for which main rows waited for their related rows."""
+
+    held: list[float]
+    waited: list[float]
+
+
+def times_of(notes: list[Note], now: float) -> Times:
+    """A row is held from its first begin to its next end: a process that died has it until then."""
+    tried, began = dict[Row, float](), dict[Row, float]()
+    found = Times([], [])
+    for note in sorted(notes):
+        row = (note.table, note.key)
+        if note.event == "try":
+            tried.setdefault(row, note.at)
+        elif note.event == "begin":
+            found.waited.append(note.at - tried.pop(row, note.at))
+            began.setdefault(row, note.at)
+        else:
+            found.held.append(note.at - began.pop(row))
+    found.waited.extend(now - at for at in tried.values())
+    found.held.extend(now - at for at in began.values())
+    return found
+
+
+async def fill(database: RowDatabase, chance: random.Random) -> list[Row]:
+    """Add fleets with instances, and at most one job for each instance; return the rows."""
+    fleets, instances = chance.randint(1, 3), chance.randint(3, 8)
+    rows: list[Fleet | Instance | Job] = [Fleet(id=key) for key in range(1, fleets + 1)]
+    for key in range(1, instances + 1):
+        rows.append(Instance(id=key, fleet_id=chance.choice([*range(1, fleets + 1), None])))
+        if chance.random() < 0.7:
+            rows.append(Job(id=key, instance_id=key))
+    async with database.transaction() as session:
+        session.add_all(rows)
+        return [(row.__tablename__, row.id) for row in rows]
+
+
+async def buried(database: RowDatabase) -> set[Row]:
+    found = set[Row]()
+    async with database.sessions() as session:
+        for table, model in _MODELS.items():
+            keys = await session.scalars(sa.select(model.id).where(model.due_at.is_(None)))
+            found |= {(table, key) for key in keys}
+    return found
+
+
+def rounds(notes: list[Note]) -> defaultdict[Row, int]:
+    ended = defaultdict[Row, int](int)
+    for note in notes:
+        ended[note.table, note.key] += note.event == "end"
+    return ended
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+@pytest.mark.parametrize(
+    ("poisons", "kills"),
+    [
+        (1, 0),
+        *(pytest.param(*pair, marks=pytest.mark.soak) for pair in [(0, 0), (1, 1), (2, 1)] * 5),
+    ],
+)
+async def test_only_poison_is_buried_and_no_main_row_waits_long(
+    kind: str,
+    poisons: int,
+    kills: int,
+    request: pytest.FixtureRequest,
+    redis_url: str,
+    tmp_path: Path,
+) -> None:
+    """No innocent row becomes a dead letter; no wait is longer than three of the longest holds."""
+    url, seed = request.getfixturevalue(f"{kind}_url"), random.randrange(10**6)
+    chance, database = random.Random(seed), RowDatabase(url)
+    async with database.engine.begin() as connection:
+        await connection.run_sync(Base.metadata.create_all)
+    rows = await fill(database, chance)
+    poison = set(chance.sample(rows, poisons))
+    crew = Crew(
+        *(url, redis_url, tmp_path),
+        ROWS_POISON=",".join(f"{table}:{key}" for table, key in poison),
+        ROWS_ATTEMPTS="3",
+        ROWS_LEASE="3",
+        ROWS_SECONDS=str(_SECONDS),
+    )
+    kills_at = [time.monotonic() + chance.uniform(3, 10) for _ in range(kills)]
+    ends_at = time.monotonic() + WAIT_SECONDS * (1 + poisons)
+
+    def is_over(gone: set[Row]) -> bool:
+        done = rounds(crew.notes())
+        return gone >= poison and all(done[row] >= _ROUNDS for row in set(rows) - poison)
+
+    with ExitStack() as closing:
+        replicas: list[Daemon] = []
+        while not is_over(gone := await buried(database)):
+            assert time.monotonic() < ends_at, f"seed {seed}: {rounds(crew.notes())}, {gone}"
+            if kills_at and time.monotonic() > kills_at[0]:
+                del kills_at[0]
+                await asyncio.to_thread(chance.choice(replicas).kill)
+            replicas = [replica for replica in replicas if replica.alive]
+            replicas += [closing.enter_context(crew.start()) for _ in range(2 - len(replicas))]
+            await asyncio.sleep(0.1)
+        for replica in replicas:
+            replica.terminate()
+        for replica in replicas:
+            await asyncio.to_thread(replica.wait)
+    assert await buried(database) == poison, f"seed {seed}"
+    await database.close()
+    held, waited = times_of(crew.notes(), time.monotonic())
+    print(f"{kind}, {len(rows)} rows: held {max(held):.1f} s, waited {max(waited):.1f} s at most")
+    assert max(waited) <= 3 * max(held), f"seed {seed}"
