@@ -213,6 +213,17 @@ class Sleeper(BaseTask):
 
 
 @dataclass
+class OfVo(BaseTask):
+    """Has its tenant as an attribute."""
+
+    vo: str
+    size = Size.SMALL
+
+    async def execute(self) -> None:
+        return None
+
+
+@dataclass
 class Prints(Sleeper):
     """The same, and reports how far it is."""
 

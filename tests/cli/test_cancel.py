@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from cli.errands import Add, Describe, Obstinate, Sleeper
+from cli.errands import Add, Describe, Obstinate, OfVo, Sleeper
 from cli.terminal import TaskRun, until_written
 from waits import WAIT_SECONDS
 
@@ -79,6 +79,19 @@ async def test_cancel_by_class_and_labels(task_run: TaskRun) -> None:
         assert (none_left.code, none_left.json) == (0, {"cancelled": 0, "others": []})
         assert (await other.status()).state == "delayed"
         assert (await task_run("cancel", "--label", "run=2", "--yes")).out == "1 task cancelled\n"
+
+
+async def test_a_tenant_is_listed_and_cancelled(task_run: TaskRun) -> None:
+    """Also if its tasks have it as an attribute and not as a label."""
+    async with task_run.app() as app:
+        mine = await app.submit(OfVo("lhcb"), at_time=in_an_hour())
+        other = await app.submit(OfVo("cms"), at_time=in_an_hour())
+        found = await task_run("list", "--tenant", "lhcb", "--json")
+        assert [row["id"] for row in found.json] == [mine]
+        done = await task_run("cancel", "--tenant", "lhcb", "--yes")
+        assert (done.code, done.out) == (0, "1 task cancelled\n"), done.err
+        assert (await mine.status()).state == "cancelled"
+        assert (await other.status()).state == "delayed"
 
 
 async def test_cancel_ends_the_children_of_a_group(task_run: TaskRun) -> None:

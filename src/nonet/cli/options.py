@@ -82,6 +82,7 @@ WithLabels = Annotated[
     list[str] | None,
     typer.Option("--label", metavar="NAME=VALUE", help="Only tasks with this label. Repeatable."),
 ]
+OfTenant = Annotated[str, typer.Option(metavar="NAME", help="Only live tasks of this tenant.")]
 Since = Annotated[
     timedelta | None,
     typer.Option(

@@ -1,4 +1,4 @@
-"""``task-run cancel``: end tasks by id, group, class or label."""
+"""``task-run cancel``: end tasks by id, group, class, label or tenant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typer
 from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.commands.task_arguments import labels_of
-from nonet.cli.options import CancelReason, Json, OfClass, TaskIds, WithLabels
+from nonet.cli.options import CancelReason, Json, OfClass, OfTenant, TaskIds, WithLabels
 from nonet.cli.output import echo, print_json
 from nonet.cli.process import is_at_terminal, print_error
 from nonet.cli.progress import Progress
@@ -23,6 +23,7 @@ from nonet.rules.remedies import of_task, of_workflow
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
+    from nonet.stores.queue.places import TaskFilter
 
 _CANCELLED, _CANCELLING = "cancelled", "cancelling"
 # The interval of polling a group whose parent is still submitting children.
@@ -38,6 +39,7 @@ async def cancel(
     ] = None,
     task: OfClass = None,
     label: WithLabels = None,
+    tenant: OfTenant = "",
     reason: CancelReason = "",
     wait: Annotated[
         float,
@@ -49,8 +51,8 @@ async def cancel(
         bool,
         typer.Option(
             "--yes",
-            help="Cancel all tasks of a class or label without asking. Required if stdin is not "
-            "a terminal.",
+            help="Cancel all tasks of a class, label or tenant without asking. Required if stdin "
+            "is not a terminal.",
         ),
     ] = False,
     as_json: Json = False,
@@ -69,9 +71,13 @@ async def cancel(
     \b
     task-run cancel 3f9d1c0a 77b2e5d1 --reason "wrong input"
     task-run cancel --task Transfer --label campaign=2026-07 --yes
+    task-run cancel --tenant cms --yes
     """
+    from nonet.stores.queue.places import UNFINISHED, TaskFilter  # it imports redis
+
     labels = labels_of(label)
-    _check(ids, group, task, labels, yes=yes)
+    selection = TaskFilter(task or "", labels, UNFINISHED, tenant=tenant)
+    _check(ids, group, is_filtered=selection.is_narrow, yes=yes)
     async with target.observer() as nonet:
         deadline = time.monotonic() + wait
         if ids:
@@ -79,35 +85,29 @@ async def cancel(
         elif group:
             states = await _cancel_group(nonet, group, reason, deadline)
         else:
-            return await _cancel_all(
-                nonet, task or "", labels, reason, deadline, yes=yes, as_json=as_json
-            )
+            return await _cancel_all(nonet, selection, reason, deadline, yes=yes, as_json=as_json)
         states = await _wait_for(nonet, states, deadline)
         others = [id for id, state in states.items() if state != _CANCELLED]
         workflows = [id for id in others if await nonet.client.workflows.exists(id)]
         return _print_states(states, as_json, workflows)
 
 
-def _check(
-    ids: list[str] | None,
-    group: str | None,
-    task: str | None,
-    labels: Mapping[str, str],
-    *,
-    yes: bool,
-) -> None:
+def _check(ids: list[str] | None, group: str | None, *, is_filtered: bool, yes: bool) -> None:
     """Reject options that could select more tasks than the user meant."""
-    ways = [bool(ids), bool(group), bool(task or labels)]
+    ways = [bool(ids), bool(group), is_filtered]
     if sum(ways) > 1:
-        raise ConfigurationError("give either ids, or --group, or the filters --task and --label")
+        raise ConfigurationError(
+            "give either ids, or --group, or the filters --task, --label and --tenant"
+        )
     if not any(ways):
         raise ConfigurationError(
-            "which tasks? Name them (see 'task-run list'), or give --group, --task or --label"
+            "which tasks? Name them (see 'task-run list'), or give --group, --task, --label or "
+            "--tenant"
         )
-    if (task or labels) and not yes and not is_at_terminal():
+    if is_filtered and not yes and not is_at_terminal():
         raise ConfigurationError(
-            "--task and --label select tasks that you did not name, and stdin is not a terminal, "
-            "so nothing was cancelled. Add --yes to cancel all of them"
+            "--task, --label and --tenant select tasks that you did not name, and stdin is not a "
+            "terminal, so nothing was cancelled. Add --yes to cancel all of them"
         )
 
 
@@ -130,19 +130,9 @@ async def _cancel_group(nonet: Nonet, group: str, reason: str, deadline: float) 
 
 
 async def _cancel_all(
-    nonet: Nonet,
-    task: str,
-    labels: Mapping[str, str],
-    reason: str,
-    deadline: float,
-    *,
-    yes: bool,
-    as_json: bool,
+    nonet: Nonet, selection: TaskFilter, reason: str, deadline: float, *, yes: bool, as_json: bool
 ) -> ExitCode:
     """Cancel the matching tasks after the user has confirmed."""
-    from nonet.stores.queue.places import UNFINISHED, TaskFilter
-
-    selection = TaskFilter(task, labels, UNFINISHED)
     cancellation = nonet.client.cancellation
     number: int | None = None
     if not yes:
@@ -152,7 +142,8 @@ async def _cancel_all(
             return ExitCode.FAILED
     with Progress("cancelling", number) as progress:
         tally = await cancellation.cancel_all(selection, who(), reason, advance=progress.advance)
-    if task and not tally.number and (unknown := unknown_here(nonet, task)) is not None:
+    unknown = unknown_here(nonet, selection.task) if selection.task and not tally.number else None
+    if unknown is not None:
         raise NotFoundError(f"{unknown[0]}, and no task has it.{unknown[1]}")
     ended = await _wait_for(nonet, dict.fromkeys(tally.running, _CANCELLING), deadline)
     others = {id: state for id, state in ended.items() if state != _CANCELLED}

@@ -14,7 +14,7 @@ from nonet.cli.commands.ended import list_ended
 from nonet.cli.commands.submit import warn_of_no_worker
 from nonet.cli.commands.task_arguments import labels_of
 from nonet.cli.durations import duration
-from nonet.cli.options import Json, Limit, OfClass, TaskId, WithLabels
+from nonet.cli.options import Json, Limit, OfClass, OfTenant, TaskId, WithLabels
 from nonet.cli.output import (
     cell,
     echo,
@@ -58,7 +58,6 @@ OfLock = Annotated[
 WithError = Annotated[
     str, typer.Option(metavar="TEXT", help="Only tasks whose last error contains this text.")
 ]
-OfTenant = Annotated[str, typer.Option(metavar="NAME", help="Only live tasks of this tenant.")]
 Searched = Annotated[
     int,
     typer.Option(
