@@ -82,29 +82,6 @@ async def test_a_shared_row_goes_by_age_and_a_child_leaves_itself_to_its_parent(
 
 
 @pytest.mark.usefixtures("only_hints")
-async def test_a_release_wakes_the_rows_that_wait(
-    database: RowDatabase, add: Any, nonet: Nonet
-) -> None:
-    """Jobs follow each other on their instance without a poll, and then comes its own pipeline."""
-    [instance] = await add(Instance(due_at=FUTURE))
-    await add(*(Job(instance_id=instance) for _ in range(20)))
-    order: list[str] = []
-
-    class Touching(Jobs):
-        async def process(self, row: Job) -> Changes:
-            order.append("job")
-            return Changes().finish().touch(Instance, instance)
-
-    class Noting(Instances):
-        async def process(self, row: Instance) -> Changes:
-            order.append("instance")
-            return Changes().finish()
-
-    async with hosted(nonet, on(database, Touching, Noting)):
-        await until(lambda: order.count("job") == 20 and order[-1] == "instance")
-
-
-@pytest.mark.usefixtures("only_hints")
 async def test_a_row_that_is_touched_while_it_runs_is_due_at_once_after_it(
     database: RowDatabase, add: Any, nonet: Nonet
 ) -> None:
