@@ -25,7 +25,7 @@ _TABLE = re.compile(r"(?m)^(\|.*\|)\n\|[-:|]+\|\n((?:\|.*(?:\n|\Z))+)")
 
 def codes(cell: str) -> list[str]:
     """What a cell has in backquotes."""
-    return re.findall(r"`([^`]+)`", cell)
+    return [code.replace("\\|", "|") for code in re.findall(r"`([^`]+)`", cell)]
 
 
 def all_pages() -> list[Path]:

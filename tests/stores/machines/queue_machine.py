@@ -599,7 +599,7 @@ class QueueMachine(Machine):
         specs = [
             part
             for kind, id in (("callback", f"{gid}.callback"), failure)
-            for part in (id, f"m:{kind}", "normal:small", f"{kind} of {gid}", "", "")
+            for part in (id, f"m:{kind}", "normal:small", 0, "", f"{kind} of {gid}", "", "")
         ]
         state = self._run("group_open", gid, parent, policy, GROUP_TTL // 1000, count, *specs)
         group = Group(parent, policy, GROUP_TTL, on_failure)
@@ -1040,7 +1040,7 @@ class QueueMachine(Machine):
 
     def _judge_history(self, found: Iterable[str]) -> None:
         """The history has every end, once."""
-        lists = [f"{PREFIX}ended:{name}" for name in ("done", "failed")]
+        lists = [f"{PREFIX}ended:{name}" for name in ("done", "cancelled", "dead", "expired")]
         lines = [line for key in lists for line in self.site.client.lrange(key, 0, -1)]
         rows = [line.partition("\n")[0].split("\t") for line in lines]
         # An id may live again; its lives have different tickets. Short lines begin with the id.

@@ -102,8 +102,8 @@ def a_disown_aside(fleet: Fleet) -> Prepared:
 
 
 def opened(fleet: Fleet) -> None:
-    callback = ("g.callback", "m:Callback", "normal:small", "e", "", "")
-    failure = ("g.failure", "m:Failure", "normal:small", "e", "", "")
+    callback = ("g.callback", "m:Callback", "normal:small", 0, "", "e", "", "")
+    failure = ("g.failure", "m:Failure", "normal:small", 0, "", "e", "", "")
     fleet.run("group_open", "g", "", "all_success", 3_600_000, 1, *callback, *failure)
 
 
