@@ -103,6 +103,7 @@ class Saves(Confiding):
             raise UnableToAcquireLockError(f"the lock of {self.data!r}")
         if context().attempt == 1:
             raise ValueError(f"after {saved!r}")
+        context().progress(1, f"saved {self.data!r}"[:60])
         return saved
 
 

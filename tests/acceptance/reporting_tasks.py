@@ -15,15 +15,22 @@ PASSWORD = SecretStr("hunter2-of-the-test")
 
 @dataclass
 class Reports(Small):
-    """In a coroutine: reports before and after its gate."""
+    """In a coroutine: reports before its gate, and when it ends."""
 
     gate: str
     password: SecretStr = PASSWORD
 
     async def execute(self) -> None:
+        self.begin()
+        await passed(self.gate)
+        self.end()
+
+    def begin(self) -> None:
         context().progress(0.25, "begun")
         context().progress(0.5, f"with {self.password.get_secret_value()}")
-        await passed(self.gate)
+
+    def end(self) -> None:
+        context().progress(1, f"ended with {self.password.get_secret_value()}")
 
 
 @dataclass
@@ -31,9 +38,9 @@ class ReportsInThread(Reports):
     """In a thread."""
 
     def execute(self) -> None:  # type: ignore[override]
-        context().progress(0.25, "begun")
-        context().progress(0.5, f"with {self.password.get_secret_value()}")
+        self.begin()
         passed_blocking(self.gate)
+        self.end()
 
 
 @dataclass
@@ -54,6 +61,20 @@ class BlocksChild(Reports):
         while not is_open(self.gate):
             time.sleep(0.01)  # noqa: ASYNC251  # to block the loop is what it is for
             context().progress(0.5, f"with {self.password.get_secret_value()}")
+        self.end()
+
+
+@dataclass
+class FailsInChild(Small):
+    """Reports twice in a child process, and becomes a dead letter."""
+
+    dlq_eligible = True
+    isolation = Isolation.FRESH
+
+    async def execute(self) -> None:
+        context().progress(0.25, "begun")
+        context().progress(0.5, "half")
+        raise ValueError
 
 
 class Kills(AtGate):

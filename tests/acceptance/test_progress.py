@@ -5,12 +5,19 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from acceptance.reporting_tasks import BlocksChild, Kills, Reports, ReportsInChildThread
+from acceptance.reporting_tasks import (
+    BlocksChild,
+    FailsInChild,
+    Kills,
+    Reports,
+    ReportsInChildThread,
+    ReportsInThread,
+)
 from acceptance.site import PROBES, SHORT, Site, eventually
 from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
-from nonet import Handle, Nonet, Progress
+from nonet import Handle, Nonet, Progress, TaskFailed
 
 TASKS = f"{PROBES},acceptance.reporting_tasks"
 
@@ -25,7 +32,7 @@ async def shown(app: Nonet, handle: Handle, fraction: float) -> None:
     await eventually(is_shown)
 
 
-@pytest.mark.parametrize("kind", [Reports, ReportsInChildThread, BlocksChild])
+@pytest.mark.parametrize("kind", [Reports, ReportsInThread, ReportsInChildThread, BlocksChild])
 async def test_progress_is_followed_until_the_end(site: Site, kind: type[Reports]) -> None:
     """From wherever it is reported: the first, the last of a second, and then the end."""
     site.worker()
@@ -37,12 +44,23 @@ async def test_progress_is_followed_until_the_end(site: Site, kind: type[Reports
             if progress.fraction == 0.5:
                 site.open(gate)
         await handle.result(timeout=WAIT_SECONDS)
-        assert (await app.status(handle)).progress is None
-        assert [item async for item in handle.progress()] == []
+        ended = (await app.status(handle)).progress
+        assert [item async for item in handle.progress()] == [ended]
     said = [(item.fraction, item.text) for item in seen]
     # A thread may report twice before the event loop sends anything.
-    assert said[0] == (0.25, "begun") or kind is ReportsInChildThread
-    assert said[-1] == (0.5, "with ***")
+    assert said[0] == (0.25, "begun") or issubclass(kind, ReportsInThread)
+    assert said[-2:] == [(0.5, "with ***"), (1.0, "ended with ***")]
+    assert str(ended) == "100 % ended with ***"
+
+
+async def test_a_failed_task_yields_its_last_report(site: Site) -> None:
+    """The worker makes the result of a failure; the child sends it the report that it held back."""
+    site.worker()
+    async with site.app() as app, asyncio.timeout(WAIT_SECONDS):
+        handle = await app.submit(FailsInChild())
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=WAIT_SECONDS)
+        assert [str(item) async for item in handle.progress()] == ["50 % half"]
 
 
 async def test_suspects_report_from_the_child_that_they_share(site: Site) -> None:

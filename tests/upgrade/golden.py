@@ -100,6 +100,8 @@ RESULT = ResultDocument(
     crashes=3,
     deaths=4,
     traceback="trace",
+    progress=0.5,
+    doing="half",
 )
 ERROR = ErrorDocument(
     reason="retries",

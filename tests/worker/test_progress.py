@@ -8,8 +8,13 @@ from types import SimpleNamespace
 
 import pytest
 from waits import until
+from worker.attempts import attempt_at, tools_for
 
+from nonet import BaseTask, context
+from nonet.messages.message import decode_result
 from nonet.worker.attempt import progress
+from nonet.worker.attempt.conclusion import Concluder
+from nonet.worker.attempt.execute import carry_out
 from nonet.worker.attempt.progress import Pace
 
 Sent = list[tuple[float | None, str]]
@@ -73,6 +78,25 @@ async def test_code_that_blocks_the_loop_sends_after_the_interval(clock: list[fl
         pace.report(None, "too early")
         clock[0] += 1
     assert [text for _, text in sent] == ["step 0", "step 1", "step 2"]
+
+
+class Reports(BaseTask):
+    async def execute(self) -> None:
+        context().progress(0.1, "begun")
+        context().progress(2 / 3, "x" * 60)
+
+
+async def test_the_result_has_the_report_that_still_waits() -> None:
+    """The attempt ends before the second has passed; the result rounds it as the record does."""
+    sent: Sent = []
+    async with tools_for(Reports) as tools:
+        attempt = attempt_at(Reports(), tools)
+        attempt.context.pass_progress_to(lambda *report: sent.append(report))
+        outcome = await carry_out(attempt, tools)
+        concluder = Concluder(tools.client.live_config, message_limit=1024, crash_limit=3)
+        result = decode_result(concluder.conclude(attempt, outcome).document)
+    assert sent == [(0.1, "begun")]
+    assert (result.progress, result.doing) == (0.6667, "x" * 60)
 
 
 async def test_a_report_after_the_end_of_the_loop_is_dropped() -> None:

@@ -22,7 +22,7 @@ from nonet.app import Nonet
 from nonet.base.errors import NonetError
 from nonet.base.loop import run
 from nonet.messages.message import Usage
-from nonet.rules.outcomes import Failed, HandedBack, Outcome
+from nonet.rules.outcomes import DONE, Failed, HandedBack, Outcome
 from nonet.tasks.injection import Injector
 from nonet.telemetry.logs import keep_logs, process_description
 from nonet.telemetry.middleware import take_failures
@@ -162,6 +162,9 @@ class _Serving:
             conclusion.is_left_over = True
         else:
             attempt.context.remove_workdir()
+        if conclusion.settlement is not DONE and attempt.context.reported is not None:
+            # The worker makes this result document. The newest report may still wait in here.
+            self._report(delivery.fence, *attempt.context.reported)
         self._end(attempt, conclusion)
 
     def _report(self, fence: str, fraction: float | None, text: str) -> None:

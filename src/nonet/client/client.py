@@ -13,6 +13,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar, Unpack, overload
@@ -406,18 +407,21 @@ class Client:
             is_live, found = await client.results.progress(id)
             if not is_live:
                 try:
-                    is_live = (await client._status(id)).state in LIVE_STATES
+                    status = await client._status(id)
+                    is_live, found = status.state in LIVE_STATES, status.progress
                 except NotFoundError:
                     if not is_known:
                         client = await self.routing.find(lambda client: client._knowing(id))
                         is_known = True
                         continue
-            if not is_live:  # it has ended, and its result may be gone already
-                return
             is_known = True
-            if found is not None and found != last:
+            # The last report has another time once the task has ended.
+            is_seen = last and found and not is_live and replace(found, at=last.at) == last
+            if found is not None and found != last and not is_seen:
                 last = found
                 yield found
+            if not is_live:  # its result may be gone already
+                return
             await sleep(_PROGRESS_SECONDS)
 
     async def _knowing(self, id: str) -> Client:

@@ -26,7 +26,7 @@ from nonet.messages.message import ErrorDocument, ResultDocument, decode, encode
 # the history in Redis and the attempts in a row of SQL.
 MOST_ERROR_BYTES = 2700
 
-_TEXTS = ("error", "traceback", "note")
+_TEXTS = ("error", "traceback", "note", "doing")
 # The only key of encrypted arguments; no parameter has such a name.
 _ALL = ""
 # What encoded arguments begin with if they are encrypted: a mapping of one entry, and its key.

@@ -151,6 +151,7 @@ class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
         crashes: number of processes that died while running no other task.
         deaths: number of workers that died while running it.
         traceback: traceback of the last failure, see `nonet.rules.tracebacks`.
+        progress, doing: fraction and text of the last report of its last attempt, if there is one.
     """
 
     name: str
@@ -165,6 +166,8 @@ class ResultDocument(msgspec.Struct, array_like=True, frozen=True):
     crashes: int = 0
     deaths: int = 0
     traceback: str = ""
+    progress: float | None = None
+    doing: str = ""
 
 
 class ErrorDocument(msgspec.Struct, array_like=True, frozen=True):

@@ -30,7 +30,7 @@ class Progress:
     Attributes:
         fraction: from 0 to 1; None: unknown.
         text: what it was doing.
-        at: when it was stored, by the clock of Redis.
+        at: when it was stored, by the clock of Redis; of a task that has ended: its `finished`.
 
     Example:
         async for progress in handle.progress():
@@ -75,7 +75,8 @@ class TaskStatus:
         note: why the result of a done task was not kept, otherwise empty.
         traceback: traceback of `error` and of its causes, at most 4 KiB, with secrets masked and
             without values of variables. Empty if there is none, and in lists.
-        progress: how far the running attempt is; None if it has not reported that.
+        progress: how far the running attempt is, or the last one was when the task ended; None if
+            it has not reported that.
         started: since when a running task runs, by the clock of Redis; otherwise None.
         waits_since: since when a queued or waiting task waits for a worker, a lock or the steps
             before it, by the clock of Redis; otherwise None.
@@ -331,7 +332,7 @@ class Handle(TaskId, Generic[R_co]):
         return self._cancelled(await self._client.cancel([self], reason=reason))
 
     def progress(self) -> AsyncIterator[Progress]:
-        """Yield each progress that the task reports; end when the task has ended.
+        """Yield each progress that the task reports, and the last one before the end of the task.
 
         The newest one, if there is one, comes first. A task that is repeated reports again from
         the beginning. Redis is asked twice a second.

@@ -67,7 +67,7 @@ class Handle(TaskId, Generic[R_co]):
         return self._cancelled(self._client.cancel([self], reason=reason))
 
     def progress(self) -> Iterator[Progress]:
-        """Yield each progress that the task reports; end when the task has ended.
+        """Yield each progress that the task reports, and the last one before the end of the task.
 
         Raises:
             NotFoundError: the task is unknown.

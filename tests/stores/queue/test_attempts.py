@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from clients import client_of
 
 from nonet.base.errors import MemoryLimitExceeded, NonetError, TaskCrashed
 from nonet.messages.message import ErrorDocument, ResultDocument, Usage, encode
@@ -16,6 +17,7 @@ from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import Progress
+from nonet.tasks.registry import Registry
 
 FAILED = encode(ErrorDocument("", "ValueError", "no", "", 1, 1e9))
 
@@ -136,6 +138,21 @@ async def test_a_new_attempt_starts_without_progress(
     assert not await broker.report_progress(again, 1.0, "too late")
     assert not await broker.client.exists("{test}:t:a")
     assert await results.progress("a") == (False, None)
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.3333, "half"), (0.3334, "half"), (0.3333, "end")])
+async def test_the_last_report_is_followed_once(
+    broker: Broker, delivery: Delivery, share: float, text: str
+) -> None:
+    """The end brings it, unless the follower has seen it already, at another time."""
+    await broker.report_progress(delivery, 1 / 3, "half")
+    reports = client_of(broker, Registry()).progress("a")
+    seen = [await anext(reports)]
+    document = ResultDocument("p:T", 1, 1e9, progress=share, doing=text)
+    await broker.settle(delivery, "done", encode(document))
+    seen += [item async for item in reports]
+    said = [(item.fraction, item.text) for item in seen]
+    assert said == list(dict.fromkeys([(0.3333, "half"), (share, text)]))
 
 
 async def test_the_record_stays_compact(broker: Broker, delivery: Delivery) -> None:

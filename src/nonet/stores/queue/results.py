@@ -437,7 +437,7 @@ def _progress(id: str, record: Mapping[str, str], cipher: Cipher) -> Progress | 
     if record.get("state") != "running" or fence != record.get("fence") or moment is None:
         return None
     share = float(fraction) if fraction else None
-    doing = cipher.decrypt_text(record.get("doing", ""), id, "progress")
+    doing = cipher.decrypt_text(record.get("doing", ""), id, "doing")
     return Progress(share, doing, moment)
 
 
@@ -470,12 +470,15 @@ def ended_status(id: str, ended: Ended) -> TaskStatus:
     document = ended.document
     if document is None:
         return TaskStatus(id=id, name="", state=ended.state)
+    finished, progress = _EPOCH + timedelta(seconds=document.finished), None
+    if document.progress is not None or document.doing:
+        progress = Progress(document.progress, document.doing, finished)
     return TaskStatus(
         id=id,
         name=document.name,
         state=ended.state,
         attempt=document.attempt,
-        finished=_EPOCH + timedelta(seconds=document.finished),
+        finished=finished,
         reason=document.reason,
         error=error_line(document.error_type, document.error),
         worker_deaths=document.deaths,
@@ -483,4 +486,5 @@ def ended_status(id: str, ended: Ended) -> TaskStatus:
         usage=document.usage,
         note=document.note,
         traceback=document.traceback,
+        progress=progress,
     )

@@ -44,7 +44,13 @@ _TOKEN_SECONDS = 0.5
 
 
 class AttemptContext(TaskContext):
-    """What `context()` returns in a worker."""
+    """What `context()` returns in a worker.
+
+    Attributes:
+        reported: the newest report of progress, or None.
+    """
+
+    reported: tuple[float | None, str] | None = None
 
     _client: Client
     _limit: int
@@ -109,17 +115,22 @@ class AttemptContext(TaskContext):
         if self._pace is None:
             assert self._loop is not None  # set before the code of the task begins
             self._pace = Pace(self._pass_on or self._store_soon, self._loop)
+        self.reported = fraction, text
         self._pace.report(fraction, text)
+
+    def kept(self, fraction: float | None, text: str) -> tuple[float | None, str]:
+        """Return a report as it is stored: rounded, masked, and encrypted if the task is."""
+        text = shortened(without_secrets(text, self.secrets))
+        if self.is_encrypted:
+            text = self._client.cipher.encrypt_text(text, self.id, "doing")
+        return None if fraction is None else round(fraction, 4), text
 
     def _store_soon(self, fraction: float | None, text: str) -> None:
         self._reporting = asyncio.create_task(self._store(fraction, text))
 
     async def _store(self, fraction: float | None, text: str) -> None:
-        text = shortened(without_secrets(text, self.secrets))
-        if self.is_encrypted:
-            text = self._client.cipher.encrypt_text(text, self.id, "progress")
         try:
-            await self._client.broker.report_progress(self._delivery, fraction, text)
+            await self._client.broker.report_progress(self._delivery, *self.kept(fraction, text))
         except NonetError as error:  # it must not fail the task
             logger.debug("task %s: its progress was not stored: %s", self.id, error)
 

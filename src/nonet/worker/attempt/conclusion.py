@@ -144,7 +144,9 @@ def result_of(
     attempt: Attempt, settlement: Settlement, usage: Usage | None, value: object = None
 ) -> ResultDocument:
     """Return the result document of a task that has ended; `value` is packed."""
-    delivery = attempt.delivery
+    delivery, report = attempt.delivery, attempt.context.reported
+    # A follower may not have seen it yet: it may wait for its second, or for the next query.
+    progress, doing = attempt.context.kept(*report) if report else (None, "")
     if settlement is DONE:
         return ResultDocument(
             name=attempt.context.name,
@@ -154,6 +156,8 @@ def result_of(
             usage=usage,
             crashes=delivery.crashes,
             deaths=delivery.deaths,
+            progress=progress,
+            doing=doing,
         )
     never_ran = settlement.reason in (Reason.LIMIT_IMPOSSIBLE, Reason.CAPACITY)
     return ResultDocument(
@@ -167,6 +171,8 @@ def result_of(
         crashes=delivery.crashes + settlement.crashed,
         deaths=delivery.deaths,
         traceback=settlement.error.traceback,
+        progress=progress,
+        doing=doing,
     )
 
 
