@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 
 import pytest
 import sqlalchemy as sa
@@ -48,7 +49,22 @@ async def test_a_hook_that_takes_long_is_logged_once(
     assert await leadership.hooks_done(term, leadership.epoch.since) == {"slow"}
 
 
-async def test_a_hook_of_a_deposed_leader_is_cancelled(broker: Broker) -> None:
+async def depose(leadership: Leadership, term: str, broker: Broker) -> None:
+    await leadership.resign("a", term)
+    await Leadership(broker, "test").lead("b", 30, "{}")
+
+
+async def restore_older_data(leadership: Leadership, term: str, broker: Broker) -> None:
+    """The lease is in the data, so that the term stays; the epoch is a new one."""
+    leadership.epoch.sequence += 100
+    assert await leadership.lead("a", 30, "{}") == term
+
+
+@pytest.mark.parametrize("end", [depose, restore_older_data])
+async def test_a_hook_that_must_run_again_is_cancelled(
+    broker: Broker, end: Callable[[Leadership, str, Broker], Awaitable[None]]
+) -> None:
+    """Another scheduler leads, or Redis has lost data: what the hook has done so far is void."""
     leadership, began, cancelled = Leadership(broker, "test"), asyncio.Event(), asyncio.Event()
     term = await leadership.lead("a", 30, "{}") or ""
 
@@ -61,8 +77,7 @@ async def test_a_hook_of_a_deposed_leader_is_cancelled(broker: Broker) -> None:
 
     tick = asyncio.create_task(StartUp({"hangs": hangs}, leadership, Injector()).tick(term))
     await asyncio.wait_for(began.wait(), WAIT_SECONDS)
-    await leadership.resign("a", term)
-    await Leadership(broker, "test").lead("b", 30, "{}")
+    await end(leadership, term, broker)
     with pytest.raises(NonetError, match="hangs cancelled: another scheduler leads"):
         await asyncio.wait_for(tick, WAIT_SECONDS)
     assert cancelled.is_set()

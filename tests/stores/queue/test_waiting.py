@@ -150,6 +150,27 @@ async def test_a_lost_wake_up_costs_only_a_pause(queue: Queue) -> None:
     assert await queue.fetch() == ["next"]
 
 
+@pytest.mark.parametrize(
+    ("ghost", "waiting"),
+    [
+        ({"{test}:queue:lock:mutex:job:a": 1 - 4 * 10**15}, A),
+        ({"{test}:writers:lock:rw:job:1": 1}, READER),
+    ],
+    ids=["woken", "writer"],
+)
+async def test_what_a_cut_script_left_in_a_queue_blocks_no_task(
+    queue: Queue, ghost: dict[str, int], waiting: BaseLock
+) -> None:
+    """A woken task that is no longer queued, or a writer that waits nowhere: its lock is free."""
+    for name, score in ghost.items():
+        await queue.redis.zadd(name, {"ghost": score})
+    await queue.park("waits", waiting)
+    watched = await queue.redis.zrange("{test}:watch", 0, -1)
+    await queue.redis.zadd("{test}:watch", dict.fromkeys(watched, LONG_AGO))
+    await queue.tick()
+    assert await queue.fetch() == ["waits"]
+
+
 async def test_a_reservation_outlasts_a_check_of_its_queue(queue: Queue) -> None:
     """A woken task has the free lock until it is taken: no other one is woken for it."""
     await queue.start("holder", A)

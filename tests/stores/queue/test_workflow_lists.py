@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
+from stores.beats import beat
 
 from nonet.base.errors import NotFoundError
 from nonet.stores.namespace.explaining import TaskFacts
@@ -113,6 +114,25 @@ async def test_an_end_forgets_old_ends(broker: Broker, workflows: Workflows) -> 
     await submit(workflows, "w")
     await settle(broker, "dead")
     assert await broker.client.zrange("{test}:workflows:failed", 0, -1) == [b"w"]
+
+
+async def test_a_started_workflow_stays_until_it_ends(
+    broker: Broker, workflows: Workflows
+) -> None:
+    """It may run for longer than its parts may take to arrive."""
+    await submit(workflows, "w")
+    assert await broker.client.pttl("{test}:f:w") == -1
+
+
+async def test_released_steps_wake_idle_workers(broker: Broker, workflows: Workflows) -> None:
+    """One for each step, also at the start of the workflow."""
+    for name in ("small-a", "small-b", "small-c"):
+        beat(broker.url, worker=name)
+        assert await broker.fetch(name, "small", 1) == ([], False)
+    await workflows.submit(
+        [NewWorkflow("w", "", "", [step(f"w:{n}", "step w - - -") for n in "01"], True)], 600
+    )
+    assert await broker.client.zrange("{test}:idle:small", 0, -1) == [b"small-a"]
 
 
 async def test_an_unknown_state_is_refused(workflows: Workflows) -> None:
