@@ -40,7 +40,7 @@ APPS = {
 _COMMAND = re.compile(r"(?<![\w/.:=-])(task-(?:run|worker|scheduler|web))(?= |$)")
 _SHELL = ("sh", "bash", "console")
 # What prose leaves out, or only names: `task-run dlq`, `--size …`, `--port N`.
-_INCOMPLETE = {
+INCOMPLETE = {
     *("NoArgsIsHelpError", "MissingParameter"),
     *("BadOptionUsage", "BadArgumentUsage", "BadParameter"),
 }
@@ -113,7 +113,7 @@ def test_command_lines_are_understood() -> None:
         if not is_whole and line.count("'") % 2:  # it stands in quotes: 'task-run dlq'
             line = line.partition("'")[0]
         error = refusal(words_of(line))
-        if error is not None and (is_whole or type(error).__name__ not in _INCOMPLETE):
+        if error is not None and (is_whole or type(error).__name__ not in INCOMPLETE):
             wrong.append(f"{name}: {line!r}: {type(error).__name__}: {str(error)[:200]}")
     assert not wrong, "\n".join(wrong)
 

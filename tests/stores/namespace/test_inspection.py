@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -10,12 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from servers import RedisServer
+from shell import paste
 from stores.beats import beat
 
 from nonet.base import keys
 from nonet.base.errors import ConfigurationError
 from nonet.operate.doctor import diagnose
-from nonet.rules.diagnosis import Finding, Row, examine
+from nonet.rules.diagnosis import Finding, Row, examine, examine_entry
+from nonet.rules.overview import troubles
+from nonet.rules.servers import Replication, Server, examine_server
+from nonet.rules.situation import Situation
 from nonet.stores.connection.redis import script
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import Leadership
@@ -289,6 +295,37 @@ async def test_an_evicting_server_is_refused_unless_allowed(broker: Broker) -> N
         await Inspection(broker, "test").check(allow_eviction=True)
     finally:
         await broker.client.config_set("maxmemory-policy", "noeviction")
+
+
+@pytest.mark.server
+async def test_printed_commands_of_redis_do_what_they_say() -> None:
+    """Pasted into a shell they change a setting or delete a key, and nothing without the URL."""
+    odd = "it's $HOME"
+    with RedisServer("--maxmemory-policy", "volatile-lru") as server, server.client() as redis:
+        redis.config_set("appendonly", "no")
+        for key in (keys := ["{test}:t:" + odd, "{test}:tasks:delayed", "{test}:t:a"]):
+            redis.rpush(key, 1)
+        redis.hset("{test}:limits", mapping={odd: 1, "a": 1})
+        state = Server(redis.info(), replication=Replication(7.0))
+        found = [
+            *itertools.chain(*examine_server(state)),
+            *troubles(Situation(state, narrow={"w": 3})),
+        ]
+        found += [examine(["type", key, "list"], lease=45) for key in keys[:2]]
+        found += [examine_entry("{test}:", "limits", odd, "HDEL", "no")]
+        commands = [item.command for item in found if item and item.command.startswith("redis-cli")]
+        assert len(commands) == 8  # every call of remedies.of_redis; the policy is in both lists
+        with pytest.raises(AssertionError):
+            await paste(commands, "")
+        await paste(commands, server.url)
+        assert {*redis.keys()} == {keys[2], "{test}:limits"}
+        assert redis.hkeys("{test}:limits") == ["a"]
+        wanted = {
+            "maxmemory-policy": "noeviction",
+            "appendonly": "yes",
+            "repl-diskless-sync-delay": "0",
+        }
+        assert redis.config_get(*wanted) == wanted
 
 
 async def test_the_report_of_the_leader_is_read(broker: Broker) -> None:

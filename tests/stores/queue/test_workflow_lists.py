@@ -116,9 +116,7 @@ async def test_an_end_forgets_old_ends(broker: Broker, workflows: Workflows) -> 
     assert await broker.client.zrange("{test}:workflows:failed", 0, -1) == [b"w"]
 
 
-async def test_a_started_workflow_stays_until_it_ends(
-    broker: Broker, workflows: Workflows
-) -> None:
+async def test_a_started_workflow_stays_until_it_ends(broker: Broker, workflows: Workflows) -> None:
     """It may run for longer than its parts may take to arrive."""
     await submit(workflows, "w")
     assert await broker.client.pttl("{test}:f:w") == -1

@@ -10,6 +10,7 @@ from fastapi.responses import Response
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.config.overrides import Overrides
 from nonet.operate.classes import options, published_overrides
+from nonet.rules import remedies
 from nonet.rules.pauses import of_task, task as pause_of
 from nonet.rules.permissions import Action
 from nonet.web.classes import figures_of, summaries
@@ -78,6 +79,8 @@ async def one(request: Request, site: SiteOf, who: Viewer, name: str) -> Respons
         may_pause=found.is_class and who.may(Action.PAUSE),
         options=rows,
         problem=problem,
+        submitting=remedies.of_task("submit", name),
+        showing=remedies.command("task-run", "config", "show", "--task", name, "--vo", "VO"),
     )
 
 
