@@ -106,7 +106,7 @@ async def running(app: Nonet, veto: Veto) -> AsyncIterator[Worker]:
 
 
 async def test_a_veto_ends_by_itself(site: Site) -> None:
-    """What runs continues meanwhile; probes and registry report it; the worker is not woken."""
+    """What runs continues and is named; probes and registry report it; the worker is not woken."""
     free, gate = [10], site.gate()
     veto = Veto(Fitness(memory_floor=10), free=lambda: free[0])
     os.environ["PROBE_JOURNAL"] = site.settings["PROBE_JOURNAL"]
@@ -115,7 +115,7 @@ async def test_a_veto_ends_by_itself(site: Site) -> None:
         free[0] = 9
         await until(lambda: off(site, worker.id) != "", "it takes nothing")
         assert worker.report().reasons == [
-            "it takes nothing: memory: 9 B free, below the floor of 10 B"
+            "it takes nothing: memory: 9 B free, below the floor of 10 B; it runs probe_tasks:Gated"
         ]
         assert worker.id not in idle(site)
         later = await app.submit(Quick(3))

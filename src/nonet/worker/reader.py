@@ -23,7 +23,7 @@ from nonet.worker.about import About
 from nonet.worker.incarnation import Incarnation
 from nonet.worker.runner import Runner
 from nonet.worker.tally import Tally
-from nonet.worker.veto import Veto
+from nonet.worker.veto import Veto, naming
 
 logger = logging.getLogger(__name__)
 
@@ -249,7 +249,8 @@ class Reader:
         if not self._watchdog.is_registered:
             # Other workers consider it dead, and would reclaim whatever it fetches now.
             return _UNREGISTERED
-        return self._veto.reason()
+        veto = self._veto.reason()
+        return naming(veto, self._runner.classes) if veto else ""
 
     async def _stand_aside(self, why: str) -> None:
         """Take no tasks for a moment.

@@ -185,6 +185,11 @@ class Runner:
         """The deliveries that this worker holds."""
         return [attempt.delivery for attempt in self._running]
 
+    @property
+    def classes(self) -> Iterable[str]:
+        """The class of each attempt, the oldest attempt first."""
+        return (attempt.context.name for attempt in self._running)
+
     def close(self) -> None:
         """End the threads without waiting for busy ones."""
         self.threads.close()

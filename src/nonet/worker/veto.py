@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
@@ -11,6 +11,7 @@ from nonet.base.amounts import format_bytes
 from nonet.worker.machine import free_memory, load_per_core
 
 _CHECK_SECONDS = 0.5
+_NAMED_CLASSES = 3
 
 
 class Fitness(Struct, frozen=True):
@@ -44,6 +45,22 @@ class Fitness(Struct, frozen=True):
         if self.load_ceiling and load > self.load_ceiling:
             return f"load: {load:.2f} per core, above the ceiling of {self.load_ceiling:g}"
         return ""
+
+
+def naming(veto: str, classes: Iterable[str]) -> str:
+    """Add the classes that run in the worker, because one of them may be the cause.
+
+    Args:
+        classes: one for each attempt; empty while its envelope is unread.
+
+    >>> naming("load: 3", ["a:A", "", "a:B", "a:A"]), naming("load: 3", [])
+    ('load: 3; it runs a:A, a:B', 'load: 3')
+    >>> naming("load: 3", "ABCD")
+    'load: 3; it runs A, B, C, …'
+    """
+    names = list(dict.fromkeys(filter(None, classes)))
+    more = ", …" if len(names) > _NAMED_CLASSES else ""
+    return f"{veto}; it runs {', '.join(names[:_NAMED_CLASSES])}{more}" if names else veto
 
 
 class Veto:
