@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import shlex
+
 import pytest
+from docs.test_shown import refusal
 from httpx import AsyncClient
 from playwright.async_api import Page, expect
 
@@ -57,6 +61,9 @@ async def test_a_new_limit_is_set(nonet: Nonet, client: AsyncClient) -> None:
     assert page.status_code == 200 and "10 per 60 s" in page.text
     name = "limiter:rate:@lhcb:job:default"
     assert f'value="{name}"' in page.text
+    (copied,) = re.findall(r'data-copy="(task-run [^"]*)"', page.text)
+    assert copied == f"task-run limits set {name} --rate 10 --window 60"
+    assert refusal(shlex.split(copied)) is None
     values = {"name": name, "number": "10", "window": "60"}
     assert (await client.post("/limits/edit", data=values)).status_code == 303
     (found,) = await nonet.stores.limits.all()
