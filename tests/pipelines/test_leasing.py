@@ -15,6 +15,7 @@ from row_tables import Event, Fleet, Fleets, Instance, Instances, Job, Jobs, on
 from nonet import Size
 from nonet.base.errors import ConflictError, LeaseLostError, RowsBusy
 from nonet.pipelines import NOW, Changes, RowDatabase, Rows, RowTask
+from nonet.pipelines.dispatch import dispatch, take
 from nonet.pipelines.lease import ALONE, WITH_OTHERS, Exhausted, Lease, Loaded, RelatedBusy, Stale
 from nonet.pipelines.leasing import Leasing
 
@@ -323,7 +324,7 @@ async def test_a_failed_row_waits_and_keeps_its_attempts(database: RowDatabase, 
     lease = await loaded(leasing)
     await leasing.release([lease])
     row = await row_of(database, Instance, key)
-    assert (row.attempts, row.lease_token, row.due_at) == (1, None, PAST)
+    assert (row.attempts, row.suspect, row.lease_token, row.due_at) == (1, 0, None, PAST)
 
 
 async def test_d21_a_program_holds_rows_or_learns_that_they_are_busy(
@@ -377,13 +378,13 @@ async def test_a_row_is_dispatched_again_if_its_task_is_lost(
     """A task that never came, as after a flush of Redis, in a minute; one that died, sooner."""
     (key,) = await add(Instance())
     leasing = leasing_of(database, Instances, process_as=InstanceTask)
-    [dispatched] = await leasing.dispatch(10)
-    assert dispatched.key == key and await leasing.dispatch(10) == []
+    [dispatched] = await dispatch(leasing, 10)
+    assert dispatched.key == key and await dispatch(leasing, 10) == []
     await change(database, Instance, key, due_at=PAST)  # a minute later
-    assert await leasing.dispatch(10) == [dispatched]
-    assert await leasing.take(key, dispatched.series, time.monotonic()) is not None
-    assert await leasing.take(key, dispatched.series, time.monotonic()) is None
+    assert await dispatch(leasing, 10) == [dispatched]
+    assert await take(leasing, key, dispatched.series, time.monotonic()) is not None
+    assert await take(leasing, key, dispatched.series, time.monotonic()) is None
     row = await row_of(database, Instance, key)
     assert row.due_at == row.lease_expires_at
     await change(database, Instance, key, due_at=PAST, lease_expires_at=PAST)  # its worker died
-    assert await leasing.dispatch(10) == [dispatched]
+    assert await dispatch(leasing, 10) == [dispatched]

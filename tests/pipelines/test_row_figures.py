@@ -10,9 +10,8 @@ import sqlalchemy as sa
 from row_tables import Fleet, Fleets, Instance, Instances, Jobs, on
 
 from nonet import Nonet
-from nonet.pipelines import RowDatabase
+from nonet.pipelines import RowDatabase, registry
 from nonet.pipelines.figures import look, measure
-from nonet.pipelines.unrun import UnrunPipelines
 from nonet.rules.pipelines import PipelineStatus, Replica, explain_row
 
 pytestmark = pytest.mark.server
@@ -62,20 +61,22 @@ async def test_a_row_of_a_dead_process_is_late_from_the_end_of_its_lease(
 
 
 async def test_due_rows_of_a_pipeline_that_no_process_runs_are_a_finding(
-    database: RowDatabase, add: Any, nonet: Nonet
+    database: RowDatabase, add: Any, nonet: Nonet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader counts them, also if the pipeline never ran, unless a process counts them."""
     await add(Instance(), Instance())
     reports = nonet.stores.pipelines
-    counting = UnrunPipelines(reports, lambda: on(database, Instances))
-    await counting.tick("1")
+    monkeypatch.setattr(registry, "load_pipelines", lambda settings: on(database, Instances))
+    async with nonet.injector() as injector:
+        tick = nonet.scheduler(injector)._parts.chores["pipelines"]
+    await tick("1")
     findings = (await nonet.overview()).findings
     [found] = [finding for finding in findings if finding.kind == "pipeline"]
     assert found.problem.startswith("no process runs it: 2 rows of pipeline instances wait")
     assert found.command == "task-worker --pipelines instances"
     await reports.report("a", {"instances": IDLE[0]})
     await add(Instance())
-    await counting.tick("1")
+    await tick("1")
     [status] = await reports.read()
     assert status.rows.due == 2
 

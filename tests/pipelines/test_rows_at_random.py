@@ -22,6 +22,8 @@ from nonet.pipelines import RowDatabase
 pytestmark = [pytest.mark.server, pytest.mark.long]
 _MODELS = {"fleets": Fleet, "instances": Instance, "jobs": Job}
 _SECONDS, _ROUNDS = 1.5, 3
+# Transactions, hints and a fetch lie between two holders of a row.
+_HAND_OVER_SECONDS = 0.2
 
 Row = tuple[str, int]
 
@@ -135,4 +137,4 @@ async def test_only_poison_is_buried_and_no_main_row_waits_long(
     await database.close()
     held, waited = times_of(crew.notes(), time.monotonic())
     print(f"{kind}, {len(rows)} rows: held {max(held):.1f} s, waited {max(waited):.1f} s at most")
-    assert max(waited) <= 3 * max(held), f"seed {seed}"
+    assert max(waited) <= 3 * (max(held) + _HAND_OVER_SECONDS), f"seed {seed}"

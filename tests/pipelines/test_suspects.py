@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from row_tables import Fleet, Fleets, Instance, Instances, on
 from nonet import Nonet
 from nonet.pipelines import Changes, RowDatabase, room
 from nonet.pipelines.lease import WITH_OTHERS
+from nonet.pipelines.leasing import Leasing
 
 pytestmark = pytest.mark.server
 DEAD = {"lease_token": "dead", "lease_expires_at": PAST, "suspect": WITH_OTHERS}
@@ -73,25 +75,76 @@ async def test_a_suspect_that_cannot_run_alone_holds_up_others_for_a_while_only(
         may_end.set()
 
 
-async def test_a_lost_lease_makes_no_suspect(database: RowDatabase, add: Any, nonet: Nonet) -> None:
-    """A process that lives says so as soon as the database answers."""
+def test_a_suspect_gets_more_time_after_each_vain_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it runs also where all other rows are long, and most of the time they run."""
+    now = 0.0
+    monkeypatch.setattr(room, "time", SimpleNamespace(monotonic=lambda: now))
+    rows: Any = room.Room()
+    long, suspect = "a long row", "a suspect"
+    rows.enter(long)
+    for patience in (60, 120, 240):
+        assert rows.reserve(suspect)
+        now += patience - 1
+        assert rows.overdue is None
+        now += 1
+        assert rows.overdue == suspect
+        rows.put_off(suspect)
+        now += 5 * patience - 1
+        assert rows.admits("another row") and not rows.reserve(suspect)
+        now += 1
+    assert rows.reserve(suspect)
+    assert not (rows.admits(suspect) or rows.admits("another row"))
+    now += 400
+    assert rows.overdue is None
+    rows.leave(long)
+    assert rows.admits(suspect)
+    rows.enter(suspect)
+    rows.leave(suspect)
+    rows.enter(long)
+    assert rows.reserve(suspect)
+    now += 60
+    assert rows.overdue == suspect
+
+
+def test_pipelines_are_told_of_reservations_only() -> None:
+    """They fetch then; the end of any other row costs them nothing."""
+    rows: Any = room.Room()
+    told = list[str]()
+    rows.watch(lambda: told.append("reserved" if rows.is_reserved else "free"))
+    rows.enter("a row")
+    rows.leave("a row")
+    rows.enter("another row")
+    rows.reserve("a suspect")
+    rows.leave("another row")
+    rows.enter("a suspect")
+    rows.leave("a suspect")
+    assert told == ["reserved", "reserved", "free"]
+
+
+@pytest.mark.parametrize("end", ["a lost lease", "an unexpected error"])
+async def test_a_process_that_lives_makes_no_suspect(
+    database: RowDatabase, add: Any, nonet: Nonet, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    """It records so when it gives up a row, as soon as the database answers."""
     [key] = await add(Instance())
-    tries = 0
+
+    async def fail(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("a bug")
+
+    async def no_more(*arguments: Any) -> list[Any]:
+        return []
 
     class Lost(Instances):
         async def process(self, row: Instance) -> Changes:
-            nonlocal tries
-            tries += 1
-            if tries == 1:
-                [item] = host.runners[0]._running
-                item.lose("the database was silent")
-                await asyncio.sleep(60)
-            assert not item_of(host).lease.suspect
-            return Changes(status="done").finish()
+            monkeypatch.setattr(Leasing, "fetch", no_more)
+            if end == "an unexpected error":
+                raise ValueError(end)
+            [item] = host.runners[0]._running
+            item.lose(end)
+            await asyncio.sleep(60)
+            return Changes()
 
-    def item_of(host: Any) -> Any:
-        [item] = host.runners[0]._running
-        return item
-
+    monkeypatch.setattr(Leasing, "fail", fail)
     async with hosted(nonet, on(database, Lost)) as (host, _, _):
-        await until(lambda: count(database, Instance, id=key, status="done"))
+        await until(lambda: host.runners[0].tally.outcomes["lost"])
+    assert await count(database, Instance, id=key, attempts=1, suspect=0) == 1

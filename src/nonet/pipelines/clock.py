@@ -54,9 +54,3 @@ def _on_sqlite(element: Any, compiler: Any, **options: Any) -> str:
     shift = f", '{offset / 1e6:+.6f} seconds'" if offset else ""
     # SQLite has milliseconds only; the zeros make the texts comparable to those with microseconds.
     return f"(strftime('%Y-%m-%d %H:%M:%f', 'now'{shift}) || '000')"
-
-
-async def read_now(session: Any) -> datetime:
-    """Read the clock of the database."""
-    found: datetime = (await session.execute(sa.select(db_now()))).scalar_one()
-    return found

@@ -16,7 +16,7 @@ Who may take a row:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import sqlalchemy as sa
@@ -34,6 +34,17 @@ ABANDONED_SECONDS = 600.0
 
 Mains = Sequence[tuple[type[Pipeline[Any]], Related]]
 """The pipelines whose related rows are in a table."""
+
+
+def mains_of(classes: Iterable[type[Pipeline[Any]]], table: sa.Table) -> Mains:
+    """The pipelines whose related rows are in a table."""
+    return [
+        (of, related)
+        for of in classes
+        for related in of.related
+        if table_of(related.model) is table
+    ]
+
 
 FREE: dict[str, Any] = {"lease_token": None, "lease_owner": None, "lease_expires_at": None}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -54,13 +54,6 @@ class Lease:
 
 # Values of the column ``suspect``: how an attempt began that has not ended.
 WITH_OTHERS, ALONE = 1, 2
-
-
-class Dispatched(NamedTuple):
-    """A due row for which a task is submitted; `series` changes when the row was processed."""
-
-    key: Any
-    series: int
 
 
 @dataclass(frozen=True, slots=True)

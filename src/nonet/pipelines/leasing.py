@@ -17,7 +17,8 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.pipelines.changes import Changes, statements, with_now
-from nonet.pipelines.clock import db_now, read_now
+from nonet.pipelines.clock import db_now
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.eligibility import (
     FREE,
@@ -42,7 +43,6 @@ from nonet.pipelines.keys import key_of, table_of
 from nonet.pipelines.lease import (
     ALONE,
     WITH_OTHERS,
-    Dispatched,
     Exhausted,
     Held,
     Lease,
@@ -57,9 +57,6 @@ from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related_leases import MainsOf, RelatedLeases, try_again
 from nonet.rules.pipelines import again_after
 
-# After this time a row is dispatched again if no task has leased it.
-_DISPATCH_SECONDS = 60.0
-
 
 class _Guard(NamedTuple):
     """A leased row, locked until its transaction ends; `now` is the time of all its changes."""
@@ -67,6 +64,7 @@ class _Guard(NamedTuple):
     now: datetime
     due_at: datetime | None
     attempts: int
+    last_processed_at: datetime | None
 
 
 class Leasing:
@@ -88,17 +86,11 @@ class Leasing:
         self._related = RelatedLeases(pipeline, mains_of)
         self.mains: Mains = mains_of(self.table)
         due = self.table.c.due_at <= db_now()
-        exhausted = self.table.c.attempts < 0
-        by_task = pipeline.process_as is not None
-        fetched = sa.and_(due, exhausted) if by_task else due
-        dispatched = sa.and_(due, sa.not_(exhausted))
+        if pipeline.process_as is not None:  # `dispatch` has the others
+            due = sa.and_(due, self.table.c.attempts < 0)
         self.fetched: sa.Select[Any] = in_index_order(
-            fetch_statement(pipeline, self.mains, fetched), pipeline
+            fetch_statement(pipeline, self.mains, due), pipeline
         )
-        self._dispatched = in_index_order(
-            fetch_statement(pipeline, self.mains, dispatched), pipeline
-        )
-        self._taken = fetch_statement(pipeline, self.mains, sa.true())
 
     # ---- one row, from its fetch to its release -------------------------------------------------
 
@@ -119,49 +111,6 @@ class Leasing:
             values = leased(self.table, token, self.pipeline.name, self.pipeline.lease)
             await _update(session, self.table, of_all, values)
         return [lease_of(row, token, since) for row in found]
-
-    async def dispatch(self, limit: int) -> list[Dispatched]:
-        """Take due rows for tasks: they are due again in a while, unless a task leases them.
-
-        Then they are dispatched again, because the task may be lost.
-        """
-        columns = self.table.c
-        statement = self._dispatched.add_columns(columns.last_processed_at)
-        async with self.database.transaction() as session:
-            await prefer_index(session)
-            found = (await session.execute(statement.limit(limit))).all()
-            if found:
-                keys = [row[0] for row in found]
-                later = {columns.due_at: db_now(_DISPATCH_SECONDS)}
-                await _update(session, self.table, self._key.in_(keys), later)
-        return [Dispatched(row[0], microseconds(row.last_processed_at)) for row in found]
-
-    async def take(self, key: Any, series: int, since: float) -> Lease | None:
-        """Lease a row that was dispatched to a task.
-
-        It is due when the lease ends, so that it is dispatched again if the task dies.
-
-        Args:
-            series: as in `Dispatched`.
-            since: monotonic time now.
-
-        Returns:
-            None if the row was processed meanwhile, is finished, or is leased by others.
-        """
-        columns = self.table.c
-        statement = self._taken.add_columns(columns.last_processed_at).where(self._key == key)
-        async with self.database.transaction() as session:
-            found = (await session.execute(statement)).one_or_none()
-            if found is None or microseconds(found.last_processed_at) != series:
-                return None
-            token = str(uuid.uuid4())
-            ends_at = found[2] + timedelta(seconds=self.pipeline.lease)
-            values = leased(self.table, token, self.pipeline.name, self.pipeline.lease)
-            values |= {columns.lease_expires_at: ends_at, columns.due_at: ends_at}
-            await _update(session, self.table, self._key == key, values)
-        lease = lease_of(found, token, since)
-        lease.due_at = ends_at
-        return lease
 
     async def load(self, lease: Lease, *, alone: bool = False) -> Loaded | Exhausted:
         """Count an attempt, lease the related rows, and read the row.
@@ -185,26 +134,22 @@ class Leasing:
         except BaseException:
             lease.attempt = 0
             raise
-        if isinstance(found, Exhausted):
-            await self._wake_of_related(lease)
+        if isinstance(found, Exhausted):  # its related rows are released before the row
+            await self._related.wake(lease)
+            lease.related = []
         return found
-
-    async def _wake_of_related(self, lease: Lease) -> None:
-        """Wake the rows that wait for the related rows, which were released before the row."""
-        await self._related.wake(lease)
-        lease.related = []
 
     async def _load(self, session: AsyncSession, lease: Lease, alone: bool) -> Loaded | Exhausted:
         columns = self.table.c
         last = columns.attempts
-        counted: Any = lease.attempt or last + 1
-        may_try = last.between(0, self.pipeline.max_attempts - 1)
-        if lease.attempt:
-            may_try = last.in_([lease.attempt - 1, lease.attempt])
+        counted: Any = last + 1
+        most = self.pipeline.max_attempts - 1
+        if lease.attempt:  # an earlier try may have been committed
+            counted = most = lease.attempt
         elif lease.suspect == WITH_OTHERS:  # 0: the row was resumed meanwhile
             counted = sa.case((last == 0, 1), else_=last)
-            may_try = last.between(0, self.pipeline.max_attempts)
-        mine = sa.and_(self._is_mine(lease), may_try)
+            most += 1
+        mine = sa.and_(self._is_mine(lease), last.between(0, most))
         begun = {columns.suspect: ALONE if alone else WITH_OTHERS, columns.waiting_since: None}
         if not await _update(session, self.table, mine, {columns.attempts: counted, **begun}):
             return await self._exhausted(session, lease)
@@ -221,8 +166,7 @@ class Leasing:
         """Count an attempt of a row that cannot be loaded. Raises `Stale`."""
         columns = self.table.c
         async with self.database.transaction() as session:
-            guard = await self._guard(session, lease, [])
-            assert guard is not None  # there was no earlier try
+            guard = await self._lock(session, lease)
             lease.attempt = lease.attempt or guard.attempts + 1
             counted = {columns.attempts: lease.attempt}
             await _update(session, self.table, self._is_mine(lease), counted)
@@ -236,22 +180,18 @@ class Leasing:
 
     async def _exhausted(self, session: AsyncSession, lease: Lease) -> Exhausted:
         """Mark a row as dying, because its last attempts died with their processes."""
-        columns = self.table.c
-        query = sa.select(columns.attempts, columns.last_processed_at).where(self._is_mine(lease))
-        found = (await session.execute(query.with_for_update(key_share=True))).one_or_none()
-        if found is None:
-            raise Stale
+        guard = await self._lock(session, lease)
         await self._related.release_abandoned(session, lease)
-        if found.attempts < 0:
-            return Exhausted(-found.attempts, microseconds(found.last_processed_at))
-        return await self._mark_dying(session, lease, found.attempts)
+        if guard.attempts < 0:
+            return Exhausted(-guard.attempts, microseconds(guard.last_processed_at))
+        return await self._mark_dying(session, lease, guard)
 
-    async def _mark_dying(self, session: AsyncSession, lease: Lease, attempts: int) -> Exhausted:
-        now, columns = await read_now(session), self.table.c
-        dying: dict[Any, Any] = {columns.attempts: -attempts, columns.last_processed_at: now}
+    async def _mark_dying(self, session: AsyncSession, lease: Lease, guard: _Guard) -> Exhausted:
+        attempts, columns = abs(guard.attempts), self.table.c
+        dying: dict[Any, Any] = {columns.attempts: -attempts, columns.last_processed_at: guard.now}
         dying |= {columns.waiting_since: None, columns.suspect: 0}
         await _update(session, self.table, self._is_mine(lease), dying)
-        return Exhausted(attempts, microseconds(now))
+        return Exhausted(attempts, microseconds(guard.now))
 
     async def apply(
         self,
@@ -274,7 +214,7 @@ class Leasing:
             Stale: the lease was lost; nothing was written.
         """
         due_in = interval if changes.due_in is None else changes.due_in
-        async with self.database.transaction() as session:
+        async with self._releasing(lease) as session:
             guard = await self._guard(session, lease, tries)
             if guard is None:
                 return
@@ -287,7 +227,6 @@ class Leasing:
                 announce(session, table_of(model).name)
             await self.pipeline.apply(session, row, changes)
             await within(session)
-        await self._related.wake(lease)
 
     async def fail(
         self, lease: Lease, delay: float, tries: list[datetime], *, counts: bool = True
@@ -301,7 +240,7 @@ class Leasing:
         Raises:
             Stale: the lease was lost; nothing was written.
         """
-        async with self.database.transaction() as session:
+        async with self._releasing(lease) as session:
             guard = await self._guard(session, lease, tries)
             if guard is None:
                 return
@@ -309,7 +248,6 @@ class Leasing:
             used = guard.attempts - (is_counted and not counts)
             due = guard.now + timedelta(seconds=delay)
             await self._end(session, lease, guard, due, {"attempts": used})
-        await self._related.wake(lease)
 
     async def _end(
         self,
@@ -332,28 +270,23 @@ class Leasing:
 
     async def exhaust(self, lease: Lease) -> Exhausted:
         """Mark a row as dying after its last attempt. Raises `Stale`."""
-        async with self.database.transaction() as session:
-            query = sa.select(self.table.c.attempts).where(self._is_mine(lease))
-            attempts = await session.scalar(query.with_for_update(key_share=True))
-            if attempts is None:
-                raise Stale
+        async with self._releasing(lease) as session:
+            guard = await self._lock(session, lease)
             await self._related.release(session, lease)
-            exhausted = await self._mark_dying(session, lease, abs(attempts))
-        await self._wake_of_related(lease)
+            exhausted = await self._mark_dying(session, lease, guard)
+        lease.related = []
         return exhausted
 
     async def bury(self, lease: Lease) -> None:
         """Finish a dying row whose letter is written. Raises `Stale`."""
         columns = self.table.c
-        async with self.database.transaction() as session:
-            guard = await self._guard(session, lease, [])
-            assert guard is not None  # there was no earlier try
+        async with self._releasing(lease) as session:
+            guard = await self._lock(session, lease)
             due_at = _unless_touched(None, guard, lease)
             values = {columns.due_at: due_at, columns.attempts: 0, **free(self.table)}
             await _update(session, self.table, self._is_mine(lease), values)
             if due_at is not None:
                 announce(session, self.table.name)
-        await self._related.wake(lease)
 
     async def put_off(self, lease: Lease, delay: float) -> None:
         """Release a dying row whose letter was not written, due again after `delay` seconds.
@@ -365,10 +298,13 @@ class Leasing:
         await self._change(lease, values)
         await self._related.wake(lease)
 
-    async def wait(self, lease: Lease) -> None:
+    async def wait(self, lease: Lease) -> float:
         """Make it a waiting row, because a related row was not free. Raises `Stale`.
 
         It keeps its due time, and the time since when it waits, so that it keeps its place.
+
+        Returns:
+            In how many seconds it tries again, unless a release wakes it before.
         """
         columns = self.table.c
         again = again_after(lease.waiting) * random.uniform(0.75, 1.25)
@@ -387,12 +323,23 @@ class Leasing:
             since = await session.scalar(query)
             if since is not None and await self._related.are_free(session, lease.key, since):
                 await try_again(session, self.table, [lease.key])
+        return again
 
     async def defer(self, lease: Lease, seconds: float) -> None:
         """Release a row that must run alone, and cannot; it is fetched again after a while."""
         columns = self.table.c
         values = {columns.lease_token: None, columns.lease_expires_at: db_now(seconds)}
         await self._change(lease, values)
+
+    @asynccontextmanager
+    async def _releasing(self, *leases: Lease) -> AsyncIterator[AsyncSession]:
+        """Open a transaction that releases rows, and after it wake the rows that wait for them.
+
+        Wake them also if an earlier try was committed whose reply was lost.
+        """
+        async with self.database.transaction() as session:
+            yield session
+        await self._related.wake(*leases)
 
     async def _change(self, lease: Lease, values: dict[Any, Any]) -> None:
         async with self.database.transaction() as session:
@@ -403,44 +350,38 @@ class Leasing:
         """Release rows that were not processed: they stay due, and no attempt is counted."""
         if not leases:
             return
-        columns = self.table.c
-        async with self.database.transaction() as session:
-            for token, group in by_token(leases).items():
-                mine = sa.and_(
-                    self._key.in_([each.key for each in group]), columns.lease_token == token
-                )
-                await _update(session, self.table, mine, self._unused(group))
+        async with self._releasing(*leases) as session:
             for lease in leases:
+                if lease.attempt:
+                    await self._take_back(session, lease)
                 await self._related.release(session, lease)
-        await self._related.wake(*leases)
+            for token, group in by_token(leases).items():
+                keys = self._key.in_([each.key for each in group])
+                mine = sa.and_(keys, self.table.c.lease_token == token)
+                await _update(session, self.table, mine, free(self.table))
 
-    def _unused(self, leases: Sequence[Lease]) -> dict[Any, Any]:
-        """The columns of released rows whose attempts do not count."""
-        columns, values = self.table.c, free(self.table)
-        loaded = [lease for lease in leases if lease.attempt]
-        # The repetition of an uncounted attempt has its number.
-        counted = [lease for lease in loaded if lease.suspect != WITH_OTHERS]
-        if counted:
-            before = [
-                (sa.and_(self._key == each.key, columns.attempts == each.attempt), each.attempt - 1)
-                for each in counted
-            ]
-            values[columns.attempts] = sa.case(*before, else_=columns.attempts)
-        if loaded:
-            suspects = [(self._key == lease.key, lease.suspect) for lease in loaded]
-            values[columns.suspect] = sa.case(*suspects, else_=columns.suspect)
-        return values
+    async def _take_back(self, session: AsyncSession, lease: Lease) -> None:
+        """Let an attempt that was loaded not count."""
+        columns = self.table.c
+        values: dict[Any, Any] = {columns.suspect: lease.suspect}
+        if lease.suspect != WITH_OTHERS:  # such an attempt repeats the number of the one that died
+            is_counted = columns.attempts == lease.attempt
+            values[columns.attempts] = sa.case(
+                (is_counted, lease.attempt - 1), else_=columns.attempts
+            )
+        await _update(session, self.table, self._is_mine(lease), values)
 
     async def give_up(self, lease: Lease) -> None:
         """Release what is left of a lost lease: this process lives, so the row is no suspect."""
-        values = free(self.table)
-        if lease.attempt:
-            values[self.table.c.suspect] = lease.suspect
-        async with self.database.transaction() as session:
+        values = free(self.table) | {self.table.c.suspect: lease.suspect}
+        async with self._releasing(lease) as session:
             await self._related.release(session, lease)
             if await _update(session, self.table, self._is_mine(lease), values):
                 announce(session, self.table.name)
-        await self._related.wake(lease)
+
+    async def clear(self, lease: Lease) -> None:
+        """Let a row whose lease ends by itself be no suspect: this process lives."""
+        await self._change(lease, {self.table.c.suspect: lease.suspect})
 
     # ---- helpers --------------------------------------------------------------------------------
 
@@ -456,17 +397,26 @@ class Leasing:
         self, session: AsyncSession, lease: Lease, tries: list[datetime]
     ) -> _Guard | None:
         """Lock a row that is still leased; None: an earlier try was committed after all."""
-        columns = self.table.c
-        query = sa.select(db_now(), columns.due_at, columns.attempts).where(self._is_mine(lease))
-        found = (await session.execute(query.with_for_update(key_share=True))).one_or_none()
-        if found is not None:
-            tries.append(found[0])
-            return _Guard(*found)
-        if tries:
-            query = sa.select(columns.last_processed_at).where(self._key == lease.key)
-            if await session.scalar(query) in tries:
+        try:
+            guard = await self._lock(session, lease)
+        except Stale:
+            query = sa.select(self.table.c.last_processed_at).where(self._key == lease.key)
+            if tries and await session.scalar(query) in tries:
                 return None
-        raise Stale
+            raise
+        tries.append(guard.now)
+        return guard
+
+    async def _lock(self, session: AsyncSession, lease: Lease) -> _Guard:
+        """Lock a row until the end of the transaction. Raises `Stale` if it is not leased."""
+        columns = self.table.c
+        query = sa.select(
+            db_now(), columns.due_at, columns.attempts, columns.last_processed_at
+        ).where(self._is_mine(lease))
+        found = (await session.execute(query.with_for_update(key_share=True))).one_or_none()
+        if found is None:
+            raise Stale
+        return _Guard(*found)
 
 
 def _unless_touched(due: datetime | None, guard: _Guard, lease: Lease) -> datetime | None:

@@ -86,6 +86,7 @@ class Processing:
         interval: returns the seconds until a processed row is due again.
         write: writes dead letters.
         started: called with the seconds that a row had been due.
+        waits: called with the seconds until a row tries again that waits for related rows.
         has_outbox: durable tasks are stored in the database of the rows.
     """
 
@@ -98,6 +99,7 @@ class Processing:
         write: WriteLetter,
         *,
         started: Callable[[float], None] = lambda seconds: None,
+        waits: Callable[[float], object] = lambda seconds: None,
         has_outbox: bool = False,
     ) -> None:
         self.pipeline: Pipeline[Any] = leasing.pipeline
@@ -107,6 +109,7 @@ class Processing:
         self._interval = interval
         self._write = write
         self._started = started
+        self._waits = waits
         self._has_outbox = has_outbox
         self._log = FailureLog(f"rows of pipeline {self.pipeline.name}", logger)
         self._injected = of_row(self.pipeline.process)
@@ -129,6 +132,9 @@ class Processing:
             item.lost = item.lost or "another process has the row"
             await self._give_up(item)
             raise
+        except Exception:  # the lease ends by itself, and then the row is fetched again
+            await self._until_lost(item, partial(self.leasing.clear, item.lease))
+            raise
 
     async def _run(self, item: Item) -> str:
         lease = item.lease
@@ -136,7 +142,7 @@ class Processing:
         try:
             loaded = await self._until_lost(item, load)
         except RelatedBusy:
-            await self._end(item, partial(self.leasing.wait, lease))
+            self._waits(await self._end(item, partial(self.leasing.wait, lease)))
             return "waiting"
         except NotSelected:
             fail = partial(self.leasing.fail, lease, self._interval(), [], counts=False)

@@ -10,8 +10,7 @@ import sqlalchemy as sa
 
 from nonet.base.errors import NotFoundError, RegistrationError
 from nonet.config.settings import Settings
-from nonet.pipelines.eligibility import Mains
-from nonet.pipelines.keys import table_of
+from nonet.pipelines.eligibility import Mains, mains_of
 from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.pipeline import Pipeline
 from nonet.tasks.entry_points import entries, load
@@ -63,12 +62,7 @@ class Pipelines(Mapping[str, type[Pipeline[Any]]]):
 
     def mains_of(self, table: sa.Table) -> Mains:
         """The pipelines whose related rows are in a table."""
-        return [
-            (other, related)
-            for other in self._classes.values()
-            for related in other.related
-            if table_of(related.model) is table
-        ]
+        return mains_of(self._classes.values(), table)
 
     def leasing(self, cls: type[Pipeline[Any]]) -> Leasing:
         """Make the store of the leases of a pipeline."""

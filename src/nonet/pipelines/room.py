@@ -10,9 +10,10 @@ if TYPE_CHECKING:
     from nonet.pipelines.processing import Item
 
 # How long a process starts no row so that a suspect can run alone. If its other rows take longer,
-# another process may try, and this one tries again after the pause.
+# another process may try. This one tries again after a pause that is longer by this factor, and
+# then for twice as long: so a suspect runs also where all rows are long.
 ALONE_SECONDS = 60.0
-_PAUSE_SECONDS = 300.0
+_PAUSES = 5.0
 
 
 class Room:
@@ -26,11 +27,12 @@ class Room:
         self._running: set[Item] = set()
         self._reserved: Item | None = None
         self._reserved_at = 0.0
+        self._patience = ALONE_SECONDS
         self._pause_ends = 0.0
         self._watchers: list[Callable[[], None]] = []
 
     def watch(self, changed: Callable[[], None]) -> None:
-        """Call a function after each reservation, and after its end."""
+        """Call a function when a reservation begins, when its row may start, and when it ends."""
         self._watchers.append(changed)
 
     @property
@@ -41,7 +43,7 @@ class Room:
     @property
     def overdue(self) -> Item | None:
         """The suspect that has waited too long for the others to end."""
-        is_late = time.monotonic() - self._reserved_at >= ALONE_SECONDS
+        is_late = time.monotonic() - self._reserved_at >= self._patience
         item = self._reserved
         return item if is_late and item is not None and item not in self._running else None
 
@@ -57,23 +59,27 @@ class Room:
         """Whether a row may start now."""
         if item is self._reserved:
             return not self._running
-        return self._reserved is None and not item.lease.suspect
+        return self._reserved is None
 
     def enter(self, item: Item) -> None:
         """Record that a row runs."""
         self._running.add(item)
+        if item is self._reserved:
+            self._patience = ALONE_SECONDS
 
     def leave(self, item: Item) -> None:
         """Record that a row has ended, or will not start."""
         self._running.discard(item)
         if item is self._reserved:
             self._reserved = None
-        if self._reserved is None or not self._running:
             self._tell()
+        elif self.is_reserved and not self._running:
+            self._tell()  # the suspect may start
 
     def put_off(self, item: Item) -> None:
         """Withdraw an overdue suspect, and reserve nothing for a while."""
-        self._pause_ends = time.monotonic() + _PAUSE_SECONDS
+        self._pause_ends = time.monotonic() + _PAUSES * self._patience
+        self._patience *= 2
         self.leave(item)
 
     def _tell(self) -> None:

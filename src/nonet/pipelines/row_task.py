@@ -16,9 +16,10 @@ from nonet.base.errors import LeaseLostError, NonetError, NotFoundError
 from nonet.client.client import Client
 from nonet.config.settings import load_settings
 from nonet.pipelines.burial import Letters
-from nonet.pipelines.eligibility import Mains
+from nonet.pipelines.dispatch import take
+from nonet.pipelines.eligibility import Mains, mains_of
 from nonet.pipelines.heartbeat import renewing
-from nonet.pipelines.keys import key_from_text, table_of
+from nonet.pipelines.keys import key_from_text
 from nonet.pipelines.lease import Stale
 from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.options import options_of
@@ -76,7 +77,7 @@ class RowTask(BaseTask):
         async with renewing(leasing.database) as heartbeat:
             since = time.monotonic()
             key = key_from_text(leasing.table, self.key)
-            lease = await leasing.take(key, self.series, since)
+            lease = await take(leasing, key, self.series, since)
             if lease is None:
                 return "not due any more"
             running = running_context()
@@ -153,12 +154,7 @@ def _imported(task: RowTask) -> type[Pipeline[Any]] | None:
 
 def _mains_of(table: sa.Table) -> Mains:
     """The pipelines whose related rows are in a table, of those that this process has imported."""
-    return [
-        (cls, related)
-        for cls in _subclasses(Pipeline)
-        for related in cls.related
-        if table_of(related.model) is table
-    ]
+    return mains_of(_subclasses(Pipeline), table)
 
 
 def _subclasses(base: type[Pipeline[Any]]) -> Iterator[type[Pipeline[Any]]]:

@@ -23,6 +23,7 @@ from nonet.client.client import Client
 from nonet.daemon.service import Stop
 from nonet.pipelines.backoff import Pauses, queue_size, wanted
 from nonet.pipelines.burial import Letters
+from nonet.pipelines.dispatch import dispatch
 from nonet.pipelines.heartbeat import Heartbeat
 from nonet.pipelines.hints import send_soon
 from nonet.pipelines.keys import text_of_key
@@ -88,6 +89,8 @@ class Runner:
             lambda: options().interval,
             partial(letters.write, self.pipeline.name),
             started=tally.started,
+            # A release that wakes the row may be missed: look when it tries again by itself.
+            waits=lambda seconds: self._loop.call_later(seconds, self.hinted.set),
             has_outbox=has_outbox,
         )
         self.hinted: asyncio.Event = asyncio.Event()
@@ -134,6 +137,8 @@ class Runner:
                 either = {hinted, stopping}
                 await asyncio.wait(either, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 hinted.cancel()
+                if self.hinted.is_set():  # a row that is locked in this moment is found soon after
+                    self._pauses.empty = 0
             await self._release_queue()
             send_soon({self.table})
         finally:
@@ -172,22 +177,22 @@ class Runner:
 
     async def _take_in(self, items: list[Item]) -> None:
         """Queue leased rows, and release or put off those that this process cannot run now."""
-        suspect = next((item for item in items if item.lease.suspect), None)
-        if suspect is None and not self._room.is_reserved:
-            # Its related rows wait as long as a row does that has waited for them.
-            self._queue.extendleft(item for item in items[::-1] if item.lease.waiting_since)
-            self._queue += [item for item in items if not item.lease.waiting_since]
-            self._start_queued()
+        if self._room.is_reserved:
+            await self._let_go(items)
             return
-        is_first = not self._room.is_reserved
-        if suspect is not None and is_first:
-            items.remove(suspect)
-            if self._room.reserve(suspect):
-                self._queue.appendleft(suspect)
-                self._start_queued()
-            else:
-                await self._put_off(suspect)
-        await self._let_go(items)
+        suspects = [item for item in items if item.lease.suspect]
+        if suspects and self._room.reserve(suspects[0]):
+            self._queue.appendleft(suspects[0])
+            self._start_queued()
+            await self._let_go([item for item in items if item is not suspects[0]])
+            return
+        # First those that have waited for related rows, which wait for them as well.
+        others = [item for item in items if not item.lease.suspect]
+        self._queue.extendleft(item for item in others[::-1] if item.lease.waiting_since)
+        self._queue += [item for item in others if not item.lease.waiting_since]
+        self._start_queued()
+        for suspect in suspects:
+            await self._put_off(suspect)
 
     async def _put_off_overdue(self) -> None:
         suspect = self._room.overdue
@@ -219,7 +224,7 @@ class Runner:
         room = queue_size(options.workers, options.queue) - await self._client.active_tasks(name)
         if room <= 0:
             return 0
-        rows = await self.leasing.dispatch(room)
+        rows = await dispatch(self.leasing, room)
         make = self.pipeline.process_as
         tasks = [make(self.pipeline.name, text_of_key(row.key), row.series) for row in rows]
         await self._client.submit_many(tasks)
