@@ -59,7 +59,7 @@ async def test_nothing_stays_behind(site: Site, no_leaked_keys: list[str]) -> No
     lasting = {key for key in keys if site.redis.ttl(key) == -1}
     structure = {
         *(site.key(name) for name in ("fence", "epoch", "mend", "term")),
-        *(site.key(f"ended:{name}") for name in ("done", "failed")),  # the history
+        *(site.key(f"ended:{state}") for state in history.STATES),
         *(site.key(name) for name in ("promoted", "groups", "watch", "config", "events", "slots")),
         *(
             f"{site.key(kind)}:{priority}:small"

@@ -79,7 +79,6 @@ async def test_the_lock_of_stubborn_code_ends_with_its_process(site: Site, worke
         worker.kill()
         site.worker()
         await second.result(timeout=WAIT_SECONDS)
-        await site.all_ended()
 
 
 async def test_an_operator_sees_code_that_ignores_its_cancellation(site: Site) -> None:

@@ -17,7 +17,7 @@ async def ended(task_run: TaskRun, id: str) -> None:
     """Wait for the end of a task, whatever it is."""
 
     def is_listed() -> bool:
-        keys = [f"{{{NAMESPACE}}}:ended:{name}" for name in ("done", "failed")]
+        keys = [f"{{{NAMESPACE}}}:ended:{state}" for state in history.STATES]
         lines = [line for key in keys for line in reader.lrange(key, 0, -1)]
         return any(id.encode() in line.split(b"\t")[:2] for line in lines)
 

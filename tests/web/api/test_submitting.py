@@ -96,7 +96,7 @@ async def test_a_unique_key_merges_submissions(client: AsyncClient) -> None:
         ({**REPORT, "at": "2030-01-01", "delay": 1}, "not both"),
         ({**REPORT, "unique": {"mode": "for_seconds"}}, "seconds"),
         ({**REPORT, "id": "a b"}, "id"),
-        ({**REPORT, "id": f"p-{0:032}"}, "that Nonet makes"),
+        ({**REPORT, "id": f"p-{0:032}"}, "of Nonet's own"),
         ({**REPORT, "labels": {"size": "huge"}}, "Size"),
         ({**REPORT, "surprise": 1}, "surprise"),
     ],
