@@ -10,6 +10,8 @@ from acceptance.probe_tasks import Brief, Fails, Parent, Quick, TwoAtATime
 from acceptance.site import Site, run, stop, submit_all
 from waits import WAIT_SECONDS, until
 
+from nonet.stores.namespace import history
+
 
 async def test_one_id_is_one_task(site: Site) -> None:
     """50 parallel submissions of one id, from five clients, are one task that runs once."""

@@ -9,6 +9,8 @@ from cli.errands import Add, Fail, Refuse
 from cli.terminal import NAMESPACE, TaskRun
 from waits import WAIT_SECONDS, until
 
+from nonet.stores.namespace import history
+
 HOUR = timedelta(hours=1)
 COLUMNS = ("id", "task", "state", "ended", "attempts", "waited", "ran", "error")
 
