@@ -211,7 +211,7 @@ def test_a_rare_history_goes_well_without_its_fault(
 
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
     """No history of some hundred steps breaks a promise about locks."""
-    HISTORIES.run_seeds(redis_server, [1], 24)
+    HISTORIES.run_seeds(redis_server, [1], 16)
 
 
 @pytest.mark.soak

@@ -423,7 +423,7 @@ HISTORIES = Histories(QueueRules, lambda client, faults: (Site(client, faults),)
 
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
     """No history of some hundred steps breaks a promise about tasks, groups or occurrences."""
-    HISTORIES.run_seeds(redis_server, [1], 15)
+    HISTORIES.run_seeds(redis_server, [1], 10)
 
 
 @pytest.mark.soak
