@@ -106,7 +106,7 @@ async def test_a_result_is_passed_by_reference(system: System) -> None:
     await flow.submit()
     redis = system.app.broker.client
     envelopes = await redis.keys("{test}:b:*")
-    assert len(envelopes) == 21
+    assert len(envelopes) >= 20  # the worker may have ended the first step
     assert max([await redis.strlen(key) for key in envelopes]) < 500
 
 
