@@ -6,13 +6,15 @@ import shutil
 import struct
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from acceptance.probe_tasks import Alone, GatedMutex
 from faults.conftest import MakeRig
 from faults.fault_tasks import FailsOnce, Timed
-from faults.rig import RECOVERY, Load, held, same_processes
+from faults.rig import RECOVERY, Load, Rig, held, same_processes
+from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
 from nonet import MutexLock
@@ -42,10 +44,17 @@ class Clock:
             file.write(struct.pack("l", seconds))
 
 
-async def test_no_lock_ends_with_the_step(make_rig: MakeRig, tmp_path: Path) -> None:
+async def test_no_lock_ends_with_the_step(tmp_path: Path) -> None:
     """A step beyond all leases: holders keep their locks, and no other task gets them."""
     clock = Clock(tmp_path)
-    rig = make_rig(**clock.environment)
+    with (
+        RedisServer(environment=clock.environment) as server,
+        closing(Rig("a step", tmp_path, server, None, alone=False)) as rig,
+    ):
+        await _keeps_locks(rig, clock)
+
+
+async def _keeps_locks(rig: Rig, clock: Clock) -> None:
     site, gate = rig.site, rig.site.gate()
     rig.workers(2, slots=1)
     site.scheduler()

@@ -181,7 +181,7 @@ def _unknown_key(location: Location, value: Any) -> str:
             "rate_limit and concurrency_limit under limits: Task, each with the name of the class"
         )
     if len(location) == 1 and isinstance(value, dict) and "common" in value:
-        return f"{reason} Move what is in it to the top level"
+        return f"{reason} Move its keys to the top level"
     if len(location) == 1 and key in _IN_SECTIONS:
         return f"{reason} Write it under common, or under a VO of vo-overrides"
     if key in _ON_TOP and model is SectionConfig:

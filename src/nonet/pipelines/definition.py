@@ -1,4 +1,4 @@
-"""What is wrong with the definition of a pipeline: `problems`."""
+"""Check the definition of a pipeline: `problems`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_SECONDS = 1e9
 
 
 def problems(cls: type[Pipeline[Any]]) -> Iterator[str]:
-    """Yield what is wrong with a pipeline class; later checks rely on earlier ones."""
+    """Yield the mistakes in a pipeline class. Use the first: later checks rely on earlier ones."""
     name: Any = cls.name
     plain = name.replace(".", "").replace("_", "").replace("-", "") if type(name) is str else ""
     if not (plain.isalnum() and name.isascii() and len(name) <= _NAME_LENGTH):

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Leased rows of one table with one token: what is renewed together.
+    """Leased rows of one table that share a token and are renewed together.
 
     Attributes:
         owner: value of ``lease_owner``.

@@ -372,7 +372,7 @@ class Leasing:
         await _update(session, self.table, self._is_mine(lease), values)
 
     async def give_up(self, lease: Lease) -> None:
-        """Release what is left of a lost lease: this process lives, so the row is no suspect."""
+        """Release the rows of a lost lease. This process is alive, so the row is no suspect."""
         values = free(self.table) | {self.table.c.suspect: lease.suspect}
         async with self._releasing(lease) as session:
             await self._related.release(session, lease)

@@ -311,7 +311,7 @@ class Processing:
             await asyncio.sleep(_AGAIN_SECONDS)
 
     async def _give_up(self, item: Item) -> None:
-        """Release what is left of a lost lease, also if that takes until the database answers.
+        """Release the rows of a lost lease, and retry until the database answers.
 
         After an outage all rows of this process would look as if it had died with them, and would
         run one by one.

@@ -1,4 +1,4 @@
-"""The related rows of main rows: lease them, release them, wake what waits: `RelatedLeases`."""
+"""Lease and release the related rows of main rows, and wake the rows that wait for them."""
 
 from __future__ import annotations
 

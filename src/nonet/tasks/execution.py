@@ -466,7 +466,7 @@ class TaskContext:
         return self._spawned
 
 
-def stored_progress(fraction: object, text: object) -> tuple[float | None, str]:
+def stored_progress(fraction: Any, text: object) -> tuple[float | None, str]:
     """Return a report of progress as it can be stored, whatever was reported.
 
     >>> stored_progress(1.2, {"files": 3, "bad": 1}), stored_progress(float("nan"), "half")
@@ -474,7 +474,7 @@ def stored_progress(fraction: object, text: object) -> tuple[float | None, str]:
     """
     share: float | None
     try:
-        share = float(fraction)  # type: ignore[arg-type]
+        share = float(fraction)
         share = min(max(share, 0.0), 1.0) if share == share else None  # nan is unknown
     except Exception:  # float() runs code of a foreign class
         share = None
