@@ -14,7 +14,7 @@ import pytest
 from waits import WAIT_SECONDS
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
-from nonet.daemon.service import Stop, every, reached, retrieve
+from nonet.daemon.service import Stop, every, reached, retrieve, unless_stopped
 from nonet.telemetry import failures
 
 
@@ -220,3 +220,19 @@ async def test_an_abandoned_wait_that_fails_is_not_logged() -> None:
     del task
     gc.collect()
     assert told == []
+
+
+async def test_a_stop_waits_for_the_clean_up_of_what_it_cancels() -> None:
+    """Otherwise a process ends while its daemons still hand tasks back."""
+    stop, cleaned = Stop(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            stop.request()
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0)
+            cleaned.set()
+
+    assert await unless_stopped(work(), stop) is None
+    assert cleaned.is_set()
