@@ -22,8 +22,16 @@ _PAGES = {
     "CONTRIBUTING.md": "project/contributing",
     "SECURITY.md": "project/security",
 }
-# Pages whose larger part a script prints.
-_BUILT = {"reference/commands": "commands", "reference/rest-api": "rest-api"}
+# Pages that end with what a script prints, as that is read from the code.
+_BUILT = {
+    "reference/commands": ["commands"],
+    "reference/rest-api": ["rest-api"],
+    **{
+        f"reference/{page}": ["reference", page]
+        for page in ("configuration", "events", "metrics", "redis-keys", "scripts", "settings")
+    },
+    "reference/errors-and-exit-codes": ["reference", "errors"],
+}
 
 project = "Nonet"
 author = "the authors of Nonet"
@@ -81,8 +89,8 @@ def _show_example_as_code(
 
 def _add_what_a_script_prints(app: Any, name: str, source: list[str]) -> None:
     """Complete the pages of `_BUILT`."""
-    if script := _BUILT.get(name):
-        command = [sys.executable, str(_ROOT / "scripts" / script)]
+    if words := _BUILT.get(name):
+        command = [sys.executable, str(_ROOT / "scripts" / words[0]), *words[1:]]
         source[0] += subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 

@@ -12,19 +12,14 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, get_args
 
 import pytest
 from docs.pages import DOCS, ROOT, Page, all_pages, codes
 from metrics_names import series_names
-from msgspec import structs
 
-from nonet.base import errors, keys
-from nonet.base.keys import EVENT_KINDS
 from nonet.cli.commands.tasks import LiveState
-from nonet.cli.process import exit_code
-from nonet.config.environment import EnvironmentModel, bounded
-from nonet.config.schema import json_schema
+from nonet.config.environment import EnvironmentModel
 from nonet.config.settings import Settings
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import ExitCode
@@ -66,38 +61,6 @@ def shown(page: str, title: str = "") -> dict[str, list[str]]:
     names = [codes(row[0])[0] for row in found]
     assert len(names) == len(set(names)), f"{page}: two rows have the same name"
     return dict(zip(names, found, strict=True))
-
-
-def settings() -> dict[str, list[str]]:
-    """Rows of settings; in other tables of the page their names come again."""
-    found = [row for row in rows("settings") if len(row) == 5 and row[0].startswith("`")]
-    return {codes(row[0])[0]: row for row in found}
-
-
-def test_the_row_of_a_setting_is_right() -> None:
-    """Its default, its bounds, the words that fit, and whether it may come in a file."""
-    rows = settings()
-    for variable, (model, name) in _VARIABLES.items():
-        (field,) = [field for field in structs.fields(model) if field.name == name]
-        kind, limits = bounded(field.type)
-        short = variable.removeprefix("NONET_")
-        _, fits, default, readers, meaning = rows[short]
-        bounds = [limits[bound] for bound in ("ge", "gt", "le") if bound in limits]
-        if bounds:
-            assert [float(number) for number in _NUMBER.findall(fits)] == bounds, variable
-        if get_origin(kind) is Literal:
-            assert codes(fits) == list(get_args(kind)), variable
-        value = field.default
-        if isinstance(value, bool):
-            value = int(value)
-        if isinstance(value, str | int | float) and value != "":
-            assert codes(default)[:1] == [f"{value}"], variable
-        elif hasattr(value, "get_secret_value") and value.get_secret_value():
-            assert codes(default) == [value.get_secret_value()], variable
-        elif name != "state_dir":
-            assert not default.startswith("`"), variable
-        assert set(readers.split()) <= {"w", "s", "p", "d"} and readers, variable
-        assert (f"`{short}_FILE`" in meaning) == (name in model.FROM_FILES), variable
 
 
 @cache
@@ -150,59 +113,6 @@ def test_transitions_are_made_by_scripts_that_can() -> None:
     assert scripts_of("running", "dying", "it has crashed") == with_part("lost")
 
 
-def schema_keys() -> dict[str, dict[str, Any]]:
-    """Keys of the configuration by their paths, in which ``*`` stands for a name."""
-    schema = json_schema()
-    found: dict[str, dict[str, Any]] = {}
-
-    def resolved(node: dict[str, Any]) -> dict[str, Any]:
-        (link,) = [item for item in node.get("allOf", []) if "$ref" in item] or [node]
-        if "$ref" in link:
-            return node | schema["definitions"][link["$ref"].rpartition("/")[2]]
-        return node
-
-    def walk(node: dict[str, Any], path: str) -> None:
-        for key, below in resolved(node).get("properties", {}).items():
-            found[f"{path}.{key}".lstrip(".")] = resolved(below)
-            walk(below, f"{path}.{key}")
-        others = resolved(node).get("additionalProperties")
-        if isinstance(others, dict):
-            walk(others, f"{path}.*")
-        if isinstance(node.get("items"), dict):
-            walk(node["items"], f"{path}[]")
-
-    walk(schema, "")
-    return found
-
-
-def configuration() -> dict[str, list[str]]:
-    """Rows of the table of all keys, with names as `schema_keys` has them."""
-    found = shown("configuration", "All keys")
-    return {re.sub(r"\b(?!SECTION)[A-Z]+\b", "*", name): row for name, row in found.items()}
-
-
-def section_keys() -> dict[str, dict[str, Any]]:
-    """Those keys, in which ``SECTION`` stands for each place that may have a section."""
-    found = {
-        re.sub(r"^common\.|^vo-overrides\.\*\.", "SECTION.", name): item
-        for name, item in schema_keys().items()
-    }
-    # An action may stand between a key and its limiters, as the page says.
-    return {name: item for name, item in found.items() if ".limits.*.*.*." not in name}
-
-
-def test_the_row_of_a_configuration_key_is_right() -> None:
-    """Its bounds, and the words that fit."""
-    rows = configuration()
-    limits = ("minimum", "maximum", "exclusiveMinimum")
-    for name, node in section_keys().items():
-        cell = rows[name][1]
-        nodes = [of for of in (node, node.get("additionalProperties")) if isinstance(of, dict)]
-        bounds = {of[limit] for of in nodes for limit in limits if limit in of}
-        assert bounds <= {float(number) for number in _NUMBER.findall(cell)}, name
-        assert set(node.get("enum", [])) <= set(codes(cell)), name
-
-
 def test_each_word_of_the_glossary_is_there_once() -> None:
     """Words stand in their order, so that one finds them."""
     text = (DOCS / "reference" / "glossary.md").read_text(encoding="utf-8")
@@ -215,24 +125,9 @@ def source() -> str:
     return "".join(path.read_text() for path in (ROOT / "src" / "nonet").rglob("*.py"))
 
 
-def of_errors() -> dict[str, tuple[list[str], int]]:
-    """The bases of each error, and the code that a command ends with."""
-    return {
-        name: ([base.__name__ for base in item.__bases__], int(exit_code(item.__new__(item))))
-        for name, item in vars(errors).items()
-        if inspect.isclass(item) and issubclass(item, errors.NonetError)
-    }
-
-
 def of_fixtures() -> set[str]:
     text = (ROOT / "src" / "pytest_nonet" / "__init__.py").read_text()
     return set(re.findall(r"^(?:def )?(nonet_\w+)(?: =|\()", text, re.MULTILINE))
-
-
-def of_the_chart() -> set[str]:
-    """Settings that are no free value of the chart."""
-    text = (ROOT / "scripts" / "chart").read_text(encoding="utf-8")
-    return set(re.findall(r'"(\w+)"', text.partition("OWN = {")[2].partition("}")[0]))
 
 
 def of_entry_points() -> set[str]:
@@ -265,19 +160,6 @@ def in_cells(page: str, title: str = "") -> list[str]:
     return sorted(name for row in rows(page, title) for name in codes(row[0]))
 
 
-def the_metrics() -> dict[str, tuple[str, set[str]]]:
-    return {
-        name: (row[1], set(codes(row[2])))
-        for name, row in shown("metrics").items()
-        if name.startswith("nonet_") and len(row) == 4
-    }
-
-
-def the_errors() -> dict[str, tuple[list[str], int]]:
-    table = shown("errors-and-exit-codes", "Errors")
-    return {name: (codes(row[1]), int(row[2])) for name, row in table.items()}
-
-
 def the_exit_codes() -> dict[str, int]:
     table = [row for row in rows("errors-and-exit-codes") if row[0].isdigit()]
     return {codes(row[1])[0]: int(row[0]) for row in table}
@@ -295,24 +177,6 @@ _COMPLETE: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
     "extras": (
         lambda: set(shown("settings", "Extras")),
         lambda: set(_PROJECT["optional-dependencies"]),
-    ),
-    "settings": (lambda: {f"NONET_{name}" for name in settings()}, lambda: {*_VARIABLES}),
-    "settings of the chart": (lambda: set(shown("settings", "In the chart")), of_the_chart),
-    "metrics": (
-        the_metrics,
-        lambda: {name: (item.kind, set(item.labels)) for name, item in METRICS.items()},
-    ),
-    "events": (
-        lambda: {name: row[1] for name, row in shown("events", "Kinds").items()},
-        lambda: EVENT_KINDS,
-    ),
-    "Redis keys": (
-        lambda: {name: row[1] for name, row in shown("redis-keys").items()},
-        lambda: dict(_KEY.findall(keys.__doc__ or "")),
-    ),
-    "scripts": (
-        lambda: in_cells("scripts"),
-        lambda: sorted(path.stem for path in _SCRIPTS.glob("*.lua")),
     ),
     "columns": (
         lambda: [in_cells("sql-tables", table.name) for table in _TABLES],
@@ -332,7 +196,6 @@ _COMPLETE: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: {str(reason) for reason in Reason},
     ),
     "exit codes": (the_exit_codes, lambda: {code.name: int(code) for code in ExitCode}),
-    "errors": (the_errors, of_errors),
     "causes of explain": (
         lambda: {*under("find-out-why-it-waits", "| `cause` |")},
         lambda: {*get_args(Cause)},
@@ -348,7 +211,6 @@ _COMPLETE: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: under("dead-letters", "| `reason` |"),
         lambda: sorted({*Reason} - {Reason.CANCELLED}),
     ),
-    "configuration keys": (lambda: set(configuration()), lambda: set(section_keys())),
 }
 
 

@@ -154,6 +154,7 @@ class Settings(EnvironmentModel, frozen=True, kw_only=True):
         workflow_ttl: how long a failed workflow is kept, so that it can be resumed.
         history: how many ended tasks the history keeps: so many that are done,
             as many that are cancelled, and a tenth of it each that are dead and expired; 0: none.
+            Use one value everywhere: a process with a smaller one cuts the history of all.
         dlq_retention: how long dead letters are kept; 0: forever.
         misfire_grace: occurrences that are late by less than this are submitted one by one. It is
             capped at the interval of the schedule.

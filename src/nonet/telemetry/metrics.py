@@ -1,7 +1,7 @@
 """All metrics by name, and cheap counters for the code of each task.
 
 Counters are plain numbers; `nonet.telemetry.exposition` converts them when Prometheus scrapes.
-`docs/reference/metrics.md` has the same table for people.
+`scripts/reference` makes the table of `docs/reference/metrics.md` of it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Metric(Struct, frozen=True):
 
 
 # Kind, name, labels (-: none) and help.
-_TABLE = """
+TABLE = """
 # Of every daemon.
 gauge nonet_build_info version Version of Nonet
 gauge nonet_ready - Whether /readyz answers 200
@@ -137,7 +137,7 @@ gauge nonet_fleet_workers size,state Workers of this fleet
 
 
 def _metrics() -> Iterator[Metric]:
-    for line in _TABLE.strip().splitlines():
+    for line in TABLE.strip().splitlines():
         if not line.startswith("#"):
             kind, name, labels, text = line.split(maxsplit=3)
             yield Metric(name, kind, () if labels == "-" else tuple(labels.split(",")), text)
