@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from nonet.config.settings import Settings as Settings, load_settings as load_settings
     from nonet.daemon.embedding import RunningDaemons as RunningDaemons
     from nonet.messages.message import Usage as Usage
-    from nonet.rules.explanation import Explanation as Explanation
-    from nonet.rules.refusal import LockHolder as LockHolder
+    from nonet.rules.findings.explanation import Explanation as Explanation
+    from nonet.rules.findings.refusal import LockHolder as LockHolder
     from nonet.tasks.carried import carry_context as carry_context
     from nonet.tasks.execution import TaskContext as TaskContext, context as context
     from nonet.tasks.function import FunctionTask as FunctionTask, task as task
@@ -153,8 +153,8 @@ _HOMES = {
     "tasks.carried": "carry_context",
     "tasks.execution": "TaskContext context",
     "tasks.function": "FunctionTask task",
-    "rules.explanation": "Explanation",
-    "rules.refusal": "LockHolder",
+    "rules.findings.explanation": "Explanation",
+    "rules.findings.refusal": "LockHolder",
     "tasks.handles": "ChildResult EndedTask Handle Progress TaskPage TaskStatus",
     "tasks.hooks": "Epoch startup_hook",
     "tasks.injection": "Depends override_dependency register_dependency",

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from nonet.operate.interactive import Debugger
     from nonet.pipelines.host import PipelineHost
     from nonet.pipelines.registry import Pipelines
-    from nonet.rules.situation import Overview
+    from nonet.rules.findings.situation import Overview
     from nonet.scheduler.scheduler import Scheduler
     from nonet.stores.namespace.leadership import Leader
     from nonet.stores.namespace.periodic import EntryStatus

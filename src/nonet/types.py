@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from nonet.operate.doctor import Diagnosis as Diagnosis
     from nonet.operate.interactive import Debugger as Debugger
     from nonet.pipelines.host import PipelineHost as PipelineHost
+    from nonet.rules.findings.situation import Overview as Overview
     from nonet.rules.permissions import Action as Action, Principal as Principal, Role as Role
-    from nonet.rules.situation import Overview as Overview
     from nonet.scheduler.scheduler import Scheduler as Scheduler
     from nonet.stores.namespace.leadership import Leader as Leader
     from nonet.stores.namespace.periodic import EntryStatus as EntryStatus
@@ -65,7 +65,7 @@ _HOMES = {
     "operate.interactive": "Debugger",
     "pipelines.host": "PipelineHost",
     "rules.permissions": "Action Principal Role",
-    "rules.situation": "Overview",
+    "rules.findings.situation": "Overview",
     "scheduler.scheduler": "Scheduler",
     "stores.namespace.leadership": "Leader",
     "stores.namespace.periodic": "EntryStatus",

@@ -24,8 +24,8 @@ from nonet.config.settings import Settings
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import ExitCode
 from nonet.operate import doctor
-from nonet.rules import diagnosis, servers
-from nonet.rules.explanation import Cause
+from nonet.rules.findings import diagnosis, servers
+from nonet.rules.findings.explanation import Cause
 from nonet.rules.outcomes import Reason
 from nonet.rules.permissions import ACTIONS, Action, Role
 from nonet.stores.queue import workers

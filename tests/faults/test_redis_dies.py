@@ -24,7 +24,7 @@ async def test_redis_killed_and_started_empty(rig: Rig) -> None:
         shutil.rmtree(rig.server.data)
         own.load.wiped()
         rig.server.start()
-        await own.goes_on()
+        await own.still_runs()
         own.judged("SIGKILL of Redis, started empty")
 
 
@@ -36,7 +36,7 @@ async def test_redis_killed_and_started_with_its_data(rig: Rig, scale: int) -> N
             await own.is_busy()
             rig.server.kill()
             rig.server.start()
-            await own.goes_on()
+            await own.still_runs()
         own.judged(f"{scale} x SIGKILL of Redis, data kept")
 
 
@@ -54,7 +54,7 @@ async def test_redis_started_with_older_data(rig: Rig) -> None:
         older.rename(rig.server.data)
         own.load.wiped(keeping=copied)
         rig.server.start()
-        await own.goes_on()
+        await own.still_runs()
         own.judged("SIGKILL of Redis, older data put back", may_end_again=before)
 
 
@@ -67,7 +67,7 @@ async def test_flushed_every_three_seconds(rig: Rig, scale: int) -> None:
             await own.is_busy()
             rig.site.redis.flushall()
             own.load.wiped()
-            await own.goes_on()
+            await own.still_runs()
             await asyncio.sleep(max(0.0, due - time.time()))  # the pace of the fault
         own.judged(f"{scale} x FLUSHALL, every 3 s")
 
@@ -83,7 +83,7 @@ async def test_clients_killed_all_the_time(rig: Rig, scale: float) -> None:
             rig.kill_clients()
             kills += 1
             await asyncio.sleep(0.5)  # the pace of the fault
-        await own.goes_on()
+        await own.still_runs()
         own.judged(f"{kills} x CLIENT KILL TYPE normal, every 0.5 s")
 
 
@@ -95,7 +95,7 @@ async def test_redis_sleeps_beyond_the_lease(make_rig: MakeRig, scale: int) -> N
         for _ in range(scale):
             await own.is_busy()
             await asyncio.to_thread(_sleep, rig, 4)
-            await own.goes_on()
+            await own.still_runs()
         own.judged(f"{scale} x DEBUG SLEEP of 4 s, lease 2 s")
 
 
@@ -115,7 +115,7 @@ async def test_redis_stands_still(rig: Rig, scale: float) -> None:
             await asyncio.sleep(scale)  # the fault itself
         finally:
             os.kill(rig.server.pid, signal.SIGCONT)
-        await own.goes_on()
+        await own.still_runs()
         own.judged(f"SIGSTOP of Redis for {scale} s")
 
 
@@ -134,7 +134,7 @@ async def test_network_is_a_black_hole(proxied: Rig, scale: float) -> None:
         )
         await asyncio.sleep(scale)  # the fault itself
         proxy.restore()
-        await own.goes_on()
+        await own.still_runs()
         own.judged(f"black hole of {scale} s", seconds=90)
 
 
@@ -153,7 +153,7 @@ async def test_slow_network_with_resets(proxied: Rig, scale: tuple[float, float]
         hit = proxy.dropped
         proxy.reset_probability = 0.0
         proxy.delay(0.0)
-        await own.goes_on()
+        await own.still_runs()
         assert hit
         own.judged(f"latency {latency:g} s, {hit} resets (5 %)", within=30)
 
@@ -165,5 +165,5 @@ async def test_half_closed_connections(proxied: Rig) -> None:
         for _ in range(3):
             await own.is_busy()
             proxied.proxy.half_close()
-        await own.goes_on()
+        await own.still_runs()
         own.judged("3 x every connection half closed")

@@ -31,7 +31,7 @@ def test_values_in_commands_are_quoted() -> None:
                     is_word = _COMMAND.search(str(before.value)) and source not in _SAFE
                     if is_word and not isinstance(value.value, ast.Call):
                         found.append(f"{file.relative_to(_ROOT)}:{node.lineno}: {source}")
-    assert not found, "use nonet.rules.remedies: " + ", ".join(found)
+    assert not found, "use nonet.rules.findings.remedies: " + ", ".join(found)
 
 
 def test_commands_print_with_the_functions_that_escape() -> None:
@@ -53,7 +53,7 @@ _HOLE = "HOLE"
 _TYPED = r"task-(?:run|worker|scheduler|web)\b"
 _WHOLE = re.compile(r"task-run [a-z]+( [\w-]+)*")
 _QUOTED = re.compile(rf"'({_TYPED}[^'\n]*)'")
-# What begins a command that these functions of `nonet.rules.remedies` make of their arguments.
+# What begins a command that these functions of `findings.remedies` make of arguments.
 _MADE = {"command": "", "of": "", "of_task": "task-run ", "of_workflow": "task-run workflows "}
 _IN_A_PAGE = re.compile(rf"(?:: |run |\(\")({_TYPED}[^\"<]*?)(?=, |\. |\.?\"|\.?<|\))")
 _JINJA = re.compile(r"\" ~ .+? ~ \"|\" ~ [^,]+?(?=[,)}])|\{\{ [\w.]+ \}\}")
@@ -98,5 +98,7 @@ def test_printed_commands_are_understood() -> None:
         if error and type(error).__name__ not in INCOMPLETE and _HOLE not in str(error):
             wrong.append(f"{name}: {line}: {error}")
         if name.endswith(".html") and _HOLE in line.replace(f"--size {_HOLE}", ""):
-            wrong.append(f"{name}: {line}: values are not quoted, use nonet.rules.remedies")
+            wrong.append(
+                f"{name}: {line}: values are not quoted, use nonet.rules.findings.remedies"
+            )
     assert not wrong

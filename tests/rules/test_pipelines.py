@@ -11,11 +11,11 @@ from rules.sentences import contains
 
 from nonet.config.models import PipelineConfig
 from nonet.pipelines.options import PipelineOptions, options_of
-from nonet.rules.overview import troubles
+from nonet.rules.findings.overview import troubles
+from nonet.rules.findings.servers import Server
+from nonet.rules.findings.situation import Situation
 from nonet.rules.pauses import Pause
 from nonet.rules.pipelines import PipelineStatus, Replica, RowFigures, RowState, explain_row
-from nonet.rules.servers import Server
-from nonet.rules.situation import Situation
 from nonet.rules.viewing import for_viewer
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)

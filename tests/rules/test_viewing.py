@@ -7,11 +7,11 @@ from datetime import UTC, datetime
 
 import pytest
 
-from nonet.rules.explanation import Facts, explain
-from nonet.rules.overview import troubles
-from nonet.rules.servers import Server
-from nonet.rules.situation import Deaths, Situation
-from nonet.rules.timeline import Step
+from nonet.rules.findings.explanation import Facts, explain
+from nonet.rules.findings.overview import troubles
+from nonet.rules.findings.servers import Server
+from nonet.rules.findings.situation import Deaths, Situation
+from nonet.rules.findings.timeline import Step
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.quarantine import Quarantined

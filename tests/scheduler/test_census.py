@@ -8,7 +8,7 @@ import pytest
 
 from nonet.rules.tenants import TenantTable
 from nonet.scheduler.census import Census
-from nonet.scheduler.tenants import TenantCensus
+from nonet.scheduler.tenant_metrics import TenantCensus
 from nonet.stores.namespace.figures import Measures
 from nonet.stores.namespace.pipelines import PipelineReports
 from nonet.stores.queue.broker import Broker

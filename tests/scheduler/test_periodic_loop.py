@@ -206,7 +206,7 @@ async def test_a_stop_leaves_the_rest_of_what_is_due_to_the_next_leader(rig: Rig
     loop = rig.loop(*entries)
     await rig.at(loop, 0)
     answers = iter([True, True])  # asked before each entry, and before each of its occurrences
-    assert await rig.tick(loop, 10, goes_on=lambda: next(answers, False)) == 0
+    assert await rig.tick(loop, 10, still_runs=lambda: next(answers, False)) == 0
     assert await rig.run_all() == [10]
     assert await rig.at(rig.loop(*entries), 10) == [10] * 4
 

@@ -18,7 +18,7 @@ from waits import WAIT_SECONDS
 from nonet import ConfigurationError, Nonet
 from nonet.config.settings import plain_settings
 from nonet.daemon.service import Stop
-from nonet.rules.diagnosis import Finding
+from nonet.rules.findings.diagnosis import Finding
 from nonet.scheduler.webhook import Webhook
 
 SECRET = "key"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stores import beats
 
 from nonet.operate.doctor import diagnose
-from nonet.rules.explanation import Explanation, explain
+from nonet.rules.findings.explanation import Explanation, explain
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.fairness import Fairness
 from nonet.stores.namespace.inspection import Inspection

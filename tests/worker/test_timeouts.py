@@ -22,7 +22,7 @@ from nonet.worker.attempt.execute import Tools, carry_out
 
 NEVER = 60.0
 story: list[str] = []
-goes_on = threading.Event()
+still_runs = threading.Event()
 given_up: list[Any] = []
 
 
@@ -89,7 +89,7 @@ class Stubborn(BaseTask):
     hard_timeout = 0.5
 
     async def execute(self, opened: Opened) -> None:
-        while not goes_on.is_set():
+        while not still_runs.is_set():
             try:
                 await asyncio.sleep(0.01)
             except asyncio.CancelledError:
@@ -136,7 +136,7 @@ class ThreadReturns(Softly):
     """It ends by itself, long after its limit, and has never asked."""
 
     def execute(self, opened: Opened) -> str:
-        goes_on.wait(NEVER)
+        still_runs.wait(NEVER)
         return "late"
 
 
@@ -145,7 +145,7 @@ class ThreadGivesAwaitable(Softly):
     """Its thread ends after the limit, and returns a coroutine that would take an hour."""
 
     def execute(self, opened: Opened) -> Any:
-        goes_on.wait(NEVER)
+        still_runs.wait(NEVER)
         return asyncio.sleep(3600)
 
 
@@ -153,7 +153,7 @@ class ThreadHangs(BaseTask):
     hard_timeout = 0.5  # enough for its thread to begin
 
     def execute(self, opened: Opened) -> None:
-        goes_on.wait(NEVER)
+        still_runs.wait(NEVER)
         try:
             context().ensure_lease()
         except Exception as error:
@@ -195,10 +195,10 @@ CLASSES = [
 async def tools() -> AsyncIterator[Tools]:
     story.clear()
     given_up.clear()
-    goes_on.clear()
+    still_runs.clear()
     async with tools_for(*CLASSES, leave=lambda _, left: given_up.append(left)) as made:
         yield made
-        goes_on.set()
+        still_runs.set()
 
 
 async def run(task: BaseTask, tools: Tools) -> Any:
@@ -262,7 +262,7 @@ async def test_a_coroutine_that_cannot_be_cancelled_is_given_up(tools: Tools) ->
     assert set(story) == {"cancelled"} and len(story) == 2
     (left,) = given_up
     assert not left.done()
-    goes_on.set()
+    still_runs.set()
     await asyncio.wait({left}, timeout=WAIT_SECONDS)
     assert story[2:] == ["LeaseLostError in the end", "rolled back"]
 
@@ -273,7 +273,7 @@ async def test_a_thread_is_given_up_at_the_hard_limit(tools: Tools) -> None:
     assert story == ["rolled back"]
     (left,) = given_up
     assert left.running()
-    goes_on.set()
+    still_runs.set()
     left.result(timeout=WAIT_SECONDS)
     assert story[1:] == ["LeaseLostError in the end"]
 
@@ -287,7 +287,7 @@ async def test_a_thread_that_returns_after_the_soft_limit_has_failed(
     ended = asyncio.create_task(carry_out(attempt, tools))
     await until(lambda: attempt.ending.timed_out is not None, "its limit has passed")
     assert not ended.done() and story == []
-    goes_on.set()
+    still_runs.set()
     async with asyncio.timeout(WAIT_SECONDS):
         outcome = await ended
     assert isinstance(outcome, Failed) and isinstance(outcome.error, TaskTimeoutError)

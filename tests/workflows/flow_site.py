@@ -45,7 +45,7 @@ class FlowSite:
 
     async def fetch(self, number: int = 100) -> list[Delivery]:
         """Fetch as a worker would."""
-        found, _ = await self.app.broker.fetch(WORKER, "small", number, room=number, graves=number)
+        found, _ = await self.app.broker.fetch(WORKER, "small", number, room=number, burials=number)
         return found
 
     async def settle(

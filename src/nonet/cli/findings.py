@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nonet.cli.output import echo, print_table
-from nonet.rules.findings import Finding
+from nonet.rules.findings.finding import Finding
 
 # Findings that fit on a screen.
 _MOST = 20

@@ -78,7 +78,7 @@ from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
     from nonet.config.settings import Settings
-    from nonet.rules.explanation import Explanation, Facts
+    from nonet.rules.findings.explanation import Explanation, Facts
     from nonet.stores.sql.outbox import Kept
     from nonet.stores.stores import Stores
 
@@ -484,7 +484,7 @@ class Client:
         return await self.routing.find(lambda client: client._explain(id))
 
     async def _explain(self, id: str) -> tuple[Explanation, Facts | None]:
-        from nonet.rules.explanation import explain
+        from nonet.rules.findings.explanation import explain
         from nonet.stores.namespace.explaining import TaskFacts  # workers explain no tasks
 
         broker = self.broker
@@ -503,7 +503,7 @@ class Client:
         return explain(facts), facts
 
     async def _explain_kept(self, id: str, kept: Kept) -> Explanation:
-        from nonet.rules.explanation import explain_kept
+        from nonet.rules.findings.explanation import explain_kept
 
         return explain_kept(
             id,
@@ -552,7 +552,7 @@ class Client:
             ended = await self.ended(id, timeout)
         except TimeoutError:
             after = f" after {timeout:g} s" if timeout else ""
-            from nonet.rules.remedies import of_task
+            from nonet.rules.findings.remedies import of_task
 
             show = of_task("explain", id)
             raise TimeoutError(f"task {id} has not ended{after}; '{show}' shows why") from None

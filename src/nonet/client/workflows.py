@@ -186,7 +186,7 @@ async def wait_for(client: Client, id: str, timeout: float | None) -> WorkflowSt
         try:
             await client.results.wait(id, left)
         except TimeoutError:
-            from nonet.rules.remedies import of_workflow
+            from nonet.rules.findings.remedies import of_workflow
 
             show = of_workflow("show", id)
             raise TimeoutError(

@@ -33,7 +33,7 @@ from nonet.messages.message import (
     pack,
 )
 from nonet.messages.repetition import Known, Progress, Repeat, Step, next_step
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.handles import Handle

@@ -12,12 +12,12 @@ from nonet.base.errors import NonetError
 from nonet.config.settings import Settings
 from nonet.operate.overview import look
 from nonet.operate.readers import unreadable
-from nonet.rules import remedies
-from nonet.rules.diagnosis import examine
-from nonet.rules.explanation import HANDED_OVER_WITHIN
-from nonet.rules.findings import Finding
-from nonet.rules.overview import waits
-from nonet.rules.servers import REPAIR_SQL, examine_outbox, examine_server, refusals
+from nonet.rules.findings import remedies
+from nonet.rules.findings.diagnosis import examine
+from nonet.rules.findings.explanation import HANDED_OVER_WITHIN
+from nonet.rules.findings.finding import Finding
+from nonet.rules.findings.overview import waits
+from nonet.rules.findings.servers import REPAIR_SQL, examine_outbox, examine_server, refusals
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.stores import Stores
 
@@ -109,7 +109,7 @@ async def diagnose(
     Args:
         lease: lease of this namespace in seconds.
         wait_seconds: how long a problem must last to count.
-        sql: state of the tables, see `nonet.rules.servers.Server`.
+        sql: state of the tables, see `nonet.rules.findings.servers.Server`.
         overdue: counts overdue durable tasks; None if SQL is not in use.
     """
     began = time.monotonic()

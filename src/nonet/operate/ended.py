@@ -22,7 +22,7 @@ from nonet.client.client import Client
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope
 from nonet.messages.repetition import REPEATS_END, Known, Repeat, repeat_of_end
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.stores.namespace.history import FAILED, EndedFilter, History, Kept
 from nonet.tasks.handles import Handle
 

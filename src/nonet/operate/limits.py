@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from nonet.base.errors import ConfigurationError, suggestion
+from nonet.rules.findings.refusal import span
 from nonet.rules.limit_changes import SHOWN, EffectiveLimit
 from nonet.rules.limits import DEFAULT, LimitAddress, find_object_type
-from nonet.rules.refusal import span
 from nonet.stores.namespace.limits import declared
 from nonet.stores.namespace.lock_board import LockStatus
 from nonet.stores.stores import Stores

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nonet.rules.refusal import lasting, named
+from nonet.rules.findings.refusal import lasting, named
 from nonet.stores.namespace.lock_board import LockBoard, LockStatus, Names, object_type_of
 
 # A namespace with a million queued tasks has millions of keys; more would take too long.

@@ -25,13 +25,21 @@ from nonet.base.errors import NonetError, ServerUnreachableError, masked
 from nonet.base.streams import Size
 from nonet.config.settings import Settings
 from nonet.operate.workflows import failed_workflows, stuck_workflows
-from nonet.rules.explanation import HANDED_OVER_WITHIN
+from nonet.rules.findings.explanation import HANDED_OVER_WITHIN
+from nonet.rules.findings.overview import troubles
+from nonet.rules.findings.pace import drains
+from nonet.rules.findings.refusal import Waiters
+from nonet.rules.findings.situation import (
+    Crew,
+    Deaths,
+    Overview,
+    RedisState,
+    Running,
+    Situation,
+    StreamLoad,
+)
 from nonet.rules.fingerprints import fingerprint_of, place_of
 from nonet.rules.outcomes import Reason
-from nonet.rules.overview import troubles
-from nonet.rules.pace import drains
-from nonet.rules.refusal import Waiters
-from nonet.rules.situation import Crew, Deaths, Overview, RedisState, Running, Situation, StreamLoad
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.figures import Figures

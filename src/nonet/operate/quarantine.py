@@ -14,7 +14,7 @@ from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope, decode_envelope
 from nonet.messages.repetition import repeat_of_entry
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.stores.namespace.quarantine import FAILED_STATES, Quarantine, Quarantined, other_task
 from nonet.tasks.handles import Handle
 

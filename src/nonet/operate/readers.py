@@ -8,8 +8,8 @@ from typing import Any
 
 from nonet.base.errors import NonetError
 from nonet.base.keys import prefix
-from nonet.rules.diagnosis import examine_entry
-from nonet.rules.findings import Finding
+from nonet.rules.findings.diagnosis import examine_entry
+from nonet.rules.findings.finding import Finding
 from nonet.stores.connection.unreadable import collecting
 from nonet.stores.namespace.history import EndedFilter
 from nonet.stores.stores import Stores

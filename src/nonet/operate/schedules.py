@@ -10,9 +10,9 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from nonet.rules.calendar import FULL, Cell, day, following, only
+from nonet.operate.calendar import FULL, Cell, day, following, only
+from nonet.rules.findings.remedies import of_pause
 from nonet.rules.pauses import Pause, in_full
-from nonet.rules.remedies import of_pause
 from nonet.tasks.schedules import MICROSECOND, TaskScheduleBase, next_after
 from nonet.tasks.schedules.description import described
 

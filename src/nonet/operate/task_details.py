@@ -13,7 +13,7 @@ from nonet.messages.formats import FORMAT, format_problem
 from nonet.messages.message import Envelope, ResultDocument, decode
 from nonet.messages.repetition import repeat_of_live
 from nonet.operate.dead_letters import why_unknown
-from nonet.rules.timeline import Timeline, timeline
+from nonet.rules.findings.timeline import Timeline, timeline
 from nonet.stores.namespace.history import FAILED, Kept
 from nonet.stores.namespace.lock_board import LockStatus
 from nonet.stores.queue.details import TaskDetails, read_details

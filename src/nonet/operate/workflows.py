@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from nonet.base.errors import NotFoundError
 from nonet.client.client import Client
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.rules.workflows import FailedWorkflows, StuckWorkflows, counts, first_cause
 from nonet.stores.queue.results import error_line
 from nonet.stores.queue.workflow_steps import Graph, WorkflowStep, read_steps
@@ -18,7 +18,7 @@ from nonet.stores.queue.workflows import Workflows, step_id
 from nonet.tasks.runs import WorkflowStatus
 
 if TYPE_CHECKING:
-    from nonet.rules.explanation import Explanation
+    from nonet.rules.findings.explanation import Explanation
 
 _HOUR = 3600.0
 # A workflow should be submitted or resumed within so many seconds.

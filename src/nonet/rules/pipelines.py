@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from nonet.rules import remedies
-from nonet.rules.refusal import span
+from nonet.rules.findings import remedies
+from nonet.rules.findings.refusal import span
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from nonet.scheduler.relay import Relay
 from nonet.scheduler.retention import Retention
 from nonet.scheduler.scheduler import Chore, Scheduler, SchedulerParts
 from nonet.scheduler.startup import StartUp, checked_hooks
-from nonet.scheduler.tenants import take_census
+from nonet.scheduler.tenant_metrics import take_census
 from nonet.scheduler.unfinished_workflows import UnfinishedWorkflows
 from nonet.scheduler.webhook import Webhook
 from nonet.tasks.hooks import Hook

@@ -10,7 +10,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 
 from nonet.rules.pipelines import PipelineStatus
-from nonet.scheduler.tenants import TenantCensus, tenant_samples
+from nonet.scheduler.tenant_metrics import TenantCensus, tenant_samples
 from nonet.stores.namespace.figures import Figures, Measures, complete
 from nonet.stores.namespace.pipelines import PipelineReports
 from nonet.stores.sql.dead_letters import DeadLetters

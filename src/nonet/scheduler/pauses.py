@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from nonet.base.errors import ConfigurationError, NonetError
 from nonet.stores.connection.epoch import EpochSeen
-from nonet.stores.namespace.controls import Controls, Sight
+from nonet.stores.namespace.controls import Controls, PauseSnapshot
 from nonet.stores.namespace.leadership import DeposedError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class PauseMemory:
         await self._keep(sight)
         return _LOOK_SECONDS
 
-    async def _look(self) -> Sight | None:
+    async def _look(self) -> PauseSnapshot | None:
         """Return the current pauses; None if Redis has lost data since this process leads."""
         since, sequence = self._epoch.since, self._epoch.sequence
         sight = await self._controls.look()
@@ -131,7 +131,7 @@ class PauseMemory:
                 "Redis lost its pauses, restored them: restored=%d resumed_again=%d", *changed
             )
 
-    async def _keep(self, sight: Sight) -> None:
+    async def _keep(self, sight: PauseSnapshot) -> None:
         if (sight.epoch, sight.pauses) != (self._known_in, self._seen.pauses):
             self._is_saved = False
         # The clock of Redis may be set back, but a later read is still the later one.

@@ -16,8 +16,8 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from nonet.base.errors import NonetError
 from nonet.base.loop import in_own_thread
-from nonet.rules.alerts import Alerts, changes, found_now, message
-from nonet.rules.situation import Overview
+from nonet.rules.findings.alerts import Alerts, changes, found_now, message
+from nonet.rules.findings.situation import Overview
 from nonet.telemetry.failures import FailureLog
 
 logger = logging.getLogger(__name__)

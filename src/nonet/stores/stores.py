@@ -331,7 +331,7 @@ class Stores:
         await database.look_for(dlq_tasks, outbox_tasks, mirror)
 
     async def sql_state(self) -> str:
-        """Return the state of the tables, see `nonet.rules.servers.Server`."""
+        """Return the state of the tables, see `nonet.rules.findings.servers.Server`."""
         if not self._settings.may_have_sql():
             return ""
         from nonet.stores.sql.database import Schema, check

@@ -19,10 +19,10 @@ from nonet.base.errors import NotFoundError
 from nonet.operate.overview import overview as nonet_overview
 from nonet.operate.schedules import told
 from nonet.operate.workflows import WorkflowReport, workflow_report
-from nonet.rules.explanation import Explanation, Facts, explain
+from nonet.rules.findings.explanation import Explanation, Facts, explain
+from nonet.rules.findings.situation import Overview
 from nonet.rules.permissions import Principal
 from nonet.rules.pipelines import PipelineStatus
-from nonet.rules.situation import Overview
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.queue.workflows import WorkflowPage

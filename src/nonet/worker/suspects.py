@@ -30,8 +30,8 @@ from nonet.tasks.invoke import is_coroutine_function
 from nonet.tasks.task import Isolation
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage
+from nonet.worker.attempt.beside_slots import Lane
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
-from nonet.worker.attempt.lane import Lane
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import Child, ForkServerError
 from nonet.worker.children.isolated import Isolated, crash_of, stopped

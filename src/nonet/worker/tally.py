@@ -11,7 +11,7 @@ from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.leases import Counted
 from nonet.telemetry.metrics import ROUND_TRIPS, UNKNOWN, Histogram, Sample
 from nonet.worker.attempt.attempt import Attempt
-from nonet.worker.tenants import TenantTally
+from nonet.worker.tenant_tally import TenantTally
 
 # The values of the label ``outcome``: what `Settler.settle` returns.
 OUTCOMES = ("done", "retry", "crash", "dead", "cancelled", "expired", "back", "lost")

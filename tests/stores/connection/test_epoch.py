@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 from stores.beats import beat
 
-from nonet.rules.explanation import explain
+from nonet.rules.findings.explanation import explain
 from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.explaining import TaskFacts
@@ -119,7 +119,7 @@ async def test_an_emptied_redis_rests_its_locks(broker: Broker) -> None:
     assert await calm_seconds(broker) == 30
     assert await broker.client.hget("{test}:t:locked", "state") == b"waiting"
     why = explain(await TaskFacts(broker.client, "test").read("locked"))
-    assert why.cause == "calm" and "Redis has lost its data" in why.text
+    assert why.cause == "withheld" and "Redis has lost its data" in why.text
     answer, detail = await broker.hold("hold-1", encode_locks([MutexLock("job", 8)]))
     lock, _, rest_us = detail.partition("|")
     assert (answer, lock) == ("CALM", "lock:mutex:job:8")

@@ -188,7 +188,7 @@ class LockMachine(Machine):
         outcome: str,
         *,
         started: bool = True,
-        goes_on: bool = False,
+        still_runs: bool = False,
         delay: int = 0,
     ) -> str:
         """Settle, rightly or not; a dying delivery can only end or go back."""
@@ -197,8 +197,8 @@ class LockMachine(Machine):
             outcome = {"done": "dead", "retry": "back"}.get(outcome, outcome)
         is_current = self._is_current(delivery, self.facts)
         lost = is_current and outcome == "done" and self.model.is_lost(fence, self.now + STEP)
-        goes_on = goes_on and outcome != "done"
-        begun = 2 if goes_on else int(started)
+        still_runs = still_runs and outcome != "done"
+        begun = 2 if still_runs else int(started)
         of = (job.id, delivery.gen, fence, delivery.stream_key, delivery.entry)
         args = (*(KEEPING, LOCK_TTL_MS), *settle_args(of, outcome, "", "", delay, begun, 0))
         if not is_current or lost:
@@ -210,8 +210,8 @@ class LockMachine(Machine):
         answer = self._run("settle", *args)
         must(answer == "OK", "settle", outcome, "of", job.id, "answered", answer)
         left = self.model.taken.get(fence, ())
-        self.model.release(fence, started=started or goes_on)
-        if goes_on:
+        self.model.release(fence, started=started or still_runs)
+        if still_runs:
             self._leave(job, fence, [item.lock for item in left if item.expiry > self.now])
         if outcome == "dying":
             delivery.dying = True

@@ -10,7 +10,7 @@ from typing import Any
 from stores.machines.lock_model import CLASSES
 from stores.machines.site import Facts, Site
 
-from nonet.rules.diagnosis import Finding, examine
+from nonet.rules.findings.diagnosis import Finding, examine
 
 START = 1_760_000_000_000_000
 STEP = 2_000  # µs that each script call takes on the virtual clock: more than it really takes
@@ -46,7 +46,7 @@ class Budget:
 
     free: int
     room: int
-    graves: int
+    burials: int
     key: str = ""
     read: int = 0  # of this stream
     unread: dict[str, int] = field(default_factory=dict)  # of ordinary work, by priority
@@ -71,13 +71,13 @@ class Budget:
     def left(self) -> int:
         """Of the stream that is read."""
         if self.key.startswith("burials"):
-            return self.graves
+            return self.burials
         return self.room if self.key.startswith("suspects") else self.free
 
     def take(self, record: Mapping[str, str]) -> None:
         """A task of that stream is handed over."""
         if self.key.startswith("burials"):
-            self.graves -= 1
+            self.burials -= 1
         elif not self.key.startswith("suspects"):
             self.free -= 1
         elif int(record.get("deaths", "0")) < 2:

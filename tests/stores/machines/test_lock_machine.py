@@ -90,7 +90,10 @@ class LockRules(Rules):
         delay=st.sampled_from([0, 0, 1_500_000, 30_000_000]),
     )
     def settle(self, which: int, outcome: str, begun: str, delay: int) -> None:
-        delivery, options = self.delivery(which), {"delay": delay, "goes_on": begun == "still runs"}
+        delivery, options = (
+            self.delivery(which),
+            {"delay": delay, "still_runs": begun == "still runs"},
+        )
         self.play(self.machine.settle, delivery, outcome, started=begun != "no", **options)
 
     @precondition(lambda self: bool(self.machine.late))

@@ -11,7 +11,7 @@ from stores.queue.test_broker import fetch, in_an_hour, record, task, until_due
 from waits import WAIT_SECONDS
 
 from nonet.rules import pauses
-from nonet.rules.diagnosis import examine
+from nonet.rules.findings.diagnosis import examine
 from nonet.stores.connection.unreadable import collecting
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.events import Events

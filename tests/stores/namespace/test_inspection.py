@@ -18,10 +18,10 @@ from stores.beats import beat
 from nonet.base import keys
 from nonet.base.errors import ConfigurationError
 from nonet.operate.doctor import diagnose
-from nonet.rules.diagnosis import Finding, Row, examine, examine_entry
-from nonet.rules.overview import troubles
-from nonet.rules.servers import Replication, Server, examine_server
-from nonet.rules.situation import Situation
+from nonet.rules.findings.diagnosis import Finding, Row, examine, examine_entry
+from nonet.rules.findings.overview import troubles
+from nonet.rules.findings.servers import Replication, Server, examine_server
+from nonet.rules.findings.situation import Situation
 from nonet.stores.connection.redis import script
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import Leadership

@@ -32,7 +32,7 @@ async def submit(
 
 
 async def fetch(broker: Broker) -> list[Delivery]:
-    return (await broker.fetch("small-a", "small", 100, graves=100))[0]
+    return (await broker.fetch("small-a", "small", 100, burials=100))[0]
 
 
 async def fetch_ids(broker: Broker) -> list[str]:

@@ -13,7 +13,7 @@ from stores.beats import lease_of, leases_of
 
 from nonet import InvalidArgumentsError, NotFoundError
 from nonet.messages.message import ErrorDocument, encode
-from nonet.rules.explanation import Explanation, explain
+from nonet.rules.findings.explanation import Explanation, explain
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.lock_board import LockBoard, LockStatus
 from nonet.stores.queue.broker import Broker

@@ -35,7 +35,7 @@ LONG_AGO = 10**12  # µs: due since then, whatever the task has waited for
 
 
 async def fetch(broker: Broker, free: int = 10, worker: str = "small-a") -> list[Delivery]:
-    deliveries, _ = await broker.fetch(worker, "small", free, room=free, graves=free)
+    deliveries, _ = await broker.fetch(worker, "small", free, room=free, burials=free)
     return deliveries
 
 
@@ -152,11 +152,11 @@ class TestFetch:
             await broker.settle(delivery, "dying", b"error")
             await broker.settle(delivery, "back")
         await broker.submit([task("a"), task("b")])
-        got, more = await broker.fetch("small-a", "small", 1, graves=2)
+        got, more = await broker.fetch("small-a", "small", 1, burials=2)
         assert [item.id for item in got] == ["a", "dying-0", "dying-1"]
         assert [takes_slot(item.stream_key) for item in got] == [True, False, False]
         assert not more
-        got, _ = await broker.fetch("small-a", "small", 0, graves=10)
+        got, _ = await broker.fetch("small-a", "small", 0, burials=10)
         assert [item.id for item in got] == ["dying-2", "dying-3", "dying-4"]
 
     async def test_a_dying_task_that_an_older_release_queued_is_moved(self, broker: Broker) -> None:

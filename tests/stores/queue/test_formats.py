@@ -10,7 +10,7 @@ from stores.queue.test_broker import lapse, record
 from nonet.base.keys import prefix
 from nonet.messages.formats import FORMAT, format_problem
 from nonet.messages.message import Envelope, encode
-from nonet.rules.explanation import explain
+from nonet.rules.findings.explanation import explain
 from nonet.stores.connection.redis import script
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.queue.broker import Broker, new_cursors
@@ -36,7 +36,7 @@ async def submit(
 
 
 async def take(broker: Broker) -> list[str]:
-    deliveries, _ = await broker.fetch("small-a1", "small", 10, graves=10)
+    deliveries, _ = await broker.fetch("small-a1", "small", 10, burials=10)
     return [each.id for each in deliveries]
 
 

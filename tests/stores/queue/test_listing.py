@@ -72,7 +72,7 @@ class TestOrder:
         for delivery in await fetch(broker):
             await broker.settle(delivery, "dying", b"error")
             await broker.settle(delivery, "back")
-        assert len((await broker.fetch("small-a", "small", 0, graves=1))[0]) == 1
+        assert len((await broker.fetch("small-a", "small", 0, burials=1))[0]) == 1
         page = await results.page(in_state("dying"))
         assert (ids(page), page.total) == (["a", "b"], 2)
 

@@ -20,7 +20,7 @@ def task(id: str, locks: str = "", due_us: int = 0) -> Submission:
 
 
 async def fetched(broker: Broker, worker: str = "small-b") -> list[str]:
-    deliveries, _ = await broker.fetch(worker, "small", 10, room=10, graves=10)
+    deliveries, _ = await broker.fetch(worker, "small", 10, room=10, burials=10)
     return [delivery.id for delivery in deliveries]
 
 

@@ -10,7 +10,7 @@ from stores.queue.test_broker import record
 
 from nonet.messages.formats import FORMAT
 from nonet.messages.message import Envelope, encode
-from nonet.rules.diagnosis import examine
+from nonet.rules.findings.diagnosis import examine
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission

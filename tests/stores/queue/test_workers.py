@@ -17,7 +17,7 @@ from stores.queue.test_broker import lapse
 
 from nonet.messages.formats import FORMAT
 from nonet.messages.message import Envelope, encode
-from nonet.rules.explanation import explain
+from nonet.rules.findings.explanation import explain
 from nonet.stores.connection.redis import Scripts
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.namespace.events import Events

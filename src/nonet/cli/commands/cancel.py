@@ -19,7 +19,7 @@ from nonet.cli.progress import Progress
 from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import unknown_here
 from nonet.daemon.service import ExitCode
-from nonet.rules.remedies import of_task, of_workflow
+from nonet.rules.findings.remedies import of_task, of_workflow
 
 if TYPE_CHECKING:
     from nonet.app import Nonet

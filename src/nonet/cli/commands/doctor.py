@@ -14,10 +14,10 @@ from nonet.cli.output import print_json, print_line
 from nonet.cli.progress import seconds_passing
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import ExitCode
-from nonet.rules.peers import counted
+from nonet.rules.findings.peers import counted
 
 if TYPE_CHECKING:
-    from nonet.rules.findings import Finding
+    from nonet.rules.findings.finding import Finding
 
 
 @operation

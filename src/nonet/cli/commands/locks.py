@@ -16,9 +16,9 @@ from nonet.cli.process import print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
+from nonet.rules.findings.refusal import lasting, named, span
 from nonet.rules.pages import page_of
-from nonet.rules.refusal import lasting, named, span
 
 if TYPE_CHECKING:
     from nonet.app import Nonet

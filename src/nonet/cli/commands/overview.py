@@ -15,11 +15,11 @@ from nonet.cli.output import echo, print_heading, print_json, print_line, print_
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.target import Target, operation
 from nonet.cli.watching import show
-from nonet.rules.peers import counted
-from nonet.rules.refusal import span
+from nonet.rules.findings.peers import counted
+from nonet.rules.findings.refusal import span
 
 if TYPE_CHECKING:
-    from nonet.rules.situation import Overview, StreamLoad
+    from nonet.rules.findings.situation import Overview, StreamLoad
 
 
 @operation

@@ -11,7 +11,7 @@ from nonet.base.errors import NotFoundError
 from nonet.cli.options import Json
 from nonet.cli.output import echo, print_answer, print_json, print_rows
 from nonet.cli.target import CodeTarget, Target, operation
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.rules.pauses import pipeline as pipeline_pause
 from nonet.rules.pipelines import MOST, PipelineStatus, explain_row
 from nonet.stores.stores import Stores

@@ -226,7 +226,7 @@ def _none_of(
     registered = {name: item.cls for item in registry for name in names_of(item.name)}
     cls = registered.get(task)
     if cls is not None and not issubclass(cls, PeriodicBaseTask):
-        from nonet.rules.remedies import of_task
+        from nonet.rules.findings.remedies import of_task
 
         return f"{task} is not periodic: '{of_task('submit', task)}' submits one"
     reason = entries.held_up(leader)

@@ -26,7 +26,7 @@ from nonet.cli.output import (
 )
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
-from nonet.rules.refusal import span
+from nonet.rules.findings.refusal import span
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
@@ -242,7 +242,7 @@ async def _status(nonet: Nonet, id: str) -> TaskStatus:
             await nonet.client.groups.status(id)
         except NotFoundError:
             raise unknown from None
-    from nonet.rules import remedies
+    from nonet.rules.findings import remedies
 
     show = remedies.of("task-run groups", id)
     raise NotFoundError(f"{id} is a group, not a task: '{show}' shows it")

@@ -17,7 +17,7 @@ from nonet.cli.output import echo, print_answer, print_fields, print_json, print
 from nonet.cli.plain_words import PlainGroup
 from nonet.cli.process import is_at_terminal, run
 from nonet.cli.target import Target, flat, operation
-from nonet.rules.refusal import span
+from nonet.rules.findings.refusal import span
 
 if TYPE_CHECKING:
     from nonet.stores.queue.workers import WorkerStatus

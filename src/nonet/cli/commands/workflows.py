@@ -16,9 +16,9 @@ from nonet.cli.pages import page_at, with_page
 from nonet.cli.process import is_at_terminal, print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.daemon.service import ExitCode
-from nonet.rules import remedies
-from nonet.rules.peers import counted
-from nonet.rules.refusal import span
+from nonet.rules.findings import remedies
+from nonet.rules.findings.peers import counted
+from nonet.rules.findings.refusal import span
 from nonet.rules.workflows import after_in_words, counts_in_words
 from nonet.tasks.runs import State, StepState
 

@@ -111,12 +111,12 @@ class PeriodicLoop:
         return sum(entry.enabled for entry in self._entries)
 
     async def tick(
-        self, term: str, goes_on: Callable[[], bool] = lambda: True, *, may_fire: bool = True
+        self, term: str, still_runs: Callable[[], bool] = lambda: True, *, may_fire: bool = True
     ) -> float:
         """Submit the due occurrences of some entries; a failing entry does not delay the others.
 
         Args:
-            goes_on: called before each occurrence; returns False if a stop is requested or the
+            still_runs: called before each occurrence; returns False if a stop is requested or the
                 lease may be over.
             may_fire: False: plan the entries, but submit nothing; occurrences due meanwhile are
                 late.
@@ -139,7 +139,7 @@ class PeriodicLoop:
             *(self._decide(planned, now) for planned in found), return_exceptions=True
         )
         fires = [
-            partial(self._look_at, term, planned, decision, _since(now, asked), goes_on)
+            partial(self._look_at, term, planned, decision, _since(now, asked), still_runs)
             for planned, decision in zip(found, decisions, strict=True)
         ]
         if len(fires) == _BATCH:
@@ -193,15 +193,15 @@ class PeriodicLoop:
         planned: Planned,
         decision: tuple[Due, timedelta] | BaseException,
         now: datetime,
-        goes_on: Callable[[], bool],
+        still_runs: Callable[[], bool],
     ) -> bool:
         """Fire an entry; return False if it was left to the next tick."""
-        if not goes_on() or self._planned_for != self._plan_for(term):
+        if not still_runs() or self._planned_for != self._plan_for(term):
             return False
         try:
             if isinstance(decision, BaseException):
                 raise decision
-            await self._fire(term, planned, decision, now, goes_on)
+            await self._fire(term, planned, decision, now, still_runs)
             self.problems.pop(planned.entry.key, None)
         except (ServerUnreachableError, DeposedError):
             raise
@@ -227,11 +227,11 @@ class PeriodicLoop:
         planned: Planned,
         decided: tuple[Due, timedelta],
         now: datetime,
-        goes_on: Callable[[], bool],
+        still_runs: Callable[[], bool],
     ) -> None:
         decision, took = decided
         for step, following in _with_following(decision):
-            if not goes_on():
+            if not still_runs():
                 return
             answer = await self._submit(term, planned.entry, step, following)
             if answer == "DEPOSED":

@@ -10,11 +10,13 @@ from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable
 
 _AT_A_TIME = 500
-_ENTRY = "entry:"  # prefix of periodic entries in `Sight.pauses`; restore_pauses.lua reads it
+_ENTRY = (
+    "entry:"  # prefix of periodic entries in `PauseSnapshot.pauses`; restore_pauses.lua reads it
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class PauseSnapshot:
     """All pauses, and the data set of Redis that they were read from.
 
     Attributes:
@@ -54,12 +56,12 @@ class Controls(RedisStore):
         pauses = readable("paused", "HDEL", _texts(found[4]), Pause.decode)
         return sorted(pauses, key=lambda item: item.what)
 
-    async def look(self) -> Sight:
+    async def look(self) -> PauseSnapshot:
         """Return all pauses, including those of periodic entries, for the leader."""
         *numbers, paused, entries = await self._scripts.run("show_pauses")
         at, epoch, sequence, restored_in = (int(n or 0) for n in numbers)
         pauses = dict(_texts(paused)) | {_ENTRY + name: value for name, value in _texts(entries)}
-        return Sight(at, epoch, sequence, restored_in, pauses)
+        return PauseSnapshot(at, epoch, sequence, restored_in, pauses)
 
     async def restore(
         self, term: str, epoch: int, looked: int, remembered: Mapping[str, str]
@@ -70,8 +72,8 @@ class Controls(RedisStore):
         not remember end.
 
         Args:
-            looked: when it last read the pauses, as in `Sight.at`; 0: never, so no pause ends.
-            remembered: as in `Sight.pauses`.
+            looked: when it last read the pauses (`PauseSnapshot.at`); 0: never, so no pause ends.
+            remembered: as in `PauseSnapshot.pauses`.
 
         Returns:
             How many pauses were restored, and how many ended. None, without a change, if another

@@ -1,4 +1,4 @@
-"""Collects what Redis knows of one task, for the reasons of `nonet.rules.explanation`."""
+"""Collects what Redis knows of one task, for the reasons of `nonet.rules.findings.explanation`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from nonet.base.errors import MalformedMessageError, NotFoundError, ServerUnreac
 from nonet.messages.documents import key_of
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
-from nonet.rules import remedies
 from nonet.rules.crashes import CRASH_LIMIT
-from nonet.rules.explanation import Facts, Turn
+from nonet.rules.findings import remedies
+from nonet.rules.findings.explanation import Facts, Turn
+from nonet.rules.findings.peers import Needs, Peer
+from nonet.rules.findings.refusal import Refusal
 from nonet.rules.pauses import Pause
-from nonet.rules.peers import Needs, Peer
-from nonet.rules.refusal import Refusal
 from nonet.rules.workflows import Blocked, Predecessor, not_a_task
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.namespace.lock_board import LOCK_TTL_MS, holders_of, seconds_since, seconds_until
@@ -52,7 +52,7 @@ class TaskFacts(RedisStore):
         self._cipher = cipher
 
     async def read(self, id: str, *, show: int = 5) -> Facts:
-        """Return the facts for `nonet.rules.explanation.explain`.
+        """Return the facts for `nonet.rules.findings.explanation.explain`.
 
         Raises:
             NotFoundError: there is no such task.

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.rules.figures import ClassFigures, SlotFigures, class_figures, figures_of, merged
-from nonet.rules.pace import Pace, pace_of
+from nonet.rules.findings.pace import Pace, pace_of
 from nonet.stores.connection.clock import correction, instant, logical_now
 from nonet.stores.connection.redis import AsyncRedis, RedisStore
 from nonet.stores.connection.unreadable import readable

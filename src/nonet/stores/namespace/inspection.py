@@ -1,4 +1,4 @@
-"""Inspects a namespace and its server, for `nonet.rules.diagnosis` and before a daemon starts."""
+"""Inspects a namespace and its server, for `findings.diagnosis` and before a daemon starts."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableE
 from nonet.base.keys import prefix, stream
 from nonet.base.loop import in_own_thread
 from nonet.base.streams import KINDS, Priority, Size
-from nonet.rules.diagnosis import Row
-from nonet.rules.servers import Replication, Server, refusals
+from nonet.rules.findings.diagnosis import Row
+from nonet.rules.findings.servers import Replication, Server, refusals
 from nonet.stores.connection.redis import ping, script
 from nonet.stores.connection.topology import read_place
 from nonet.stores.connection.unreadable import readable_hash, readable_value, whole

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nonet.base.errors import InvalidArgumentsError, NotFoundError
+from nonet.rules.findings.refusal import LockHolder, Refusal, Waiters
 from nonet.rules.limits import Limit
-from nonet.rules.refusal import LockHolder, Refusal, Waiters
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, RedisStore, literal
 from nonet.stores.connection.unreadable import readable, readable_hash, whole

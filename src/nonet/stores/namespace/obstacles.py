@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
+from nonet.rules.findings.refusal import Refusal
 from nonet.rules.limit_changes import SHOWN, override_of
-from nonet.rules.refusal import Refusal
 from nonet.stores.connection.redis import AsyncRedis
 from nonet.stores.namespace.history import History
 from nonet.stores.namespace.limits import Limits

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from nonet.base.errors import NEXT_STEP_IMPOSSIBLE, ConflictError, LimitImpossible, NotFoundError
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable

@@ -269,11 +269,11 @@ class Broker:
         await self._submissions.check_room(submissions)
 
     async def fetch(
-        self, worker: str, size: str, free: int, room: int = 0, graves: int = 0
+        self, worker: str, size: str, free: int, room: int = 0, burials: int = 0
     ) -> tuple[list[Delivery], bool]:
         """Fetch at most `free` tasks in strict priority order, with all their locks taken.
 
-        Also fetch at most `room` suspects (see `nonet.worker.suspects`) and `graves` dying tasks
+        Also fetch at most `room` suspects (see `nonet.worker.suspects`) and `burials` dying tasks
         (see `nonet.worker.attempt.burials`).
 
         A fetch whose reply was lost is not retried: call `disown` before the next one. If too few
@@ -285,13 +285,13 @@ class Broker:
         """
         asking = self._asking_for(worker)
         sent, asked = time.monotonic(), steady()
-        deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves)
+        deliveries, more, now = await self._fetch(asking, worker, size, free, room, burials)
         asking.last = sent, now
         self.epoch.clock.look(Reading(asked, steady(), now))
         return deliveries, more > 0
 
     async def fetch_when_woken(
-        self, worker: str, size: str, free: int, room: int = 0, graves: int = 0
+        self, worker: str, size: str, free: int, room: int = 0, burials: int = 0
     ) -> Awoken:
         """Fetch as soon as something wakes `worker`, at the latest after `BLOCK_SECONDS`.
 
@@ -304,7 +304,7 @@ class Broker:
         woken = lane.call("BLPOP", f"{self.prefix}wake:{worker}", BLOCK_SECONDS)
         woken.add_done_callback(lambda done: done.cancelled() or done.exception())
         try:
-            deliveries, more, now = await self._fetch(asking, worker, size, free, room, graves, 1)
+            deliveries, more, now = await self._fetch(asking, worker, size, free, room, burials, 1)
         except asyncio.CancelledError:
             lane.reset()  # disconnects, so that Redis delivers nothing more to this worker
             raise
@@ -337,7 +337,7 @@ class Broker:
         size: str,
         free: int,
         room: int,
-        graves: int,
+        burials: int,
         slept: int = 0,
     ) -> tuple[list[Delivery], int, int]:
         """Fetch; also return what the script says of more tasks, and its logical time in µs."""
@@ -347,13 +347,13 @@ class Broker:
             worker,
             size,
             free,
-            free + room + graves + _LOOKS,
+            free + room + burials + _LOOKS,
             self.lock_ttl_ms,
             *self._waits,
             self.epoch.seen,
             self._message_limit + _SIGNATURE_BYTES,
             room,
-            graves,
+            burials,
             slept,
         )
         self.epoch.see(answer)
@@ -428,7 +428,7 @@ class Broker:
         text: str = "",
         delay: timedelta = timedelta(0),
         started: bool = True,
-        goes_on: bool = False,
+        still_runs: bool = False,
         submissions: Sequence[Submission] = (),
     ) -> asyncio.Future[str]:
         """End a delivery, once: ``OK``, ``STALE`` or ``LOST``. Safe to repeat.
@@ -442,17 +442,17 @@ class Broker:
             text: one line about the error or the wait; its first 60 bytes are kept.
             delay: before the next delivery.
             started: False gives rate tokens back.
-            goes_on: its code still runs. Its structural locks move to the hold `hold_of_code`;
+            still_runs: its code still runs. Its structural locks move to the hold `hold_of_code`;
                 renew that, and release it by `unhold`.
             submissions: tasks that are submitted in the same step if this one is ``done``.
         """
         of = delivery.id, delivery.gen, delivery.fence, delivery.stream_key, delivery.entry
-        if outcome == "done" and started and not (goes_on or submissions):
+        if outcome == "done" and started and not (still_runs or submissions):
             return self._settlements.ask((*of, document), len(document))
         args: list[Any] = [
             *(*of, outcome, document, text),
             _microseconds(delay) if delay else 0,
-            2 if goes_on else int(started),
+            2 if still_runs else int(started),
             len(submissions),
         ]
         size = len(document)

@@ -230,17 +230,17 @@ local function add_blocked(workflow, place)
   add('workflow_state', flow.state)
   add('workflow_cancel', flow.cancel)
   add('missing', redis.call('SCARD', P .. 'm:' .. workflow .. ':' .. place))
-  local from, row, goes_on = first_missing(workflow, place), nil, true
+  local from, row, still_runs = first_missing(workflow, place), nil, true
   for hop = 1, MOST_HOPS do
-    if not from or not goes_on then
+    if not from or not still_runs then
       break
     end
-    place, row, goes_on = look_at(workflow, from)
+    place, row, still_runs = look_at(workflow, from)
     if hop == 1 then
       add('before', row)
     end
     -- A step that was added has ended or is looked at itself; a blocked one waits for its own predecessors.
-    from = goes_on and (place ~= from and place or first_missing(workflow, place)) or nil
+    from = still_runs and (place ~= from and place or first_missing(workflow, place)) or nil
   end
   add('root', row)
 end

@@ -18,7 +18,7 @@ from nonet.messages.documents import decrypted_bytes
 from nonet.messages.encryption import MARK, Cipher, is_encrypted_text
 from nonet.messages.message import decode
 from nonet.messages.repetition import Identity
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.rules.fingerprints import fingerprint_of, place_of
 from nonet.rules.pipelines import key_in, pipeline_of
 from nonet.stores.sql.database import LONG_BINARY, LONG_TEXT, UtcDateTime

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nonet.rules.situation import Overview
+from nonet.rules.findings.situation import Overview
 from nonet.web import shown
 from nonet.web.api.routing import resource
 from nonet.web.ring import LastHour, hour

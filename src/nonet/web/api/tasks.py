@@ -13,7 +13,7 @@ from nonet.base.errors import NotFoundError
 from nonet.operate.cancelling import cancel_existing, preview_cancel
 from nonet.operate.ended import resubmit_ended
 from nonet.operate.task_details import task_report
-from nonet.rules.explanation import Explanation
+from nonet.rules.findings.explanation import Explanation
 from nonet.rules.permissions import Action
 from nonet.stores.queue.places import TaskFilter
 from nonet.tasks.handles import TaskStatus

@@ -9,7 +9,7 @@ from typing import Annotated
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
-from nonet.rules.explanation import Explanation
+from nonet.rules.findings.explanation import Explanation
 from nonet.rules.permissions import Action
 from nonet.stores.queue.workflow_steps import WorkflowStep
 from nonet.tasks.handles import TaskStatus

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.config.overrides import Overrides
 from nonet.operate.classes import options, published_overrides
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.rules.pauses import of_task, task as pause_of
 from nonet.rules.permissions import Action
 from nonet.web.classes import figures_of, summaries

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from nonet.base.plain import plain
 from nonet.operate.dead_letters import arguments_of, why_unknown
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.rules.permissions import Action
 from nonet.stores.sql.dead_letters import DeadLetter, Status
 from nonet.tasks.secrecy import MASK, mask_names

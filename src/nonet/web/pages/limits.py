@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from nonet.base.actor import who as actor
 from nonet.base.errors import ConfigurationError
 from nonet.operate.limits import find_limit, limits_in_use, resolve
+from nonet.rules.findings.remedies import command
 from nonet.rules.limit_changes import (
     OFF,
     address_in_words,
@@ -22,7 +23,6 @@ from nonet.rules.limit_changes import (
 )
 from nonet.rules.limits import CONCURRENCY, DEFAULT, RATE, Limit, LimitAddress
 from nonet.rules.permissions import Action
-from nonet.rules.remedies import command
 from nonet.tasks.locks import LockedObjectType
 from nonet.web.pages.fields import Text, Word
 from nonet.web.pages.locks import locks_of

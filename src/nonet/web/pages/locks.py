@@ -11,10 +11,10 @@ from fastapi.responses import RedirectResponse, Response
 
 from nonet.base.actor import who as actor
 from nonet.operate.locks import WARNING, LocksInUse, arrange, held_names
+from nonet.rules.findings.peers import counted
+from nonet.rules.findings.refusal import named, refused_by
 from nonet.rules.limits import LimitAddress
-from nonet.rules.peers import counted
 from nonet.rules.permissions import Action
-from nonet.rules.refusal import named, refused_by
 from nonet.stores.namespace.lock_board import LockStatus, is_name, nobody_holds, waiters_of
 from nonet.web.pages.fields import Number, Text
 from nonet.web.pages.rendering import back, path_of, render

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
 from nonet.rules.pauses import of_pipeline, pipeline as pause_of
 from nonet.rules.pipelines import MOST, row_letter_class
 from nonet.web import shown

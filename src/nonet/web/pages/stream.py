@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from nonet.base.streams import Priority, Size
 from nonet.operate.overview import active_of, streams_of
-from nonet.rules.pace import drains
+from nonet.rules.findings.pace import drains
 from nonet.rules.pauses import of_task
 from nonet.stores.namespace.figures import Figures
 from nonet.stores.queue.stream_tasks import StreamTasks

@@ -16,8 +16,8 @@ from nonet.base.errors import ConflictError, NotFoundError
 from nonet.base.plain import plain
 from nonet.operate.ended import resubmit_ended
 from nonet.operate.task_details import TaskReport, arguments_of, submit_copy, task_report
-from nonet.rules import remedies
-from nonet.rules.explanation import Explanation, Facts
+from nonet.rules.findings import remedies
+from nonet.rules.findings.explanation import Explanation, Facts
 from nonet.rules.permissions import Action, Principal
 from nonet.tasks.secrecy import MASK, mask_names, masked_result
 from nonet.web import shown

@@ -253,7 +253,7 @@ class Attempt:
         return self._cancellable if self._share is None else None
 
     @property
-    def goes_on(self) -> bool:
+    def still_runs(self) -> bool:
         """Whether any code in `left` still runs."""
         return any(not left.done() for left in self.left)
 

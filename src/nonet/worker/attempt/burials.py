@@ -37,8 +37,8 @@ from nonet.rules.outcomes import End, ErrorSummary, Failed, HandedBack, Outcome,
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.registry import Registry
 from nonet.worker.attempt.attempt import Attempt
+from nonet.worker.attempt.beside_slots import Lane
 from nonet.worker.attempt.conclusion import Concluder, Conclusion, effective_now, result_of
-from nonet.worker.attempt.lane import Lane
 from nonet.worker.attempt.settle import Settler
 
 if TYPE_CHECKING:

@@ -135,14 +135,14 @@ class Settler(Struct, frozen=True):
             is_secret = attempt.context.is_encrypted and settlement.error.type
             text = shortened(settlement.error.type if is_secret else _line(settlement))
         while True:
-            goes_on, sent = bool(attempt.left) and attempt.goes_on, time.monotonic()
+            still_runs, sent = bool(attempt.left) and attempt.still_runs, time.monotonic()
             try:
                 answer = await self.broker.settle(
                     *(delivery, settlement.end, document),
                     text=text,
                     delay=settlement.delay,
                     started=settlement.started,
-                    goes_on=goes_on,
+                    still_runs=still_runs,
                     submissions=submissions,
                 )
             # The work is done, and would be repeated. While the lease lasts the server may recover,
@@ -163,7 +163,7 @@ class Settler(Struct, frozen=True):
                 continue
             if REDIS.is_away:
                 REDIS.recovered(f"settle of {delivery.id}")
-            if goes_on and answer == "OK":
+            if still_runs and answer == "OK":
                 attempt.locks_kept_at = sent
             self._record(attempt, settlement.end, answer)
             return answer

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from nonet.rules.findings import Finding
+from nonet.rules.findings.finding import Finding
 from nonet.rules.pages import page_of
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from nonet.rules.calendar import MOST_AN_HOUR, day, following, only
+from nonet.operate.calendar import MOST_AN_HOUR, day, following, only
 from nonet.tasks.schedules.description import described
 
 NOON = datetime(2026, 3, 28, 12, tzinfo=UTC)  # the clocks of Zurich go forward in the next night

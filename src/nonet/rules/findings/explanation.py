@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Literal
 
-from nonet.rules import remedies
+from nonet.rules.findings import remedies
+from nonet.rules.findings.peers import Needs, Peer, busy, declining, fit, sql_problem, unfit
+from nonet.rules.findings.refusal import LockHolder, Refusal, refused_by, span
 from nonet.rules.pauses import Pause, in_full
-from nonet.rules.peers import Needs, Peer, busy, declining, fit, sql_problem, unfit
-from nonet.rules.refusal import LockHolder, Refusal, refused_by, span
 from nonet.rules.workflows import Blocked, why_blocked
 from nonet.tasks.locks import KINDS
 
@@ -29,7 +29,7 @@ Cause = Literal[
     "paused",
     "step",
     "lock",
-    "calm",
+    "withheld",
     "turn",
     "limiter",
     "rate",
@@ -144,8 +144,8 @@ class Explanation:
         id: id of the task.
         state: as in `TaskStatus.state`.
         cause: one word for programs: ``cancelling``, ``running``, ``paused``, ``step`` (steps of
-            its workflow come first), ``lock``, ``calm`` (locks are withheld right after a loss of
-            data), ``turn`` (other waiters are first), ``limiter``, ``rate``, ``impossible``,
+            its workflow come first), ``lock``, ``withheld`` (no lock is granted right after a loss
+            of data), ``turn`` (other waiters are first), ``limiter``, ``rate``, ``impossible``,
             ``look`` (nothing refuses it; it is checked soon), ``hand-back``, ``hand-over``
             (durable, still in SQL only), ``time``, ``retry``, ``promoter`` (due, but no process
             promotes it), ``worker`` (no live worker of its size), ``unknown`` (no live worker can
@@ -308,7 +308,7 @@ def _cause_of(refusal: Refusal) -> Cause:
     kind = KINDS[refusal.kind]
     if kind.limiter:
         return "rate" if kind.windowed else "limiter"
-    return "lock" if refusal.holders else "calm"
+    return "lock" if refusal.holders else "withheld"
 
 
 def _later(facts: Facts, due: float) -> Explanation:

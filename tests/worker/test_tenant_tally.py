@@ -5,7 +5,7 @@ from __future__ import annotations
 from nonet.base.streams import Size
 from nonet.rules.fairness import MOST_TENANTS, OTHERS
 from nonet.rules.figures import figures_of, started_in, starts_of
-from nonet.worker.tenants import TenantTally
+from nonet.worker.tenant_tally import TenantTally
 
 KINDS = (("done", "dead"), ("dead",), ("retry",))
 

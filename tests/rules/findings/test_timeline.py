@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from nonet.messages.message import ErrorDocument, Usage
-from nonet.rules.timeline import timeline
+from nonet.rules.findings.timeline import timeline
 from nonet.tasks.handles import TaskStatus
 
 BEGIN = datetime(2026, 7, 1, 12, tzinfo=UTC)

@@ -11,8 +11,8 @@ from typing import Any
 
 from msgspec import Struct
 
-from nonet.rules import remedies
-from nonet.rules.findings import Finding
+from nonet.rules.findings import remedies
+from nonet.rules.findings.finding import Finding
 
 _UNEXPIRING = "another program removed its expiry: set it again (EXPIRE), or delete the key"
 _REPAIRED = "check that a worker of that size runs: it repairs this"

@@ -12,7 +12,7 @@ from nonet.base.streams import Priority
 from nonet.rules.figures import Times, figures_of, merged
 
 if TYPE_CHECKING:  # it has a `Pace`
-    from nonet.rules.situation import StreamLoad
+    from nonet.rules.findings.situation import StreamLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def drains(
         active: tasks that have not ended, by class and stream.
         classes: tasks a second that ended, by class.
 
-    >>> from nonet.rules.situation import StreamLoad
+    >>> from nonet.rules.findings.situation import StreamLoad
     >>> loads = [StreamLoad("normal", "small", 20, 1, 5)]
     >>> loads.append(StreamLoad("background", "small", 10, 0, 9))
     >>> both = {("Mail", "normal:small"): 21, ("Mail", "background:small"): 10}

@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from rules.sentences import contains, harms
 
-from nonet.rules.findings import Finding, in_order
+from nonet.rules.findings.finding import Finding, in_order
+from nonet.rules.findings.overview import troubles
+from nonet.rules.findings.refusal import LockHolder, Refusal, Waiters
+from nonet.rules.findings.servers import Server
+from nonet.rules.findings.situation import Crew, Deaths, Situation, StreamLoad
 from nonet.rules.limit_changes import Override
 from nonet.rules.limits import Limit
-from nonet.rules.overview import troubles
 from nonet.rules.pauses import Pause
-from nonet.rules.refusal import LockHolder, Refusal, Waiters
-from nonet.rules.servers import Server
-from nonet.rules.situation import Crew, Deaths, Situation, StreamLoad
 from nonet.rules.workflows import FailedWorkflows, StuckWorkflows
 
 SINCE = datetime(2026, 7, 1, 11, tzinfo=UTC)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rules.sentences import contains, harms
 
-from nonet.rules.explanation import Explanation, Facts, explain
+from nonet.rules.findings.explanation import Explanation, Facts, explain
+from nonet.rules.findings.peers import Needs, Peer
+from nonet.rules.findings.refusal import LockHolder, Refusal
 from nonet.rules.limit_changes import Override
 from nonet.rules.limits import Limit
 from nonet.rules.pauses import Pause
-from nonet.rules.peers import Needs, Peer
-from nonet.rules.refusal import LockHolder, Refusal
 from nonet.rules.workflows import Blocked, Predecessor
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC).timestamp()
@@ -136,7 +136,7 @@ CAUSES: dict[str, list[tuple[Facts, str]]] = {
         (held_by(LOST), "by a lost attempt of task t-2 (files:Audit). … expires in 12 s"),
         (held_by(DEAD), "task t-1 … No process renews it: it expires in 20 s"),
     ],
-    "calm": [
+    "withheld": [
         (
             parked(Refusal("lock:mutex:job:7", "M", True, back_in=17.0)),
             "Redis has lost its data. No task gets the lock for 17 s more",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from nonet.rules.figures import vector
-from nonet.rules.pace import pace_of
+from nonet.rules.findings.pace import pace_of
 
 NOW = datetime(2026, 5, 1, 12, 1, 30, tzinfo=UTC)
 MINUTE = datetime(2026, 5, 1, 12, 1, tzinfo=UTC)

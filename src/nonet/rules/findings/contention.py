@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from itertools import groupby
 from math import ceil
 
-from nonet.rules import remedies
-from nonet.rules.findings import Finding
-from nonet.rules.refusal import Waiters, by_hand, is_stuck, named, span, tasks_wait
-from nonet.rules.situation import Situation
+from nonet.rules.findings import remedies
+from nonet.rules.findings.finding import Finding
+from nonet.rules.findings.refusal import Waiters, by_hand, is_stuck, named, span, tasks_wait
+from nonet.rules.findings.situation import Situation
 from nonet.tasks.locks import KINDS
 
 # Waits shorter than this are everyday business (seconds).

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 from rules.sentences import harms
 
-from nonet.rules.diagnosis import examine
-from nonet.rules.servers import Replication, Server, examine_outbox, examine_server, refusals
+from nonet.rules.findings.diagnosis import examine
+from nonet.rules.findings.servers import (
+    Replication,
+    Server,
+    examine_outbox,
+    examine_server,
+    refusals,
+)
 
 LEASE = 45.0
 # places, kept µs ago, stream

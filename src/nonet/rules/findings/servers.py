@@ -9,8 +9,8 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from nonet.rules import remedies
-from nonet.rules.findings import Finding
+from nonet.rules.findings import remedies
+from nonet.rules.findings.finding import Finding
 
 # A due task waits at most a second for its promotion.
 _LATE_SECONDS = 10.0

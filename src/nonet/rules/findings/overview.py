@@ -7,15 +7,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from nonet.rules import remedies
-from nonet.rules.contention import contention
 from nonet.rules.failures import failures
-from nonet.rules.findings import Finding, in_order
+from nonet.rules.findings import remedies
+from nonet.rules.findings.contention import contention
+from nonet.rules.findings.finding import Finding, in_order
+from nonet.rules.findings.peers import counted
+from nonet.rules.findings.refusal import span, tasks_wait
+from nonet.rules.findings.servers import (
+    LEADERLESS,
+    cause_in,
+    examine_memory,
+    examine_outbox,
+    examine_server,
+)
+from nonet.rules.findings.situation import Situation, StreamLoad, brief
 from nonet.rules.pauses import EVERYTHING, Pause, in_words
-from nonet.rules.peers import counted
-from nonet.rules.refusal import span, tasks_wait
-from nonet.rules.servers import LEADERLESS, cause_in, examine_memory, examine_outbox, examine_server
-from nonet.rules.situation import Situation, StreamLoad, brief
 
 # A backlog is reported when its oldest task has waited this long although workers are live.
 _LONG_QUEUE = 60.0

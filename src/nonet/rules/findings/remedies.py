@@ -11,9 +11,9 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from nonet.rules.findings.refusal import LockHolder, Refusal, is_stuck
 from nonet.rules.limit_changes import Override
 from nonet.rules.pauses import as_option
-from nonet.rules.refusal import LockHolder, Refusal, is_stuck
 from nonet.tasks.locks import KINDS
 
 

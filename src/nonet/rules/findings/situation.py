@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from nonet.rules.findings import Finding
-from nonet.rules.pace import Pace
+from nonet.rules.findings.finding import Finding
+from nonet.rules.findings.pace import Pace
+from nonet.rules.findings.refusal import Waiters
+from nonet.rules.findings.servers import Server
 from nonet.rules.pauses import Pause
 from nonet.rules.pipelines import PipelineStatus
-from nonet.rules.refusal import Waiters
-from nonet.rules.servers import Server
 from nonet.rules.workflows import FailedWorkflows, StuckWorkflows
 
 _LONGEST_ERROR = 120
@@ -224,7 +224,7 @@ class Overview:
         leader: the leading scheduler; empty: none leads.
         leader_age: seconds since its last tick; None: none leads.
         redis: the server.
-        sql: state of the tables, see `nonet.rules.servers.Server`.
+        sql: state of the tables, see `nonet.rules.findings.servers.Server`.
         memory_bytes, memory_limit: of Redis; a limit of 0 is none.
         longest: the tasks that run longest.
 
