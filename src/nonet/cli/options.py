@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -92,6 +92,11 @@ Since = Annotated[
         show_default="1h",
     ),
 ]
+# What the options for fields of queries have, besides the description; see `nonet.cli.target.flat`.
+QUERIES: dict[str, dict[str, Any]] = {
+    "task": {"metavar": "CATEGORY:CLASS", "autocompletion": classes},
+    "labels": {"flags": ["--label"], "metavar": "NAME=VALUE"},
+}
 Limit = Annotated[int, typer.Option(min=1, help="Show at most this many.")]
 CancelReason = Annotated[str, typer.Option(help="Reason, shown to callers that await the results.")]
 ShowArgs = Annotated[

@@ -15,6 +15,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import zip_longest
+from operator import attrgetter
 from pprint import pformat
 from typing import TYPE_CHECKING, Any, NamedTuple
 from unicodedata import combining, east_asian_width
@@ -83,6 +84,29 @@ def print_rows(
         print_table(list(rows[0]), [list(row.values()) for row in rows], least=least)
     else:
         print_line(nothing, err=True)
+
+
+def print_view(
+    found: Any, as_json: bool, columns: str, nothing: str = "", *, least: Sequence[str] = ()
+) -> None:
+    """Print a view or a page of views: for programs as the API answers, for people some fields.
+
+    Args:
+        columns: the attributes that people see, each as ``attribute`` or ``heading=attribute``.
+        nothing: printed on stderr in place of an empty table.
+        least: the columns that a narrow terminal hides first; see `layout`.
+    """
+    if as_json:
+        print_json(found)
+        return
+    pairs = [(name, path or name) for name, _, path in (x.partition("=") for x in columns.split())]
+    if not hasattr(found, "items"):
+        print_fields({name: attrgetter(path)(found) for name, path in pairs})
+        return
+    rows = [{name: attrgetter(path)(item) for name, path in pairs} for item in found.items]
+    print_rows(rows, False, nothing, least=least)
+    if found.cursor:
+        echo(f"there are more: raise --limit, or add --cursor {found.cursor}", err=True)
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:

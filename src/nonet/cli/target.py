@@ -7,9 +7,24 @@ import inspect
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, get_type_hints
+from enum import Enum
+from types import NoneType, UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
-from nonet.cli.options import Debug, Namespace, StateDir, Tasks
+import typer
+
+from nonet.base.plain import is_model
+from nonet.cli.options import QUERIES, Debug, Namespace, StateDir, Tasks
 from nonet.cli.process import run
 from nonet.telemetry.masking import keep_secret
 
@@ -89,9 +104,10 @@ def operation(function: Callable[..., Coroutine[Any, Any, int | None]]) -> Calla
 
 
 def flat(function: Callable[..., _Result]) -> Callable[..., _Result]:
-    """Replace each parameter that is a dataclass by options, one for each field.
+    """Replace each parameter that is a dataclass or a query by options, one for each field.
 
-    Typer knows no groups of options. The options of a `Target` come last.
+    Typer knows no groups of options. The options of a `Target` come last. The fields of a query
+    become options with their description as help; `nonet.cli.options.QUERIES` has the exceptions.
 
     >>> @dataclass
     ... class Page:
@@ -116,10 +132,8 @@ def flat(function: Callable[..., _Result]) -> Callable[..., _Result]:
 
     def flattened(**options: Any) -> _Result:
         for name, group in groups.items():
-            fields = [field.name for field in dataclasses.fields(group)]
-            options[name] = group(
-                **{field: options.pop(field) for field in fields if field in options}
-            )
+            fields = {option.name for option in _options(group)} & options.keys()
+            options[name] = _made(group, {field: options.pop(field) for field in fields})
         return function(**options)
 
     parameters = [*shown, *last]
@@ -130,10 +144,32 @@ def flat(function: Callable[..., _Result]) -> Callable[..., _Result]:
 
 
 def _is_group(annotation: Any) -> bool:
-    return isinstance(annotation, type) and dataclasses.is_dataclass(annotation)
+    return isinstance(annotation, type) and (
+        dataclasses.is_dataclass(annotation) or is_model(annotation)
+    )
+
+
+def _made(group: Any, values: dict[str, Any]) -> Any:
+    if not is_model(group):
+        return group(**values)
+    from pydantic import ValidationError
+
+    try:
+        return group(**{name: value for name, value in values.items() if value not in (None, [])})
+    except ValidationError as error:
+        problem = error.errors()[0]
+        name = str(problem["loc"][0]) if problem["loc"] else ""
+        (flag,) = QUERIES.get(name, {}).get("flags", [_flag(name)])
+        raise typer.BadParameter(problem["msg"], param_hint=flag) from None
 
 
 def _options(group: Any) -> list[inspect.Parameter]:
+    if is_model(group):
+        fields = sorted(group.model_fields.items(), key=lambda item: item[0] in ("limit", "cursor"))
+        return [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **_option(name, field))
+            for name, field in fields
+        ]
     hints = get_type_hints(group, include_extras=True)
     return [
         inspect.Parameter(
@@ -146,3 +182,29 @@ def _options(group: Any) -> list[inspect.Parameter]:
         )
         for field in dataclasses.fields(group)
     ]
+
+
+def _option(name: str, field: Any) -> dict[str, Any]:
+    """Return the default and the annotation of the option for the field of a query."""
+    more = dict(QUERIES.get(name, {}))
+    flags = more.pop("flags", [_flag(name)])
+    default = None if field.default in ("", ()) else field.default
+    option = typer.Option(
+        *flags, help=field.description.replace("`", "'"), show_default=default is not None, **more
+    )
+    return {"default": default, "annotation": Annotated[_kind(field.annotation), option]}
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _kind(annotation: Any) -> Any:
+    """Return the type that Typer parses; the query parses what Typer does not know."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return _kind(next(part for part in parts if part is not NoneType)) | None
+    if origin is tuple:
+        return list[_kind(parts[0])] | None  # type: ignore[misc]
+    known = origin is Literal or annotation in (bool, int, float) or issubclass(annotation, Enum)
+    return annotation if known else str

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
+from nonet.operate.lists import Remember, always
 from nonet.rules.findings.refusal import lasting, named
 from nonet.stores.namespace.lock_board import LockBoard, LockStatus, Names, object_type_of
 
@@ -42,9 +45,15 @@ class LocksInUse:
         ]
 
 
-async def held_names(board: LockBoard) -> Names:
-    """Return the names of locks in use, in a number of commands that is bounded."""
-    return await board.names(keys=_KEYS)
+async def locks_in_use(board: LockBoard, remember: Remember = always) -> LocksInUse:
+    """Read which locks are in use, in a number of commands that is bounded."""
+
+    async def read() -> LocksInUse:
+        held = await remember(("locks", "held"), 20.0, partial(board.names, keys=_KEYS))
+        waiting = await board.waiting()
+        return await asyncio.to_thread(arrange, held, waiting)  # there may be 100,000
+
+    return await remember(("locks",), 2.0, read)
 
 
 def arrange(held: Names, waiting: dict[str, int]) -> LocksInUse:

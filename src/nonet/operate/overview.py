@@ -5,25 +5,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Hashable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
 from nonet.base.errors import NonetError, ServerUnreachableError, masked
 from nonet.base.streams import Size
 from nonet.config.settings import Settings
+from nonet.operate.lists import Remember, always
 from nonet.operate.workflows import failed_workflows, stuck_workflows
 from nonet.rules.findings.explanation import HANDED_OVER_WITHIN
 from nonet.rules.findings.overview import troubles
@@ -67,24 +60,9 @@ _SERVER_SECONDS = 5.0
 _SLOW_SECONDS = 10.0
 _SQL_KEPT_SECONDS = 30.0
 
-_Value = TypeVar("_Value")
-
-
-class Remember(Protocol):
-    """Returns a value that may be some seconds old; see `nonet.web.shared.Shared.read`."""
-
-    async def __call__(
-        self, key: Hashable, seconds: float, source: Callable[[], Awaitable[_Value]]
-    ) -> _Value:
-        """Return what `source` read at most `seconds` ago."""
-
-
-async def _always(key: Hashable, seconds: float, source: Callable[[], Awaitable[_Value]]) -> _Value:
-    return await source()
-
 
 async def overview(
-    stores: Stores, settings: Settings, *, is_viewer: bool = False, remember: Remember = _always
+    stores: Stores, settings: Settings, *, is_viewer: bool = False, remember: Remember = always
 ) -> Overview:
     """Read what is wrong, and what goes on; see `nonet.Nonet.overview`.
 
@@ -127,7 +105,7 @@ async def overview(
 
 
 async def look(
-    stores: Stores, settings: Settings, remember: Remember = _always
+    stores: Stores, settings: Settings, remember: Remember = always
 ) -> tuple[Situation, Figures, Sequence[WorkerStatus]]:
     """Read the situation of a namespace, and the figures and workers that it is made of."""
     now, wall = await stores.broker.logical_now(), await stores.broker.now()

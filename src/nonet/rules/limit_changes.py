@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Literal, TypeAlias
 
 from nonet.base.errors import ConfigurationError
 from nonet.rules.limits import (
     CONCURRENCY,
+    OFF,
     RATE,
     Limit,
     LimitAddress,
@@ -17,7 +19,6 @@ from nonet.rules.limits import (
     window_problem,
 )
 
-OFF = "off"
 # Tasks of a limiter that are searched for the limit that their class declares.
 SHOWN = 50
 
@@ -36,6 +37,9 @@ class Place:
     note: str = ""
 
 
+Source: TypeAlias = Literal["configuration", "override", "class"]
+
+
 @dataclass(frozen=True, slots=True)
 class EffectiveLimit:
     """An effective limit and its origin.
@@ -51,7 +55,7 @@ class EffectiveLimit:
 
     address: LimitAddress
     limit: Limit
-    source: str = "configuration"
+    source: Source = "configuration"
     by: str = ""
     since: datetime | None = None
     configured: Limit | None = None
@@ -170,30 +174,6 @@ def limit_of(limiter: str, number: str, window: float | None) -> Limit:
     if problem := window_problem(window):
         raise ConfigurationError(f"window: {problem}")
     return Limit(int(number), window)
-
-
-def limit_in_words(limit: Limit) -> str:
-    """Put a limit into words.
-
-    >>> limit_in_words(Limit(8)), limit_in_words(Limit(10, 60.0)), limit_in_words(Limit(None))
-    ('8', '10 per 60 s', 'off')
-    """
-    if limit.limit is None:
-        return OFF
-    if limit.window_seconds is None:
-        return str(limit.limit)
-    return f"{limit.limit} per {limit.window_seconds:g} s"
-
-
-def address_in_words(address: LimitAddress) -> str:
-    """Name what a limit applies to.
-
-    >>> address_in_words(LimitAddress("job", "7", "copy", vo="lhcb"))
-    'concurrency job 7 copy of VO lhcb'
-    """
-    parts = [address.limiter, address.object_type, address.key, address.action]
-    vo = [f"of VO {address.vo}"] if address.vo else []
-    return " ".join(part for part in [*parts, *vo] if part)
 
 
 def effects(limit: Limit, used: int | None, waiting: int | None) -> list[str]:

@@ -27,6 +27,7 @@ from nonet.tasks.locks import (
 
 CONCURRENCY, RATE = ConcurrencyLimiter.kind.word, RateLimiter.kind.word
 DEFAULT = "default"
+OFF = "off"
 
 Location: TypeAlias = tuple[str | int, ...]
 Problem: TypeAlias = tuple[Location, str]
@@ -57,6 +58,15 @@ class LimitAddress:
     action: str = ""
     limiter: str = CONCURRENCY
     vo: str = ""
+
+    def __str__(self) -> str:
+        """Name what it applies to.
+
+        >>> str(LimitAddress("job", "7", "copy", vo="lhcb"))
+        'concurrency job 7 copy of VO lhcb'
+        """
+        vo = f"of VO {self.vo}" if self.vo else ""
+        return " ".join(filter(None, (self.limiter, self.object_type, self.key, self.action, vo)))
 
     @property
     def field(self) -> str:
@@ -133,6 +143,18 @@ class Limit:
     limit: int | None
     window_seconds: float | None = None
 
+    def __str__(self) -> str:
+        """Put it into words.
+
+        >>> print(Limit(8), Limit(10, 60.0), Limit(None), sep=", ")
+        8, 10 per 60 s, off
+        """
+        if self.limit is None:
+            return OFF
+        if self.window_seconds is None:
+            return str(self.limit)
+        return f"{self.limit} per {self.window_seconds:g} s"
+
     def is_narrower(self, other: Limit) -> bool:
         """Whether it lets fewer tasks run, or start in a time, than another one.
 
@@ -146,7 +168,7 @@ class Limit:
     def encode(self) -> str:
         """The value in the hash ``limits``."""
         if self.limit is None:
-            return "off"
+            return OFF
         if self.window_seconds is None:
             return str(self.limit)
         return f"{self.limit}|{round(self.window_seconds * 1000)}"
@@ -155,9 +177,9 @@ class Limit:
     def decode(cls, text: str) -> Limit:
         """Parse what `encode` made."""
         limit, _, window = text.partition("|")
-        if limit != "off" and int(limit) > MOST_ITEMS:
+        if limit != OFF and int(limit) > MOST_ITEMS:
             raise ValueError(limit_problem(int(limit)))
-        return cls(None if limit == "off" else int(limit), int(window) / 1000 if window else None)
+        return cls(None if limit == OFF else int(limit), int(window) / 1000 if window else None)
 
 
 def limit_problem(limit: object) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any, TypeAlias
 
 from fastapi import Depends, HTTPException, Request
@@ -13,6 +14,7 @@ from fastapi import Depends, HTTPException, Request
 from nonet.app import Nonet
 from nonet.base.actor import acting_as
 from nonet.config.web_settings import WebSettings
+from nonet.operate.audited import Audited, P, R
 from nonet.rules.permissions import READING, Action, Principal
 from nonet.telemetry.masking import without_secrets
 from nonet.web.access.access import Access
@@ -78,6 +80,26 @@ class Site:
             sampling.cancel()
             await asyncio.wait({sampling})
 
+    async def read(
+        self, source: Callable[P, Awaitable[R]], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Call a function that reads, at most once in two seconds for all viewers."""
+        key = (source, *args, *options.items())
+        return await self.shared.read(key, 2.0, partial(source, *args, **options))
+
+    async def perform(
+        self, who: Principal, action: Audited[P, R], *args: P.args, **options: P.kwargs
+    ) -> R:
+        """Call an action of an operator on behalf of `who`, and audit it.
+
+        Raises:
+            HTTPException: 403, `who` may not do this.
+        """
+        ensure(self, who, action.permission)
+        what = action.sentence(*args, **options)
+        async with self.changing(who, action.permission, what):
+            return await action(*args, **options)
+
     @asynccontextmanager
     async def changing(self, who: Principal, action: Action, what: str) -> AsyncIterator[None]:
         """Audit a change: who does what in this block, and whether it succeeded.
@@ -124,12 +146,16 @@ def _outcome(error: Exception) -> str:
     return without_secrets(f"{type(error).__name__}: {text}")
 
 
-def may(action: Action) -> Any:
+def may(needed: Action | Audited[Any, Any]) -> Any:
     """Return the dependency of a route that needs a permission; its value is the `Principal`.
+
+    Args:
+        needed: the permission, or the action that needs it.
 
     Raises:
         HTTPException: 403, the principal may not do this.
     """
+    action = needed.permission if isinstance(needed, Audited) else needed
 
     def check(site: SiteOf, who: Annotated[Principal, Depends(get_principal)]) -> Principal:
         ensure(site, who, action)

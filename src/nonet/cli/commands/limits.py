@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
 from nonet.cli.options import Json
-from nonet.cli.output import echo, print_rows
+from nonet.cli.output import echo, print_view
 from nonet.cli.process import warn
 from nonet.cli.target import CodeTarget, Target, operation
-from nonet.rules.limit_changes import (
-    OFF,
-    SHOWN,
-    address_in_words,
-    limit_in_words,
-    limit_of,
-    place_of,
-)
-from nonet.rules.limits import CONCURRENCY, RATE, Limit, LimitAddress
+from nonet.operate import limits
+from nonet.operate.limits import LimitQuery
+from nonet.operate.lists import ListQuery
+from nonet.rules.limit_changes import Place, limit_of, place_of
+from nonet.rules.limits import CONCURRENCY, OFF, RATE, Limit, LimitAddress
 
 if TYPE_CHECKING:
-    from nonet.app import Nonet
+    from nonet.stores.stores import Stores
 
 app = typer.Typer(
     help="Limits: how many tasks run at a time, or start in a window.", rich_markup_mode=None
 )
 
+_COLUMNS = "name limit=value used waiting source configured by since"
+_LEAST = ("by", "since")
+
+Name = Annotated[str, typer.Argument(help="The limiter, as 'locks' shows it: limiter:conc:job:7.")]
 ObjectType = Annotated[
     str,
     typer.Argument(
@@ -57,7 +56,7 @@ Vo = Annotated[
 
 @app.command("list")
 @operation
-async def list_(target: Target, as_json: Json = False) -> None:
+async def list_(target: Target, query: LimitQuery, as_json: Json = False) -> None:
     """Show the limits in force: configured, set by hand, or declared by a class and in use.
 
     The most specific limit that matches applies: key and action, then key, then 'default' and
@@ -67,31 +66,38 @@ async def list_(target: Target, as_json: Json = False) -> None:
     \b
     task-run limits list
     """
-    from nonet.stores.namespace.limits import declared  # it imports redis
-
     async with target.stores() as stores:
-        found = await stores.limits.all()
-        found += declared(await stores.locks.in_use(show=SHOWN), found)
-    rows: list[dict[str, Any]] = [
-        {
-            "object_type": item.address.object_type,
-            "key": item.address.key,
-            "action": item.address.action or None,
-            "vo": item.address.vo or None,
-            "limiter": item.address.limiter,
-            "limit": OFF if item.limit.limit is None else item.limit.limit,
-            "window_seconds": item.limit.window_seconds,
-            "used": item.used,
-            "source": item.source,
-            "configured": limit_in_words(item.configured) if item.configured else None,
-            "by": item.by or None,
-            "since": item.since,
-        }
-        for item in found
-    ]
-    if not as_json:
-        rows = [_short(row) for row in rows]
-    print_rows(rows, as_json, "no limit is set: task classes keep their own limits")
+        found = await limits.find(stores, query)
+    nothing = "no limit is set: task classes keep their own limits"
+    print_view(found, as_json, _COLUMNS, nothing, least=_LEAST)
+
+
+@app.command()
+@operation
+async def show(target: Target, name: Name, as_json: Json = False) -> None:
+    """Show one limit, and how full it is.
+
+    Exit codes: 0 shown, 4 no such limit.
+
+    \b
+    task-run limits show limiter:conc:job:7
+    """
+    async with target.stores() as stores:
+        print_view(await limits.get(stores, place_of(name, None).address), as_json, _COLUMNS)
+
+
+@app.command()
+@operation
+async def ceilings(target: Target, query: ListQuery, as_json: Json = False) -> None:
+    """Show how many tasks there are in each scope, and how many there may be.
+
+    Submissions beyond a ceiling are refused; ceilings are set in the configuration.
+
+    \b
+    task-run limits ceilings
+    """
+    async with target.stores() as stores:
+        print_view(await limits.ceilings(stores, query), as_json, "scope tasks=active ceiling")
 
 
 @app.command("set")
@@ -131,15 +137,15 @@ async def set_(
     task-run limits set Job default --off
     """
     values = _values(concurrency, rate, window, off)
-    where, kinds = _place(object_type, key, action, vo)
-    if not values.keys() <= set(kinds):
+    place = _place(object_type, key, action, vo)
+    if not values.keys() <= set(kinds := place.limiters):
         raise ConfigurationError(f"{object_type} is a {kinds[0]} limiter: give --{kinds[0]}")
-    async with target.observer() as nonet:
-        where = await _resolved(where, target, nonet)
-        for limiter, limit in values.items():
+    async with target.stores() as stores:
+        where = await _resolved(place, target, stores)
+        for limiter, value in values.items():
             address = replace(where, limiter=limiter)
-            await nonet.stores.limits.override(address, limit, who())
-            echo(f"{_name(address)}: {limit_in_words(limit)}", err=True)
+            await limits.override(stores, address, value)
+            echo(f"{address}: {value}", err=True)
 
 
 @app.command()
@@ -162,35 +168,29 @@ async def unset(
     \b
     task-run limits unset StorageElement CERN-DST RemoveFile
     """
-    where, both = _place(object_type, key, action, vo)
+    place = _place(object_type, key, action, vo)
     kinds = [kind for kind, wanted in ((CONCURRENCY, concurrency), (RATE, rate)) if wanted]
-    async with target.observer() as nonet:
-        where = await _resolved(where, target, nonet)
-        addresses = [replace(where, limiter=kind) for kind in kinds or both]
-        gone = [item for item in addresses if await nonet.stores.limits.go_back(item, who())]
-    if not gone:
-        raise NotFoundError(
-            f"no override of {' or '.join(map(_name, addresses))}: 'task-run limits list' shows all"
-        )
-    for address in gone:
-        echo(f"{_name(address)}: as configured", err=True)
+    missing: list[str] = []
+    async with target.stores() as stores:
+        where = await _resolved(place, target, stores)
+        addresses = [replace(where, limiter=kind) for kind in kinds or place.limiters]
+        for address in addresses:
+            try:
+                await limits.unset(stores, address)
+                echo(f"{address}: as configured", err=True)
+            except NotFoundError as error:
+                missing.append(str(error))
+    if len(missing) == len(addresses):
+        raise NotFoundError("; ".join(missing))
 
 
-def _place(
-    written: str, key: str | None, action: str | None, vo: str | None
-) -> tuple[LimitAddress, tuple[str, ...]]:
-    """Return the address that the arguments name, and the limiters that it may be of."""
+def _place(written: str, key: str | None, action: str | None, vo: str | None) -> Place:
     _refuse_empty(KEY=key, ACTION=action, **{"--vo": vo})
-    place = place_of(written, key, action or "", vo or "")
-    if place.note:
-        warn(place.note)
-    return place.address, place.limiters
+    return place_of(written, key, action or "", vo or "")
 
 
-async def _resolved(where: LimitAddress, target: CodeTarget, nonet: Nonet) -> LimitAddress:
-    from nonet.operate.limits import resolve  # it imports redis
-
-    found, note = await resolve(where, nonet.stores, _task_classes(target))
+async def _resolved(place: Place, target: CodeTarget, stores: Stores) -> LimitAddress:
+    found, note = await limits.resolve(place, stores, _task_classes(target))
     if note:
         warn(note)
     return found
@@ -236,7 +236,7 @@ def _limit(limiter: str, number: str, window: float | None) -> Limit:
 
 
 def _task_classes(target: CodeTarget) -> set[str]:
-    """Return bare names of task classes; empty if they cannot be loaded, which limits allow."""
+    """Return names of task classes; empty if they cannot be loaded, which limits allow."""
     from nonet.config.loading import load_registry
 
     try:
@@ -244,16 +244,4 @@ def _task_classes(target: CodeTarget) -> set[str]:
     except NonetError as error:
         warn(str(error))
         return set()
-    return {item.name.rpartition(":")[2] for item in registry}
-
-
-def _name(address: LimitAddress) -> str:
-    return address_in_words(address)
-
-
-def _short(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a row whose header fits 80 columns."""
-    if row["window_seconds"] is not None:
-        row["limit"] = f"{row['limit']} per {row['window_seconds']:g} s"
-    del row["window_seconds"]
-    return {"type": row.pop("object_type"), **row}
+    return {item.name for item in registry}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nonet.rules.limit_changes import Override, limit_in_words
+from nonet.rules.limit_changes import Override
 from nonet.tasks.locks import KINDS
 
 # A stuck holder has held a lock so many times longer than its class runs, and so long.
@@ -205,9 +205,7 @@ def by_hand(refusal: Refusal) -> str:
         return ""
     at = f" on {override.since:%Y-%m-%d %H:%M:%SZ}" if override.since else ""
     text = f"; {override.by} set the limit by hand{at}"
-    return text + (
-        f", it is {limit_in_words(override.otherwise)} without that" if override.otherwise else ""
-    )
+    return text + (f", it is {override.otherwise} without that" if override.otherwise else "")
 
 
 def _held(refusal: Refusal) -> str:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Iterator, Mapping
-
-from msgspec import Struct
+from dataclasses import dataclass
 
 from nonet.base.streams import Priority, Size
 from nonet.stores.connection.redis import RedisStore
@@ -20,14 +19,16 @@ _DEFAULT = "default"
 _MOST_TENANTS = 100
 
 
-class Load(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class Load:
     """The number of tasks of a scope that have not ended.
 
     Attributes:
-        scope: as in `nonet.AdmissionRejected`.
-        active: queued, delayed, waiting, running and dying ones; of ``tenant-bytes`` the bytes of
-            their messages, of ``tenant-rate`` those submitted within the last second.
-        ceiling: the number above which submissions are refused; None: unlimited.
+        scope: ``namespace``, ``stream:PRIORITY:SIZE``, ``task:CATEGORY:CLASS``, ``tenant:NAME``,
+            ``tenant-bytes:NAME`` or ``tenant-rate:NAME``.
+        active: how many tasks have not ended; of ``tenant-bytes`` the bytes of their messages, of
+            ``tenant-rate`` those submitted within the last second.
+        ceiling: submissions beyond it are refused; null: there is no ceiling.
     """
 
     scope: str

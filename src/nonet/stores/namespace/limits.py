@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 
 from nonet.rules.limit_changes import EffectiveLimit
-from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress, applying
+from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable, readable_hash
-from nonet.stores.namespace.lock_board import LockStatus
 
 
 class Limits(RedisStore):
@@ -74,27 +73,6 @@ class Limits(RedisStore):
                 pipe.zcount(f"{self._prefix}{address.counter}", f"({now_us}", "+inf")
             numbers = dict(zip(counted, await pipe.execute(), strict=True))
         return [replace(item, used=numbers.get(item.address)) for item in limits]
-
-
-def declared(found: Iterable[LockStatus], limits: Iterable[EffectiveLimit]) -> list[EffectiveLimit]:
-    """Return the limits that only classes declare, of the limiters in use, sorted by address.
-
-    Args:
-        found: locks and limiters in use.
-        limits: the other limits, which are preferred.
-    """
-    known = {item.address for item in limits}
-    made = []
-    for lock in found:
-        address = LimitAddress.of_counter(lock.lock)
-        if address is None or lock.limit is None:
-            continue
-        if known & {*applying(address), *applying(replace(address, vo=""))}:
-            continue
-        limit = Limit(lock.limit, lock.window_seconds)
-        used = None if lock.window_seconds else lock.used
-        made.append(EffectiveLimit(address, limit, "class", used=used))
-    return sorted(made, key=lambda item: item.address)
 
 
 def limits_version(limits: Mapping[LimitAddress, Limit]) -> str:

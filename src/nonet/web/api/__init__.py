@@ -6,12 +6,16 @@ from importlib import import_module
 
 from fastapi import APIRouter
 
+from nonet.web.resources import resources
+
 _RESOURCES = (
     "overview queues workers dead_letters quarantine audit submitting revealing tasks history "
-    "locks limits tenants schedules pipelines delayed groups workflows controls events openapi"
+    "locks tenants schedules pipelines delayed groups workflows controls events openapi"
 )
 
 
 def routers() -> list[APIRouter]:
     """Return the routers of all resources, below ``/api/v1``."""
-    return [import_module(f"nonet.web.api.{name}").router for name in _RESOURCES.split()]
+    moved = [resource.api for resource in resources()]
+    others = [import_module(f"nonet.web.api.{name}").router for name in _RESOURCES.split()]
+    return [*moved, *others]

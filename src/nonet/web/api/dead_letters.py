@@ -11,6 +11,7 @@ from fastapi import HTTPException, Path, Query, Response
 from pydantic import AfterValidator, BaseModel, Field
 
 from nonet.operate.dead_letters import arguments_of, letter_filter, why_unknown
+from nonet.operate.lists import opened
 from nonet.rules.permissions import Action
 from nonet.stores.sql.dead_letters import Cluster, LetterFilter, Status
 from nonet.web import letters
@@ -25,7 +26,6 @@ from nonet.web.api.routing import (
     Page,
     Text,
     ascii_json,
-    opened,
     page,
     resource,
     slice_of as page_of_list,

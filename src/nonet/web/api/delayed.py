@@ -8,20 +8,10 @@ from typing import Annotated
 from pydantic import BaseModel, Field
 
 from nonet.operate.delayed import cancel_delayed, hasten
+from nonet.operate.lists import opened
 from nonet.rules.permissions import Action
 from nonet.tasks.handles import TaskStatus
-from nonet.web.api.routing import (
-    Body,
-    Cursor,
-    Id,
-    Limit,
-    OfClass,
-    Page,
-    Reason,
-    opened,
-    page,
-    resource,
-)
+from nonet.web.api.routing import Body, Cursor, Id, Limit, OfClass, Page, Reason, page, resource
 from nonet.web.site import Canceller, Scheduler, SiteOf, Viewer
 
 router = resource("delayed")

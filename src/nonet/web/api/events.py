@@ -7,8 +7,9 @@ from typing import Annotated
 from fastapi import Query
 
 from nonet.base.keys import EVENT_KINDS
+from nonet.operate.lists import opened
 from nonet.stores.namespace.events import Event
-from nonet.web.api.routing import Cursor, Limit, Page, opened, page, resource
+from nonet.web.api.routing import Cursor, Limit, Page, page, resource
 from nonet.web.site import SiteOf, Viewer
 
 router = resource("events")

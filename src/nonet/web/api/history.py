@@ -10,6 +10,7 @@ from fastapi import Query
 from pydantic import Field
 
 from nonet.base.errors import NotFoundError
+from nonet.operate.lists import opened, sealed
 from nonet.rules.figures import ClassFigures
 from nonet.stores.namespace.task_queries import TaskQuery
 from nonet.tasks.handles import EndedTask
@@ -25,9 +26,7 @@ from nonet.web.api.routing import (
     Since,
     TaskId,
     labels_of,
-    opened,
     resource,
-    sealed,
 )
 from nonet.web.site import Knower, SiteOf, Viewer
 

@@ -9,12 +9,13 @@ from fastapi import Path
 from pydantic import BaseModel
 
 from nonet.base.plain import plain
+from nonet.operate.lists import opened
 from nonet.operate.quarantine import PREVIEW_BYTES, claimed
 from nonet.rules.permissions import Action
 from nonet.stores.namespace.quarantine import Quarantined
 from nonet.tasks.secrecy import masked_arguments
 from nonet.web import quarantined
-from nonet.web.api.routing import Cursor, Limit, Made, Note, Page, opened, page, resource
+from nonet.web.api.routing import Cursor, Limit, Made, Note, Page, page, resource
 from nonet.web.site import Discarder, Resubmitter, Revealer, SiteOf, Viewer
 
 router = resource("quarantine")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import re
-import zlib
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import wraps
 from inspect import getdoc
 from typing import Annotated, Any, Generic, TypeVar
@@ -18,6 +15,7 @@ from fastapi.routing import APIRoute
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from nonet.base.plain import plain
+from nonet.operate.lists import opened, sealed
 from nonet.rules.permissions import Principal
 from nonet.web.shown import seen
 
@@ -166,8 +164,14 @@ class _Route(APIRoute):
 
         @wraps(endpoint)
         async def answer(who: Principal, **values: Any) -> Any:
-            return seen(await endpoint(who=who, **values), who)
+            found = seen(await endpoint(who=who, **values), who)
+            if found is None or isinstance(found, Response):
+                return found
+            # As `--json` prints it. FastAPI would check each field against the schema, and refuse
+            # bytes that are not UTF-8.
+            return ascii_json(found, status)
 
+        status = options.get("status_code") or 200
         summary, _, rest = (getdoc(endpoint) or "").partition("\n\n")
         is_change = set(options["methods"]) != {"GET"}
         errors = {
@@ -202,34 +206,6 @@ def page(items: Sequence[Any], cursor: str) -> Page[Any]:
         cursor: of the store, for what follows; empty at the end.
     """
     return Page(items=items, cursor=sealed(cursor))
-
-
-def sealed(cursor: str) -> str | None:
-    """Return the cursor of a store as callers get it, which tells them nothing of the store."""
-    if not cursor:
-        return None
-    text = f"{_checksum(cursor)} {cursor}"
-    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
-
-
-def _checksum(cursor: str) -> str:
-    return f"{zlib.crc32(cursor.encode()):08x}"
-
-
-def opened(cursor: str) -> str:
-    """Undo `sealed`.
-
-    Raises:
-        ValueError: the cursor is not one of `sealed`.
-    """
-    if not cursor:
-        return ""
-    with suppress(ValueError):
-        data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
-        found, _, text = data.decode().partition(" ")
-        if found == _checksum(text):  # a cursor that somebody made up would confuse a store
-            return text
-    raise ValueError("cursor: it is not the cursor of a page; leave it out to begin anew")
 
 
 def slice_of(found: Sequence[Any], limit: int, cursor: str) -> Page[Any]:

@@ -12,6 +12,7 @@ from nonet.base.actor import who as actor
 from nonet.base.errors import NotFoundError
 from nonet.operate.cancelling import cancel_existing, preview_cancel
 from nonet.operate.ended import resubmit_ended
+from nonet.operate.lists import opened, sealed
 from nonet.operate.task_details import task_report
 from nonet.rules.findings.explanation import Explanation
 from nonet.rules.permissions import Action
@@ -34,9 +35,7 @@ from nonet.web.api.routing import (
     TaskId,
     Text,
     labels_of,
-    opened,
     resource,
-    sealed,
 )
 from nonet.web.site import Canceller, Knower, Resubmitter, Site, SiteOf, Viewer
 

@@ -9,23 +9,14 @@ from typing import Annotated
 from fastapi import Path, Query
 from pydantic import BaseModel, Field
 
+from nonet.operate.lists import opened
 from nonet.rules.findings.explanation import Explanation
 from nonet.rules.permissions import Action
 from nonet.stores.queue.workflow_steps import WorkflowStep
 from nonet.tasks.handles import TaskStatus
 from nonet.tasks.runs import State, StepState, WorkflowStatus
 from nonet.web import shown
-from nonet.web.api.routing import (
-    NO_REASON,
-    Cancelled,
-    Cursor,
-    Limit,
-    Page,
-    Reason,
-    opened,
-    page,
-    resource,
-)
+from nonet.web.api.routing import NO_REASON, Cancelled, Cursor, Limit, Page, Reason, page, resource
 from nonet.web.site import Canceller, Resubmitter, SiteOf, Viewer
 
 router = resource("workflows")

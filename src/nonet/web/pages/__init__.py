@@ -6,12 +6,15 @@ from importlib import import_module
 
 from fastapi import APIRouter
 
+from nonet.web.resources import resources
+
 _PAGES = (
-    "overview stream tasks bulk task classes workers locks limits tenants schedules pipelines "
+    "overview stream tasks bulk task classes workers locks tenants schedules pipelines "
     "delayed groups workflows dead_letters dead_letter quarantine events audit login"
 )
 
 
 def routers() -> list[APIRouter]:
     """Return the routers of all pages."""
-    return [import_module(f"nonet.web.pages.{name}").router for name in _PAGES.split()]
+    moved = [resource.pages for resource in resources()]
+    return [*moved, *(import_module(f"nonet.web.pages.{name}").router for name in _PAGES.split())]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from functools import partial
 from typing import Annotated
 
@@ -10,7 +9,7 @@ from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import RedirectResponse, Response
 
 from nonet.base.actor import who as actor
-from nonet.operate.locks import WARNING, LocksInUse, arrange, held_names
+from nonet.operate.locks import WARNING, LocksInUse, locks_in_use
 from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import named, refused_by
 from nonet.rules.limits import LimitAddress
@@ -29,14 +28,7 @@ _MOST_SHOWN = 500
 
 async def locks_of(site: Site) -> LocksInUse:
     """Return the locks in use, read at most every few seconds for all viewers."""
-    board = site.nonet.stores.locks
-
-    async def read() -> LocksInUse:
-        held = await site.shared.read(("locks", "held"), 20.0, partial(held_names, board))
-        waiting = await board.waiting()
-        return await asyncio.to_thread(arrange, held, waiting)  # there may be 100,000
-
-    return await site.shared.read(("locks",), 2.0, read)
+    return await locks_in_use(site.nonet.stores.locks, site.shared.read)
 
 
 @router.get("/locks", name="locks")

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
+from nonet.operate.lists import Selection
 from nonet.rules.pages import PLAIN
 from nonet.rules.permissions import Action
 from nonet.web.access.requests import base_of, is_secure
@@ -127,6 +128,18 @@ def short(text: str, most: int = 200) -> str:
     """Return the first line of a text, cut to `most` characters."""
     line = text.strip().partition("\n")[0]
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def linked(query: Selection, **changes: object) -> str:
+    """Return the end of an address that asks for a query, with some fields changed.
+
+    >>> from nonet.operate.lists import ListQuery
+    >>> linked(ListQuery(limit=5), cursor="a")
+    '?limit=5&cursor=a'
+    """
+    fields = {**query.model_dump(mode="json", exclude_defaults=True), **changes}
+    given = {name: value for name, value in fields.items() if value not in ("", None)}
+    return f"?{urlencode(given, doseq=True)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,5 +264,11 @@ _environment = Environment(
     finalize=inert,
 )
 _environment.filters.update(
-    when=when, short=short, instant=instant, duration=duration, amount=amount, bytes=format_bytes
+    when=when,
+    short=short,
+    linked=linked,
+    instant=instant,
+    duration=duration,
+    amount=amount,
+    bytes=format_bytes,
 )

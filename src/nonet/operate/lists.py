@@ -1,0 +1,117 @@
+"""What the lists of all nouns have in common: queries, pages and cursors."""
+
+from __future__ import annotations
+
+import base64
+import re
+import zlib
+from collections.abc import Awaitable, Callable, Hashable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
+"""A text that Redis, SQL and terminals can hold. Pydantic itself refuses lone surrogates."""
+
+_Item = TypeVar("_Item")
+_Value = TypeVar("_Value")
+
+
+class Selection(BaseModel):
+    """What a list is asked for: options of the command, parameters of the route and the page."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_empty(cls, values: Any) -> Any:
+        """Leave out the empty fields of a form: they were not filled in."""
+        return {name: value for name, value in dict(values).items() if value != ""}
+
+
+class ListQuery(Selection):
+    """The query of a list that has pages."""
+
+    limit: int = Field(default=100, ge=1, le=1000, description="Show at most this many.")
+    cursor: str = Field(
+        default="",
+        max_length=4000,
+        pattern=r"^[\w-]*$",
+        description="`cursor` of the page before; leave it out for the first page.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[_Item]):
+    """A part of a list.
+
+    Attributes:
+        items: in the order of the list.
+        cursor: send it to get what follows; null at the end of the list.
+    """
+
+    items: Sequence[_Item]
+    cursor: str | None = None
+
+
+def cut(found: Sequence[_Item], query: ListQuery) -> Page[_Item]:
+    """Return a page of a short list that is read as a whole, in a steady order."""
+    start = number_in(query.cursor)
+    end = start + query.limit
+    return Page(found[start:end], sealed(str(end) if end < len(found) else ""))
+
+
+def number_in(cursor: str) -> int:
+    """Return the number that a sealed cursor contains; 0 for the first page.
+
+    Raises:
+        ValueError: it is the cursor of another list.
+    """
+    text = opened(cursor)
+    if not re.fullmatch(r"\d{0,18}", text, re.ASCII):
+        raise ValueError("cursor: it belongs to another list; leave it out to begin anew")
+    return int(text or 0)
+
+
+def sealed(cursor: str) -> str | None:
+    """Return the cursor of a store as callers get it, which tells them nothing of the store."""
+    if not cursor:
+        return None
+    text = f"{_checksum(cursor)} {cursor}"
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
+
+
+def opened(cursor: str) -> str:
+    """Undo `sealed`.
+
+    Raises:
+        ValueError: the cursor is not one of `sealed`.
+    """
+    if not cursor:
+        return ""
+    with suppress(ValueError):
+        data = base64.b64decode(cursor + "=" * (-len(cursor) % 4), b"-_", validate=True)
+        found, _, text = data.decode().partition(" ")
+        if found == _checksum(text):  # a made-up cursor would confuse a store
+            return text
+    raise ValueError("cursor: it is not the cursor of a page; leave it out to begin anew")
+
+
+def _checksum(cursor: str) -> str:
+    return f"{zlib.crc32(cursor.encode()):08x}"
+
+
+class Remember(Protocol):
+    """Returns a value that may be some seconds old; see `nonet.web.shared.Shared.read`."""
+
+    async def __call__(
+        self, key: Hashable, seconds: float, source: Callable[[], Awaitable[_Value]]
+    ) -> _Value:
+        """Return what `source` read at most `seconds` ago."""
+
+
+async def always(key: Hashable, seconds: float, source: Callable[[], Awaitable[_Value]]) -> _Value:
+    """Read anew each time: the `Remember` of callers that read once."""
+    return await source()

@@ -1,0 +1,52 @@
+"""One read model: a command prints what the API answers, for each noun."""
+
+from __future__ import annotations
+
+from cli.terminal import TaskRun
+from web.conftest import Fixed, asking, principal
+
+from nonet import ConcurrencyLimiter, Nonet
+from nonet.config.web_settings import WebSettings
+from nonet.rules.limits import Limit, LimitAddress
+from nonet.web.app import create_app
+from nonet.web.resources import resources
+
+# What a command prints with --json, and the path below /api/v1 that answers the same.
+FACES = """
+limits list                             /limits
+limits list --text copy --limit 1       /limits?text=copy&limit=1
+limits show limiter:conc:job:7          /limits/limiter:conc:job:7
+limits ceilings                         /ceilings
+"""
+
+
+def test_each_read_of_the_api_has_a_command() -> None:
+    """A noun that has moved to `web/resources` has a line here for each route that reads."""
+    paths = [line.split()[-1].partition("?")[0] for line in FACES.strip().splitlines()]
+    for noun in resources():
+        for route in noun.api.routes:
+            is_there = any(route.path_regex.match(f"/api/v1{path}") for path in paths)
+            assert is_there or "GET" not in route.methods, route.path
+
+
+async def fill(nonet: Nonet) -> None:
+    """Give the namespace one of each noun."""
+    await nonet.stores.limits.override(LimitAddress("job", "7"), Limit(1), "ann@host 1")
+    for key in ("7", "8"):
+        await nonet.stores.limits.override(LimitAddress("job", key, "copy"), Limit(2), "ann@host 1")
+
+
+async def test_a_command_prints_what_the_api_answers(task_run: TaskRun) -> None:
+    """Each list and each item has the same fields and values on both faces."""
+    slot = ConcurrencyLimiter("job", 7)
+    async with task_run.app() as nonet, nonet.hold(slot):
+        await fill(nonet)
+        app = create_app(nonet, WebSettings.plain(), Fixed(principal()))
+        async with asking(app) as client:
+            for line in FACES.strip().splitlines():
+                command, path = line.rsplit(maxsplit=1)
+                printed = await task_run(*command.split(), "--json")
+                answer = await client.get(f"/api/v1{path}")
+                assert printed.code == 0 and answer.status_code == 200, (printed.err, answer.text)
+                assert printed.json == answer.json(), command
+                assert printed.json.get("items") != [], command
