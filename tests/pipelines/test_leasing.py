@@ -185,9 +185,10 @@ async def test_d15_an_apply_releases_everything_at_one_instant(
 
 
 async def test_d16_all_children_or_none_and_the_parent_wins(
-    database: RowDatabase, add: Any
+    database: RowDatabase, add: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A parent that misses one child holds none, keeps its owner, and is served before others."""
+    monkeypatch.setattr("nonet.pipelines.leasing.again_after", lambda _: 600.0)
     [fleet] = await add(Fleet())
     free, busy = await add(Instance(fleet_id=fleet), Instance(fleet_id=fleet))
     parent = leasing_of(database, Fleets, Instances)

@@ -93,7 +93,7 @@ async def test_d12_a_late_end_does_not_end_the_renewal_of_a_newer_lease(
         old, _ = (
             heartbeat.hold(
                 [Held(Instance.__table__, (key,), token, "instances")],
-                *(4.0, now),
+                *(60.0, now - 30),  # half of it is over, so it is due
                 lambda reason, token=token: lost.append(token),
             )
             for token in ("old", "new")

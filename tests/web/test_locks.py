@@ -12,6 +12,7 @@ from playwright.async_api import Page, expect
 from web.conftest import eventually
 
 from nonet import ConcurrencyLimiter, MutexLock, Nonet, RateLimiter
+from nonet.base.errors import LeaseLostError
 
 JOB = "lock:mutex:job:7"
 
@@ -55,22 +56,25 @@ async def test_the_whole_name_opens_the_lock(client: AsyncClient) -> None:
 
 async def test_a_lock_is_released_with_the_keyboard(nonet: Nonet, address: str, page: Page) -> None:
     """A forced release names the holder, wants the name of the lock, and voids the holder."""
-    async with nonet.hold(MutexLock("job", 7)):
-        (holder,) = (await nonet.stores.locks.get(JOB)).holders
-        await page.goto(f"{address}/locks/{JOB}")
-        await page.get_by_role("link", name="Release by force").focus()
-        await page.keyboard.press("Enter")
-        warning = page.get_by_text("may overlap with the next holder")
-        await warning.wait_for()
-        await expect(page.locator("main")).to_contain_text(holder.id)
-        field = page.get_by_label("Type the name of the lock")
-        await field.focus()
-        await page.keyboard.type(f"{JOB}x")
-        # The answer is 422, which a browser reports as an error.
-        await page.keyboard.press("Backspace")
-        await page.keyboard.press("Enter")
-        await page.get_by_text(f"released {JOB}, voided").wait_for()
-        assert not (await nonet.stores.locks.get(JOB)).is_held
+    released = page.get_by_text(f"released {JOB}, voided")
+    with suppress(LeaseLostError):  # a slow browser hears of the release after the holder does
+        async with nonet.hold(MutexLock("job", 7)):
+            (holder,) = (await nonet.stores.locks.get(JOB)).holders
+            await page.goto(f"{address}/locks/{JOB}")
+            await page.get_by_role("link", name="Release by force").focus()
+            await page.keyboard.press("Enter")
+            warning = page.get_by_text("may overlap with the next holder")
+            await warning.wait_for()
+            await expect(page.locator("main")).to_contain_text(holder.id)
+            field = page.get_by_label("Type the name of the lock")
+            await field.focus()
+            await page.keyboard.type(f"{JOB}x")
+            # The answer is 422, which a browser reports as an error.
+            await page.keyboard.press("Backspace")
+            await page.keyboard.press("Enter")
+            await released.wait_for()
+    await released.wait_for()
+    assert not (await nonet.stores.locks.get(JOB)).is_held
     kinds = [event.kind for event in await nonet.stores.events.last(5)]
     assert "lock-released" in kinds
 
