@@ -1,4 +1,4 @@
-"""What is public: modules, what they offer, and what a class among that has itself."""
+"""What is public: modules, what they offer, and the members of classes among that."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import nonet
+from nonet.client.client import Program
 
 PUBLIC = (
     *("nonet", "nonet.sync", "nonet.testing"),
@@ -15,6 +16,9 @@ PUBLIC = (
 )
 # What is called by the framework alone says so.
 FRAMEWORK = re.compile(r"[Ff]or the framework|^Called by the framework")
+
+# Several public classes have the methods that these define.
+_LISTED = {each for each in Program.__mro__ if each is not object}
 
 
 def public_names() -> dict[str, Any]:
@@ -27,13 +31,16 @@ def public_names() -> dict[str, Any]:
 
 
 def documented() -> dict[str, Any]:
-    """Public functions and classes, and the methods and properties that these have themselves."""
+    """Public functions and classes, and the methods and properties that these have themselves, or
+    from the list of what a program can do."""
     found: dict[str, Any] = {}
     for name, thing in public_names().items():
         if thing is nonet.IntervalSeconds and name == "nonet.IntervalSeconds":
             continue  # another name
         found[name] = thing
-        for part, member in vars(thing).items() if inspect.isclass(thing) else ():
+        bases = reversed(thing.__mro__) if inspect.isclass(thing) else ()
+        classes = [each for each in bases if each is thing or each in _LISTED]
+        for part, member in (item for each in classes for item in vars(each).items()):
             function = getattr(member, "__func__", member)
             is_ours = inspect.isfunction(function) or isinstance(function, property)
             if is_ours and (part == "__call__" or not part.startswith("_")):

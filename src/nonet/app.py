@@ -7,14 +7,14 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 
 from nonet.base.actor import who
 from nonet.base.errors import ConflictError, NotBoundError, masked
 from nonet.base.streams import Size
 from nonet.client.application import Application
-from nonet.client.client import Client, of_client
-from nonet.client.parts import Parts
+from nonet.client.client import Client, Program
+from nonet.client.namespace import OpenNamespace
 from nonet.client.shortcuts import CallbackSpawner
 from nonet.config.settings import Settings
 from nonet.stores.queue.broker import Broker
@@ -25,7 +25,6 @@ from nonet.tasks.handles import Handle, R
 from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.tasks.middleware import Middleware, registered_middleware
-from nonet.tasks.runs import WorkflowRun, WorkflowStatus
 from nonet.tasks.task import BaseTask, Isolation, SubmitOptions, TaskOf, submitters, sync_submitters
 from nonet.tasks.workflows import Workflow
 from nonet.telemetry.middleware import close_middleware
@@ -58,7 +57,7 @@ P = ParamSpec("P")
 _Answer = TypeVar("_Answer")
 
 
-class Nonet(Application):
+class Nonet(Application, Program):
     """An application: the task classes, the broker and the client of one namespace.
 
     Inside ``async with`` it is open, and ``.schedule()`` uses it process-wide.
@@ -85,8 +84,8 @@ class Nonet(Application):
     def __init__(self, settings: Settings, *, load_tasks: bool = True) -> None:
         super().__init__(settings, load_tasks=load_tasks)
         self.dependency_overrides: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self._parts: Parts | None = None
-        self._others: dict[str, Parts] = {}
+        self._client: Client | None = None
+        self._others: dict[str, Client] = {}
         self._pipelines: Pipelines | None = None
         self._sync: SyncNonet | None = None
         self._closing = AsyncExitStack()
@@ -97,7 +96,7 @@ class Nonet(Application):
         self.made_broker: Broker | None = None
 
     def __repr__(self) -> str:
-        state = "closed" if self._parts is None else "open"
+        state = "closed" if self._client is None else "open"
         url = masked(self.settings.redis_url.get_secret_value())
         return f"Nonet({self.settings.namespace!r} on {url}, {state})"
 
@@ -109,13 +108,13 @@ class Nonet(Application):
             )
         self._is_open = True
         try:
-            await self._open()
+            await self._open_client()
         except BaseException:
             await self._close()
             raise
         return self
 
-    async def _open(self) -> None:
+    async def _open_client(self) -> None:
         settings = self.settings
         stores = await open_stores(settings, self._closing, self.made_broker)
         self.middlewares.extend(registered_middleware())
@@ -123,7 +122,7 @@ class Nonet(Application):
         client = self._make_client(settings, stores)
         submitters.append(client)
         self._closing.callback(submitters.remove, client)
-        self._parts = Parts(settings, self.registry, stores, client)
+        self._client = client
         beside = _Beside(self)
         sync_submitters.append(beside)
         self._closing.callback(sync_submitters.remove, beside)
@@ -136,28 +135,27 @@ class Nonet(Application):
             self.registry,
             settings,
             middlewares=self.middlewares,
-            beside=lambda namespace: self.parts_of(namespace).client,
+            beside=self.client_of,
             resume_row=self._resume_row,
         )
         self._closing.push_async_callback(client.aclose)
         return client
 
-    def parts_of(self, namespace: str) -> Parts:
-        """Return what is open for a namespace on the same servers, for the framework.
+    def client_of(self, namespace: str) -> Client:
+        """Return the client of a namespace on the same servers, for the framework.
 
         It opens when it is first asked for, and closes with this application.
 
         Raises:
             NotBoundError: outside ``async with``.
         """
-        home = self._opened()
-        if namespace == home.settings.namespace:
+        home = self.client
+        if namespace == home.namespace:
             return home
         if namespace not in self._others:
             settings = home.settings.of(namespace)
             stores = stores_beside(home.stores, settings, self._closing)
-            client = self._make_client(settings, stores)
-            self._others[namespace] = Parts(settings, self.registry, stores, client)
+            self._others[namespace] = self._make_client(settings, stores)
         return self._others[namespace]
 
     async def _resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:
@@ -174,7 +172,7 @@ class Nonet(Application):
         await self._close()
 
     async def _close(self) -> None:
-        self._parts = self._pipelines = None
+        self._client = self._pipelines = None
         self._others = {}
         sync, self._sync = self._sync, None
         if sync is not None:
@@ -191,7 +189,12 @@ class Nonet(Application):
         Raises:
             NotBoundError: outside ``async with``.
         """
-        return self._opened().client
+        if self._client is None:
+            raise NotBoundError("the application is not open: use it inside `async with`")
+        return self._client
+
+    def _open(self, *ids: str) -> OpenNamespace:
+        return self.client
 
     @property
     def sync(self) -> SyncNonet:
@@ -206,28 +209,23 @@ class Nonet(Application):
             def endpoint(invoice: int) -> str:  # runs in a thread
                 return app.sync.submit(Charge(invoice))
         """
-        parts = self._opened()
+        client = self.client
         if self._sync is None:
             from nonet.sync import Nonet as SyncNonet
 
-            url = parts.stores.broker.url
+            url = client.stores.broker.url
             self._sync = SyncNonet.beside(self.settings, self.registry, self.middlewares, url)
         return self._sync
 
     @property
     def stores(self) -> Stores:
         """The stores, for commands. Raises `NotBoundError` outside ``async with``."""
-        return self._opened().stores
+        return self.client.stores
 
     @property
     def broker(self) -> Broker:
         """The open broker. Raises `NotBoundError` outside ``async with``."""
-        return self._opened().stores.broker
-
-    def _opened(self) -> Parts:
-        if self._parts is None:
-            raise NotBoundError("the application is not open: use it inside `async with`")
-        return self._parts
+        return self.client.stores.broker
 
     def use(self, make: Callable[P, Middleware], *args: P.args, **options: P.kwargs) -> Middleware:
         """Create a middleware with ``make(*args, **options)`` and use it in this application.
@@ -253,97 +251,6 @@ class Nonet(Application):
             app.use(Announce)
         """
         return self.middlewares.add(make, args, options)
-
-    @of_client(Client.submit)
-    def submit(self) -> None: ...
-
-    @of_client(Client.submit_many)
-    def submit_many(self) -> None: ...
-
-    @of_client(Client.submit_workflow)
-    def submit_workflow(self) -> None: ...
-
-    @of_client(Client.submit_workflows)
-    def submit_workflows(self) -> None: ...
-
-    @of_client(Client.status)
-    def status(self) -> None: ...
-
-    @of_client(Client.explain)
-    def explain(self) -> None: ...
-
-    @overload
-    async def result(self, id: Handle[R], *, timeout: float | None = None) -> R: ...
-
-    @overload
-    async def result(  # type: ignore[overload-cannot-match]  # it is, where R cannot be as wanted
-        self, id: Handle[object], *, timeout: float | None = None
-    ) -> object: ...
-
-    @overload
-    async def result(self, id: str, *, timeout: float | None = None) -> Any: ...
-
-    async def result(self, id: str, *, timeout: float | None = None) -> Any:
-        """Wait for a task to end and return what it returned, as `Client.result`.
-
-        Args:
-            id: id or handle of the task; with a handle the result is typed.
-            timeout: seconds to wait at most; None: as long as it takes.
-
-        Raises:
-            NotBoundError: the application is not open.
-            ResultError, NotFoundError, TimeoutError: as `Client.result`.
-
-        Example:
-            assert await app.result(handle, timeout=30) == 3
-        """
-        return await self.client.result(id, timeout=timeout)
-
-    @of_client(Client.cancel)
-    def cancel(self) -> None: ...
-
-    @of_client(Client.live)
-    def live(self) -> None: ...
-
-    @of_client(Client.list_tasks)
-    def list_tasks(self) -> None: ...
-
-    @of_client(Client.history)
-    def history(self) -> None: ...
-
-    def workflow(self, id: str) -> WorkflowRun:
-        """Return the run of a submitted workflow.
-
-        Args:
-            id: id of the workflow; nothing is read before its methods are called.
-
-        Raises:
-            NotBoundError: the application is not open.
-
-        Example:
-            print((await app.workflow("nightly-2026-11-25").status()).state)
-        """
-        return WorkflowRun(id, self.client)
-
-    async def workflows(
-        self, limit: int = 100, *, state: str | None = None
-    ) -> list[WorkflowStatus]:
-        """Return the workflows that are still kept, those whose state changed last first.
-
-        Args:
-            limit: the most workflows to return.
-            state: only those in this state, see `WorkflowStatus`; None: any.
-
-        Raises:
-            NotBoundError: the application is not open.
-            ValueError: there is no such state, or `limit` is less than 1.
-            ServerUnreachableError: Redis does not answer.
-
-        Example:
-            for workflow in await app.workflows(state="failed"):
-                print(workflow.id, workflow.failed)
-        """
-        return (await self.client.workflows.page([state] if state else (), limit=limit)).rows
 
     async def call(
         self, task: TaskOf[R], *, wait_locks: float = 0.0, debugger: Debugger = "none"
@@ -501,7 +408,7 @@ class Nonet(Application):
         """
         from nonet.worker.worker import Worker
 
-        return Worker(self._opened(), injector, size, concurrency, isolation)
+        return Worker(self.client, injector, size, concurrency, isolation)
 
     def pipelines(self, names: Sequence[str], injector: Injector) -> PipelineHost:
         """Create what runs pipelines in this process; call its ``run``.
@@ -518,7 +425,7 @@ class Nonet(Application):
         from nonet.pipelines.host import PipelineHost
         from nonet.pipelines.registry import load_pipelines
 
-        return PipelineHost(self._opened(), injector, load_pipelines(self.settings), names)
+        return PipelineHost(self.client, injector, load_pipelines(self.settings), names)
 
     def scheduler(
         self, injector: Injector, *, hooks: Mapping[str, Hook] | None = None
@@ -531,7 +438,7 @@ class Nonet(Application):
         """
         from nonet.scheduler.assembly import assemble
 
-        return assemble(self._opened(), injector, hooks, self._chores_of_pipelines())
+        return assemble(self.client, injector, hooks, self._chores_of_pipelines())
 
     def _chores_of_pipelines(self) -> dict[str, Callable[[str], Awaitable[float]]]:
         has_entries = any(entries(self.settings.groups, "pipelines"))
@@ -587,13 +494,13 @@ class Nonet(Application):
         if not (chosen or scheduler):
             raise ValueError("running: there is nothing to run: name a size, or scheduler=True")
         async with AsyncExitStack() as around:
-            if self._parts is None:
+            if self._client is None:
                 await around.enter_async_context(self)
             injector = await around.enter_async_context(self.injector())
             for problem in (*self.dependency_problems(injector), *self.registry.warnings()):
                 logger.warning("%s", problem)
             daemons: dict[str, Daemon] = {
-                f"{size} worker": Worker(self._opened(), injector, size, owns_process=False)
+                f"{size} worker": Worker(self.client, injector, size, owns_process=False)
                 for size in chosen
             }
             if scheduler:

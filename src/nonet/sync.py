@@ -11,40 +11,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack, overload
 
 from nonet.base.errors import ConflictError, NotBoundError
 from nonet.base.forks import Lock
 from nonet.base.synchronous import complete
 from nonet.client.application import Application
-from nonet.client.client import Client
+from nonet.client.client import Client, Program
 from nonet.client.envelopes import Envelopes
 from nonet.config.settings import Settings
 from nonet.stores.queue.sync_transport import THREADS
 from nonet.stores.stores import EMBEDDED, Stores, make_broker, start_embedded, stores_beside
+from nonet.tasks import handles, runs
 from nonet.tasks.handles import R
 from nonet.tasks.middleware import Middlewares, registered_middleware
 from nonet.tasks.registry import Registry
-from nonet.tasks.runs import WorkflowStatus
 from nonet.tasks.sync_handles import Handle
 from nonet.tasks.sync_runs import WorkflowRun
-from nonet.tasks.task import (
-    BaseTask,
-    Options,
-    SubmitManyOptions,
-    SubmitOptions,
-    TaskOf,
-    sync_submitters,
-)
+from nonet.tasks.task import BaseTask, Options, SubmitOptions, sync_submitters
 from nonet.telemetry.middleware import close_middleware
-
-if TYPE_CHECKING:
-    from nonet.tasks.workflows import Workflow
 
 __all__ = ["Handle", "Nonet", "WorkflowRun"]
 
@@ -54,7 +44,7 @@ _Item = TypeVar("_Item")
 
 
 def _blocking(
-    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, _Answer]],
+    method: Callable[Concatenate[Program, P], Coroutine[Any, Any, _Answer]],
 ) -> Callable[[object], Callable[Concatenate[Nonet, P], _Answer]]:
     """Make the method that calls a method of the client and blocks until it has the answer."""
 
@@ -64,8 +54,49 @@ def _blocking(
     return _described(call, method)
 
 
+@overload
+def _submitting(
+    method: Callable[Concatenate[Program, P], Coroutine[Any, Any, handles.Handle[R]]],
+) -> Callable[[object], Callable[Concatenate[Nonet, P], Handle[R]]]: ...
+
+
+@overload
+def _submitting(
+    method: Callable[Concatenate[Program, P], Coroutine[Any, Any, list[handles.Handle[R]]]],
+) -> Callable[[object], Callable[Concatenate[Nonet, P], list[Handle[R]]]]: ...
+
+
+@overload
+def _submitting(
+    method: Callable[Concatenate[Program, P], Coroutine[Any, Any, runs.WorkflowRun]],
+) -> Callable[[object], Callable[Concatenate[Nonet, P], WorkflowRun]]: ...
+
+
+@overload
+def _submitting(
+    method: Callable[Concatenate[Program, P], Coroutine[Any, Any, list[runs.WorkflowRun]]],
+) -> Callable[[object], Callable[Concatenate[Nonet, P], list[WorkflowRun]]]: ...
+
+
+def _submitting(
+    method: Callable[Concatenate[Program, P], Coroutine[Any, Any, Any]],
+) -> Callable[[object], Callable[Concatenate[Nonet, P], Any]]:
+    """As `_blocking`, for methods that return handles: they return those that block."""
+
+    def call(self: Nonet, /, *args: P.args, **options: P.kwargs) -> Any:
+        made = complete(method(self._client(), *args, **options))
+        return [_ours(self, one) for one in made] if isinstance(made, list) else _ours(self, made)
+
+    return _described(call, method)
+
+
+def _ours(app: Nonet, made: handles.Handle[Any] | runs.WorkflowRun) -> Handle[Any] | WorkflowRun:
+    kind = WorkflowRun if isinstance(made, runs.WorkflowRun) else Handle
+    return kind(made, app, made.created)
+
+
 def _iterating(
-    method: Callable[Concatenate[Client, P], AsyncIterator[_Item]],
+    method: Callable[Concatenate[Program, P], AsyncIterator[_Item]],
 ) -> Callable[[object], Callable[Concatenate[Nonet, P], Iterator[_Item]]]:
     """Make the method that iterates over what a method of the client yields without suspending."""
 
@@ -185,54 +216,23 @@ class Nonet(Application):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def submit(self, task: TaskOf[R], **options: Unpack[SubmitOptions]) -> Handle[R]:
-        """Submit one task.
+    @_submitting(Program.submit)
+    def submit(self) -> None: ...
 
-        Args:
-            task: an instance of a registered class.
-            options: those of `BaseTask.schedule_sync`.
+    @_submitting(Program.submit_many)
+    def submit_many(self) -> None: ...
 
-        Returns:
-            A `Handle`, which is the id (a ``str``).
+    @_submitting(Program.submit_workflow)
+    def submit_workflow(self) -> None: ...
 
-        Raises:
-            NotBoundError, TypeError, RegistrationError, InvalidArgumentsError, AdmissionRejected,
-                BrokerFullError, ServerUnreachableError: as `nonet.Nonet.submit`.
-
-        Example:
-            handle = app.submit(Add(1, 2), delay=0.1)
-            assert handle.result(timeout=30) == 3
-        """
-        made: Any = self._client().submit(task, **options)  # its handles are ours, see `_open`
-        handle: Handle[R] = complete(made)
-        return handle
-
-    def submit_many(
-        self, tasks: Iterable[TaskOf[R]], **options: Unpack[SubmitManyOptions]
-    ) -> list[Handle[R]]:
-        """Submit many tasks in few round trips; return their handles in the same order.
-
-        Args:
-            tasks: any number, of any classes. `BaseTask.with_options` gives one options of its own.
-            options: those of `submit` except ``id``, for all tasks.
-
-        Raises:
-            NotBoundError, TypeError, RegistrationError, InvalidArgumentsError, AdmissionRejected,
-                BrokerFullError, ServerUnreachableError: as `nonet.Nonet.submit_many`.
-
-        Example:
-            handles = app.submit_many(Add(n, n) for n in range(3))
-            assert [handle.result(timeout=30) for handle in handles] == [0, 2, 4]
-        """
-        made: Any = self._client().submit_many(tasks, **options)
-        handles: list[Handle[R]] = complete(made)
-        return handles
+    @_submitting(Program.submit_workflows)
+    def submit_workflows(self) -> None: ...
 
     def check(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> None:
         """Check a task as `submit` does, for the framework, and submit nothing."""
         self._client().envelopes.prepare(task, Options.named(options))
 
-    @_blocking(Client.status)
+    @_blocking(Program.status)
     def status(self) -> None: ...
 
     @overload
@@ -256,75 +256,47 @@ class Nonet(Application):
         """
         return complete(self._client().result(id, timeout=timeout))
 
-    @_blocking(Client.explain)
+    @_blocking(Program.explain)
     def explain(self) -> None: ...
 
-    @_blocking(Client.cancel)
+    @_blocking(Program.cancel)
     def cancel(self) -> None: ...
 
-    @_blocking(Client.cancel_many)
+    @_blocking(Program.cancel_many)
     def cancel_many(self) -> None: ...
 
-    @_blocking(Client.list_tasks)
+    @_blocking(Program.list_tasks)
     def list_tasks(self) -> None: ...
 
-    @_blocking(Client.history)
+    @_blocking(Program.history)
     def history(self) -> None: ...
 
-    @_blocking(Client.spawn_with_callback)
+    @_blocking(Program.spawn_with_callback)
     def spawn_with_callback(self) -> None: ...
 
-    @_blocking(Client.workflow_status)
+    @_blocking(Program.workflow_status)
     def workflow_status(self) -> None: ...
 
-    @_blocking(Client.workflow_steps)
+    @_blocking(Program.workflow_steps)
     def workflow_steps(self) -> None: ...
 
-    @_blocking(Client.workflow_ended)
+    @_blocking(Program.workflow_ended)
     def workflow_ended(self) -> None: ...
 
-    @_blocking(Client.step_result)
+    @_blocking(Program.step_result)
     def step_result(self) -> None: ...
 
-    @_blocking(Client.cancel_workflow)
+    @_blocking(Program.cancel_workflow)
     def cancel_workflow(self) -> None: ...
 
-    @_blocking(Client.resume_workflow)
+    @_blocking(Program.resume_workflow)
     def resume_workflow(self) -> None: ...
 
-    @_iterating(Client.live)
+    @_iterating(Program.live)
     def live(self) -> None: ...
 
-    @_iterating(Client.progress)
+    @_iterating(Program.progress)
     def progress(self) -> None: ...
-
-    def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
-        """Submit all steps of a workflow.
-
-        Args:
-            workflow, id: as of `nonet.Nonet.submit_workflow`, which raises the same.
-
-        Example:
-            run = app.submit_workflow(chain(Add(1, 2), Add(3, 4)))
-            assert run.wait(timeout=30).state == "done"
-        """
-        run = complete(self._client().submit_workflow(workflow, id=id))
-        return WorkflowRun(run, self, run.created)
-
-    def submit_workflows(
-        self, workflows: Iterable[Workflow] | Mapping[str, Workflow]
-    ) -> list[WorkflowRun]:
-        """Submit many workflows in few round trips; return their runs in the same order.
-
-        Args:
-            workflows: as of `nonet.Nonet.submit_workflows`, which raises the same.
-
-        Example:
-            runs = app.submit_workflows(chain(Add(n, 2), Add(3, 4)) for n in range(3))
-            assert all(run.created for run in runs)
-        """
-        runs = complete(self._client().submit_workflows(workflows))
-        return [WorkflowRun(run, self, run.created) for run in runs]
 
     def workflow(self, id: str) -> WorkflowRun:
         """Return the run of a submitted workflow.
@@ -334,15 +306,8 @@ class Nonet(Application):
         """
         return WorkflowRun(id, self)
 
-    def workflows(self, limit: int = 100, *, state: str | None = None) -> list[WorkflowStatus]:
-        """Return the workflows that are still kept, as `nonet.Nonet.workflows`.
-
-        Args:
-            limit: how many at most.
-            state: only those in this state; None: any.
-        """
-        page = complete(self._client().workflows.page([state] if state else (), limit=limit))
-        return page.rows
+    @_blocking(Program.workflows)
+    def workflows(self) -> None: ...
 
     def prepare_with(self, envelopes: Envelopes) -> None:
         """Create messages with these envelopes, for the framework: tests record them."""
@@ -351,9 +316,6 @@ class Nonet(Application):
 
     def _client(self) -> Client:
         return self._here().client
-
-    def _handle(self, id: str, _: Client, created: bool = True) -> Handle[Any]:
-        return Handle(id, self, created)
 
     def _here(self) -> _Opened:
         """What is open in this process."""
@@ -401,12 +363,7 @@ class Nonet(Application):
                 return made[namespace]
 
         client = made[settings.namespace] = Client(
-            stores,
-            self.registry,
-            settings,
-            middlewares=self.middlewares,
-            handles=self._handle,
-            beside=beside,
+            stores, self.registry, settings, middlewares=self.middlewares, beside=beside
         )
         closing.push_async_callback(client.aclose)
         return client

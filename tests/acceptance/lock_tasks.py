@@ -71,7 +71,7 @@ class HoggingAtGrant(AtGate):
 
     async def execute(self, spawn: CallbackSpawner) -> None:
         note("start")
-        broker = spawn.client.broker
+        broker = spawn.client.stores.broker
         fetch = broker._fetch
 
         async def blocked_fetch(*args: Any) -> Any:

@@ -41,7 +41,7 @@ async def test_daemons_and_children_run_in_one_kind_of_loop_and_say_which(
         assert re.search(rf"event.loop(=| of ){loop}\n", daemon.log)
     async with site.app() as app:
         assert await run(app, WhichLoop()) == loop
-        (found,) = await app.client.results.workers()
+        (found,) = await app.stores.results.workers()
         assert found.loop == loop
     assert stop(worker, scheduler) == [0, 0]
 

@@ -137,7 +137,7 @@ async def test_the_place_of_a_worker_that_an_operator_drains_stays_empty(site: S
     daemon = fleet(site, 2, 2)
     first, _ = sorted(await until_registered(site, 2))
     async with site.app() as app:
-        await app.client.results.drain([first], "alice")
+        await app.stores.results.drain([first], "alice")
         await until(lambda: "ended as ordered" in daemon.log, "it ends")
         await asyncio.to_thread(until_looked, site, 3)
         assert len(started(daemon)) == 2 and len(living(daemon)) == 1

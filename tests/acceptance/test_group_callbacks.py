@@ -13,7 +13,7 @@ async def test_a_failed_child_fires_the_failure_callback_once(site: Site) -> Non
         group = await run(app, Parent(5, failing=2, with_failure=True))
         await site.until_event("start", task="Report")
         await site.all_ended()
-        status = await app.client.groups.status(group)
+        status = await app.stores.groups.status(group)
         children = await app.client.group_results(group)
     (fired,) = site.journal("start", task="Report")
     assert fired.details["name"] == "failure"

@@ -285,7 +285,7 @@ async def test_other_code_of_a_task_that_blocks_its_worker_ends_it(site: Site) -
             name = f"task {handle} (isolated_tasks:{kind.__name__})"
             assert f"{name} has blocked the event loop beyond its hard timeout" in logs
             assert "That worker no longer answers" in (await app.explain(handle)).text
-        assert await app.client.results.workers() == []
+        assert await app.stores.results.workers() == []
         await app.cancel(handles)
         site.worker()
         await site.all_ended()

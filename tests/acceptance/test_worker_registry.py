@@ -72,7 +72,7 @@ async def test_a_worker_drains_on_an_order_through_redis(site: Site) -> None:
     gate = site.gate()
     async with site.app() as app:
         await until(lambda: len(site.redis.zrange(site.key("workers"), 0, -1)) == 2, "both beat")
-        (kept,) = [item for item in await app.client.results.workers() if item.concurrency == 7]
+        (kept,) = [item for item in await app.stores.results.workers() if item.concurrency == 7]
         drain = site.program("task-run", "workers", "drain", kept.name)
         assert drain.wait() == other.wait() == 0
         await site.begin(app, Gated(gate))
@@ -82,7 +82,7 @@ async def test_a_worker_drains_on_an_order_through_redis(site: Site) -> None:
         ]
         assert [order.wait() for order in orders] == [0, 0]
         await until(lambda: off(site, worker.incarnation) == "it drains", "it obeys")
-        (found,) = await app.client.results.workers()
+        (found,) = await app.stores.results.workers()
         assert (found.state, found.running) == ("draining", 1) and found.drained_by
         late = await app.submit(Quick(1))
         site.open(gate)

@@ -167,7 +167,7 @@ async def test_a_doubtful_resubmission_is_repeated_only_with_again(
         elif before == "foreign":
             options = Options(id=first, at_time=datetime(2100, 1, 1, tzinfo=UTC))
             other = app.client.envelopes.prepare(Add(1), options, is_step=True)
-            await app.client.broker.submit([other])
+            await app.broker.submit([other])
         else:
             await task_run("dlq", "resubmit", row)
             await app.cancel([first])

@@ -208,7 +208,7 @@ async def test_a_retry_reports_the_task_that_has_its_id(
         async with task_run.app() as app:
             prepare = app.client.envelopes.prepare
             other = prepare(Add(5), Options(id=f"q-{entry}"), is_step=True)
-            await app.client.broker.submit([other])
+            await app.broker.submit([other])
     else:
         mark = repeat_of_entry(NAMESPACE, entry).mark
         task_run.redis.set(f"{{{NAMESPACE}}}:r:q-{entry}", f"{state}|1 {mark}|")

@@ -48,7 +48,7 @@ async def test_a_lost_group_is_opened_again(app: Nonet, monkeypatch: pytest.Monk
     """The spawn that notices the loss opens it anew: it waits for all children."""
     lose_data(app, monkeypatch, 2)
     group = await spawn_with_callback([Child(), Child()], Report())
-    status = await app.client.groups.status(group)
+    status = await app.stores.groups.status(group)
     assert (status.state, status.total, status.pending) == ("sealed", 2, 2)
 
 
@@ -78,4 +78,4 @@ async def test_an_attempt_that_lost_its_lease_meanwhile_seals_no_group(
     monkeypatch.setattr(app.broker, "submit", too_slowly)
     with pytest.raises(LeaseLostError):
         await spawn_with_callback([Child()], Report())
-    assert (await app.client.groups.status(group_id(parent, 1))).state == "building"
+    assert (await app.stores.groups.status(group_id(parent, 1))).state == "building"

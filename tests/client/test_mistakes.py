@@ -214,7 +214,7 @@ FROM_ANOTHER_LOOP: dict[str, Callable[[Nonet], Any]] = {
     "schedule": lambda app: Add(1).schedule(),
     "submit": lambda app: app.submit(Add(1)),
     "submit_many": lambda app: app.submit_many([Add(1)]),
-    "another namespace": lambda app: app.parts_of("other").client.submit(Add(1)),
+    "another namespace": lambda app: app.client_of("other").submit(Add(1)),
     "status": lambda app: app.status("x"),
     "result": lambda app: app.result("x", timeout=60),
     "cancel": lambda app: app.cancel("x"),

@@ -19,7 +19,7 @@ from nonet import (
     chain,
     sync as sync_nonet,
 )
-from nonet.client.parts import Parts
+from nonet.client.client import Client
 from nonet.config.models import Config
 from nonet.config.settings import plain_settings
 from nonet.stores.queue.broker import Presence
@@ -69,17 +69,17 @@ async def route(app: Nonet, routes: dict[str, str]) -> None:
     """Publish the routes as the leader of each namespace does."""
     document = Config(namespaces=routes).document()
     for name in ("main", "a", "b"):
-        parts = app.parts_of(name)
-        term = await parts.stores.leadership.lead("leader", 86_400, "{}")
+        client = app.client_of(name)
+        term = await client.stores.leadership.lead("leader", 86_400, "{}")
         assert term is not None
         version = f"{sorted(routes.items())}"
         about = {"source": "here", "revision": "", "who": "ann@host 7"}
-        await parts.stores.publication.publish(term, version, document, **about)
-        await parts.client.live_config.follow(version)
+        await client.stores.publication.publish(term, version, document, **about)
+        await client.live_config.follow(version)
 
 
-async def ids_in(parts: Parts) -> set[str]:
-    return {item.id async for item in parts.client.results.live()}
+async def ids_in(client: Client) -> set[str]:
+    return {item.id async for item in client.stores.results.live()}
 
 
 async def test_each_task_goes_to_the_namespace_of_its_tenant(app: Nonet) -> None:
@@ -88,17 +88,17 @@ async def test_each_task_goes_to_the_namespace_of_its_tenant(app: Nonet) -> None
     many = await app.submit_many(Work(vo, n) for n, vo in enumerate(["atlas", "cms", "lhcb"]))
     again = await app.submit(Work("lhcb"), id="1")
     assert (first.created, again.created) == (True, False)
-    assert await ids_in(app.parts_of("a")) == {"1", many[2]}
-    assert await ids_in(app.parts_of("b")) == {many[0]}
-    assert await ids_in(app.parts_of("main")) == {many[1]}
+    assert await ids_in(app.client_of("a")) == {"1", many[2]}
+    assert await ids_in(app.client_of("b")) == {many[0]}
+    assert await ids_in(app.client_of("main")) == {many[1]}
 
 
 async def test_a_message_is_signed_and_encrypted_for_its_namespace(app: Nonet) -> None:
     """Signed and encrypted for the other namespace."""
     (handle,) = await app.submit_many([Confiding("lhcb", 7)])
-    there = app.parts_of("a")
+    there = app.client_of("a")
     data = await there.stores.broker.client.get(f"{{a}}:b:{handle}")
-    envelope = there.client.envelopes.decrypted(there.client.envelopes.read(handle, data))
+    envelope = there.envelopes.decrypted(there.envelopes.read(handle, data))
     assert envelope.args == {"vo": "lhcb", "n": 7}
 
 
@@ -126,19 +126,19 @@ async def test_a_durable_task_is_kept_for_its_namespace(app: Nonet) -> None:
         rows = {row.task_id: row.namespace for row in await connection.execute(query)}
     await engine.dispose()
     assert rows == {first: "a", second: "b"}
-    assert await ids_in(app.parts_of("a")) == {first}
+    assert await ids_in(app.client_of("a")) == {first}
     assert (await app.status(second)).state == "delayed"
 
 
 async def test_a_group_goes_where_all_of_its_tasks_belong(app: Nonet) -> None:
     """One in two namespaces is refused, and none of its tasks exist."""
     group = await app.client.spawn_with_callback([Work("lhcb"), Work("lhcb")], Work("lhcb"))
-    assert len(await ids_in(app.parts_of("a"))) == 2
+    assert len(await ids_in(app.client_of("a"))) == 2
     await app.client.cancel_group(group)
-    assert await ids_in(app.parts_of("a")) == set()
+    assert await ids_in(app.client_of("a")) == set()
     with pytest.raises(InvalidArgumentsError, match="group would be in the namespaces a and main"):
         await app.client.spawn_with_callback([Work("lhcb"), Work("cms")], Work("cms"))
-    assert await ids_in(app.parts_of("main")) == set()
+    assert await ids_in(app.client_of("main")) == set()
 
 
 async def test_a_workflow_goes_where_all_of_its_steps_belong(app: Nonet) -> None:
@@ -165,7 +165,7 @@ async def test_threads_submit_to_the_namespaces_too(app: Nonet) -> None:
 
     handle, state = await asyncio.to_thread(program)
     assert state == "queued"
-    assert await ids_in(app.parts_of("a")) == {handle}
+    assert await ids_in(app.client_of("a")) == {handle}
 
 
 async def test_a_task_without_a_route_stays_in_the_own_namespace(app: Nonet) -> None:

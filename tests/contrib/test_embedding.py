@@ -52,7 +52,7 @@ async def test_tasks_run_in_the_program(make_app: MakeApp) -> None:
     app = make_app()
     async with app.running(sizes=["small", Size.MEDIUM]) as daemons:
         assert daemons.ready and daemons.reasons == []
-        assert {item.size for item in await app.client.results.workers()} == {"small", "medium"}
+        assert {item.size for item in await app.stores.results.workers()} == {"small", "medium"}
         small = await app.submit(Where(), labels={"size": "small"})
         medium = await app.submit(Where())
         assert await small.result(timeout=WAIT_SECONDS) == os.getpid()
@@ -85,7 +85,7 @@ async def test_an_open_application_stays_open(make_app: MakeApp) -> None:
                 assert await app.leader() is None
                 handle = await app.submit(Where(), labels={"size": "small"})
                 assert await handle.result(timeout=WAIT_SECONDS) == os.getpid()
-            assert await app.client.results.workers() == []
+            assert await app.stores.results.workers() == []
         assert (await app.status(handle)).state == "done"
 
 
@@ -117,11 +117,11 @@ async def test_tasks_that_do_not_end_are_handed_back(make_app: MakeApp, tmp_path
 async def test_a_drained_worker_is_no_failure(make_app: MakeApp) -> None:
     """It ends and the others continue; the program sees why it is not ready."""
     async with make_app() as app, app.running(sizes=["small", "medium"]) as daemons:
-        (small,) = [item for item in await app.client.results.workers() if item.size == "small"]
+        (small,) = [item for item in await app.stores.results.workers() if item.size == "small"]
         await drain(app.broker.scripts, [small.worker], "operator@host 1")
 
         async def has_left() -> bool:
-            return [item.size for item in await app.client.results.workers()] == ["medium"]
+            return [item.size for item in await app.stores.results.workers()] == ["medium"]
 
         await eventually(has_left, "the worker has left")
         assert daemons.reasons == ["small worker: it drains"]

@@ -32,6 +32,6 @@ async def run_worker(nonet: Nonet, size: Size, ids: Iterable[str]) -> None:
         worker = nonet.worker(size, injector, isolation=Isolation.LOOP)
         running = asyncio.create_task(worker.run(stop))
         for id in ids:
-            await nonet.client.results.wait(id, WAIT_SECONDS)
+            await nonet.stores.results.wait(id, WAIT_SECONDS)
         stop.request()
         await running

@@ -37,7 +37,7 @@ async def run(nonet: Nonet, task: BaseTask, *, remembered: bool = False) -> None
     await nonet.submit(task, id="x")
     await run_worker(nonet, Size.SMALL, ["x"])
     if not remembered:
-        await nonet.client.broker.client.delete("{test}:r:x")
+        await nonet.broker.client.delete("{test}:r:x")
 
 
 async def report(nonet: Nonet, id: str = "x") -> TaskReport:
@@ -58,7 +58,7 @@ async def test_a_report_shows_the_last_task_of_an_id(nonet: Nonet, *, remembered
     """Neither the letter of another class nor that of an earlier life has its arguments."""
     await run(nonet, Buried(1), remembered=True)
     assert said(await report(nonet)) == ("Buried", {"number": 1}, True)
-    await nonet.client.broker.client.delete("{test}:r:x")
+    await nonet.broker.client.delete("{test}:r:x")
     await run(nonet, Fails(2), remembered=remembered)
     assert said(await report(nonet)) == ("Fails", {"number": 2}, False)
 
@@ -78,7 +78,7 @@ async def test_an_older_end_in_the_history_is_not_the_last_one(nonet: Nonet) -> 
     """Successes have their own list, and may be pushed out of it before an earlier failure is."""
     await run(nonet, Fails(1))
     await run(nonet, Succeeds(2), remembered=True)
-    await nonet.client.broker.client.delete("{test}:ended:done")
+    await nonet.broker.client.delete("{test}:ended:done")
     found = await report(nonet)
     assert (found.status.state, *said(found)) == ("done", "Succeeds", None, False)
     assert found.status.finished is not None

@@ -187,9 +187,7 @@ class World:
         now = await self.letters.get(self.row)
         repeat = now.identity.repeat(now.resubmissions)
         prepare = self.app.client.envelopes.prepare
-        await self.app.client.broker.submit(
-            [prepare(Repeated(), Options(id=repeat.id), is_step=True)]
-        )
+        await self.app.broker.submit([prepare(Repeated(), Options(id=repeat.id), is_step=True)])
 
     async def work(self, outcome: str) -> None:
         deliveries, _ = await self.app.broker.fetch(WORKER, "small", 10)
@@ -201,7 +199,7 @@ class World:
             assert await self.app.broker.settle(each, outcome) == "OK"
 
     async def cancel(self) -> None:
-        ids = [status.id async for status in self.app.client.results.live(state="queued")]
+        ids = [status.id async for status in self.app.stores.results.live(state="queued")]
         await self.app.client.cancel_not_running(ids)
 
     def forget(self, *, everything: bool) -> None:

@@ -65,7 +65,7 @@ async def nonet(redis_url: str, tmp_path: Path) -> AsyncIterator[Nonet]:
 
 async def fill(nonet: Nonet, redis_url: str) -> None:
     """Put one good entry in each list."""
-    stores, client = nonet.stores, nonet.client.broker.client
+    stores, client = nonet.stores, nonet.broker.client
     term = await stores.leadership.lead("leader", 3600, "{}") or ""
     leases = leases_of(redis_url, "small-w", json.dumps({"name": "w", "size": "small"}))
     leases.renew(())
@@ -82,9 +82,9 @@ async def fill(nonet: Nonet, redis_url: str) -> None:
     await stores.pipelines.report_rows("rows", RowFigures(datetime.now(UTC), due=1))
     await stores.demands.publish(term, {"small": 1})
     await nonet.submit(Small(), id="running", labels={"vo": "lhcb"})
-    await nonet.client.broker.fetch("small-w", "small", 1)
+    await nonet.broker.fetch("small-w", "small", 1)
     await nonet.submit(Small(), id="waits")
-    await nonet.client.broker.fetch("small-w", "small", 1)
+    await nonet.broker.fetch("small-w", "small", 1)
     await nonet.submit(Small(), id="later", delay=3600)
     await nonet.submit(Small(), id="gone", delay=3600)
     await nonet.cancel("gone")
@@ -220,7 +220,7 @@ async def check(nonet: Nonet, before: Mapping[str, set[str]]) -> set[str]:
 @pytest.mark.parametrize("each", [False, pytest.param(True, marks=pytest.mark.soak)])
 async def test_a_malformed_entry_hides_no_other(nonet: Nonet, *, each: bool) -> None:
     """In whatever key it is, or in all at once; the doctor names the key."""
-    client = nonet.client.broker.client
+    client = nonet.broker.client
     keys = sorted([key.decode() async for key in client.scan_iter(f"{PREFIX}*")])
     dumps = {key: await client.dump(key) for key in keys}
     before = await listed(nonet)
@@ -242,7 +242,7 @@ async def test_a_malformed_entry_hides_no_other(nonet: Nonet, *, each: bool) -> 
 @pytest.mark.parametrize("value", [b"", b"x", b"\xff", b"9" * 30])
 async def test_a_malformed_value_is_no_error(nonet: Nonet, value: bytes) -> None:
     """Of the hashes with one value for the namespace, each field may be malformed."""
-    client = nonet.client.broker.client
+    client = nonet.broker.client
     for key in ("config", "leader"):
         fields = await client.hkeys(f"{PREFIX}{key}")
         await client.hset(f"{PREFIX}{key}", mapping=dict.fromkeys(fields, value))
@@ -253,7 +253,7 @@ async def test_a_malformed_value_is_no_error(nonet: Nonet, value: bytes) -> None
 
 async def test_a_malformed_record_of_a_running_task_hides_no_other(nonet: Nonet) -> None:
     """Whatever field it is in; a question for that task alone is refused or answered."""
-    client, key = nonet.client.broker.client, f"{PREFIX}t:running"
+    client, key = nonet.broker.client, f"{PREFIX}t:running"
     for field, value in (await client.hgetall(key)).items():
         for other in (b"x", b"\xff"):
             await client.hset(key, field, other)
@@ -268,7 +268,7 @@ async def test_a_malformed_record_of_a_running_task_hides_no_other(nonet: Nonet)
 
 async def test_a_malformed_session_is_over(nonet: Nonet) -> None:
     """The others of its user are listed."""
-    sessions, client = nonet.stores.sessions(b"secret"), nonet.client.broker.client
+    sessions, client = nonet.stores.sessions(b"secret"), nonet.broker.client
     now = time.time()
     session = Session("ann", "file", "", "::1", "Firefox", now, now + 3600, digest="good")
     await sessions.begin(session, 3600)
@@ -282,7 +282,7 @@ async def test_a_malformed_session_is_over(nonet: Nonet) -> None:
 
 async def test_the_doctor_says_how_to_delete_an_entry(nonet: Nonet) -> None:
     """Its commands delete the malformed entries, and no others."""
-    client = nonet.client.broker.client
+    client = nonet.broker.client
     before = await listed(nonet)
     for key in ("events", "quarantine", "limits", "periodic:entries", "pipelines", "watch"):
         await run(client, await damages(client, f"{PREFIX}{key}"))
@@ -300,7 +300,7 @@ async def test_the_doctor_says_how_to_delete_an_entry(nonet: Nonet) -> None:
 
 async def test_a_record_in_an_unknown_state_hides_no_other(nonet: Nonet) -> None:
     """It is left out of the list of live tasks."""
-    client = nonet.client.broker.client
+    client = nonet.broker.client
     await client.hset(
         f"{PREFIX}t:odd", mapping={"state": "x", "gen": "1", "stream": "normal:small"}
     )
@@ -313,7 +313,7 @@ async def test_a_record_in_an_unknown_state_hides_no_other(nonet: Nonet) -> None
 
 async def test_a_malformed_group_or_workflow_is_named(nonet: Nonet) -> None:
     """When a caller asks for it alone."""
-    client = nonet.client.broker.client
+    client = nonet.broker.client
     await client.hset(f"{PREFIX}g:odd", "state", "open")
     with pytest.raises(MalformedMessageError, match=r"g:odd is malformed"):
         await nonet.stores.groups.status("odd")
@@ -325,7 +325,7 @@ async def test_a_malformed_group_or_workflow_is_named(nonet: Nonet) -> None:
 @pytest.mark.parametrize("value", ["x", "", "1e3", "9" * 400])
 async def test_a_malformed_count_does_not_stop_the_walk(nonet: Nonet, value: str) -> None:
     """The walk deletes what is no number, and counts the tasks anew."""
-    broker = nonet.client.broker
+    broker = nonet.broker
     known = "normal:small|test:Small"
     before = await broker.client.hgetall(f"{PREFIX}active")
     assert known.encode() in before

@@ -32,7 +32,7 @@ class Note(BaseTask):
 @asynccontextmanager
 async def hosted(nonet: Nonet, pipelines: Any) -> Any:
     async with nonet.injector() as injector:
-        host, stop = PipelineHost(nonet._opened(), injector, pipelines, list(pipelines)), Stop()
+        host, stop = PipelineHost(nonet.client, injector, pipelines, list(pipelines)), Stop()
         running = asyncio.create_task(host.run(stop))
         try:
             yield host, stop, running
@@ -68,6 +68,5 @@ async def change(database: RowDatabase, model: Any, key: Any, **values: Any) -> 
 
 
 def set_grace(nonet: Nonet, monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    parts = nonet._opened()
-    settings = structs.replace(parts.settings, grace=seconds)
-    monkeypatch.setattr(nonet, "_parts", structs.replace(parts, settings=settings))
+    settings = structs.replace(nonet.client.settings, grace=seconds)
+    monkeypatch.setattr(nonet.client, "settings", settings)

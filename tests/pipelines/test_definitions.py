@@ -117,5 +117,5 @@ async def test_a_parameter_that_nothing_provides_is_refused_at_the_start(nonet: 
 
     async with nonet.injector() as injector:
         with pytest.raises(RegistrationError, match=r"pipeline instances .*cloud"):
-            PipelineHost(nonet._opened(), injector, on(UNUSED, Odd), ["instances"])
-        PipelineHost(nonet._opened(), injector, on(UNUSED, Fine), ["instances"])
+            PipelineHost(nonet.client, injector, on(UNUSED, Odd), ["instances"])
+        PipelineHost(nonet.client, injector, on(UNUSED, Fine), ["instances"])

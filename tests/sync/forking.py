@@ -35,7 +35,7 @@ def submit(prefix: str) -> list[str]:
 
 def connections(app: nonet.sync.Nonet) -> list[int]:
     """The ids that Redis has given to the idle connections for scripts."""
-    lane = app._client().broker.scripts.lane
+    lane = app._client().stores.broker.scripts.lane
     taken = [lane._taken() for _ in range(64)]  # type: ignore[attr-defined]  # a `SyncLane`
     wires = [wire for wire in taken if wire is not None]
     return [wire.exchange(b"*2\r\n$6\r\nCLIENT\r\n$2\r\nID\r\n", 1)[0] for wire in wires]

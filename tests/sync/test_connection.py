@@ -171,7 +171,7 @@ def test_calls_follow_a_replaced_master(environment: Environment) -> None:
         with sentinels.promoted(old).client() as new:
             wait_until(lambda: new.exists(f"{{test}}:t:{app.submit(Add(2))}"), "it is followed")
             wait_until(lambda: app.status(first).state == "queued", "single commands, too")
-            lane = app._client().broker.client.lane
+            lane = app._client().stores.broker.client.lane
             assert {wire._connection.port for wire in lane._idle} == {sentinels.port}
 
 
@@ -212,7 +212,7 @@ def test_the_embedded_server_lives_as_long_as_its_application(
     with opened(environment, "embedded://") as app:
         handle = app.submit(Add(1))
         assert handle.status().state == "queued"
-        url = app._client().broker.url
+        url = app._client().stores.broker.url
         assert redis.Redis.from_url(url).ping()
     with pytest.raises(redis.ConnectionError):
         redis.Redis.from_url(url).ping()

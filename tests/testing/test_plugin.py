@@ -125,7 +125,7 @@ def test_the_marker_of_a_test_overrides_that_of_its_module(project: Project) -> 
         "    assert settings.misfire_grace == 7\n"
         "    assert settings.namespace not in seen\n"
         "    seen.add(settings.namespace)\n"
-        "    (worker,) = [x for x in await nonet_system.app.client.results.workers()\n"
+        "    (worker,) = [x for x in await nonet_system.app.stores.results.workers()\n"
         "                 if x.size == 'small']\n"
         "    assert worker.concurrency == 3\n",
     )

@@ -17,6 +17,7 @@ from web.conftest import ClientOf, Fixed, asking, eventually, principal
 from web_tasks import Report
 
 from nonet import Nonet
+from nonet.client.reading import explain_by_facts
 from nonet.config.web_settings import WebSettings
 from nonet.messages.documents import encrypted_arguments
 from nonet.messages.encryption import NO_KEY, Cipher
@@ -106,7 +107,7 @@ async def test_the_deadline_of_a_class_counts_from_the_start(
     due = datetime.now(UTC) + timedelta(hours=1)
     handle = await nonet.resubmit(row, at_time=due)
     assert (await nonet.status(handle)).state == "delayed"
-    explained = await nonet.client.explain_by_facts(str(handle))
+    explained = await explain_by_facts(nonet.client, str(handle))
     deadline = explained[1].start_by
     assert deadline is not None
     assert abs(deadline - due.timestamp() - 60) < 1

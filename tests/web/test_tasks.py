@@ -29,7 +29,7 @@ async def run(nonet: Nonet, *tasks: Any) -> list[str]:
     async with working(nonet, Report.size):
         handles = [await nonet.submit(task) for task in tasks]
         for handle in handles:
-            await nonet.client.results.wait(handle, WAIT_SECONDS)
+            await nonet.stores.results.wait(handle, WAIT_SECONDS)
     return [str(handle) for handle in handles]
 
 
@@ -145,7 +145,7 @@ async def test_arguments_are_revealed_with_secrets_masked(
     assert "task-run call web_tasks:Login --kwargs" in text and "**********" in text
     assert (await client.get(f"/tasks/{id}")).text.count("neil") == 0
     async with working(nonet, Report.size):
-        await nonet.client.results.wait(id, WAIT_SECONDS)
+        await nonet.stores.results.wait(id, WAIT_SECONDS)
     text = (await client.post(f"/tasks/{id}/reveal")).text
     assert (
         "o&#39;neil" in text and "t0ps3cret" not in text
@@ -224,7 +224,7 @@ async def test_a_running_task_links_its_worker(
         link = re.search(r'href="(/workers/[^"]+)">([0-9]+@[^<]+)<', text)
         assert link and link[2] in (await client.get(link[1])).text
         Held.gate.set()
-        await nonet.client.results.wait(id, WAIT_SECONDS)
+        await nonet.stores.results.wait(id, WAIT_SECONDS)
 
 
 async def test_groups(nonet: Nonet, client: AsyncClient) -> None:
@@ -234,7 +234,7 @@ async def test_groups(nonet: Nonet, client: AsyncClient) -> None:
     text = (await client.get(f"/groups/{id}")).text
     assert f"/tasks/{id}.0" in text and "submitted when all children have ended" in text
     assert (await client.post(f"/groups/{id}/cancel", data={"reason": "no"})).status_code == 303
-    status = await nonet.client.groups.status(id)
+    status = await nonet.stores.groups.status(id)
     assert (status.state, status.failed) == ("fired", 2)
 
 

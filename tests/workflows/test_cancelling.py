@@ -50,15 +50,15 @@ async def test_another_process_finishes_a_cancellation(flows: FlowSite) -> None:
     """The caller died after the mark: no step starts, and the leader finishes the rest."""
     run = await submitted("- | s0 | -")
     first, second = await flows.fetch()
-    await flows.app.client.workflows.mark_cancelled("w", "by a test")
+    await flows.app.stores.workflows.mark_cancelled("w", "by a test")
     await flows.settle(first)
     await flows.walk()
     assert flows.states("w") == {"0": "done", "1": "waiting", "2": "ready"}
-    assert await flows.app.client.workflows.unfinished() == ["w"]
+    assert await flows.app.stores.workflows.unfinished() == ["w"]
     await workflows.go_on(flows.app.client, "w")
     await flows.settle(second)
     assert (await run.status()).state == "cancelled"
-    assert await flows.app.client.workflows.unfinished() == []
+    assert await flows.app.stores.workflows.unfinished() == []
 
 
 async def test_a_cancelled_workflow_leaves_no_keys(flows: FlowSite) -> None:
@@ -104,7 +104,7 @@ async def test_a_workflow_is_cancelled_while_it_is_resumed(flows: FlowSite) -> N
     """What was not created again stays as it was."""
     run = await submitted("- | s0")
     await flows.run(fails="0")
-    store = flows.app.client.workflows
+    store = flows.app.stores.workflows
     await store.begin_to_resume("w", [])
     await run.cancel()
     assert (await run.status()).state == "cancelled"

@@ -104,14 +104,14 @@ async def test_an_interrupted_resume_is_continued(
         await run.resume()
     except OSError:
         monkeypatch.undo()
-        for id in await flows.app.client.workflows.unfinished():
+        for id in await flows.app.stores.workflows.unfinished():
             await workflows.go_on(flows.app.client, id)
         if (await run.status()).state == "failed":
             await run.resume()
     assert await flows.run() == ["w:0", "w:5", "w:1", "w:2"]
     status = await run.status()
     assert (status.state, status.runs) == ("done", 1)
-    assert await flows.app.client.workflows.unfinished() == []
+    assert await flows.app.stores.workflows.unfinished() == []
     assert flows.leaks() == []
 
 

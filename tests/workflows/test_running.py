@@ -157,7 +157,7 @@ async def test_the_leader_finishes_an_interrupted_cancel(system: System) -> None
     flow = Workflow()
     flow.step(Noop(), after=flow.step(Noop(), delay=3600))
     run = await flow.submit(id="w")
-    await system.app.client.workflows.mark_cancelled("w", "by a test")
+    await system.app.stores.workflows.mark_cancelled("w", "by a test")
     async with asyncio.timeout(WAIT_SECONDS):
         while (await run.status()).state != "cancelled":
             await system.advance(0.01)  # the scheduler does not rest

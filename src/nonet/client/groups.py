@@ -17,7 +17,7 @@ from nonet.tasks.task import BaseTask, Options, TaskOf, ensure_task, with_said
 from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
-    from nonet.client.client import Client
+    from nonet.client.namespace import OpenNamespace
     from nonet.stores.queue.submissions import Submission
 
 Policy = Literal["all_success", "all_done"]
@@ -91,7 +91,7 @@ def _said(given: Any, what: str) -> tuple[BaseTask, Options]:
     return task, options
 
 
-async def open_group(client: Client, spawned: Spawned) -> str:
+async def open_group(home: OpenNamespace, spawned: Spawned) -> str:
     """Open a group and submit its children; see `Client.spawn_with_callback`.
 
     Raises:
@@ -101,16 +101,16 @@ async def open_group(client: Client, spawned: Spawned) -> str:
     if running:
         running.ensure_lease()
     group, parent = _group_id(running), running.id if running else ""
-    await client.live_config.refresh()
+    await home.live_config.refresh()
     with sending() as trace:
-        prepared, follows = spawned.prepared(group, partial(client.envelopes.prepare, trace=trace))
+        prepared, follows = spawned.prepared(group, partial(home.envelopes.prepare, trace=trace))
         if trace:
             describe_sent(prepared)
-        name, number = client.registry.of(spawned.callback[0]).name, len(prepared)
-        client, tasks = client.routing.together("group", name, [*prepared, *follows])
+        name, number = home.registry.of(spawned.callback[0]).name, len(prepared)
+        there, tasks = home.routing.together("group", name, [*prepared, *follows])
         prepared, (then, *otherwise) = tasks[:number], tasks[number:]
         for _ in range(_SPAWNS):
-            state = await client.groups.open(
+            state = await there.stores.groups.open(
                 group,
                 parent,
                 policy=spawned.policy,
@@ -121,10 +121,10 @@ async def open_group(client: Client, spawned: Spawned) -> str:
             )
             if state != "building":
                 return group
-            await client.broker.submit(prepared)
+            await there.stores.broker.submit(prepared)
             if running:  # An attempt that lost its lease while submitting must not seal the group.
                 running.ensure_lease()
-            if await client.groups.seal(group, parent):
+            if await there.stores.groups.seal(group, parent):
                 return group
     raise NonetError(
         f"group {group} is gone: Redis lost it {_SPAWNS} times while {number} children were "

@@ -4,48 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
 from nonet.base.errors import AdmissionRejected, ConflictError, InvalidArgumentsError, NotFoundError
+from nonet.client.live import LiveConfig
 from nonet.rules.routing import away_problem, namespace_of, split_problem, tenant_in
 from nonet.stores.queue.submissions import Accepted, Submission
 from nonet.tasks.execution import running_context
 
-if TYPE_CHECKING:
-    from nonet.client.client import Client
-
 _Found = TypeVar("_Found")
-Send = Callable[["Client", Sequence[Submission]], Awaitable[Sequence[Accepted]]]
-"""Submits tasks by the client of a namespace."""
+_Namespace = TypeVar("_Namespace")
+Send = Callable[[_Namespace, Sequence[Submission]], Awaitable[Sequence[Accepted]]]
+"""Submits tasks to an open namespace."""
 
 
-class Routing:
-    """Sends the tasks of one client to the namespaces of their tenants.
-
-    The routes are those of the published configuration that the client applies.
+class Routing(Generic[_Namespace]):
+    """Sends the tasks of one open namespace to the namespaces of their tenants.
 
     Args:
-        home: the client.
-        open: returns the open client of another namespace; None: this program has no others.
+        home: the open namespace.
+        namespace: its name.
+        live_config: the published configuration, which has the routes.
+        open: returns another namespace, open; None: this program has no others.
         reseal: returns the message of a task of this namespace as another one needs it, given the
             message, the id of the task and that namespace.
     """
 
     def __init__(
         self,
-        home: Client,
-        open: Callable[[str], Client] | None,
+        home: _Namespace,
+        namespace: str,
+        live_config: LiveConfig,
+        open: Callable[[str], _Namespace] | None,
         reseal: Callable[[bytes, str, str], bytes],
     ) -> None:
         self._home = home
-        self._namespace = home.namespace
+        self._namespace = namespace
+        self._live_config = live_config
         self._open = open
         self._reseal = reseal
 
-    def client(self, namespace: str) -> Client:
-        """Return the client of a namespace; empty: this one.
+    def opened(self, namespace: str) -> _Namespace:
+        """Return a namespace, open; empty: this one.
 
         Raises:
             ConflictError: this program cannot open others.
@@ -59,15 +61,15 @@ class Routing:
             )
         return self._open(namespace)
 
-    async def others(self) -> list[Client]:
-        """Return the clients of the other namespaces that the routes name."""
+    async def others(self) -> list[_Namespace]:
+        """Return the other namespaces that the routes name."""
         if self._open is None:
             return []
-        await self._home.live_config.refresh()
-        names = {*self._home.live_config.routes.values()} - {self._namespace}
+        await self._live_config.refresh()
+        names = {*self._live_config.routes.values()} - {self._namespace}
         return [self._open(name) for name in sorted(names)]
 
-    async def find(self, ask: Callable[[Client], Awaitable[_Found]]) -> _Found:
+    async def find(self, ask: Callable[[_Namespace], Awaitable[_Found]]) -> _Found:
         """Ask this namespace, then the others, until one knows what is asked for.
 
         Raises:
@@ -83,8 +85,8 @@ class Routing:
 
     def together(
         self, what: str, name: str, tasks: list[Submission]
-    ) -> tuple[Client, list[Submission]]:
-        """Return the client of the namespace to which tasks belong together, and the tasks for it.
+    ) -> tuple[_Namespace, list[Submission]]:
+        """Return the namespace to which tasks belong together, and the tasks for it.
 
         Args:
             what: ``group`` or ``workflow``.
@@ -94,7 +96,7 @@ class Routing:
             InvalidArgumentsError: they belong to several namespaces, or to another one than the
                 running task.
         """
-        if not self._home.live_config.routes:
+        if not self._live_config.routes:
             return self._home, tasks
         homes = {self._home_of(item) for item in tasks}
         problem, home, running = split_problem(what, homes), min(homes), running_context()
@@ -102,9 +104,11 @@ class Routing:
             problem = problem or away_problem(what, here, home)
         if problem:
             raise InvalidArgumentsError(name, [problem])
-        return self.client(home), [self._sealed(item, home) for item in tasks]
+        return self.opened(home), [self._sealed(item, home) for item in tasks]
 
-    async def accept(self, submissions: Sequence[Submission], send: Send) -> Sequence[Accepted]:
+    async def accept(
+        self, submissions: Sequence[Submission], send: Send[_Namespace]
+    ) -> Sequence[Accepted]:
         """Submit tasks, each where its tenant belongs.
 
         Returns:
@@ -113,7 +117,7 @@ class Routing:
         Raises:
             NonetError: as `send`; tasks of other namespaces may have been submitted before.
         """
-        if not self._home.live_config.routes:
+        if not self._live_config.routes:
             return await send(self._home, submissions)
         by_home: dict[str, list[int]] = {}
         for place, item in enumerate(submissions):
@@ -122,7 +126,7 @@ class Routing:
         for home, places in by_home.items():
             tasks = [self._sealed(submissions[place], home) for place in places]
             try:
-                answers = await send(self.client(home), tasks)
+                answers = await send(self.opened(home), tasks)
             except AdmissionRejected as error:
                 raise error.after(len(accepted)) from None
             for place, answer in zip(places, answers, strict=True):
@@ -130,7 +134,7 @@ class Routing:
         return [accepted[place] for place in range(len(submissions))]
 
     def _home_of(self, submission: Submission) -> str:
-        routes = self._home.live_config.routes
+        routes = self._live_config.routes
         return namespace_of(routes, tenant_in(submission.terms)) or self._namespace
 
     def _sealed(self, submission: Submission, namespace: str) -> Submission:

@@ -8,14 +8,22 @@ from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from nonet.base.errors import NotBoundError
-from nonet.client.client import Client, of_client
+from nonet.client.client import Client
+from nonet.client.namespace import InNamespace, OpenNamespace
+from nonet.client.submitting import Submitting
 from nonet.tasks.task import current_submitter
 
 P = ParamSpec("P")
 _Answer = TypeVar("_Answer")
 
 
-class CallbackSpawner:
+def _same_as(
+    method: Callable[Concatenate[Any, P], _Answer],
+) -> Callable[[object], Callable[Concatenate[object, P], _Answer]]:
+    return lambda _: method
+
+
+class CallbackSpawner(InNamespace):
     """`nonet.spawn_with_callback` as a parameter of ``execute``, annotated with this class.
 
     Example:
@@ -27,7 +35,10 @@ class CallbackSpawner:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    @of_client(Client.spawn_with_callback)
+    def _open(self, *ids: str) -> OpenNamespace:
+        return self.client._open(*ids)
+
+    @_same_as(Submitting.spawn_with_callback)
     def __call__(self) -> None: ...
 
 

@@ -7,14 +7,19 @@ import re
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from nonet.base.actor import who
 from nonet.base.errors import ConflictError, InvalidArgumentsError, ResultUnavailable
+from nonet.client.namespace import InNamespace, OpenNamespace
 from nonet.client.outcomes import child_result, value_of
+from nonet.client.reading import result_of
 from nonet.messages.encryption import NO_KEY, MissingKeyError
 from nonet.messages.message import Reference, is_id, references, resolved
+from nonet.messages.terms import unix_microseconds
 from nonet.stores.queue.groups import group_id
 from nonet.stores.queue.results import Ended
 from nonet.stores.queue.workflows import NewWorkflow, step_id
@@ -26,7 +31,6 @@ from nonet.tasks.workflows import Step, Workflow, step_terms
 from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:
-    from nonet.client.client import Client  # it imports this module
     from nonet.stores.queue.submissions import Submission
 
 _LONGEST_ID = 90
@@ -36,35 +40,164 @@ _CANCELLED_AT_ONCE = 100
 _ENDED = ("done", "failed", "cancelled")
 
 
-async def submit_workflows(
-    client: Client, workflows: Sequence[tuple[str | None, Workflow]]
+class InWorkflows(InNamespace):
+    """Submits workflows to a namespace, and reads, cancels and resumes them."""
+
+    async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
+        """Submit all steps of a workflow; see `Workflow.submit`.
+
+        Args:
+            workflow: the workflow.
+
+        Example:
+            run = await app.submit_workflow(chain(Add(1, 2), Add(3, 4)), id="nightly-2026-11-25")
+        """
+        (run,) = await _submit(self._open(), [(id, workflow)])
+        return run
+
+    async def submit_workflows(
+        self, workflows: Iterable[Workflow] | Mapping[str, Workflow]
+    ) -> list[WorkflowRun]:
+        """Submit many workflows in few round trips; return their runs in the same order.
+
+        All are validated before the first is submitted. A call takes up to 500 steps and edges.
+
+        Args:
+            workflows: any number. A mapping gives each an id of its own, see `Workflow.submit`.
+
+        Raises:
+            InvalidArgumentsError: an argument or option is invalid; nothing was submitted.
+            AdmissionRejected: a ceiling of the configuration is reached; nothing was submitted.
+            ConflictError: a task has the id of a workflow or of a step, and those behind it in the
+                same namespace were not submitted.
+            ServerUnreachableError: Redis does not answer; any of them may have been submitted.
+
+        Example:
+            days = {f"import-{day}": chain(Add(1, day), Add(3, 4)) for day in range(7)}
+            runs = await app.submit_workflows(days)
+            print([run for run in runs if not run.created])
+        """
+        home = self._open()
+        if isinstance(workflows, Mapping):
+            return await _submit(home, [*workflows.items()])
+        return await _submit(home, [(None, workflow) for workflow in workflows])
+
+    def workflow(self, id: str) -> WorkflowRun:
+        """Return the run of a submitted workflow.
+
+        Args:
+            id: id of the workflow; nothing is read before its methods are called.
+
+        Raises:
+            NotBoundError: the application is not open.
+
+        Example:
+            print((await app.workflow("nightly-2026-11-25").status()).state)
+        """
+        client: Any = self._open()  # a `Client`
+        return WorkflowRun(id, client)
+
+    async def workflows(
+        self, limit: int = 100, *, state: str | None = None
+    ) -> list[WorkflowStatus]:
+        """Return the workflows that are still kept, those whose state changed last first.
+
+        Args:
+            limit: the most workflows to return.
+            state: only those in this state, see `WorkflowStatus`; None: any.
+
+        Raises:
+            NotBoundError: the application is not open.
+            ValueError: there is no such state, or `limit` is less than 1.
+            ServerUnreachableError: Redis does not answer.
+
+        Example:
+            for workflow in await app.workflows(state="failed"):
+                print(workflow.id, workflow.failed)
+        """
+        page = self._open().stores.workflows.page
+        return (await page([state] if state else (), limit=limit)).rows
+
+    async def workflow_status(self, id: str) -> WorkflowStatus:
+        """Return the state of a workflow; see `WorkflowRun.status`.
+
+        Args:
+            id: id of the workflow.
+        """
+        return await self._open().routing.find(lambda home: home.stores.workflows.status(id))
+
+    async def workflow_steps(self, id: str) -> list[StepStatus]:
+        """Return the steps of a workflow; see `WorkflowRun.steps`.
+
+        Args:
+            id: id of the workflow.
+        """
+        return await self._open().routing.find(lambda home: _status_of_steps(home, id))
+
+    async def workflow_ended(self, id: str, timeout: float | None = None) -> WorkflowStatus:
+        """Wait for the end of a workflow; see `WorkflowRun.wait`.
+
+        Args:
+            id: id of the workflow.
+        """
+        return await self._open().routing.find(lambda home: _wait_for(home, id, timeout))
+
+    async def step_result(self, id: str, place: str, timeout: float | None = None) -> Any:
+        """Wait for the result of a step; see `WorkflowRun.result`.
+
+        Args:
+            id: id of the workflow.
+            place: place of the step in it.
+        """
+        return await _step_result(self._open(), id, place, timeout)
+
+    async def cancel_workflow(self, id: str, reason: str = "") -> str:
+        """Cancel a workflow; see `WorkflowRun.cancel`.
+
+        Args:
+            id: id of the workflow.
+        """
+        return await self._open().routing.find(lambda home: _cancel(home, id, reason))
+
+    async def resume_workflow(self, id: str) -> int:
+        """Run the failed steps of a workflow again; see `WorkflowRun.resume`.
+
+        Args:
+            id: id of the workflow.
+        """
+        return await self._open().routing.find(lambda home: _resume(home, id))
+
+
+async def _submit(
+    home: OpenNamespace, workflows: Sequence[tuple[str | None, Workflow]]
 ) -> list[WorkflowRun]:
-    """Submit workflows, each with the id of its caller or None; see `Client.submit_workflows`."""
+    """Submit workflows, each with the id of its caller or None; see `submit_workflows`."""
     running = running_context()
     if running:
         running.ensure_lease()
     names = [_checked(one, _id_for(running) if id is None else id) for id, one in workflows]
-    await client.live_config.refresh()
+    await home.live_config.refresh()
     runs: dict[int, WorkflowRun] = {}
     with sending() as trace:
-        by_home: dict[Client, dict[int, NewWorkflow]] = {}
+        by_home: dict[OpenNamespace, dict[int, NewWorkflow]] = {}
         for place, (id, workflow) in enumerate(workflows):
-            steps = _prepared(client, workflow, names[place], trace)
+            steps = _prepared(home, workflow, names[place], trace)
             title, parent = workflow.title, running.id if running else ""
-            home, steps = client.routing.together("workflow", title or "Workflow", steps)
+            there, steps = home.routing.together("workflow", title or "Workflow", steps)
             new = NewWorkflow(names[place], title, parent, steps, id is not None)
-            by_home.setdefault(home, {})[place] = new
-        asked = {home: _steps_of(those.values()) for home, those in by_home.items()}
+            by_home.setdefault(there, {})[place] = new
+        asked = {there: _steps_of(those.values()) for there, those in by_home.items()}
         if trace:
             describe_sent([step for steps in asked.values() for step in steps])
-        for home, those in by_home.items():
-            await home.broker.check_room(asked[home])
+        for there, those in by_home.items():
+            await there.stores.broker.check_room(asked[there])
             if running:
                 running.ensure_lease()
-            ttl = home.settings.workflow_ttl
-            started = await home.workflows.submit([*those.values()], ttl)
+            client: Any = there  # a `Client`
+            ttl = there.settings.workflow_ttl
+            started = await there.stores.workflows.submit([*those.values()], ttl)
             for (place, new), is_new in zip(those.items(), started, strict=True):
-                runs[place] = WorkflowRun(new.id, home, is_new)
+                runs[place] = WorkflowRun(new.id, client, is_new)
     return [runs[place] for place in range(len(workflows))]
 
 
@@ -91,10 +224,10 @@ def _checked(workflow: Workflow, id: str) -> str:
     return id
 
 
-def _prepared(client: Client, workflow: Workflow, id: str, trace: str) -> list[Submission]:
+def _prepared(home: OpenNamespace, workflow: Workflow, id: str, trace: str) -> list[Submission]:
     terms = step_terms(id, workflow.steps)
     return [
-        client.envelopes.prepare(step.task, _options(id, step), trace=trace, is_step=True).as_step(
+        home.envelopes.prepare(step.task, _options(id, step), trace=trace, is_step=True).as_step(
             term
         )
         for step, term in zip(workflow.steps, terms, strict=True)
@@ -106,7 +239,9 @@ def _options(id: str, step: Step[Any]) -> Options:
     return replace(step.options, id=step_id(id, step.place), delay=None)
 
 
-async def with_results(client: Client, id: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+async def with_results(
+    home: OpenNamespace, id: str, arguments: Mapping[str, Any]
+) -> Mapping[str, Any]:
     """Replace the references in the arguments of a step by results.
 
     Raises:
@@ -119,9 +254,9 @@ async def with_results(client: Client, id: str, arguments: Mapping[str, Any]) ->
     places = {each: [each.place] for each in found}
     for each in found:
         if each.added:
-            places[each] = await client.workflows.added(workflow, each.place)
+            places[each] = await home.stores.workflows.added(workflow, each.place)
     wanted = list(dict.fromkeys(place for some in places.values() for place in some))
-    ends = dict(zip(wanted, await client.workflows.results(workflow, wanted), strict=True))
+    ends = dict(zip(wanted, await home.stores.workflows.results(workflow, wanted), strict=True))
 
     def value_of_reference(reference: Reference) -> Any:
         if reference.added:  # a step that failed, or was not needed, has none
@@ -147,23 +282,23 @@ def _packed_value(id: str, ended: Ended | None) -> Any:
     return document.value
 
 
-async def step_inputs(client: Client, id: str) -> list[ChildResult]:
+async def step_inputs(home: OpenNamespace, id: str) -> list[ChildResult]:
     """Return how the predecessors of a step ended; see `TaskContext.inputs`."""
     workflow, _, place = id.rpartition(":")
-    places = await client.workflows.predecessors(workflow, place)
-    ends = await client.workflows.results(workflow, places)
+    places = await home.stores.workflows.predecessors(workflow, place)
+    ends = await home.stores.workflows.results(workflow, places)
     return [
-        child_result(step_id(workflow, one), ended, client.registry)
+        child_result(step_id(workflow, one), ended, home.registry)
         for one, ended in zip(places, ends, strict=True)
     ]
 
 
-async def steps_of(client: Client, id: str) -> list[StepStatus]:
+async def _status_of_steps(home: OpenNamespace, id: str) -> list[StepStatus]:
     """Return the steps of a workflow; see `WorkflowRun.steps`."""
     from nonet.stores.queue.workflow_steps import read_steps  # workers show no workflows
 
-    await client.workflows.status(id)
-    graph = await client.workflows.graph(id)
+    await home.stores.workflows.status(id)
+    graph = await home.stores.workflows.graph(id)
     return [
         StepStatus(
             id=step.task.id,
@@ -174,17 +309,19 @@ async def steps_of(client: Client, id: str) -> list[StepStatus]:
             error=step.task.error,
             blocker=step.task.blocker,
         )
-        for step in await read_steps(client.workflows, client.results, id, graph, list(graph))
+        for step in await read_steps(
+            home.stores.workflows, home.stores.results, id, graph, list(graph)
+        )
     ]
 
 
-async def wait_for(client: Client, id: str, timeout: float | None) -> WorkflowStatus:
+async def _wait_for(home: OpenNamespace, id: str, timeout: float | None) -> WorkflowStatus:
     """Wait for the end of a workflow; see `WorkflowRun.wait`."""
     deadline = math.inf if timeout is None else time.monotonic() + timeout
     while True:
         left = None if timeout is None else max(0, deadline - time.monotonic())
         try:
-            await client.results.wait(id, left)
+            await home.stores.results.wait(id, left)
         except TimeoutError:
             from nonet.rules.findings.remedies import of_workflow
 
@@ -192,82 +329,95 @@ async def wait_for(client: Client, id: str, timeout: float | None) -> WorkflowSt
             raise TimeoutError(
                 f"workflow {id} has not ended after {timeout:g} s; '{show}' shows what it waits for"
             ) from None
-        status = await client.workflows.status(id)
+        status = await home.stores.workflows.status(id)
         if status.state in _ENDED:  # it may have been resumed meanwhile
             return status
 
 
-async def step_result(client: Client, id: str, place: str, timeout: float | None) -> Any:
+async def _step_result(home: OpenNamespace, id: str, place: str, timeout: float | None) -> Any:
     """Wait for the result of a step; see `WorkflowRun.result`."""
     step = step_id(id, place)
-    (ended,) = await client.workflows.results(id, [place])
+    (ended,) = await home.stores.workflows.results(id, [place])
     if ended is None:
         try:
-            return await client.result(step, timeout=timeout)
+            return await result_of(home, step, timeout)
         except ResultUnavailable:  # its result may be kept for its workflow only
-            (ended,) = await client.workflows.results(id, [place])
+            (ended,) = await home.stores.workflows.results(id, [place])
             if ended is None:
                 raise
-    return value_of(step, ended, client.registry)
+    return value_of(step, ended, home.registry)
 
 
-async def cancel(client: Client, id: str, reason: str) -> str:
+async def _cancel(home: OpenNamespace, id: str, reason: str) -> str:
     """Cancel the steps of a workflow that have not ended; see `WorkflowRun.cancel`."""
-    before = await client.workflows.status(id)
+    before = await home.stores.workflows.status(id)
     if before.state in _ENDED:
         raise ConflictError(f"workflow {id} is {before.state} and can no longer be cancelled")
-    await client.workflows.mark_cancelled(id, client.signed(reason))
-    await client.log_event("workflow-cancelled", f"{id}: {reason}".removesuffix(": "))
-    await go_on(client, id)
-    return (await client.workflows.status(id)).state
+    await home.stores.workflows.mark_cancelled(id, ": ".join(filter(None, (f"by {who()}", reason))))
+    await home.stores.events.log("workflow-cancelled", who(), f"{id}: {reason}".removesuffix(": "))
+    await go_on(home, id)
+    return (await home.stores.workflows.status(id)).state
 
 
-async def resume(client: Client, id: str) -> int:
+async def _resume(home: OpenNamespace, id: str) -> int:
     """Run the failed steps of a workflow again; see `WorkflowRun.resume`."""
     from nonet.rules.resuming import above, runs_again  # workers resume no workflows
 
-    before = await client.workflows.status(id)
+    before = await home.stores.workflows.status(id)
     if before.state not in ("failed", "resuming"):
         raise ConflictError(
             f"workflow {id} is {before.state}: only a failed workflow can be resumed"
         )
-    places, graph = await client.workflows.failed(id), await client.workflows.graph(id)
+    places, graph = await home.stores.workflows.failed(id), await home.stores.workflows.graph(id)
     have_added = {above(place) for place in graph}
     if before.state == "failed":
         again = runs_again(set(places), {place: after for place, (_, after) in graph.items()})
-        if lost := await client.workflows.lost(id, sorted(again - have_added)):
+        if lost := await home.stores.workflows.lost(id, sorted(again - have_added)):
             raise ConflictError(
                 f"step {step_id(id, lost[0])} of workflow {id} was lost by Redis and cannot run "
                 "again: submit the workflow again, with another id"
             )
-        await client.withdraw_letters([step_id(id, place) for place in again], before.opened)
-        await client.workflows.begin_to_resume(id, [one for one in places if one not in again])
+        await _withdraw_letters(home, [step_id(id, place) for place in again], before.opened)
+        await home.stores.workflows.begin_to_resume(id, [one for one in places if one not in again])
         places = sorted(again)
     number = len([place for place in places if place not in have_added])
     if before.state == "failed":
-        await client.log_event("workflow-resumed", f"{id}: {_steps(number)}")
-    await go_on(client, id)
+        await home.stores.events.log("workflow-resumed", who(), f"{id}: {_steps(number)}")
+    await go_on(home, id)
     return number
 
 
-async def go_on(client: Client, id: str) -> None:
+async def _withdraw_letters(home: OpenNamespace, ids: Sequence[str], since: datetime) -> None:
+    """Delete the dead letters of tasks that run again.
+
+    Args:
+        since: when these tasks were submitted; letters of earlier tasks with these ids stay.
+
+    Raises:
+        ConflictError: one was submitted again; none was deleted.
+    """
+    if home.settings.may_have_sql():
+        await (await home.stores.dead_letters()).withdraw(ids, unix_microseconds(since))
+
+
+async def go_on(home: OpenNamespace, id: str) -> None:
     """Continue to cancel or resume a workflow; it can be repeated at any point."""
-    workflows = client.workflows
+    workflows = home.stores.workflows
     status = await workflows.status(id)
     if status.reason:
-        who, _, text = status.reason.removeprefix("by ").partition(": ")
+        author, _, text = status.reason.removeprefix("by ").partition(": ")
         why = ": ".join(filter(None, ("with its workflow", text)))
         async for places in workflows.live(id):
             for start in range(0, len(places), _CANCELLED_AT_ONCE):
                 some = [step_id(id, place) for place in places[start : start + _CANCELLED_AT_ONCE]]
-                await client.cancel_steps(some, who, why)
+                await home.cancellation.cancel(some, author, why, running=True, is_logged=False)
         await workflows.forget_failed(id)
     elif status.state == "resuming":
         await workflows.resume(id)
     if (await workflows.status(id)).reason == status.reason:
         await workflows.finished(id)
     else:  # it was cancelled while it was being resumed
-        await go_on(client, id)
+        await go_on(home, id)
 
 
 def _steps(number: int) -> str:

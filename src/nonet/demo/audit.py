@@ -152,7 +152,7 @@ class _Audit:
     async def _callback(self, group: str, doing: str) -> Any:
         """Wait for a group, and return the result of its callback."""
         while True:
-            status = await self.app.client.groups.status(group)
+            status = await self.app.stores.groups.status(group)
             if status.total:
                 self.progress(doing, status.total - status.pending, status.total)
             if status.state == "fired":

@@ -44,8 +44,8 @@ async def preview_cancel(client: Client, selection: TaskFilter) -> CancelPreview
     Raises:
         ServerUnreachableError: Redis does not answer.
     """
-    moment = await client.broker.logical_now()
-    page = await client.results.page(selection, limit=_SAMPLE, budget=_BUDGET)
+    moment = await client.stores.broker.logical_now()
+    page = await client.stores.results.page(selection, limit=_SAMPLE, budget=_BUDGET)
     is_exact = page.searched >= page.total
     number = page.matched
     if not is_exact and selection.is_narrow and page.searched:

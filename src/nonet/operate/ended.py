@@ -99,7 +99,7 @@ async def preview_resubmit(
     Raises:
         ServerUnreachableError: Redis does not answer.
     """
-    moment = await client.broker.logical_now()
+    moment = await client.stores.broker.logical_now()
     classes, end, is_exact = Counter[str](), time.monotonic() + _PREVIEW_SECONDS, True
     async with aclosing(history.kept(selection)) as walk:
         async for _, _, kept in walk:

@@ -98,7 +98,7 @@ async def call(
     context = _context_of(task, client)
     values = {TaskContext: context, CallbackSpawner: CallbackSpawner(client)}
     locks = hold(
-        client.broker,
+        client.stores.broker,
         settings,
         _structural_locks(context.name, task),
         wait_seconds=wait_seconds,

@@ -76,14 +76,14 @@ async def workflow_report(
         NotFoundError: it is unknown, or is not kept any more.
         ServerUnreachableError: Redis does not answer.
     """
-    workflows = client.workflows
+    workflows = client.stores.workflows
     status = await workflows.status(id)
     graph = await workflows.graph(id)
     states = dict(zip(graph, await workflows.states(id, list(graph)), strict=True))
     chosen = [place for place in graph if state in (None, states[place])]
     failed = [place] if (place := status.failed.rpartition(":")[2]) in graph else []
     some = chosen[offset : offset + limit]
-    steps = await read_steps(workflows, client.results, id, graph, [*failed, *some])
+    steps = await read_steps(workflows, client.stores.results, id, graph, [*failed, *some])
     return WorkflowReport(
         status=status,
         graph=graph,

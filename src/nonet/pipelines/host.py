@@ -12,7 +12,7 @@ from typing import Any
 
 from nonet.base.actor import process_name
 from nonet.base.errors import NonetError, RegistrationError
-from nonet.client.parts import Parts
+from nonet.client.client import Client
 from nonet.daemon.health import Observed, Report
 from nonet.daemon.service import ExitCode, Stop, every, reached
 from nonet.pipelines.burial import Letters
@@ -46,7 +46,7 @@ class PipelineHost(Observed):
     """Runs pipelines in this process.
 
     Args:
-        parts: the open application.
+        client: the client of the open application.
         injector: provides the parameters of ``process``.
         pipelines: the pipelines that this process knows.
         names: those that it runs.
@@ -61,37 +61,37 @@ class PipelineHost(Observed):
     """
 
     def __init__(
-        self, parts: Parts, injector: Injector, pipelines: Pipelines, names: Sequence[str]
+        self, client: Client, injector: Injector, pipelines: Pipelines, names: Sequence[str]
     ) -> None:
         self.id: str = f"pipelines-{secrets.token_hex(6)}"
         self.name: str = process_name()
-        self._parts = parts
+        self._client = client
         self._classes = [pipelines.find(name) for name in dict.fromkeys(names)]
         for cls in self._classes:
             _check_parameters(cls, injector)
         self._stop = Stop()
         self._is_ready = False
         self._heartbeats: dict[RowDatabase, Heartbeat] = {}
-        letters = self._letters = Letters(parts.client)
+        letters = self._letters = Letters(client)
         self._pauses: Sequence[Pause] = ()
         room = Room()
         self.runners: list[Runner] = [
             Runner(
                 pipelines.leasing(cls),
                 injector,
-                parts.client,
+                client,
                 partial(self._options, cls),
                 room,
                 letters,
                 PipelineTally(),
-                has_outbox=_has_outbox(parts, cls.database),
+                has_outbox=_has_outbox(client, cls.database),
             )
             for cls in self._classes
         ]
 
         self._listener = Listener(
-            parts.client.hints,
-            parts.stores.broker.wakes,
+            client.hints,
+            client.stores.broker.wakes,
             [(runner.table, runner.hinted.set) for runner in self.runners],
         )
 
@@ -144,13 +144,13 @@ class PipelineHost(Observed):
                 await asyncio.wait({*loops, *beside})
 
     async def _drain(self, stop: Stop) -> ExitCode:
-        grace = self._parts.settings.grace
+        grace = self._client.settings.grace
         logger.info("draining %d rows", sum(runner.running for runner in self.runners))
         ended = await asyncio.gather(*(r.drain(grace, stop.forced) for r in self.runners))
         with suppress(NonetError, TimeoutError):
             async with asyncio.timeout(_HINT_SECONDS):
-                await self._parts.client.hints.send({runner.table for runner in self.runners})
-                await self._parts.stores.pipelines.leave(self.id)
+                await self._client.hints.send({runner.table for runner in self.runners})
+                await self._client.stores.pipelines.leave(self.id)
         if stop.forced.is_set():
             return ExitCode.SECOND_SIGNAL
         return ExitCode.OK if all(ended) else ExitCode.FAILED
@@ -162,18 +162,18 @@ class PipelineHost(Observed):
         by = f"by {pause.who}" if pause is not None else ""
         if pause is not None and pause.what == EVERYTHING:
             by = f"{WITH_ALL} {by}"
-        configured = self._parts.client.live_config.pipelines.get(cls.name)
+        configured = self._client.live_config.pipelines.get(cls.name)
         return options_of(cls, configured, by)
 
     async def _follow(self) -> float:
         """Read the pauses and the configuration; while Redis is unavailable, keep the last ones."""
-        await self._parts.client.live_config.refresh()
-        self._pauses = await self._parts.stores.controls.load()
+        await self._client.live_config.refresh()
+        self._pauses = await self._client.stores.controls.load()
         return _FOLLOW_SECONDS
 
     async def _report(self) -> float:
         """Report to operators, and count rows if that is the turn of this process."""
-        reports = self._parts.stores.pipelines
+        reports = self._client.stores.pipelines
         await reports.report(self.id, {r.pipeline.name: self._replica(r) for r in self.runners})
         for runner in self.runners:
             if await reports.may_count(runner.pipeline.name):
@@ -238,6 +238,6 @@ def _check_parameters(cls: type[Pipeline[Any]], injector: Injector) -> None:
         raise RegistrationError(f"pipeline {cls.name} ({cls.__module__}): {'; '.join(problems)}")
 
 
-def _has_outbox(parts: Parts, database: RowDatabase) -> bool:
-    settings = parts.settings
+def _has_outbox(client: Client, database: RowDatabase) -> bool:
+    settings = client.settings
     return settings.may_have_sql() and is_same_database(settings.sql_url(), database.url)

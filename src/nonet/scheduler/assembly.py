@@ -1,4 +1,4 @@
-"""Build a scheduler from the parts of an open application."""
+"""Build a scheduler from the client of an open application."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 from functools import partial
 
 from nonet.base.streams import Size
-from nonet.client.parts import Parts
+from nonet.client.client import Client
 from nonet.config.sources import open_source
 from nonet.config.web_url import web_url
 from nonet.daemon.contact import sql_reached
@@ -34,7 +34,7 @@ from nonet.telemetry.logs import keep_logs
 
 
 def assemble(
-    parts: Parts,
+    client: Client,
     injector: Injector,
     hooks: Mapping[str, Hook] | None = None,
     chores: Mapping[str, Chore] | None = None,
@@ -44,32 +44,32 @@ def assemble(
     Args:
         chores: further duties of the leader, by the name of their loop.
     """
-    settings, stores, may_have_sql = parts.settings, parts.stores, parts.settings.may_have_sql
+    settings, stores, may_have_sql = client.settings, client.stores, client.settings.may_have_sql
     memory = Memory(stores.mirror, may_have_sql)
     grace = timedelta(seconds=settings.misfire_grace)
-    periodic = PeriodicLoop(parts.client, stores.periodic, memory, grace)
+    periodic = PeriodicLoop(client, stores.periodic, memory, grace)
     found = checked_hooks(settings, injector, hooks)
     keep_logs()  # modules with hooks may have configured logging
     made = SchedulerParts(
         settings,
-        parts.client,
+        client,
         stores.leadership,
-        _configuration(parts, periodic),
+        _configuration(client, periodic),
         StartUp(found, stores.leadership, injector),
         periodic,
         memory,
         PauseMemory(stores.controls, stores.broker.epoch, stores.mirror, may_have_sql),
-        chores={**_chores(parts), **(chores or {})},
-        census=_census(parts) if settings.metrics_port else None,
+        chores={**_chores(client), **(chores or {})},
+        census=_census(client) if settings.metrics_port else None,
         sql=sql_reached(settings, stores),
     )
     return Scheduler(made)
 
 
-def _configuration(parts: Parts, periodic: PeriodicLoop) -> ConfigurationLoop:
-    settings, stores = parts.settings, parts.stores
+def _configuration(client: Client, periodic: PeriodicLoop) -> ConfigurationLoop:
+    settings, stores = client.settings, client.stores
     vos = vos_from_entry_points(settings.groups)
-    fits = partial(check, registry=parts.registry, vos=vos)
+    fits = partial(check, registry=client.registry, vos=vos)
     return ConfigurationLoop(
         open_source(settings.config, settings, fits),
         fits,
@@ -82,9 +82,9 @@ def _configuration(parts: Parts, periodic: PeriodicLoop) -> ConfigurationLoop:
     )
 
 
-def _chores(parts: Parts) -> dict[str, Chore]:
+def _chores(client: Client) -> dict[str, Chore]:
     """Return the further duties of the leader, by the name of their loop."""
-    settings, stores = parts.settings, parts.stores
+    settings, stores = client.settings, client.stores
     expired = ExpiredTasks(stores.broker, stores.dead_letters, settings.signer(), stores.rows.close)
     demand = DemandLoop(
         stores.demands,
@@ -99,7 +99,7 @@ def _chores(parts: Parts) -> dict[str, Chore]:
         "expired tasks": expired.tick,
         "demand": demand.tick,
         "old dead letters": Retention(stores.dead_letters, settings.dlq_retention).tick,
-        "workflows": UnfinishedWorkflows(parts.client).tick,
+        "workflows": UnfinishedWorkflows(client).tick,
     }
     if url := settings.webhook_url.get_secret_value():
         chores["webhook"] = Webhook(
@@ -113,13 +113,13 @@ def _chores(parts: Parts) -> dict[str, Chore]:
     return chores
 
 
-def _census(parts: Parts) -> Census:
-    settings, stores = parts.settings, parts.stores
+def _census(client: Client) -> Census:
+    settings, stores = client.settings, client.stores
     return Census(
         stores.measures,
         stores.dead_letters,
         stores.pipelines,
         settings.may_have_sql,
-        parts.registry.versions(),
-        partial(take_census, stores.tenants, parts.client.live_config),
+        client.registry.versions(),
+        partial(take_census, stores.tenants, client.live_config),
     )

@@ -92,7 +92,7 @@ class Scheduler(Observed):
     def __init__(self, parts: SchedulerParts) -> None:
         self._parts = parts
         self._settings = parts.settings
-        self._broker = parts.client.broker
+        self._broker = parts.client.stores.broker
         self._leadership = parts.leadership
         self.periodic: PeriodicLoop = parts.periodic
         self.name: str = process_name()

@@ -22,7 +22,7 @@ class UnfinishedWorkflows:
 
     async def tick(self, term: str) -> float:
         """Continue each workflow that was unfinished at the last look, too."""
-        store = self._client.workflows
+        store = self._client.stores.workflows
         unfinished = set(await store.unfinished())
         for id in self._seen & unfinished:
             try:

@@ -13,11 +13,11 @@ from functools import cache, partial
 from typing import Any, Generic, NoReturn, Unpack
 
 from nonet.base.errors import NotBoundError, ResultUnavailable
-from nonet.client.client import is_durable
 from nonet.client.envelopes import Envelopes
 from nonet.client.groups import Policy, Spawned
 from nonet.client.live import LiveConfig
 from nonet.client.shortcuts import CallbackSpawner
+from nonet.client.submitting import is_durable
 from nonet.config.overrides import NONE
 from nonet.config.settings import plain_settings
 from nonet.messages.message import Envelope, ResultDocument, decode, encode, pack

@@ -354,7 +354,7 @@ class System:
         wanted = set(self._sizes)
         while True:
             running.check()
-            ready = {worker.size for worker in await running.app.client.results.workers()}
+            ready = {worker.size for worker in await running.app.stores.results.workers()}
             if running.scheduler.is_firing and ready >= wanted:
                 await running.app.broker.presence([])
                 await running.app.client.live_config.follow(running.app.broker.config_version)

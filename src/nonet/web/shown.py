@@ -16,6 +16,7 @@ from typing import TypeVar
 from fastapi import HTTPException
 
 from nonet.base.errors import NotFoundError
+from nonet.client.reading import explain_by_facts
 from nonet.operate.overview import overview as nonet_overview
 from nonet.operate.schedules import told
 from nonet.operate.workflows import WorkflowReport, workflow_report
@@ -84,7 +85,7 @@ async def why(site: Site, id: str, who: Principal) -> tuple[Explanation, Facts |
     Raises:
         NotFoundError: it is unknown.
     """
-    read = partial(site.nonet.client.explain_by_facts, id)
+    read = partial(explain_by_facts, site.nonet.client, id)
     found, facts = await site.shared.read(("task why", id), 1.0, read)
     if facts is None or who.sees_texts:
         return found, facts
@@ -94,7 +95,7 @@ async def why(site: Site, id: str, who: Principal) -> tuple[Explanation, Facts |
 
 async def workflows(site: Site, states: Sequence[str], limit: int, cursor: str) -> WorkflowPage:
     """Read a page of the workflows, at most once in two seconds for all viewers."""
-    read = partial(site.nonet.client.workflows.page, states, limit=limit, cursor=cursor)
+    read = partial(site.nonet.stores.workflows.page, states, limit=limit, cursor=cursor)
     return await site.shared.read(("workflows", *states, limit, cursor), 2.0, read)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from nonet.base.loop import in_own_thread
-from nonet.client.parts import Parts
+from nonet.client.client import Client
 from nonet.daemon.service import ExitCode
 from nonet.daemon.watchdog import Watchdog
 from nonet.messages.message import Usage
@@ -76,7 +76,7 @@ class Runner:
 
     def __init__(
         self,
-        parts: Parts,
+        client: Client,
         injector: Injector,
         me: Incarnation,
         watchdog: Watchdog,
@@ -84,12 +84,12 @@ class Runner:
         tally: Tally,
         sign_off: Callable[[], None],
     ) -> None:
-        settings, stores, broker = parts.settings, parts.stores, parts.stores.broker
-        self._parts = parts
+        settings, stores, broker = client.settings, client.stores, client.stores.broker
+        self._client = client
         self._me = me
         self._cancel_grace = settings.cancel_grace
         limits = settings.message_limit, settings.crash_limit
-        self._concluder = Concluder(parts.client.live_config, *limits, stores.cipher)
+        self._concluder = Concluder(client.live_config, *limits, stores.cipher)
         self.settler = Settler(broker, stores.rows, stores.cipher)
         self._foreign: set[str] = set()
         self._watchdog = watchdog
@@ -99,7 +99,7 @@ class Runner:
         self._settling = 0
         self.freed = asyncio.Event()
         self.has_plain = me.runs_tasks_itself and any(
-            item.is_plain for item in parts.registry if item.cls.size == me.size
+            item.is_plain for item in client.registry if item.cls.size == me.size
         )
         self.busy_at = time.monotonic()
         self._is_traced = are_spans_collected()
@@ -108,18 +108,18 @@ class Runner:
         self._leftovers = Leftovers(me.slots, self.freed.set, watchdog, broker)
         self.threads = FunctionThreads(min(me.slots, settings.threads), self.freed.set)
         self._tools = Tools(
-            *(parts.client, parts.registry, injector, self.threads, settings.message_limit),
+            *(client, client.registry, injector, self.threads, settings.message_limit),
             admit=self._leasing.readmit,
             leave=self._leftovers.add,
-            middlewares=parts.client.middlewares,
+            middlewares=client.middlewares,
         )
         self._deaths = ChildDeaths(Events(broker.client, settings.namespace).log)
         self._isolated = self._in(children)
-        of = self.settler, self._concluder, parts.registry
+        of = self.settler, self._concluder, client.registry
         self.burials = Burials(*of, stores.dead_letters, settings.signer())
         self.suspects = Suspects(
             me.size,
-            lambda: self._in(Children(settings, broker.url, parts.client.middlewares)),
+            lambda: self._in(Children(settings, broker.url, client.middlewares)),
             self._concluder,
             self._ordinary,
         )
@@ -128,11 +128,11 @@ class Runner:
         """Return what runs attempts in these child processes."""
         return Isolated(
             children,
-            client=self._parts.client,
-            settings=self._parts.settings,
+            client=self._client,
+            settings=self._client.settings,
             concluder=self._concluder,
             admit=self._leasing.readmit,
-            accuse=partial(self._parts.stores.broker.accuse, self._me.id),
+            accuse=partial(self._client.stores.broker.accuse, self._me.id),
             deaths=self._deaths,
         )
 

@@ -18,7 +18,7 @@ from nonet.base.forks import detached_in_copies
 from nonet.base.loop import in_own_thread, name_of
 from nonet.base.streams import Size
 from nonet.base.version import __version__
-from nonet.client.parts import Parts
+from nonet.client.client import Client
 from nonet.daemon.contact import Contact, sql_reached
 from nonet.daemon.health import Observed, Report
 from nonet.daemon.service import ExitCode, Stop, every, reached, wind_up
@@ -63,7 +63,7 @@ class Worker(Observed):
     """One worker process of one size.
 
     Args:
-        parts: the parts of the open application.
+        client: the client of the open application.
         injector: provides the dependencies of tasks.
         size, concurrency, isolation: see `nonet.Nonet.worker`.
         owns_process: False: the process belongs to a program around the worker, so the worker
@@ -76,7 +76,7 @@ class Worker(Observed):
 
     def __init__(
         self,
-        parts: Parts,
+        client: Client,
         injector: Injector,
         size: Size,
         concurrency: int | None = None,
@@ -84,10 +84,10 @@ class Worker(Observed):
         *,
         owns_process: bool = True,
     ) -> None:
-        settings = parts.settings
+        settings = client.settings
         slots = concurrency or settings.slots_of(size)
-        self._parts = parts
-        self._broker = broker = parts.stores.broker
+        self._client = client
+        self._broker = broker = client.stores.broker
         self._me = me = Incarnation(f"{size}-{secrets.token_hex(6)}", size, slots, isolation)
         self.id: str = me.id
         self.name: str = process_name()
@@ -98,18 +98,18 @@ class Worker(Observed):
         self._lost_at = self._looked_for = time.monotonic()
         self._on_ordered: Callable[[], None] = lambda: None
         self._described_last: dict[str, Any] = {}
-        self._children = Children(settings, broker.url, parts.client.middlewares)
+        self._children = Children(settings, broker.url, client.middlewares)
         self._tally = Tally(
-            parts.registry.versions(), str(size), lambda: parts.client.live_config.named_tenants
+            client.registry.versions(), str(size), lambda: client.live_config.named_tenants
         )
         self._leases = self._make_leases()
         self._watchdog = self._make_watchdog()
         self._runner = Runner(
-            parts, injector, me, self._watchdog, self._children, self._tally, self._sign_off
+            client, injector, me, self._watchdog, self._children, self._tally, self._sign_off
         )
         self._owns_process = owns_process
-        needs_sql = any(item.cls.dlq_eligible or item.cls.durable for item in parts.registry)
-        self._sql = sql_reached(settings, parts.stores) if needs_sql else None
+        needs_sql = any(item.cls.dlq_eligible or item.cls.durable for item in client.registry)
+        self._sql = sql_reached(settings, client.stores) if needs_sql else None
         self._lag = LoopLag(
             *(self._runner.seen_in_loop, self._count_blocked),
             while_blocked=self._runner.end_if_stuck if owns_process else None,
@@ -145,7 +145,7 @@ class Worker(Observed):
             ConfigurationError: Redis is too old, may evict keys, or denies a command.
         """
         self._stop = stop
-        settings = self._parts.settings
+        settings = self._client.settings
         inspection = Inspection(self._broker, settings.namespace)
         check = partial(inspection.check, allow_eviction=settings.allow_eviction)
         if not await reached(stop, check):
@@ -184,7 +184,7 @@ class Worker(Observed):
             }
             if self._owns_process:
                 running.add(loops.create_task(every(stop, "descriptors", Descriptors().look)))
-            if self._parts.settings.metrics_port:
+            if self._client.settings.metrics_port:
                 running.add(loops.create_task(every(stop, "round trip", self._measure)))
             if self._sql is not None:
                 running.add(loops.create_task(every(stop, "SQL", self._sql.look)))
@@ -201,7 +201,7 @@ class Worker(Observed):
 
     def report(self) -> Report:
         """Report whether this process takes tasks, and if not, why."""
-        reasons, live = [], self._parts.client.live_config
+        reasons, live = [], self._client.live_config
         # Measure until the loop's last response: while blocked, it cannot receive answers.
         if silence := self._redis.silence(self._lag.answered_at):
             reasons.append(silence)
@@ -239,7 +239,7 @@ class Worker(Observed):
 
     def samples(self) -> Iterator[Sample]:
         """Yield the metrics of this worker."""
-        live, size = self._parts.client.live_config, str(self._me.size)
+        live, size = self._client.live_config, str(self._me.size)
         yield "nonet_draining", (), float(self._is_stopping)
         yield "nonet_event_loop_lag_seconds", (), self._lag.recent()
         yield "nonet_config_version", (live.version,), 1
@@ -253,7 +253,7 @@ class Worker(Observed):
         yield "nonet_worker_children", (), len(self._child_pids())
         yield "nonet_worker_memory_bytes", (), self._about.resident
         yield from self._tally.samples()
-        yield from failure_samples(self._parts.client.middlewares)
+        yield from failure_samples(self._client.middlewares)
 
     async def _measure(self) -> float:
         """Measure a round trip, and the difference between the corrected clock and the server's."""
@@ -308,7 +308,7 @@ class Worker(Observed):
         lost_at = self._lost_at
         is_registered = self._watchdog.renewed_at > lost_at
         await self._obey_orders()
-        await self._parts.client.live_config.follow(self._broker.config_version)
+        await self._client.live_config.follow(self._broker.config_version)
         if is_registered:
             self._looked_for = lost_at
         if (described := self._described()) != self._described_last:
@@ -340,7 +340,7 @@ class Worker(Observed):
         self._runner.cut_waiting(_STOPPED)
         forced = asyncio.create_task(stop.forced.wait())
         obeying = asyncio.create_task(self._obey_while_draining())
-        await self._runner.wait(self._parts.settings.grace, forced)
+        await self._runner.wait(self._client.settings.grace, forced)
         code = ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
         forced.cancel()
         obeying.cancel()
@@ -378,7 +378,7 @@ class Worker(Observed):
 
     def _described(self) -> dict[str, Any]:
         """Return what this worker registers about itself for operators."""
-        live, now = self._parts.client.live_config, time.monotonic()
+        live, now = self._client.live_config, time.monotonic()
         hold, block = self._lag.hold, self._lag.block
         if hold is not None and now - hold.ended > _HELD_FOR_SECONDS:
             hold = None
@@ -396,11 +396,11 @@ class Worker(Observed):
             "held": [hold.task, round(hold.seconds, 1)] if hold is not None else None,
             "blocked": [block.task, round(block.seconds, 1)] if block is not None else None,
             "fetches_at_most": self._reader.batch.most if self._reader.batch.is_narrow else None,
-            **({"keys": keys} if (keys := list(self._parts.client.cipher.keys)) else {}),
+            **({"keys": keys} if (keys := list(self._client.cipher.keys)) else {}),
         }
 
     def _make_leases(self) -> Leases:
-        settings = self._parts.settings
+        settings = self._client.settings
         return Leases(
             self._broker.url,
             settings.namespace,
@@ -413,7 +413,7 @@ class Worker(Observed):
         )
 
     def _make_watchdog(self) -> Watchdog:
-        settings = self._parts.settings
+        settings = self._client.settings
         return Watchdog(
             self._leases,
             settings.renew_interval,
@@ -424,7 +424,7 @@ class Worker(Observed):
 
     def _make_about(self) -> About:
         return About(
-            *(self._parts.registry, self._described, self._lag.longest, self._child_pids),
-            keys=self._parts.client.cipher.digest,
+            *(self._client.registry, self._described, self._lag.longest, self._child_pids),
+            keys=self._client.cipher.digest,
             tenants=self._tally.tenants.running,
         )

@@ -88,7 +88,7 @@ async def cancel(
             return await _cancel_all(nonet, selection, reason, deadline, yes=yes, as_json=as_json)
         states = await _wait_for(nonet, states, deadline)
         others = [id for id, state in states.items() if state != _CANCELLED]
-        workflows = [id for id in others if await nonet.client.workflows.exists(id)]
+        workflows = [id for id in others if await nonet.stores.workflows.exists(id)]
         return _print_states(states, as_json, workflows)
 
 
@@ -115,8 +115,8 @@ async def _cancel_group(nonet: Nonet, group: str, reason: str, deadline: float) 
     """Cancel the children, including new ones that the parent submits, and return their states."""
     states: dict[str, str] = {}
     while True:
-        status = await nonet.client.groups.status(group)
-        new = set(await nonet.client.groups.pending(group)) - set(states)
+        status = await nonet.stores.groups.status(group)
+        new = set(await nonet.stores.groups.pending(group)) - set(states)
         if new:
             states |= await nonet.client.cancel(sorted(new), reason=reason)
         if status.state != "building":

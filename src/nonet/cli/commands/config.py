@@ -162,7 +162,7 @@ async def status(target: Target, as_json: Json = False) -> int:
     async with target.observer() as nonet:
         published = await nonet.stores.publication.read()
         leader = await nonet.leader()
-        workers = await nonet.client.results.workers()
+        workers = await nonet.stores.results.workers()
         now = await nonet.broker.now()
     found = config_view.status(published, leader, workers, now)
     if as_json:

@@ -39,7 +39,7 @@ async def list_(
     """
     rows: list[dict[str, Any]] = []
     async with target.observer() as nonet:
-        async for item in nonet.client.results.delayed_tasks(task=task):
+        async for item in nonet.stores.results.delayed_tasks(task=task):
             if len(rows) == limit:
                 echo(f"more than {limit} tasks match: raise --limit", err=True)
                 break

@@ -64,7 +64,7 @@ async def result(
     """
     report: dict[str, Any] = {"id": id}
     async with target.observer() as nonet:
-        if await nonet.client.workflows.exists(id):
+        if await nonet.stores.workflows.exists(id):
             from nonet.rules.workflows import not_a_task  # only this mistake needs it
 
             raise NotFoundError(not_a_task(id))

@@ -156,7 +156,7 @@ async def _report(nonet: Nonet, handle: Handle[Any], wait: float | None, as_json
             echo("this id was submitted before: it is the same task", err=True)
     code = ExitCode.OK
     if wait is not None:
-        results = nonet.client.results
+        results = nonet.stores.results
         await warn_of_no_worker(results, await results.status(handle))
         code = await _await(handle, wait, report)
         if not as_json and "result" in report:

@@ -239,7 +239,7 @@ async def _status(nonet: Nonet, id: str) -> TaskStatus:
         return await nonet.status(id)
     except NotFoundError as unknown:
         try:
-            await nonet.client.groups.status(id)
+            await nonet.stores.groups.status(id)
         except NotFoundError:
             raise unknown from None
     from nonet.rules.findings import remedies

@@ -129,7 +129,7 @@ class PeriodicLoop:
             ServerUnreachableError: Redis does not answer.
         """
         await self._client.live_config.refresh()  # overrides of priority and size
-        now, asked = await self._client.broker.now(), time.monotonic()
+        now, asked = await self._client.stores.broker.now(), time.monotonic()
         await self._plan(term, now)
         if not may_fire:
             return _LONGEST_PAUSE
@@ -163,7 +163,7 @@ class PeriodicLoop:
         return max(0.0, min(_LONGEST_PAUSE, (min(looks) - now).total_seconds()))
 
     def _plan_for(self, term: str) -> tuple[str, int, int]:
-        return term, self._client.broker.epoch.since, self._adopted
+        return term, self._client.stores.broker.epoch.since, self._adopted
 
     async def _plan(self, term: str, now: datetime) -> None:
         """Make a plan, unless there is one for this term, this epoch and these entries."""
@@ -338,7 +338,7 @@ class PeriodicLoop:
             id=occurrence_id(entry.key, occurrence),
             labels={"entry": entry.key, "occurrence": occurrence.isoformat()},
             # Clients use a clock that tests do not move.
-            at_time=occurrence + late - self._client.broker.moved if late else None,
+            at_time=occurrence + late - self._client.stores.broker.moved if late else None,
         )
         task = task_class.arguments.build(entry.args)
         return self._client.envelopes.prepare(task, options, trace=trace, schedule=entry.schedule)

@@ -20,7 +20,7 @@ async def list_groups(
     limit: Annotated[int, Query(ge=1, le=200, description="The most items of the answer.")] = 50,
 ) -> Listed[GroupStatus]:
     """List the groups that were opened last, the newest first."""
-    return Listed(items=await site.nonet.client.groups.list(limit))
+    return Listed(items=await site.nonet.stores.groups.list(limit))
 
 
 @router.get("/groups/{id:path}")
@@ -30,4 +30,4 @@ async def get_group(
     who: Viewer,
 ) -> GroupStatus:
     """Return how far a group is."""
-    return await site.nonet.client.groups.status(id)
+    return await site.nonet.stores.groups.status(id)

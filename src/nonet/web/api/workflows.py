@@ -83,7 +83,7 @@ async def list_workflows(
     cursor: Cursor = "",
 ) -> Page[WorkflowItem]:
     """List the workflows that are kept, those whose state changed last first."""
-    found = await site.nonet.client.workflows.page(
+    found = await site.nonet.stores.workflows.page(
         [state] if state else [], limit=limit, cursor=opened(cursor)
     )
     return page([_item(item) for item in found.rows], found.cursor)

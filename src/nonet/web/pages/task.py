@@ -55,7 +55,7 @@ async def _why(
 
 async def _workflow_of(site: Site, id: str) -> str:
     """Return the id of the workflow whose step a task is or was, or an empty text."""
-    read = partial(site.nonet.client.workflows.workflow_of, id)
+    read = partial(site.nonet.stores.workflows.workflow_of, id)
     return await site.shared.read(("workflow of", id), _STEP_SECONDS, read) if ":" in id else ""
 
 
@@ -65,10 +65,10 @@ async def page(request: Request, site: SiteOf, id: str, who: Viewer) -> Response
     try:
         report = await read(site, id)
     except NotFoundError as error:
-        if await site.nonet.client.workflows.exists(id):
+        if await site.nonet.stores.workflows.exists(id):
             return RedirectResponse(path_of(request, "workflow", id=id), 303)
         return render(request, "task_missing.html", 404, id=id, problem=str(error))
-    if not report.status.name and await site.nonet.client.workflows.exists(id):
+    if not report.status.name and await site.nonet.stores.workflows.exists(id):
         return RedirectResponse(path_of(request, "workflow", id=id), 303)
     return await _render(request, site, report, who)
 

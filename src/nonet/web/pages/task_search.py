@@ -100,7 +100,7 @@ class Search:
     async def live_filter(self, nonet: Nonet) -> TaskFilter:
         """Return the filter for the live tasks that can be cancelled."""
         states = (self.state,) if self.state in UNFINISHED else UNFINISHED
-        return await self._query().live(nonet.broker, nonet.client.results, states)
+        return await self._query().live(nonet.broker, nonet.stores.results, states)
 
     async def ended_filter(
         self, nonet: Nonet, states: Sequence[str] = (), until: datetime | None = None
@@ -113,7 +113,7 @@ class Search:
         """
         own = (self.state,) if self.state in END_STATES else ()
         query = replace(self._query(), until=until)
-        return await query.ended(nonet.broker, nonet.client.results, tuple(states) or own)
+        return await query.ended(nonet.broker, nonet.stores.results, tuple(states) or own)
 
     def _query(self) -> TaskQuery:
         return TaskQuery(

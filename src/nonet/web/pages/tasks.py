@@ -67,7 +67,7 @@ async def page(request: Request, site: SiteOf, who: Viewer, search: SearchOf) ->
 
 async def _path_of_id(request: Request, site: Site, id: str) -> str:
     """Return the path of the page of a task, group or workflow; empty if none is known."""
-    if await site.nonet.client.workflows.exists(id):
+    if await site.nonet.stores.workflows.exists(id):
         return path_of(request, "workflow", id=id)
     try:
         await site.nonet.status(id)

@@ -16,6 +16,7 @@ from nonet.base.errors import InvalidArgumentsError, NonetError, TaskTimeoutErro
 from nonet.base.loop import uncancel
 from nonet.base.streams import Size
 from nonet.client.client import Client
+from nonet.client.workflows import step_inputs
 from nonet.config.overrides import Effective
 from nonet.messages.message import Envelope, encode
 from nonet.rules.fairness import tenant_of
@@ -73,7 +74,7 @@ class AttemptContext(TaskContext):
         return await self._client.group_results(group)
 
     async def _read_inputs(self) -> Sequence[Any]:
-        return await self._client.step_inputs(self.id)
+        return await step_inputs(self._client, self.id)
 
     def _prepare(
         self, task: BaseTask | Given[Any], options: Options, *, is_step: bool = False
@@ -105,7 +106,7 @@ class AttemptContext(TaskContext):
                 f"the checkpoint has {len(data)} bytes, the limit is {self._limit} "
                 "(NONET_MESSAGE_LIMIT); save a reference to large data instead"
             )
-        return await self._client.broker.checkpoint(self._delivery, data)
+        return await self._client.stores.broker.checkpoint(self._delivery, data)
 
     def pass_progress_to(self, send: Send) -> None:
         """Send the progress to the worker instead of Redis: this is a child process."""
@@ -130,7 +131,9 @@ class AttemptContext(TaskContext):
 
     async def _store(self, fraction: float | None, text: str) -> None:
         try:
-            await self._client.broker.report_progress(self._delivery, *self.kept(fraction, text))
+            await self._client.stores.broker.report_progress(
+                self._delivery, *self.kept(fraction, text)
+            )
         except NonetError as error:  # it must not fail the task
             logger.debug("task %s: its progress was not stored: %s", self.id, error)
 

@@ -28,6 +28,7 @@ from nonet.base.forks import ending_copies
 from nonet.base.loop import uncancel
 from nonet.client.client import Client
 from nonet.client.shortcuts import CallbackSpawner
+from nonet.client.workflows import with_results
 from nonet.config.overrides import TimeLimits
 from nonet.messages.documents import are_encrypted
 from nonet.messages.encryption import LACKS, SETTING, Encrypted, MissingKeyError
@@ -182,7 +183,7 @@ async def _arguments(attempt: Attempt, task_class: TaskClass, tools: Tools) -> M
     envelope = attempt.envelope
     if not envelope.is_step:
         return envelope.args
-    arguments = await tools.client.with_results(envelope.id, envelope.args)
+    arguments = await with_results(tools.client, envelope.id, envelope.args)
     attempt.context.is_made_of(arguments, task_class.cls)
     return arguments
 
