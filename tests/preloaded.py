@@ -59,7 +59,7 @@ _NOT_IN_COMMANDS = (
     "nonet.stores.sql.migrations",
 )
 # Values of PYTHONPATH of which no library is hidden.
-PLACES = {_TESTS, f"{_TESTS}/upgrade"}
+PLACES = {_TESTS}
 # How `task-run dev` starts its daemons.
 _CODE = ["-P", "-c"]
 _MESSAGE_BYTES = 1 << 20
