@@ -21,14 +21,6 @@ class Blocks(BaseTask):
         time.sleep(self.seconds)  # noqa: ASYNC251  # what this is about
 
 
-class Blink(BaseTask):
-    """Does nothing: it only wakes a worker."""
-
-    size = Size.SMALL
-
-    async def execute(self) -> None: ...
-
-
 class WhichLoop(BaseTask):
     """Runs in a child process, which has a loop of its own."""
 

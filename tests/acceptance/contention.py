@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-import redis
 from acceptance.lock_tasks import lock_of
 from acceptance.site import Site
 from daemons import Daemon
 from waits import until
-
-# A script runs inside one of these, a worker sleeps in the third; a test itself sends others.
-_CALLS = ("evalsha", "eval", "blpop")
 
 
 def scales(scaled: Any, full: Any) -> Any:
@@ -78,17 +74,3 @@ def overlaps(spans: Iterable[Span]) -> list[Span]:
             found.append(span)
         latest = max(latest, span.end)
     return found
-
-
-class Commands:
-    """Counts what Redis executes from now on, the commands inside of scripts included."""
-
-    def __init__(self, client: redis.Redis) -> None:
-        self._client = client
-        self._client.config_resetstat()
-
-    def __call__(self) -> tuple[int, int]:
-        """All commands, and those of them that are calls of workers and clients."""
-        stats = self._client.info("commandstats")
-        counts = {name.removeprefix("cmdstat_"): int(row["calls"]) for name, row in stats.items()}
-        return sum(counts.values()), sum(counts.get(name, 0) for name in _CALLS)

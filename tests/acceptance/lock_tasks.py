@@ -12,18 +12,10 @@ from __future__ import annotations
 import asyncio
 import os
 from dataclasses import dataclass
-from typing import Any
 
-from acceptance.probe_tasks import AtGate, Small, note, passed, passed_blocking
+from acceptance.probe_tasks import Small, note, passed
 
-from nonet import (
-    CallbackSpawner,
-    ConcurrencyLimiter,
-    ExclusiveRWLock,
-    MutexLock,
-    RateLimiter,
-    SharedRWLock,
-)
+from nonet import ConcurrencyLimiter, ExclusiveRWLock, MutexLock, RateLimiter, SharedRWLock
 from nonet.tasks.locks import BaseLock
 
 _STRUCTURAL = {"M": MutexLock, "W": ExclusiveRWLock, "R": SharedRWLock}
@@ -64,21 +56,3 @@ class Holding(Small):
             raise
         note("end")
         return os.getpid()
-
-
-class HoggingAtGrant(AtGate):
-    """Blocks the loop of its worker, until the gate opens, when the next lock is granted to it."""
-
-    async def execute(self, spawn: CallbackSpawner) -> None:
-        note("start")
-        broker = spawn.client.stores.broker
-        fetch = broker._fetch
-
-        async def blocked_fetch(*args: Any) -> Any:
-            answer = await fetch(*args)
-            if any(delivery.locks for delivery in answer[0]):
-                broker._fetch = fetch  # type: ignore[method-assign]  # once
-                passed_blocking(self.gate)
-            return answer
-
-        broker._fetch = blocked_fetch  # type: ignore[method-assign]  # there the reply waits

@@ -438,11 +438,6 @@ class RetriedLater(Small):
         return context().attempt
 
 
-@dataclass
-class BlockingMutexThread(UnderMutex, BlockingThread):
-    """A ``def`` task under a mutex."""
-
-
 class BuriedFreely(Small):
     """Fails for good without any lock, under a policy that would retry for ever; kept in SQL."""
 

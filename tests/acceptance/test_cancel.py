@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from acceptance.cancel_tasks import Endless, EndlessChild, RaisesWhenCancelled
-from acceptance.probe_tasks import Quick, Stubborn, VoidedThread
+from acceptance.probe_tasks import AtGate, Quick, Stubborn, VoidedThread
 from acceptance.site import Site, run
 from waits import WAIT_SECONDS, until
 
@@ -12,6 +12,13 @@ from nonet import BaseTask, Nonet, TaskCancelled
 from nonet.client.client import Handle
 
 TASKS = "acceptance.cancel_tasks,acceptance.probe_tasks"
+KINDS: tuple[tuple[type[AtGate], str, list[str]], ...] = (
+    (Endless, "small", ["told", "rolled back"]),
+    (VoidedThread, "small", ["voided"]),
+    (EndlessChild, "medium", ["told", "rolled back"]),
+    (RaisesWhenCancelled, "small", []),
+    (Stubborn, "small", ["cancelled"]),
+)
 
 
 async def is_cancelled(site: Site, app: Nonet, handle: Handle) -> None:
@@ -23,33 +30,6 @@ async def is_cancelled(site: Site, app: Nonet, handle: Handle) -> None:
     assert len(site.journal("start", id=str(handle))) == 1
     events = await app.stores.events.last(10, kind="tasks-cancelled")
     assert [event.text for event in events].count(f"1 task ({handle}): enough") == 1
-
-
-@pytest.mark.parametrize(
-    ("kind", "size", "events"),
-    [
-        pytest.param(Endless, "small", ["told", "rolled back"], id="coroutine"),
-        pytest.param(VoidedThread, "small", ["voided"], id="thread"),
-        pytest.param(EndlessChild, "medium", ["told", "rolled back"], id="child process"),
-        pytest.param(RaisesWhenCancelled, "small", [], id="raises another error"),
-        pytest.param(Stubborn, "small", ["cancelled"], id="ignores it"),
-    ],
-)
-async def test_a_cancelled_task_ends_once_and_frees_its_slot(
-    site: Site, kind: type[Endless], size: str, events: list[str]
-) -> None:
-    """However its code takes the cancellation, it is not retried and another task runs."""
-    site.worker("--concurrency", "1", size=size, NONET_CANCEL_GRACE="0.3")
-    gate = site.gate()
-    async with site.app() as app:
-        handle = await site.begin(app, kind(gate))
-        assert await handle.cancel("enough") == "cancelling"
-        await is_cancelled(site, app, handle)
-        for event in events:
-            await site.until_event(event)
-        assert await run(app, Quick(3), labels={"size": size}) == 3
-        site.open(gate)
-        await site.all_ended()
 
 
 async def test_a_worker_that_drains_obeys_a_cancellation(site: Site) -> None:
@@ -68,3 +48,20 @@ async def test_a_worker_that_drains_obeys_a_cancellation(site: Site) -> None:
         site.open(gate)
         assert await other.result(timeout=WAIT_SECONDS) == "passed"
         assert worker.wait() == 0
+
+
+async def test_a_cancelled_task_ends_once_and_frees_its_slot(site: Site) -> None:
+    """However its code takes the cancellation, it is not retried and another task runs."""
+    for size in ("small", "medium"):
+        site.worker("--concurrency", "1", size=size, NONET_CANCEL_GRACE="0.3")
+    async with site.app() as app:
+        for kind, size, events in KINDS:
+            gate = site.gate()
+            handle = await site.begin(app, kind(gate))
+            assert await handle.cancel("enough") == "cancelling"
+            await is_cancelled(site, app, handle)
+            for event in events:
+                await site.until_event(event, id=handle)
+            assert await run(app, Quick(3), labels={"size": size}) == 3
+            site.open(gate)
+        await site.all_ended()

@@ -19,21 +19,6 @@ from nonet import BaseTask, Nonet, Size
 
 TASKS = "acceptance.probe_tasks,acceptance.copying_tasks"
 NEIGHBOURS = 10
-PROGRAM = """
-import asyncio
-from acceptance.copying_tasks import Forks
-from nonet import Nonet
-
-async def main():
-    async with Nonet.from_settings() as app, app.running():
-        handles = [
-            await app.submit(Forks("coroutine", way), labels={"size": "small"})
-            for way in ("return", "exit", "await")
-        ]
-        print([await handle.result() for handle in handles])
-
-asyncio.run(main())
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -109,10 +94,3 @@ async def test_a_deaf_worker_ends(site: Site) -> None:
         await handle.result(WAIT_SECONDS)
     (line,) = [line for line in worker.log.splitlines() if "deaf" in line]
     assert line.endswith("isolate that class")
-
-
-def test_a_copy_of_a_program_with_a_worker_ends(site: Site) -> None:
-    """A worker in the event loop of another program lets no copy of it run on."""
-    program = site.program("python", "-c", PROGRAM)
-    assert program.wait() == 0, program.log
-    assert program.log.splitlines()[-1] == "[0, 5, 1]"

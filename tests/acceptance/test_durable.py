@@ -18,7 +18,7 @@ from servers import MariaServer
 from sqlalchemy.ext.asyncio import AsyncConnection, async_sessionmaker, create_async_engine
 from waits import WAIT_SECONDS, until
 
-from nonet import InvalidArgumentsError, Nonet
+from nonet import Nonet
 from nonet.base.errors import NotFoundError, ServerUnreachableError, TaskExpired
 from nonet.stores.sql.database import upgrade
 from nonet.stores.sql.outbox import Outbox
@@ -141,20 +141,6 @@ async def test_a_task_runs_once_though_its_relay_is_killed_before_it_marks_it(
         await site.all_ended()
         assert await outbox.count() == 0
     assert len(site.journal("start")) == 1
-
-
-async def test_a_transaction_for_a_class_that_is_not_durable_is_refused(site: Site) -> None:
-    """Nothing is submitted of a class that is not durable; the error says what to write."""
-    async with opened(site) as (app, outbox):
-        for refused in (
-            Quick().schedule(transaction=object()),
-            app.submit_many([Kept(), Quick()], transaction=object()),
-        ):
-            with pytest.raises(InvalidArgumentsError, match=r"set durable = True"):
-                await refused
-        with pytest.raises(TypeError, match="AsyncConnection or AsyncSession"):
-            await Kept().schedule(transaction=object())
-        assert (await outbox.count(), site.live()) == (0, [])
 
 
 async def test_all_durable_tasks_run_after_redis_was_emptied(site: Site) -> None:

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from acceptance import confiding_tasks, encrypted_tasks
+from acceptance import confiding_tasks
 from acceptance.encrypted_tasks import Echo, Fails
 from acceptance.site import SHORT, Site, eventually, failure, run
 from acceptance.test_dead_letters import BURIALS, OFTEN
@@ -106,12 +106,12 @@ async def live(site: Site, app: Nonet, tasks: ModuleType) -> None:
     await site.all_ended()
 
 
-@pytest.mark.parametrize("encrypted", ["nothing", "classes", "everything"])
+@pytest.mark.parametrize("encrypted", ["nothing", "everything"])
 async def test_no_byte_that_is_stored_shows_encrypted_data(
     own_site: Site, own_server: RedisServer, tmp_path: Path, encrypted: str
 ) -> None:
     """Neither Redis, SQL nor a log ever had it; the same search finds all that is not encrypted."""
-    site, tasks = own_site, encrypted_tasks if encrypted == "classes" else confiding_tasks
+    site, tasks = own_site, confiding_tasks
     site.settings["NONET_TASKS"] = tasks.__name__
     options: dict[str, Any] = {"encryption_keys": KEYS["new"]}
     if encrypted == "everything":

@@ -122,14 +122,30 @@ async def test_daemons_are_not_ready_without_the_tables_of_this_version(
         each.wait_for(200)
 
 
-async def test_a_blocked_loop_blames_no_other(own_site: Site) -> None:
-    """Redis answers, and only the loop does not hear it: that is the only reason."""
-    own_site.settings["NONET_TASKS"] = "acceptance.blocking_tasks"
-    probed = Probed(own_site, "worker")
-    async with own_site.app() as app:
-        await app.submit(Blocks(60.0))
-        # Longer than Redis may be silent.
-        blocked = re.compile(r"loop has been blocked for (?:[6-9]|\d\d)")
-        await until(lambda: blocked.search(str(probed.reasons())), "the loop is blocked for long")
-        assert len(probed.reasons()) == 1
-        probed.daemon.kill()
+def metric(probed: Probed, name: str) -> float:
+    """The value of a series; 0 if it is not there."""
+    status, text = get(probed.port, "/metrics")
+    assert status == 200
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text, re.M)
+    return float(found[1]) if found else 0.0
+
+
+def blocked_for_long(probed: Probed) -> list[str]:
+    """Its reasons, once the block is longer than Redis may be silent."""
+    reasons = probed.reasons()
+    return reasons if re.search(r"loop has been blocked for (?:[6-9]|\d\d)", str(reasons)) else []
+
+
+async def test_a_blocked_loop_blames_no_other_and_hides_no_metrics(site: Site) -> None:
+    """The blocked loop is the only reason that is given, and the metrics name the class."""
+    site.settings["NONET_TASKS"] = "acceptance.blocking_tasks"
+    probed = Probed(site, "worker")
+    async with site.app() as app:
+        handle = await app.submit(Blocks(9.0))
+        lag = "nonet_event_loop_lag_seconds"
+        await until(lambda: metric(probed, lag) > 1, "the lag is told")
+        reasons = await until(lambda: blocked_for_long(probed), "it is blocked for long")
+        assert len(reasons) == 1
+        await handle.result(timeout=WAIT_SECONDS)
+        name = 'nonet_event_loop_blocked_total{task="blocking_tasks:Blocks"}'
+        await until(lambda: metric(probed, name) == 1, "it is counted")

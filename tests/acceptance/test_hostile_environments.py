@@ -25,29 +25,6 @@ def test_a_user_without_a_home_must_name_a_directory(site: Site) -> None:
         assert line.startswith("error: ") and "set NONET_STATE_DIR" in line
 
 
-async def test_a_user_without_a_home_runs_tasks(site: Site) -> None:
-    """With that setting a worker and its child processes need no home."""
-    site.worker(**_HOMELESS)
-    async with site.app() as app:
-        await run(app, Elsewhere())
-
-
-async def test_the_locale_does_not_matter(site: Site) -> None:
-    """A worker in an ASCII locale reads its own files, and runs tasks."""
-    ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    site.worker(**ascii)
-    async with site.app() as app:
-        assert await run(app, Quick(3)) == 3
-
-
-async def test_one_option_names_several_modules_for_the_workers_of_a_fleet(site: Site) -> None:
-    """`--tasks a,b` is the same as NONET_TASKS=a,b."""
-    site.worker("--max", "1", "--tasks", TASKS, wait=False, NONET_TASKS="")
-    async with site.app() as app:
-        assert await run(app, Quick(3)) == 3
-        await run(app, Elsewhere())
-
-
 def test_sigterm_ends_a_daemon_that_starts(site: Site) -> None:
     """A signal while the modules of tasks are imported gives an exit code, no death by signal."""
     for script in (["task-worker", "--size", "small"], ["task-scheduler"]):
@@ -74,6 +51,16 @@ async def test_a_copy_of_the_worker_does_not_delay_its_end(site: Site) -> None:
             assert stop(worker) == [0]
         finally:
             os.kill(event.details["child"], signal.SIGKILL)
+
+
+async def test_a_worker_needs_neither_home_nor_locale(site: Site) -> None:
+    """With a directory for its state, in ASCII, and with two modules in one option of a fleet."""
+    ascii = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    options = ("--max", "1", "--tasks", TASKS)
+    site.worker(*options, wait=False, NONET_TASKS="", **ascii, **_HOMELESS)
+    async with site.app() as app:
+        assert await run(app, Quick(3)) == 3
+        await run(app, Elsewhere())  # in a child process
 
 
 async def test_a_task_cannot_make_its_worker_deaf(site: Site) -> None:

@@ -78,22 +78,6 @@ async def test_culprits_hurt_no_neighbour(site: Site) -> None:
     assert hogs.usage is not None and hogs.usage.rss == history[-1]["rss"]
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("size", ["medium", "large"])
-async def test_the_slot_is_free_two_seconds_after_the_hard_limit(site: Site, size: str) -> None:
-    """A figure, on a machine that does nothing else."""
-    site.worker("--concurrency", "1", size=size)
-    async with site.app() as app:
-        culprit = await app.submit(tasks.HoldsGil(), labels={"size": size})
-        (start,) = await site.started(culprit)
-        labels = {"priority": "realtime", "size": size}
-        (other,) = await site.started(await app.submit(tasks.Neighbour(1), labels=labels))
-        await why_dead(app, culprit)
-    freed = other.at - start.at - tasks.HARD_SECONDS
-    print(f"\n{size}: slot free {freed:.2f} s after the hard limit")
-    assert freed <= 2
-
-
 async def test_a_task_in_a_child_has_all_that_a_task_has(site: Site) -> None:
     """Context, labels, dependencies, checkpoint, submissions, a directory and a group of its own;
     the directory is gone at the end."""
@@ -139,13 +123,23 @@ async def test_a_child_of_medium_tasks_is_used_again_until_it_is_worn_out(
     assert worker.alive
 
 
-async def test_a_child_with_too_many_zombies_is_replaced(site: Site) -> None:
-    """What tasks leave without a parent stays with their child, up to 50 processes, not longer."""
+async def test_what_a_task_does_to_its_child_hurts_no_later_task(site: Site) -> None:
+    """It forks, exceeds its memory at its very end, returns too much, or leaves zombies."""
     site.worker("--concurrency", "1", size="medium")
     async with site.app() as app:
+        assert await run(app, tasks.Copies()) == "once"
+        for n in range(3):
+            assert await run(app, tasks.Neighbour(n)) == n
+        assert len({event.pid for event in site.journal("start")}) == 1
+        with pytest.raises(ResultUnavailable, match=r"exceeds the limit of 262144"):
+            await run(app, tasks.Long())
         pids = [await run(app, tasks.Litters(count)) for count in (20, 20, 20, 0)]
-        assert pids[0] == pids[1] == pids[2] != pids[3]
+        assert pids[0] == pids[1] == pids[2] != pids[3], "50 processes without a parent at most"
         await until(lambda: not lives(pids[0]), "the first has ended")
+        for _ in range(8):
+            await app.submit(tasks.HogsAtItsEnd())
+            await run(app, tasks.Forgets())
+        await site.all_ended()
 
 
 async def test_large_tasks_have_a_process_and_temporary_files_of_their_own(site: Site) -> None:
@@ -291,19 +285,6 @@ async def test_other_code_of_a_task_that_blocks_its_worker_ends_it(site: Site) -
         await site.all_ended()
 
 
-async def test_a_child_that_ignores_its_cancellation_is_killed(site: Site) -> None:
-    """After the grace; its process is dead when the task has ended."""
-    site.worker("--concurrency", "1", size="medium", NONET_CANCEL_GRACE="0.3")
-    async with site.app() as app:
-        handle = await app.submit(tasks.Stubborn(site.gate()))
-        (start,) = await site.started(handle)
-        await app.client.cancel([str(handle)])
-        await until(lambda: not site.live(), "it has ended")
-        assert not lives(start.pid)
-        assert site.journal("cancelled"), "it was asked first"
-        assert (await app.status(handle)).state == "cancelled"
-
-
 @pytest.mark.parametrize("how", ["other environment", "fork", "double fork"])
 async def test_no_process_that_a_task_leaves_lives_on(site: Site, how: str) -> None:
     """Whatever it did to get away: neither after the task nor after its worker was killed."""
@@ -354,17 +335,6 @@ async def test_a_thread_of_the_loop_ends_before_the_next_holder_starts(site: Sit
         site.open(gate)
         await app.result(second, timeout=WAIT_SECONDS)
         assert max(beat.at for beat in site.journal("beat", id=str(first))) < start.at
-
-
-async def test_a_copy_of_a_child_does_not_answer_for_it(site: Site) -> None:
-    """After a task that forked itself the next ones run once each, in the one process."""
-    site.worker("--concurrency", "1", size="medium")
-    async with site.app() as app:
-        assert await run(app, tasks.Copies()) == "once"
-        for n in range(3):
-            assert await run(app, tasks.Neighbour(n)) == n
-    assert len(site.journal("start")) == 3
-    assert len({event.pid for event in site.journal("start")}) == 1
 
 
 async def test_a_child_without_its_directory_is_no_crash_of_a_task(
@@ -446,18 +416,6 @@ async def test_a_process_that_lingers_is_guarded_until_its_end(site: Site) -> No
         await until(lambda: not site.live(), "all have ended")
 
 
-async def test_a_late_kill_is_charged_to_no_later_task(site: Site) -> None:
-    """Of tasks that exceed their limit as they end, those that follow in the process are done."""
-    site.worker("--concurrency", "1", size="medium")
-    async with site.app() as app:
-        innocents = []
-        for _ in range(8):
-            await app.submit(tasks.HogsAtItsEnd())
-            innocents.append(str(await app.submit(tasks.Forgets())))
-        await site.all_ended()
-        assert await result_states(app, innocents) == {"done": 8}
-
-
 async def test_suspects_that_wait_for_a_child_are_handed_back_by_a_stop(site: Site) -> None:
     """A worker that stops starts none of the suspects that wait for their turn."""
     site.settings |= SHORT
@@ -478,13 +436,3 @@ async def test_suspects_that_wait_for_a_child_are_handed_back_by_a_stop(site: Si
         site.worker("--concurrency", "30")
         await site.all_ended()
         assert await result_states(app, ids) == {"done": 30}
-
-
-async def test_a_result_that_is_too_long_is_left_out(site: Site) -> None:
-    """The task is done, and says why there is no result."""
-    site.worker(size="medium")
-    async with site.app() as app:
-        handle = await app.submit(tasks.Long())
-        with pytest.raises(ResultUnavailable, match=r"exceeds the limit of 262144"):
-            await handle.result(30)
-        assert (await handle.status()).state == "done"

@@ -6,12 +6,7 @@ import re
 import time
 
 import pytest
-from acceptance.blocking_tasks import Blocks
-from acceptance.site import SHORT, Site
-from acceptance.test_health import Probed
-from metrics_names import Watched, get, series_names, watched
-from servers import RedisServer
-from waits import WAIT_SECONDS, until, wait_until
+from metrics_names import Watched, series_names, watched
 
 from nonet.telemetry.metrics import METRICS
 
@@ -154,50 +149,3 @@ def test_a_fleet_and_its_workers_have_ports_of_their_own(system: Watched) -> Non
     assert (ready, system.value("fleet", "nonet_ready")) == (1, 1)
     assert system.value("member", "nonet_worker_slots", size="large") == 1
     assert "nonet_worker_slots" not in system.by_daemon["fleet"]
-
-
-def metric(probed: Probed, name: str) -> float | None:
-    """The value of a series that is alone of its name; None if it is not there."""
-    status, text = get(probed.port, "/metrics")
-    assert status == 200
-    found = re.search(rf"^{name}(?:{{.*}})? (\S+)$", text, re.M)
-    return float(found[1]) if found else None
-
-
-def test_daemons_are_not_ready_without_redis(own_server: RedisServer, own_site: Site) -> None:
-    """Until it is back they are live, serve metrics, and no scheduler claims to lead."""
-    own_site.settings |= SHORT
-    worker, scheduler = Probed(own_site, "worker"), Probed(own_site, "scheduler")
-    for probed in (worker, scheduler):
-        probed.wait_for(200)
-        assert metric(probed, "nonet_ready") == 1
-    wait_until(lambda: metric(scheduler, "nonet_namespace_refreshed_timestamp_seconds"), "it looks")
-    own_server.kill()
-    for probed in (worker, scheduler):
-        probed.wait_for(503)
-        _, body = probed.ask("/readyz")
-        assert (body["ready"], bool(body["reasons"])) == (False, True)
-        assert (probed.status("/livez"), metric(probed, "nonet_ready")) == (200, 0)
-    wait_until(lambda: metric(scheduler, "nonet_scheduler_is_leader") == 0, "nobody leads")
-    seen = metric(scheduler, "nonet_namespace_refreshed_timestamp_seconds")
-    assert seen is not None and seen < time.time()
-    own_server.start()
-    for probed in (worker, scheduler):
-        probed.wait_for(200)
-        assert (probed.status("/livez"), probed.daemon.alive) == (200, True)
-
-
-async def test_a_blocked_loop_hides_no_metrics(site: Site) -> None:
-    """They are answered meanwhile, with the lag, and then name the class that did it."""
-    site.settings["NONET_TASKS"] = "acceptance.blocking_tasks"
-    probed = Probed(site, "worker")
-    async with site.app() as app:
-        blocking = await app.submit(Blocks(3.0))
-        await until(
-            lambda: (metric(probed, "nonet_event_loop_lag_seconds") or 0) > 1, "the lag is told"
-        )
-        status, body = probed.ask("/livez")
-        assert (status, body["live"]) == (200, True)
-        await blocking.result(timeout=WAIT_SECONDS)
-        name = 'nonet_event_loop_blocked_total{task="blocking_tasks:Blocks"}'
-        await until(lambda: metric(probed, re.escape(name)) == 1, "it is counted")

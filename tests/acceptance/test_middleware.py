@@ -71,37 +71,6 @@ def around(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Aroun
     return Around(site, path)
 
 
-async def test_middleware_encloses_a_submission_in_its_order(around: Around) -> None:
-    """The lowest order is outside; what they write into the labels is sent."""
-    async with around.site.app() as app:
-        handle = await app.submit(Sees(), labels={"via": "test "})
-        assert around.events(id=handle) == [
-            "submitting outer",
-            "submitting inner",
-            "submitted inner",
-            "submitted outer",
-        ]
-        sent = decode_envelope(await app.broker.client.get(around.site.key(f"b:{handle}")))
-        assert sent.labels["via"] == "test outerinner"
-        await app.cancel([handle])
-
-
-async def test_a_refused_submission_raises_inside_middleware(around: Around) -> None:
-    """And nothing else becomes of it: the caller gets the same error."""
-    async with around.site.app() as app:
-        with pytest.raises(InvalidArgumentsError):
-            await app.submit(Sees(), start_by=-1)
-    assert [line["error"] for line in around.lines("refused")] == ["InvalidArgumentsError"] * 2
-
-
-async def test_each_task_of_a_batch_is_seen(around: Around) -> None:
-    """And has its own id."""
-    async with around.site.app() as app:
-        handles = await app.submit_many([Sees(), Sees()])
-        await app.cancel(handles)
-    assert [line["id"] for line in around.lines("submitted", by="outer")] == [*reversed(handles)]
-
-
 async def test_a_failing_middleware_refuses_no_submission(
     around: Around, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,94 +84,7 @@ async def test_a_failing_middleware_refuses_no_submission(
             await app.cancel([handle])
 
 
-@pytest.mark.parametrize("task", [Sees(), SeesInChild()], ids=["loop", "child"])
-async def test_middleware_encloses_an_attempt_where_it_runs(around: Around, task: Sees) -> None:
-    """In its process, around its dependencies; what it sets is seen there."""
-    around.site.worker()
-    async with around.site.app() as app:
-        handle = await app.submit(task)
-        assert (await handle.result(timeout=WAIT_SECONDS))[:2] == ["inner", "inner"]
-    began = around.lines("begins")
-    inside = around.lines(pid=began[0]["pid"])
-    assert [f"{line['event']} {line.get('by', '')}".strip() for line in inside[:6]] == [
-        "begins outer",
-        "begins inner",
-        "opened",
-        "committed",
-        "ends inner",
-        "ends outer",
-    ]
-    assert {line["outcome"] for line in around.lines("ends")} == {"done"}
-
-
-async def test_middleware_encloses_a_plain_function_in_its_thread(around: Around) -> None:
-    """It can release what belongs to the thread; a coroutine has no such middleware."""
-    around.site.worker()
-    async with around.site.app() as app:
-        await run(app, Sees())
-        assert not around.lines("in thread")
-        await run(app, SeesInThread())
-    begun = around.lines("in thread", by="outer")
-    assert [line["name"].startswith("nonet-task") for line in begun] == [True]
-    wanted = ["in thread outer", "in thread inner", "out of thread inner", "out of thread outer"]
-    assert [event for event in around.events() if "thread" in event] == wanted
-
-
-async def test_middleware_sees_the_exception_itself(around: Around) -> None:
-    """Of each failed attempt, with what becomes of it; secret arguments are masked."""
-    around.site.worker()
-    async with around.site.app() as app:
-        await failure(app, FailsInChild(SecretStr("hunter-2")))
-    ends = around.lines("ends", by="outer")
-    assert [(line["attempt"], line["outcome"], line["caught"]) for line in ends] == [
-        (1, "retry", "ValueError('no')"),
-        (2, "dead", "ValueError('no')"),
-    ]
-    assert 0 < ends[0]["retry_in"] < 1 and ends[1]["retry_in"] is None
-    (first, _) = around.lines("begins", by="outer")
-    assert first["arguments"] == {"password": "**********", "times": 9}
-
-
-async def test_the_worker_reports_a_process_that_died(around: Around) -> None:
-    """Its own middleware ended with it, so that of the worker sees the crash."""
-    worker = around.site.worker()
-    async with around.site.app() as app:
-        await failure(app, Dies())
-    ends = around.lines("ends", by="outer")
-    assert [(line["pid"], line["outcome"]) for line in ends] == [
-        (worker.pid, "crash"),
-        (worker.pid, "dead"),
-    ]
-    assert "SIGKILL" in ends[0]["caught"]
-
-
-async def test_a_cancelled_attempt_ends_as_cancelled(around: Around) -> None:
-    """Without an exception, since it has not failed."""
-    async with working(around.site.app()) as app:
-        handle = await app.submit(Waits())
-        await until(lambda: around.lines("waits"), "it runs")
-        await app.cancel([handle])
-        with pytest.raises(TaskCancelled):
-            await handle.result(timeout=WAIT_SECONDS)
-        await until(lambda: len(around.lines("ends")) == 2, "both have ended")
-    assert {(line["outcome"], line["caught"]) for line in around.lines("ends")} == {
-        ("cancelled", "")
-    }
-
-
-async def test_an_attempt_that_is_cut_off_is_handed_back(around: Around) -> None:
-    """A stop of the worker is no failure."""
-    async with working(around.site.app(grace=0)) as app:
-        handle = await app.submit(Waits())
-        await until(lambda: around.lines("waits"), "it runs")
-    async with around.site.app() as app:
-        await app.cancel([handle])
-    assert {(line["outcome"], line["caught"]) for line in around.lines("ends")} == {("back", "")}
-
-
-@pytest.mark.parametrize(
-    "broken", ["before attempt:exit", "before attempt", "after attempt:cancel"]
-)
+@pytest.mark.parametrize("broken", ["before attempt:exit", "after attempt:cancel"])
 async def test_a_failing_middleware_changes_no_outcome(around: Around, broken: str) -> None:
     """Whatever it raises or hides: logged and counted, also from a child process."""
     port = free_ports(1)
@@ -222,33 +104,112 @@ async def test_a_failing_middleware_changes_no_outcome(around: Around, broken: s
     assert 'nonet_middleware_errors_total{middleware="Journal"} 0.0' in text
 
 
-async def test_middleware_is_closed_in_each_process(around: Around) -> None:
-    """The child closes its own, and the worker, too."""
+async def test_the_scheduler_submits_through_middleware(around: Around) -> None:
+    """It sees the schedule of the entry."""
+    around.site.scheduler()
+    around.site.worker()
+    await until(lambda: around.lines("ticked"), "an occurrence has run")
+
+    def submitted() -> Lines:  # the task may run before its submission returns
+        return around.lines("submitted", by="outer", task="around_tasks:Ticks")
+
+    (first, *_) = await until(submitted, "its submission has returned")
+    (begun, *_) = around.lines("submitting", by="outer", id=first["id"])
+    assert begun["schedule"] == "IntervalSecondsSchedule(seconds=1)"
+
+
+async def test_middleware_encloses_each_submission_in_its_order(around: Around) -> None:
+    """The lowest order is outside; labels that they write are sent; a refusal raises inside."""
+    async with around.site.app() as app:
+        handles = await app.submit_many([Sees(), Sees()], labels={"via": "test "})
+        for handle in handles:
+            assert around.events(id=handle) == [
+                "submitting outer",
+                "submitting inner",
+                "submitted inner",
+                "submitted outer",
+            ]
+            sent = decode_envelope(await app.broker.client.get(around.site.key(f"b:{handle}")))
+            assert sent.labels["via"] == "test outerinner"
+        await app.cancel(handles)
+        with pytest.raises(InvalidArgumentsError):
+            await app.submit(Sees(), start_by=-1)
+        assert [line["error"] for line in around.lines("refused")] == ["InvalidArgumentsError"] * 2
+        request_id.set("x" * 257)
+        with pytest.raises(InvalidArgumentsError, match="request_id has 257 bytes, the limit is"):
+            await app.submit(Sees())
+
+
+async def test_middleware_encloses_an_attempt_where_it_runs(around: Around) -> None:
+    """In its process, around its dependencies; it is closed there, and in the worker."""
     worker = around.site.worker()
     async with around.site.app() as app:
-        await run(app, SeesInChild())
+        for task in (Sees(), SeesInChild()):
+            handle = await app.submit(task)
+            assert (await handle.result(timeout=WAIT_SECONDS))[:2] == ["inner", "inner"]
+            (pid,) = {line["pid"] for line in around.lines("begins", id=handle)}
+            inside = around.lines(pid=pid)
+            assert [f"{line['event']} {line.get('by', '')}".strip() for line in inside[:6]] == [
+                *("begins outer", "begins inner", "opened"),
+                *("committed", "ends inner", "ends outer"),
+            ]
+        assert not around.lines("in thread"), "that is for plain functions"
+        await run(app, SeesInThread())
+    assert worker.pid != pid
     worker.terminate()
     worker.wait()
-    child = around.lines("begins")[0]["pid"]
-    closed = [line["pid"] for line in around.lines("closed", by="outer")]
-    assert child in closed and worker.pid in closed
+    assert {line["outcome"] for line in around.lines("ends")} == {"done"}
+    begun = around.lines("in thread", by="outer")
+    assert [line["name"].startswith("nonet-task") for line in begun] == [True]
+    wanted = ["in thread outer", "in thread inner", "out of thread inner", "out of thread outer"]
+    assert [event for event in around.events() if "thread" in event] == wanted
+    assert {line["pid"] for line in around.lines("closed", by="outer")} >= {pid, worker.pid}
 
 
-async def test_what_an_application_uses_is_made_in_children_too(around: Around) -> None:
-    """From its class and arguments; a class that they cannot import is left out with a warning."""
-    app = around.site.app()
-    app.use(Used, "used", order=5)
-    async with working(app):
-        await run(app, Sees())
-        await run(app, SeesInChild())
-    begins = around.lines("begins", by="used")
-    assert len({line["pid"] for line in begins}) == len(begins) == 2
+async def test_middleware_sees_how_an_attempt_ends(around: Around) -> None:
+    """With its exception and what becomes of it; the worker reports a process that died."""
+    worker = around.site.worker()
+    async with around.site.app() as app:
+        failed = await app.submit(FailsInChild(SecretStr("hunter-2")))
+        await failure(app, str(failed))
+        died = await app.submit(Dies())
+        await failure(app, str(died))
+    ends = around.lines("ends", by="outer", id=failed)
+    assert [(line["attempt"], line["outcome"], line["caught"]) for line in ends] == [
+        (1, "retry", "ValueError('no')"),
+        (2, "dead", "ValueError('no')"),
+    ]
+    assert 0 < ends[0]["retry_in"] < 1 and ends[1]["retry_in"] is None
+    (first, _) = around.lines("begins", by="outer", id=failed)
+    assert first["arguments"] == {"password": "**********", "times": 9}
+    ends = around.lines("ends", by="outer", id=died)
+    outcomes = [(line["pid"], line["outcome"]) for line in ends]
+    assert outcomes == [(worker.pid, "crash"), (worker.pid, "dead")]
+    assert "SIGKILL" in ends[0]["caught"]
 
 
-async def test_middleware_that_children_cannot_make_is_named(
+async def test_an_attempt_that_is_ended_from_outside_has_not_failed(around: Around) -> None:
+    """A cancelled attempt, and one that a stop hands back, end without an exception."""
+    async with working(around.site.app(grace=0)) as app:
+        cancelled = await app.submit(Waits())
+        await until(lambda: around.lines("waits"), "it runs")
+        await app.cancel([cancelled])
+        with pytest.raises(TaskCancelled):
+            await cancelled.result(timeout=WAIT_SECONDS)
+        await until(lambda: len(around.lines("ends")) == 2, "both have ended")
+        back = await app.submit(Waits())
+        await until(lambda: len(around.lines("waits")) == 2, "it runs")
+    async with around.site.app() as app:
+        await app.cancel([back])
+    for id, outcome in ((cancelled, "cancelled"), (back, "back")):
+        ends = around.lines("ends", id=id)
+        assert {(line["outcome"], line["caught"]) for line in ends} == {(outcome, "")}
+
+
+async def test_what_an_application_uses_is_made_in_children_too(
     around: Around, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is defined in a function, so that no child can import it."""
+    """From its class and arguments; a class that they cannot import is left out with a warning."""
 
     class Local(Middleware):
         async def around_attempt(self, task: Any) -> AsyncIterator[None]:
@@ -256,30 +217,26 @@ async def test_middleware_that_children_cannot_make_is_named(
             yield
 
     app = around.site.app()
+    app.use(Used, "used", order=5)
     app.use(Local)
     async with working(app):
+        await run(app, Sees())
         await run(app, SeesInChild())
-    assert not around.lines("local")
+    begins = around.lines("begins", by="used")
+    assert len({line["pid"] for line in begins}) == len(begins) == 2
+    assert len(around.lines("local")) == 1
     assert "child processes run without middleware" in caplog.text and "Local" in caplog.text
 
 
-async def test_context_is_set_in_attempts_of_each_kind(around: Around) -> None:
-    """In the loop, in a thread, in a child process, and in a retry."""
-    around.site.worker()
+async def test_context_travels_with_tasks_and_with_what_they_submit(around: Around) -> None:
+    """It is set in each kind of attempt, also of children, of groups and of their callbacks."""
+    worker = around.site.worker()
     request_id.set("4f1c")
     tenant.set(7)
     async with around.site.app() as app:
         for task in (Sees(), SeesInThread(), SeesInChild(), Fails(SecretStr("x"), 1)):
             handle = await app.submit(task)
             assert (await handle.result(timeout=WAIT_SECONDS))[-2:] == ["4f1c", 7], task
-
-
-async def test_context_reaches_what_a_task_submits(around: Around) -> None:
-    """Children, those of `after_commit`, of a group, and its callback."""
-    worker = around.site.worker()
-    request_id.set("4f1c")
-    tenant.set(7)
-    async with around.site.app() as app:
         handle = await app.submit(Spawns())
         for id in await handle.result(timeout=WAIT_SECONDS):
             assert (await app.result(id, timeout=WAIT_SECONDS))[-2:] == ["4f1c", 7]
@@ -293,44 +250,17 @@ async def test_context_reaches_what_a_task_submits(around: Around) -> None:
     assert "seen request_id=4f1c tenant=7 task_id=" in worker.log
 
 
-async def test_an_explicit_label_wins_and_none_does_not_travel(around: Around) -> None:
-    """Context that is not set is not sent."""
+async def test_an_explicit_label_wins_and_none_does_not_travel(
+    around: Around, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A task runs without context that was not set, or cannot be decoded."""
     request_id.set("4f1c")
     tenant.set(None)
     async with working(around.site.app()) as app:
         handle = await app.submit(Sees(), labels={"request_id": "mine"})
         assert (await handle.result(timeout=WAIT_SECONDS))[2:] == ["mine", None]
-    (line,) = around.lines("begins", by="outer")
-    assert line["labels"] == {"request_id": "mine", "via": "outerinner"}
-
-
-async def test_context_that_is_too_long_is_refused(around: Around) -> None:
-    """A header of a client must not fill Redis."""
-    request_id.set("x" * 257)
-    async with around.site.app() as app:
-        with pytest.raises(InvalidArgumentsError, match="request_id has 257 bytes, the limit is"):
-            await app.submit(Sees())
-
-
-async def test_context_that_cannot_be_decoded_is_left_out(
-    around: Around, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The task runs without it."""
-    async with working(around.site.app()) as app:
+        (line,) = around.lines("begins", by="outer")
+        assert line["labels"] == {"request_id": "mine", "via": "outerinner"}
         handle = await app.submit(Sees(), labels={"tenant": "none"})
         assert (await handle.result(timeout=WAIT_SECONDS))[3] is None
     assert "context not set: name=tenant error=ValueError" in caplog.text
-
-
-async def test_the_scheduler_submits_through_middleware(around: Around) -> None:
-    """It sees the schedule of the entry."""
-    around.site.scheduler()
-    around.site.worker()
-    await until(lambda: around.lines("ticked"), "an occurrence has run")
-
-    def submitted() -> Lines:  # the task may run before its submission returns
-        return around.lines("submitted", by="outer", task="around_tasks:Ticks")
-
-    (first, *_) = await until(submitted, "its submission has returned")
-    (begun, *_) = around.lines("submitting", by="outer", id=first["id"])
-    assert begun["schedule"] == "IntervalSecondsSchedule(seconds=1)"

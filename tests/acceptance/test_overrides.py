@@ -49,36 +49,11 @@ async def test_a_retry_policy_of_the_file_applies_without_a_restart(site: Site) 
             assert await attempts(app) == retries + 1
 
 
-async def test_a_process_starts_with_the_published_configuration(site: Site) -> None:
-    """The first task of a worker, while no scheduler runs, is judged by it."""
-    (await published(site, FAILING % ("", 2))).kill()
-    async with site.app() as app:
-        handle = await app.submit(Failing())
-        site.worker()
-        await failure(app, handle)
-        assert (await handle.status()).attempt == 3
-
-
 async def test_children_apply_what_their_worker_does_and_only_it_reports_so(site: Site) -> None:
-    """Each of them begins with the published configuration."""
-    await published(site, FAILING % ("isolation: fresh,", 2))
+    """Each begins with the published configuration, though no scheduler runs any more."""
+    (await published(site, FAILING % ("isolation: fresh,", 2))).kill()
     worker = site.worker()
     async with site.app() as app:
         assert await attempts(app) == 3
     assert len({event.pid for event in site.journal("start")} - {worker.pid}) == 3
     assert worker.log.count(f"configuration applied version={version(site)}") == 1
-
-
-async def test_an_idle_worker_applies_what_was_published_while_it_was_forgotten(site: Site) -> None:
-    """Redis comes back with another configuration before the worker is registered again."""
-    site.settings["NONET_WORKER_TTL"] = "6"
-    scheduler = await published(site, FAILING % ("", 1))
-    worker = site.worker()
-    scheduler.kill()
-    key = site.key("config")
-    mapping = {**site.redis.hgetall(key), "version": "another"}
-    with site.redis.pipeline() as pipe:
-        pipe.flushall()
-        pipe.hset(key, mapping=mapping)
-        pipe.execute()
-    await until(lambda: "configuration applied version=another" in worker.log, "it is applied")

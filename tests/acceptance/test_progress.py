@@ -8,12 +8,11 @@ import pytest
 from acceptance.reporting_tasks import (
     BlocksChild,
     FailsInChild,
-    Kills,
     Reports,
     ReportsInChildThread,
     ReportsInThread,
 )
-from acceptance.site import PROBES, SHORT, Site, eventually
+from acceptance.site import PROBES, Site, eventually
 from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
@@ -32,20 +31,17 @@ async def shown(app: Nonet, handle: Handle, fraction: float) -> None:
     await eventually(is_shown)
 
 
-@pytest.mark.parametrize("kind", [Reports, ReportsInThread, ReportsInChildThread, BlocksChild])
-async def test_progress_is_followed_until_the_end(site: Site, kind: type[Reports]) -> None:
-    """From wherever it is reported: the first, the last of a second, and then the end."""
-    site.worker()
-    async with site.app() as app, asyncio.timeout(WAIT_SECONDS):
-        handle = await app.submit(kind(gate := site.gate()))
-        seen: list[Progress] = []
-        async for progress in handle.progress():
-            seen.append(progress)
-            if progress.fraction == 0.5:
-                site.open(gate)
-        await handle.result(timeout=WAIT_SECONDS)
-        ended = (await app.status(handle)).progress
-        assert [item async for item in handle.progress()] == [ended]
+async def follow(site: Site, app: Nonet, kind: type[Reports]) -> None:
+    """Follow a task to its end, and check what is seen."""
+    handle = await app.submit(kind(gate := site.gate()))
+    seen: list[Progress] = []
+    async for progress in handle.progress():
+        seen.append(progress)
+        if progress.fraction == 0.5:
+            site.open(gate)
+    await handle.result(timeout=WAIT_SECONDS)
+    ended = (await app.status(handle)).progress
+    assert [item async for item in handle.progress()] == [ended]
     said = [(item.fraction, item.text) for item in seen]
     # A thread may report twice before the event loop sends anything.
     assert said[0] == (0.25, "begun") or issubclass(kind, ReportsInThread)
@@ -53,33 +49,19 @@ async def test_progress_is_followed_until_the_end(site: Site, kind: type[Reports
     assert str(ended) == "100 % ended with ***"
 
 
-async def test_a_failed_task_yields_its_last_report(site: Site) -> None:
-    """The worker makes the result of a failure; the child sends it the report that it held back."""
+async def test_progress_is_followed_until_the_end(site: Site) -> None:
+    """From wherever it is reported: the first, the last of a second, and then the end.
+
+    A child sends the report that it held back when it fails.
+    """
     site.worker()
     async with site.app() as app, asyncio.timeout(WAIT_SECONDS):
+        kinds = (Reports, ReportsInThread, ReportsInChildThread, BlocksChild)
+        await asyncio.gather(*(follow(site, app, kind) for kind in kinds))
         handle = await app.submit(FailsInChild())
         with pytest.raises(TaskFailed):
             await handle.result(timeout=WAIT_SECONDS)
         assert [str(item) async for item in handle.progress()] == ["50 % half"]
-
-
-async def test_suspects_report_from_the_child_that_they_share(site: Site) -> None:
-    """A task of a killed worker runs in a child process of the next one."""
-    gate = site.gate()
-    site.settings |= SHORT
-    first = site.worker()
-    async with site.app() as app, asyncio.timeout(WAIT_SECONDS):
-        handles = [await app.submit(Kills(gate)) for _ in range(2)]
-        for handle in handles:
-            await site.started(handle)
-        first.kill()
-        site.worker()
-        for handle in handles:
-            await site.started(handle, 2)
-            await shown(app, handle, 0.5)
-        site.open(gate)
-        for handle in handles:
-            await handle.result(timeout=WAIT_SECONDS)
 
 
 async def test_an_error_of_redis_fails_no_task(own_server: RedisServer, own_site: Site) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from acceptance.saving_tasks import Counting, CountingInThread, Greedy, Parent
 from acceptance.site import PROBES, SHORT, Site, failure
 from waits import WAIT_SECONDS
@@ -36,36 +35,15 @@ async def test_a_killed_worker_leaves_what_was_saved(site: Site) -> None:
 
 
 async def test_children_start_only_after_the_commit(site: Site) -> None:
-    """Attempts whose commit fails submit nothing; the attempt that commits does, once."""
+    """Attempts whose commit fails submit nothing, nor does one that asks for too much."""
     site.worker()
     async with site.app() as app:
         parent = await app.submit(Parent(20))
         attempts = await site.until_event("asked", 3, id=parent)
+        assert "takes at most 500 tasks" in str(await failure(app, Greedy()))
         assert site.journal("start", task="Quick") == []
         site.write("commit", "")
         ids = await parent.result(timeout=WAIT_SECONDS)
         assert ids not in [attempt.details["ids"] for attempt in attempts[:2]]
         await site.all_ended()
     assert sorted(event.id for event in site.journal("start", task="Quick")) == sorted(ids)
-
-
-async def test_an_attempt_is_refused_more_submissions_than_one_step_takes(site: Site) -> None:
-    """Its author reads how many fit, and nothing is submitted."""
-    site.worker()
-    async with site.app() as app:
-        assert "takes at most 500 tasks" in str(await failure(app, Greedy()))
-        await site.all_ended()
-    assert site.journal("start", task="Quick") == []
-
-
-async def test_a_call_submits_when_it_has_returned(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`app.call` submits what the task asked for, after it returned."""
-    monkeypatch.setenv("PROBE_JOURNAL", site.settings["PROBE_JOURNAL"])
-    site.write("commit", "")
-    async with site.app() as app:
-        ids = await app.call(Parent(2))
-        assert [(await app.status(id)).state for id in ids] == ["queued", "queued"]
-    site.worker()
-    await site.all_ended()

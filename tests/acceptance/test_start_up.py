@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from pathlib import Path
 
 import pytest
@@ -79,21 +78,6 @@ async def test_a_failing_hook_is_tried_again_before_anything_else(site: Site) ->
     await site.all_ended()
 
 
-async def test_a_killed_scheduler_leaves_the_rest_of_the_hooks_to_the_next(site: Site) -> None:
-    """Its successor runs what had not succeeded."""
-    site.settings["NONET_LEADER_TTL"] = "1"
-    fail = site.write("fail", "")
-    site.worker()
-    first = site.scheduler()
-    await until(lambda: lines(site), "the first hook was tried")
-    first.kill()
-    os.unlink(fail)
-    before = len(lines(site))
-    site.scheduler()
-    await until(lambda: lines(site)[before:] == ["reset", "second"], "the next leader goes on")
-    await site.all_ended()
-
-
 class Own(BaseException):
     """An unknown kind of error."""
 
@@ -125,17 +109,3 @@ async def test_a_hook_may_raise_anything(broker: Broker, place: str) -> None:
             await start_up.tick(term)
     await start_up.tick(term)
     assert await leadership.hooks_done(term, leadership.epoch.since) == {"hook"}
-
-
-async def test_a_hook_that_hangs_in_its_thread_begins_anew_in_the_next_epoch(site: Site) -> None:
-    """It is left to its thread, and called again; the scheduler can stop."""
-    site.settings["NONET_TASKS"] = f"{PROBES},acceptance.hanging_hooks"
-    scheduler = site.scheduler()
-    await until(lambda: said(site), "the hook hangs")
-    site.redis.flushall()
-    done = re.compile(r"start-up hook done: hook=\S*hangs$", re.MULTILINE)
-    await until(lambda: done.search(scheduler.log), "it succeeds in the new epoch")
-    assert "hangs cancelled: another scheduler leads, or Redis was emptied" in scheduler.log
-    assert "continues in its thread" in scheduler.log
-    site.write("gate", "")
-    assert stop(scheduler) == [0]

@@ -15,7 +15,7 @@ from acceptance.probe_tasks import (
     Stubborn,
     VoidedThread,
 )
-from acceptance.site import SHORT, Site, stop
+from acceptance.site import SHORT, Site
 from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
@@ -96,49 +96,27 @@ async def test_a_blocked_loop_cannot_hold_the_exit(own_site: Site) -> None:
         await site.started(handle, 2)
 
 
-@pytest.mark.parametrize("kind", [BlockingThread, BlockingToThread, Stubborn])
-async def test_nothing_can_hold_the_exit(
-    site: Site, kind: type[BlockingThread | BlockingToThread | Stubborn]
-) -> None:
-    """A thread that blocks, or a coroutine that swallows cancellations, cannot hold the exit."""
+async def test_nothing_can_hold_the_exit(site: Site) -> None:
+    """Neither threads that block nor coroutines that swallow cancellations; they lose their lease.
+
+    Each of them runs again as the same attempt.
+    """
     site.settings |= SHORT
     gate = site.gate()
     worker = site.worker("--grace", "0.3")
     async with site.app() as app:
-        handle = await site.begin(app, kind(gate))
-        worker.terminate()
-        assert worker.wait() == 1
-        assert (await handle.status()).attempt in (0, 1)
-        site.open(gate)
-        site.worker()
-        await handle.result(timeout=WAIT_SECONDS)
-        await site.all_ended()
-    assert [event.attempt for event in site.journal("start", id=handle)] == [1, 1]
-
-
-async def test_a_thread_that_was_handed_back_loses_its_lease(site: Site) -> None:
-    """ensure_lease() of a ``def`` task that runs on after the grace raises."""
-    gate = site.gate()
-    worker = site.worker("--grace", "0.3")
-    async with site.app() as app:
-        handle = await site.begin(app, VoidedThread(gate))
+        kinds = (BlockingThread, BlockingToThread, Stubborn, VoidedThread)
+        handles = [await site.begin(app, kind(gate)) for kind in kinds]
         worker.terminate()
         assert worker.wait() == 1
         (voided,) = site.journal("voided")
         assert "the worker stopped" in voided.details["error"]
         site.open(gate)
         site.worker()
-        await handle.result(timeout=WAIT_SECONDS)
-
-
-async def test_idle_daemons_stop_at_once(site: Site) -> None:
-    """An idle worker and a scheduler end within a moment: exit code 0, no name left behind."""
-    worker = site.worker("--grace", "600")
-    scheduler = site.scheduler()
-    await until(lambda: site.redis.exists(site.key("leader")), "the scheduler leads")
-    assert stop(worker, scheduler) == [0, 0]
-    assert not site.redis.exists(site.key("leader"))
-    assert site.redis.zcard(site.key("workers")) == 0
+        for handle in handles:
+            await handle.result(timeout=WAIT_SECONDS)
+            assert [event.attempt for event in site.journal("start", id=handle)] == [1, 1]
+        await site.all_ended()
 
 
 async def test_a_task_that_a_stopping_worker_did_not_see_is_queued_again(site: Site) -> None:

@@ -114,13 +114,12 @@ async def test_a_task_that_kills_its_workers_is_stopped(site: Site) -> None:
     assert lost <= 5
 
 
-@pytest.mark.parametrize("kind", [Waits, WaitsInThread])
-async def test_suspects_take_no_slot(site: Site, kind: type[Waits]) -> None:
+async def test_suspects_take_no_slot(site: Site) -> None:
     """A worker without a free slot runs them beside it."""
     gate, busy = site.gate(), site.gate()
     victim = site.worker("--concurrency", "2")
     async with site.app() as app:
-        ids = await submit_all(app, [kind(gate, n) for n in range(2)])
+        ids = await submit_all(app, [Waits(gate), WaitsInThread(gate)])
         await all_run(site, 2)
         survivor = site.worker("--concurrency", "1")
         holder = await app.submit(Waits(busy))

@@ -20,6 +20,8 @@ async def test_a_limit_is_a_failed_attempt(site: Site) -> None:
         assert "hard timeout of " in str(failed)
         assert [item.attempt for item in site.journal("start")] == [1, 2]
         assert await run(app, Quick(3)) == 3
+        saved = await run(app, Saving(site.gate()))
+        assert saved == "half of it", "a cancelled task may save a checkpoint for its next attempt"
         site.open(gate)
         await site.until_event("rolled back", 2)
         voided = await site.until_event("voided", 2)
@@ -27,13 +29,6 @@ async def test_a_limit_is_a_failed_attempt(site: Site) -> None:
         assert (await handle.status()).state == "dead"
     assert site.journal("committed") == []
     assert stop(worker) == [0]
-
-
-async def test_progress_can_be_saved_at_the_soft_limit(site: Site) -> None:
-    """A cancelled task may save a checkpoint, and the next attempt finds it."""
-    site.worker()
-    async with site.app() as app:
-        assert await run(app, Saving(site.gate())) == "half of it"
 
 
 async def test_abandoned_threads_take_slots_once_they_are_as_many_as_slots(site: Site) -> None:

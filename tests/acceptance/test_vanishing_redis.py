@@ -6,8 +6,7 @@ import os
 import re
 import signal
 
-import redis
-from acceptance.probe_tasks import Alone, BlockingMutexThread, Gated, GatedMutex, Quick
+from acceptance.probe_tasks import Alone, Gated, GatedMutex, Quick
 from acceptance.site import SHORT, Site, run, stop
 from daemons import Daemon
 from metrics_names import get
@@ -46,7 +45,10 @@ WAITS = "Redis is away: "
 async def test_daemons_that_start_before_redis_wait_for_it(
     own_server: RedisServer, own_site: Site
 ) -> None:
-    """Daemons that start before their Redis live, are not ready, and work when it is there."""
+    """Daemons that start before their Redis live, are not ready, and work when it is there.
+
+    One that waits for it can be stopped.
+    """
     site = own_site
     own_server.kill()
     ports = {name: free_port() for name in ("worker", "fleet", "scheduler")}
@@ -59,6 +61,11 @@ async def test_daemons_that_start_before_redis_wait_for_it(
         await until(lambda daemon=daemon: WAITS in daemon.log, f"the {name} waits")
         assert get(ports[name], "/livez")[0] == 200
         assert get(ports[name], "/readyz")[0] == 503 or name == "fleet"
+    stopped = [site.worker(wait=False), site.worker("--max", "1", wait=False)]
+    stopped.append(site.scheduler(wait=False))
+    for daemon in stopped:
+        await until(lambda daemon=daemon: WAITS in daemon.log, "it waits")
+        assert stop(daemon) == [0]
     own_server.start()
     async with site.app() as app:
         assert await run(app, Quick(1)) == 1
@@ -68,22 +75,6 @@ async def test_daemons_that_start_before_redis_wait_for_it(
     await until(lambda: get(ports["scheduler"], "/readyz")[0] == 200, "the scheduler is ready")
 
 
-async def test_a_daemon_that_waits_for_redis_can_be_stopped(
-    own_server: RedisServer, own_site: Site
-) -> None:
-    """A daemon that waits for a Redis that never comes ends when asked to, having done nothing."""
-    site = own_site
-    own_server.kill()
-    daemons = [
-        site.worker(wait=False),
-        site.worker("--max", "1", wait=False),
-        site.scheduler(wait=False),
-    ]
-    for daemon in daemons:
-        await until(lambda daemon=daemon: WAITS in daemon.log, "it waits")
-        assert stop(daemon) == [0]
-
-
 async def test_an_outage_is_two_lines_of_each_process(
     own_server: RedisServer, own_site: Site
 ) -> None:
@@ -91,7 +82,12 @@ async def test_an_outage_is_two_lines_of_each_process(
     site = own_site
     site.settings |= SHORT
     gate = site.gate()
-    daemons = [site.worker("--concurrency", "5"), site.scheduler(), site.worker("--max", "1")]
+    port = str(free_port())
+    daemons = [
+        site.worker("--concurrency", "5"),
+        site.scheduler("--metrics-port", port),
+        site.worker("--max", "1"),
+    ]
     async with site.app() as app:
         handles = await app.submit_many([Quick(n) for n in range(50)])
         for handle in handles:
@@ -102,6 +98,9 @@ async def test_an_outage_is_two_lines_of_each_process(
         for daemon in daemons:
             await until(lambda daemon=daemon: "Redis is away: " in daemon.log, "it says so")
         await until(lambda: site.journal("cancelled"), "what runs is cancelled")
+        await until(lambda: get(int(port), "/readyz")[0] == 503, "it is not ready")
+        assert get(int(port), "/livez")[0] == 200
+        await until(lambda: leads(port) == 0, "no scheduler claims to lead")
         own_server.start()
         for daemon in daemons:
             await until(lambda daemon=daemon: _is_back(daemon), "all that were away are back")
@@ -116,6 +115,12 @@ async def test_an_outage_is_two_lines_of_each_process(
         told = re.compile(rf"Redis is |{losses}")
         loud = re.findall(r"^\S+ (?:WARNING|ERROR) \S+ (.*)$", log, re.MULTILINE)
         assert [line for line in loud if not told.match(line)] == [], log
+
+
+def leads(port: str) -> float | None:
+    """What the metrics of a scheduler say of it."""
+    found = re.search(r"^nonet_scheduler_is_leader (\S+)$", get(int(port), "/metrics")[1], re.M)
+    return float(found[1]) if found else None
 
 
 def _is_back(daemon: Daemon) -> bool:
@@ -142,40 +147,3 @@ async def test_a_frozen_redis_counts_no_death(own_server: RedisServer, own_site:
     assert (first.attempt, second.attempt) == (1, 1)
     assert (first.pid, second.pid) == (worker.pid, worker.pid)
     assert len(site.journal("end")) == 1
-
-
-async def test_an_abandoned_thread_keeps_its_slot(site: Site) -> None:
-    """A ``def`` task whose lock was taken away uses its slot until its thread has ended."""
-    gate = site.gate()
-    site.settings |= SHORT
-    worker = site.worker("--concurrency", "1")
-    async with site.app() as app:
-        blocking = await site.begin(app, BlockingMutexThread(gate))
-        site.redis.delete(site.key("lock:mutex:job:shared"))
-        await until(lambda: "attempt voided" in worker.log, "the attempt is voided")
-        after = await app.submit(Quick(1))
-        await site.until_beats(worker, 1)
-        assert site.journal("start", id=after) == []
-        site.open(gate)
-        assert await after.result(timeout=WAIT_SECONDS) == 1
-        await blocking.result(timeout=WAIT_SECONDS)
-        await site.all_ended()
-
-
-async def test_a_settle_outlasts_missing_permissions(
-    own_server: RedisServer, own_site: Site
-) -> None:
-    """A finished execution is settled when permissions are back, not thrown away and repeated."""
-    site, gate = own_site, own_site.gate()
-    worker = site.worker()
-    with redis.Redis(port=own_server.port) as admin:
-        async with site.app() as app:
-            task = await site.begin(app, Gated(gate))
-            admin.execute_command("ACL", "SETUSER", "default", "-evalsha")
-            site.open(gate)
-            await until(lambda: f"{task}: not settled yet" in worker.log, "the settle is refused")
-            admin.execute_command("ACL", "SETUSER", "default", "+evalsha")
-            assert await task.result(timeout=WAIT_SECONDS) == worker.pid
-    assert len(site.journal("start")) == 1
-    assert worker.log.count("not settled yet") == 1
-    await site.all_ended()

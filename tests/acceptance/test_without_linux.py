@@ -28,14 +28,10 @@ def site(site: Site) -> Site:
 
 
 test_a_child_has_all = forked.test_a_task_in_a_child_has_all_that_a_task_has
-test_a_child_is_used_again = forked.test_a_child_of_medium_tasks_is_used_again_until_it_is_worn_out
-test_large_tasks = forked.test_large_tasks_have_a_process_and_temporary_files_of_their_own
 test_a_worker_takes_its_children_along = (
     forked.test_a_worker_that_is_killed_or_frozen_takes_its_children_along
 )
-test_a_killed_fork_server_costs_no_attempt = forked.test_a_killed_fork_server_costs_no_attempt
 test_a_stop_ends_children = forked.test_a_stop_ends_children_and_hands_their_tasks_back
-test_a_cancelled_child_is_killed = forked.test_a_child_that_ignores_its_cancellation_is_killed
 
 
 async def test_each_child_is_an_interpreter_of_its_own(site: Site) -> None:

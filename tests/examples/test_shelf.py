@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -75,15 +74,6 @@ def environment(shelf_package: Path, redis_url: str, tmp_path: Path) -> dict[str
 
 
 @pytest.fixture
-def strict(environment: dict[str, str], tmp_path: Path) -> None:
-    """A configuration that lets a host be asked three times an hour."""
-    limit = "RateLimiter: {limit: 3, window_seconds: 3600}"
-    config = tmp_path / "strict.yaml"
-    config.write_text(f"common: {{limits: {{Host: {{default: {{{limit}}}}}}}}}")
-    environment["NONET_CONFIG"] = str(config)
-
-
-@pytest.fixture
 def service(environment: dict[str, str], tmp_path: Path) -> Iterator[httpx.Client]:
     """A client of the service, whose daemons and web server run."""
     commands = {
@@ -126,24 +116,3 @@ def test_a_page_becomes_thumbnails(service: httpx.Client, site: Any) -> None:
     thumbnail = service.get(shelf[f"{site.url}/3.png"]).content
     assert thumbnail.startswith(b"\x89PNG")
     assert int.from_bytes(thumbnail[16:20]) == 100  # 200 pixels, halved
-
-
-@pytest.mark.usefixtures("strict")
-def test_a_host_is_not_asked_more_often_than_it_may(
-    environment: dict[str, str], service: httpx.Client, site: Any, tmp_path: Path
-) -> None:
-    """By all tasks together: the page and two pictures are fetched, three pictures wait."""
-
-    def listed(*command: str) -> Any:
-        ended = preloaded.run("task-run", *command, "--json", variables=environment, cwd=tmp_path)
-        return json.loads(ended.stdout)
-
-    def waiting() -> list[str]:
-        return [row["blocker"] for row in listed("list", "--state", "waiting", "--task", "Fetch")]
-
-    wait_until(lambda: listed("limits", "list"), "the limit is published")
-    service.post("/shelves/ann/pages", json={"address": site.add_page(5)})
-    wait_until(lambda: len(service.get("/shelves/ann").json()) == 2, "two are on the shelf")
-    blockers = wait_until(lambda: found if len(found := waiting()) == 3 else [], "three wait")
-    assert set(blockers) == {"limiter:rate:host:127.0.0.1"}
-    assert site.asked == 3

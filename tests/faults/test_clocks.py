@@ -85,7 +85,6 @@ async def _keeps_locks(rig: Rig, clock: Clock) -> None:
     "shift",
     [
         pytest.param(60, id="scaled-forwards"),
-        pytest.param(-60, id="scaled-back"),
         pytest.param(20, id="full-little-forwards", marks=pytest.mark.soak),
         pytest.param(-20, id="full-little-back", marks=pytest.mark.soak),
         pytest.param(3600, id="full-forwards", marks=pytest.mark.soak),

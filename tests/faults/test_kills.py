@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import pytest
 from acceptance.contention import scales
 from acceptance.site import LEASE
 from faults.fault_tasks import Timed
@@ -47,7 +48,8 @@ async def test_workers_killed_every_second(rig: Rig, scale: Kills) -> None:
     )
 
 
-@scales(1, 5)
+@pytest.mark.soak
+@pytest.mark.parametrize("scale", [5])
 async def test_workers_frozen_beyond_their_lease(rig: Rig, scale: int) -> None:
     """Workers that stood still for two leases settle no task that another worker has."""
     fleet = rig.workers(3, slots=10)
@@ -70,7 +72,8 @@ async def test_workers_frozen_beyond_their_lease(rig: Rig, scale: int) -> None:
     await rig.judge(f"{scale} x SIGSTOP of a worker for two leases")
 
 
-@scales(3, 20)
+@pytest.mark.soak
+@pytest.mark.parametrize("scale", [20])
 async def test_leaders_killed_every_two_seconds(rig: Rig, scale: float) -> None:
     """Of three schedulers the leader dies every two seconds: no occurrence is lost or doubled."""
     site = rig.site

@@ -11,12 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from acceptance.contention import scales
-from acceptance.probe_tasks import Gated
 from daemons import Daemon
 from faults.fault_tasks import FailsOnce, Timed
 from faults.pod_tasks import LargeTimed, MediumTimed
 from faults.rig import PRODUCTION, TASKS, Load, Rig
-from waits import until
 
 # Fast and slow ones of all sizes, under locks or not, and one that is retried.
 MIX = [
@@ -69,30 +67,6 @@ async def test_rolling_restarts(rig: Rig, scale: Rollout) -> None:
     longest = max(item.seconds for item in deletions)
     print(f"\n{len(deletions)} pods deleted, {in_hand} deliveries in hand, {longest:.1f} s at most")
     await rig.judge(f"{len(deletions)} pods replaced one by one")
-
-
-async def test_only_sigkill_helps(rig: Rig) -> None:
-    """A worker that hangs is killed: its death counts, no attempt does, and nothing is lost."""
-    gate = rig.site.gate()
-    pod = _pod(rig, "small", slots=5)
-    async with rig.site.app() as app:
-        ids = await rig.submit(app, [Gated(gate) for _ in range(10)])
-        await asyncio.to_thread(pod.wait_ready)
-        held = {event.id for event in await rig.site.until_event("start", 5)}
-        pod.freeze()
-        deletion = await asyncio.to_thread(delete, pod, 2.0)
-        assert deletion.killed
-        _pod(rig, "small")
-        await until(
-            lambda: {event.id for event in rig.site.journal("start")[5:]} == set(ids),
-            "all run elsewhere",
-        )
-        deaths = {id: rig.site.redis.hget(rig.site.key(f"t:{id}"), "deaths") for id in sorted(ids)}
-        assert deaths == {id: "1" if id in held else None for id in ids}
-        rig.site.open(gate)
-        await rig.settles(ids)
-    assert {event.attempt for event in rig.site.journal("start")} == {1}
-    await rig.judge("a pod that hangs, deleted and killed")
 
 
 def _pod(rig: Rig, size: str, slots: int = 0) -> Daemon:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from acceptance.conftest import own_server as own_server, own_site as own_site
 from acceptance.probe_tasks import Quick
 from acceptance.site import Site, eventually
@@ -32,8 +31,7 @@ async def test_replies_that_redis_does_not_send(make_rig: MakeRig) -> None:
     await rig.judge("replies of more than 1 MB are lost")
 
 
-@pytest.mark.parametrize("slots", ["1", "40"])
-async def test_a_task_that_redis_does_not_send(own_site: Site, slots: str) -> None:
+async def test_a_task_that_redis_does_not_send(own_site: Site) -> None:
     """It is named and waits; those behind it run."""
     site = own_site
     site.settings["NONET_TASKS"] = "acceptance.probe_tasks,faults.fault_tasks"
@@ -41,7 +39,7 @@ async def test_a_task_that_redis_does_not_send(own_site: Site, slots: str) -> No
     async with site.app() as app:
         heavy = await app.submit(Heavy(b"x" * 250_000))
         others = await app.submit_many([Quick(n) for n in range(20)])
-        worker = site.worker("--concurrency", slots)
+        worker = site.worker("--concurrency", "40")
         for handle in others:
             await handle.result(timeout=WAIT_SECONDS)
 

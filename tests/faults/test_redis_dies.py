@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
-import signal
 import time
 
-import redis
+import pytest
 from acceptance.contention import scales
-from faults.conftest import MakeRig
 from faults.fault_tasks import Timed
 from faults.rig import Rig, under_load
 from waits import until
@@ -58,7 +55,8 @@ async def test_redis_started_with_older_data(rig: Rig) -> None:
         own.judged("SIGKILL of Redis, older data put back", may_end_again=before)
 
 
-@scales(2, 10)
+@pytest.mark.soak
+@pytest.mark.parametrize("scale", [10])
 async def test_flushed_every_three_seconds(rig: Rig, scale: int) -> None:
     """All tasks that are submitted after the last FLUSHALL end."""
     async with under_load(rig) as own:
@@ -72,7 +70,8 @@ async def test_flushed_every_three_seconds(rig: Rig, scale: int) -> None:
         own.judged(f"{scale} x FLUSHALL, every 3 s")
 
 
-@scales(2, 60)
+@pytest.mark.soak
+@pytest.mark.parametrize("scale", [60])
 async def test_clients_killed_all_the_time(rig: Rig, scale: float) -> None:
     """All connections are killed twice a second: nothing is lost, nothing ends twice."""
     async with under_load(rig) as own:
@@ -85,38 +84,6 @@ async def test_clients_killed_all_the_time(rig: Rig, scale: float) -> None:
             await asyncio.sleep(0.5)  # the pace of the fault
         await own.still_runs()
         own.judged(f"{kills} x CLIENT KILL TYPE normal, every 0.5 s")
-
-
-@scales(1, 3)
-async def test_redis_sleeps_beyond_the_lease(make_rig: MakeRig, scale: int) -> None:
-    """Attempts that run during a DEBUG SLEEP of two leases are voided in time, and end once."""
-    rig = make_rig("--enable-debug-command", "local")
-    async with under_load(rig) as own:
-        for _ in range(scale):
-            await own.is_busy()
-            await asyncio.to_thread(_sleep, rig, 4)
-            await own.still_runs()
-        own.judged(f"{scale} x DEBUG SLEEP of 4 s, lease 2 s")
-
-
-def _sleep(rig: Rig, seconds: int) -> None:
-    """Let Redis do nothing else for so long."""
-    with redis.Redis(port=rig.server.port, socket_timeout=60) as client:
-        client.execute_command("DEBUG", "SLEEP", seconds)
-
-
-@scales(2, 20)
-async def test_redis_stands_still(rig: Rig, scale: float) -> None:
-    """Redis is stopped (SIGSTOP) far beyond every lease and continues: nothing is lost."""
-    async with under_load(rig) as own:
-        await own.is_busy()
-        os.kill(rig.server.pid, signal.SIGSTOP)
-        try:
-            await asyncio.sleep(scale)  # the fault itself
-        finally:
-            os.kill(rig.server.pid, signal.SIGCONT)
-        await own.still_runs()
-        own.judged(f"SIGSTOP of Redis for {scale} s")
 
 
 @scales(2, 60)
@@ -138,7 +105,8 @@ async def test_network_is_a_black_hole(proxied: Rig, scale: float) -> None:
         own.judged(f"black hole of {scale} s", seconds=90)
 
 
-@scales((0.4, 2), (2.0, 25))
+@pytest.mark.soak
+@pytest.mark.parametrize("scale", [(2.0, 25)])
 async def test_slow_network_with_resets(proxied: Rig, scale: tuple[float, float]) -> None:
     """Long round trips and 5 % of commands reset: slower, but nothing is lost or ends twice."""
     rig, proxy = proxied, proxied.proxy

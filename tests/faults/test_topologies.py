@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acceptance.contention import scales
 from acceptance.site import LEASE, NAMESPACE
 from faults import test_kills, test_redis_dies
 from faults.conftest import MakeRig
@@ -204,7 +203,8 @@ def ended_between(rig: Rig, start: float, end: float) -> set[str]:
     return {id for id in rig.settled.ids() if start <= rig.settled.first(id) <= end}
 
 
-@scales(1, 5)
+@pytest.mark.soak
+@pytest.mark.parametrize("scale", [5])
 async def test_slot_moves(make_rig: MakeRig, scale: int) -> None:
     """The namespace moves to another node, for longer than leases last: nothing is lost."""
     cluster = Cluster(NAMESPACE, *ANNOUNCING)
@@ -220,19 +220,3 @@ async def test_slot_moves(make_rig: MakeRig, scale: int) -> None:
             await own.still_runs()
         faults = f"{scale} x slot moved ({moved} keys) in more than a lease"
         own.judged(faults, within=LEASE + AFTERWARDS)
-
-
-@pytest.mark.soak
-async def test_slot_moves_at_once(make_rig: MakeRig) -> None:
-    """A slot that the server moves by itself holds up no daemon."""
-    cluster = Cluster(NAMESPACE, *ANNOUNCING, make=ValkeyServer)
-    rig, moved = make_rig(other=cluster), set[str]()
-    async with under_load(rig, mixed, later=every_fifth, keeps=False) as own:
-        own.unsure = lambda: moved
-        for _ in range(5):
-            await own.is_busy()
-            await asyncio.to_thread(cluster.move_at_once)
-            # The new node announces what is written to it, be it as old as it may.
-            moved |= rig.settled.ids()
-            await own.still_runs()
-        own.judged("5 x slot moved by Valkey itself", within=AFTERWARDS)

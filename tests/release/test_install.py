@@ -81,9 +81,3 @@ def test_the_demo_of_the_wheel_runs_in_an_empty_environment(
     elsewhere = {"PATH": str(empty), "HOME": str(tmp_path)}
     said = run(empty / "task-run", "demo", "--json", files, at=tmp_path, **elsewhere)
     assert json.loads(said)["files"] == 3
-
-
-def test_the_sdist_can_be_installed(sdist: Path, empty: Path, locked: Path, tmp_path: Path) -> None:
-    """It is built where it is installed, and then says its version."""
-    install(f"nonet @ {sdist.as_uri()}", empty, locked)
-    says_its_version(empty, tmp_path)

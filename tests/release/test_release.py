@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -107,32 +107,43 @@ def find_a_vulnerability(_: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "version", "why"),
+    ("change", "why"),
     [
-        (change_a_file, NEXT, "not clean"),
-        (tag_it, NEXT, f"the tag v{NEXT} already exists"),
-        (publish_all_news, NEXT, "has no entries under Unreleased"),
-        (spoil_the_changelog, NEXT, "not one of"),
-        (change_one_version, NEXT, "files disagree on the version"),
-        (find_a_vulnerability, NEXT, "the audit of the dependencies failed"),
-        (None, "", "no version given"),
-        (None, "0.0.1", "not newer"),
-        (None, "9.0", "is not a release version"),
-        (None, "9.0.0.dev1", "is not a release version"),
-        (None, "soon", "is not a version"),
+        (change_a_file, "not clean"),
+        (tag_it, f"the tag v{NEXT} already exists"),
+        (publish_all_news, "has no entries under Unreleased"),
+        (spoil_the_changelog, "not one of"),
+        (change_one_version, "files disagree on the version"),
+        (find_a_vulnerability, "the audit of the dependencies failed"),
     ],
 )
 def test_an_unfit_release_is_refused(
-    checkout: Path, service: str, change: Any, version: str, why: str
+    checkout: Path, service: str, change: Callable[[Path], None], why: str
 ) -> None:
     """And nothing is committed, tagged or built."""
-    if change:
-        change(checkout)
+    change(checkout)
+    refuses(checkout, service, NEXT, why)
+
+
+def refuses(checkout: Path, service: str, version: str, why: str) -> None:
+    """Check that a release is refused for this reason, and has changed nothing."""
     before = git(checkout, "rev-parse", "HEAD"), git(checkout, "tag")
     done = script("", version, "--root", str(checkout), AUDIT_URL=service)
     assert (done.returncode, why in done.stderr) == (1, True), done.stderr
     assert (git(checkout, "rev-parse", "HEAD"), git(checkout, "tag")) == before
     assert not (checkout / "dist").exists()
+
+
+def test_a_wrong_version_is_refused(checkout: Path, service: str) -> None:
+    """And nothing is committed, tagged or built."""
+    for version, why in {
+        "": "no version given",
+        "0.0.1": "not newer",
+        "9.0": "is not a release version",
+        "9.0.0.dev1": "is not a release version",
+        "soon": "is not a version",
+    }.items():
+        refuses(checkout, service, version, why)
 
 
 @pytest.mark.parametrize(

@@ -98,26 +98,24 @@ def test_the_plugin_imports_nothing_for_tests_without_its_fixtures(project: Proj
     assert passed(project.run()) == 1
 
 
-def test_the_plugin_works_in_strict_mode(project: Project) -> None:
+def test_a_marker_overrides_that_of_its_module_in_strict_mode(
+    project: Project, redis_url: str
+) -> None:
+    """Each test has its own namespace, also on a server that the user shares between tests."""
     project.write("pytest.ini", INI.format("strict"))
     project.write(
-        "test_strict.py",
-        "import pytest\nfrom adding import Add\n\n"
-        "@pytest.mark.asyncio\n"
-        "@pytest.mark.nonet(tasks=[Add])\n"
-        "async def test_adds(nonet_system):\n"
-        "    handle = await Add(1, 2).schedule()\n"
-        "    assert await handle.result(timeout=60) == 3\n",
+        "conftest.py",
+        "import pytest\n\n"
+        "@pytest.fixture(scope='session')\n"
+        "def nonet_server():\n"
+        f"    return {redis_url!r}\n",
     )
-    assert passed(project.run("--strict-markers")) == 1
-
-
-def test_the_marker_of_a_test_overrides_that_of_its_module(project: Project) -> None:
     project.write(
         "test_marks.py",
         "import pytest\nfrom adding import Add\n\n"
         "pytestmark = pytest.mark.nonet(tasks=[Add], slots=3, misfire_grace=5)\n"
         "seen = set()\n\n"
+        "@pytest.mark.asyncio\n"
         "@pytest.mark.nonet(misfire_grace=7)\n"
         "@pytest.mark.parametrize('number', range(2))\n"
         "async def test_options(nonet_system, number):\n"
@@ -127,31 +125,11 @@ def test_the_marker_of_a_test_overrides_that_of_its_module(project: Project) -> 
         "    seen.add(settings.namespace)\n"
         "    (worker,) = [x for x in await nonet_system.app.stores.results.workers()\n"
         "                 if x.size == 'small']\n"
-        "    assert worker.concurrency == 3\n",
+        "    assert worker.concurrency == 3\n"
+        "    handle = await Add(1, 2).schedule()\n"
+        "    assert await handle.result(timeout=60) == 3\n",
     )
-    assert passed(project.run()) == 2
-
-
-def test_each_test_on_a_shared_server_has_its_own_namespace(
-    project: Project, redis_url: str
-) -> None:
-    project.write(
-        "conftest.py",
-        "import pytest\n\n"
-        "@pytest.fixture(scope='session')\n"
-        "def nonet_server():\n"
-        f"    return {redis_url!r}\n",
-    )
-    project.write(
-        "test_names.py",
-        "import pytest\nfrom adding import Add\n\n"
-        "@pytest.mark.nonet(tasks=[Add], sizes=[])\n"
-        "async def test_name(nonet_system):\n"
-        "    with open('names', 'a') as names:\n"
-        "        print(nonet_system.app.settings.namespace, file=names)\n",
-    )
-    assert passed(project.run()) == passed(project.run()) == 1
-    assert len(set(project.read("names").split())) == 2
+    assert passed(project.run("--strict-markers")) == 2
 
 
 def test_failures_are_readable(project: Project) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 import threading
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -19,15 +18,11 @@ from nonet import (
     BaseTask,
     CallbackSpawner,
     CronSchedule,
-    DependencyError,
     Depends,
-    Epoch,
     ExponentialBackoff,
-    IntervalSeconds,
     LockedObjectType,
     MutexLock,
     NotBoundError,
-    Overlap,
     PeriodicBaseTask,
     RateLimiter,
     RegistrationError,
@@ -36,7 +31,6 @@ from nonet import (
     Unique,
     Workflow,
     context,
-    startup_hook,
 )
 from nonet.base.errors import ConfigurationError
 from nonet.stores.connection.embedded import open_embedded
@@ -234,76 +228,6 @@ async def test_a_jump_fires_every_occurrence_that_it_passes(server: str) -> None
         system.assert_submitted(Hourly, times=1)
 
 
-async def test_an_entry_that_waits_for_a_retry_holds_up_only_queued_occurrences(
-    server: str,
-) -> None:
-    class Flaky(PeriodicBaseTask):
-        _schedule = CronSchedule("0 * * * *")
-        _overlap = Overlap.ALLOW
-        retry_policy = ExponentialBackoff(base_delay_seconds=86_400, max_retries=1)
-
-        async def execute(self) -> None:
-            raise ValueError
-
-    class Patient(Flaky):
-        _overlap = Overlap.QUEUE
-
-    async with System([Flaky, Patient], redis_url=server, now=HALF_PAST) as system:
-        await system.advance(timedelta(hours=3))
-        await system.run_until_idle()
-        system.assert_submitted(Flaky, times=3)
-        system.assert_submitted(Patient, times=1)
-
-
-async def test_jitter_passes_by_the_clock_of_the_test(server: str) -> None:
-    class Late(PeriodicBaseTask):
-        _schedule = IntervalSeconds(3600)
-        _jitter = 600
-
-        async def execute(self) -> None: ...
-
-    async with System([Late], redis_url=server, now=datetime(2040, 1, 1, tzinfo=UTC)) as system:
-        await system.advance(timedelta(days=1))
-        await system.run_until_idle()
-        await system.advance(3600)
-        await system.run_until_idle()
-        await system.advance(600)
-        await system.run_until_idle()
-        assert [item async for item in system.app.live()] == []
-
-
-async def test_an_occurrence_waits_for_the_one_before(server: str) -> None:
-    """What a jump passes is late, as after an outage: nothing is skipped because one still runs."""
-    its = Gate()
-
-    class Slow(PeriodicBaseTask):
-        _schedule = CronSchedule("0 * * * *")
-
-        async def execute(self, its: Annotated[Gate, Depends(gate)]) -> None:
-            its.entered.set()
-            await its.open.wait()
-
-    overrides = {gate: lambda: its}
-    now = datetime(2040, 1, 1, 4, 30, tzinfo=UTC)
-    async with System([Slow], redis_url=server, now=now, overrides=overrides) as system:
-        await system.advance(timedelta(hours=2))
-        await its.entered.wait()
-        first = await looks_at_entries(system)
-        # Meanwhile the second one is looked at again and again, ever more seldom.
-        while await looks_at_entries(system) - first < timedelta(seconds=0.7):
-            await system.advance(0)
-        its.open.set()
-        await system.run_until_idle()
-        system.assert_submitted(Slow, times=2)
-
-
-async def looks_at_entries(system: System) -> datetime:
-    """When the leader looked at the periodic entries last, as it has said."""
-    leader = await system.app.leader()
-    assert leader
-    return datetime.fromisoformat(json.loads(leader.info)["loops"]["periodic entries"]["last"])
-
-
 async def test_rate_limits_pass_by_the_clock_of_the_test(system: System) -> None:
     handles = [await Limited(number).schedule() for number in range(3)]
     await system.run_until_idle()
@@ -334,23 +258,6 @@ async def test_locks_of_tasks_and_of_the_test_survive_a_jump(system: System) -> 
     await system.run_until_idle()
     assert [await system.result(first), await system.result(second)] == [1, 2]
     assert (await first.status()).attempt == 1
-
-
-async def test_the_lock_of_a_dead_holder_ends_by_the_clock_of_the_test(
-    server: str, system: System
-) -> None:
-    its = Gate()
-    its.open.set()
-    system.dependency_overrides[gate] = lambda: its
-    end = int((await system.app.broker.logical_now()).timestamp() + 30) * 1_000_000
-    with redis.Redis.from_url(server) as client:
-        client.set("{test}:lock:mutex:job:1", f"dead/1/1|{end}")
-    handle = await Held().schedule()
-    await system.run_until_idle()
-    assert (await handle.status()).state == "waiting"
-    await system.advance(31)
-    await system.run_until_idle()
-    assert await system.result(handle) == 1
 
 
 @pytest.mark.parametrize(
@@ -523,15 +430,6 @@ async def test_a_leaked_key_fails_the_test(server: str) -> None:
                 client.set("{test}:stray", 1)
 
 
-async def test_a_missing_dependency_keeps_the_system_from_opening(server: str) -> None:
-    class Needs(BaseTask):
-        async def execute(self, what: int) -> None: ...
-
-    with pytest.raises(DependencyError, match="what"):
-        async with System([Needs], redis_url=server):
-            raise NotImplementedError
-
-
 async def test_running_tasks_are_cancelled_at_the_end(server: str) -> None:
     its = Gate()
     async with System([Held], redis_url=server, overrides={gate: lambda: its}):
@@ -558,27 +456,3 @@ async def test_durable_tasks_are_work_once_committed(server: str) -> None:
         await engine.dispose()
         await system.run_until_idle()
         assert await system.result(handle, timeout=0.1) == "kept"
-
-
-async def test_start_up_hooks_get_the_begin_of_the_epoch(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("nonet.tasks.hooks._registered", {})
-    told: list[datetime] = []
-
-    @startup_hook
-    async def note(epoch: Epoch) -> None:
-        told.append(epoch.began)
-
-    before = datetime.now(UTC)
-    async with System(redis_url=server):
-        (began,) = told
-    assert before <= began <= datetime.now(UTC)
-
-
-async def test_the_repr_names_the_namespace_and_whether_it_is_open(server: str) -> None:
-    async with System([Add], redis_url=server) as opened:
-        assert repr(opened) == "System('test', open)"
-        assert repr(opened.app) == f"Nonet('test' on {server}, open)"
-        assert repr(opened.app.client) == "Client('test')"
-    assert repr(opened) == "System('test', closed)"

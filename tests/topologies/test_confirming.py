@@ -48,7 +48,9 @@ class Pair:
             return bool(client.execute_command("WAIT", 1, 1000))
 
 
-@pytest.fixture(scope="module", params=[RedisServer, ValkeyServer])
+@pytest.fixture(
+    scope="module", params=[RedisServer, pytest.param(ValkeyServer, marks=pytest.mark.soak)]
+)
 def pair(request: pytest.FixtureRequest) -> Iterator[Pair]:
     make = request.param
     with make("--repl-diskless-sync-delay", "0") as master, make() as replica:

@@ -24,7 +24,10 @@ PREFIX = prefix(NAMESPACE)
 SCRIPTS = sorted(path.stem for path in (Path(nonet.stores.__path__[0]) / "scripts").glob("*.lua"))
 
 
-@pytest.fixture(scope="module", params=[RedisServer, ValkeyServer], ids=["Redis", "Valkey"])
+OF_SOAK = pytest.param(ValkeyServer, marks=pytest.mark.soak, id="Valkey")
+
+
+@pytest.fixture(scope="module", params=[pytest.param(RedisServer, id="Redis"), OF_SOAK])
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
     with Cluster(NAMESPACE, make=request.param) as cluster:
         yield cluster
