@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from acceptance.probe_tasks import Small, is_open, passed, passed_blocking
+from acceptance.probe_tasks import AtGate, Small, is_open, note, passed, passed_blocking
 from pydantic import SecretStr
 
 from nonet import Isolation, context
@@ -75,3 +75,12 @@ class FailsInChild(Small):
         context().progress(0.25, "begun")
         context().progress(0.5, "half")
         raise ValueError
+
+
+class Kills(AtGate):
+    """Reports, and then runs until its gate is open; to be run as a suspect."""
+
+    async def execute(self) -> None:
+        note("start")
+        context().progress(0.5, "half")
+        await passed(self.gate)

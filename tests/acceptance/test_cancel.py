@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from acceptance import isolated_tasks
 from acceptance.cancel_tasks import Endless, EndlessChild, RaisesWhenCancelled
-from acceptance.probe_tasks import AtGate, Quick, Stubborn, VoidedThread
+from acceptance.probe_tasks import Quick, Stubborn, VoidedThread
 from acceptance.site import Site, run
 from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask, Nonet, TaskCancelled
 from nonet.client.client import Handle
 
-TASKS = "acceptance.cancel_tasks,acceptance.probe_tasks"
-KINDS: tuple[tuple[type[AtGate], str, list[str]], ...] = (
+TASKS = "acceptance.cancel_tasks,acceptance.probe_tasks,acceptance.isolated_tasks"
+KINDS: tuple[tuple[Callable[[str], BaseTask], str, list[str]], ...] = (
     (Endless, "small", ["told", "rolled back"]),
     (VoidedThread, "small", ["voided"]),
     (EndlessChild, "medium", ["told", "rolled back"]),
     (RaisesWhenCancelled, "small", []),
     (Stubborn, "small", ["cancelled"]),
+    (isolated_tasks.Stubborn, "medium", ["cancelled"]),
 )
 
 

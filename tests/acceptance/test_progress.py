@@ -8,11 +8,12 @@ import pytest
 from acceptance.reporting_tasks import (
     BlocksChild,
     FailsInChild,
+    Kills,
     Reports,
     ReportsInChildThread,
     ReportsInThread,
 )
-from acceptance.site import PROBES, Site, eventually
+from acceptance.site import PROBES, SHORT, Site, eventually
 from servers import RedisServer
 from waits import WAIT_SECONDS, until
 
@@ -77,3 +78,22 @@ async def test_an_error_of_redis_fails_no_task(own_server: RedisServer, own_site
         await shown(app, handle, 0.5)
         site.open(gate)
         await handle.result(timeout=WAIT_SECONDS)
+
+
+async def test_suspects_report_from_the_child_that_they_share(site: Site) -> None:
+    """A task of a killed worker runs in a child process of the next one."""
+    gate = site.gate()
+    site.settings |= SHORT
+    first = site.worker()
+    async with site.app() as app, asyncio.timeout(WAIT_SECONDS):
+        handles = [await app.submit(Kills(gate)) for _ in range(2)]
+        for handle in handles:
+            await site.started(handle)
+        first.kill()
+        site.worker()
+        for handle in handles:
+            await site.started(handle, 2)
+            await shown(app, handle, 0.5)
+        site.open(gate)
+        for handle in handles:
+            await handle.result(timeout=WAIT_SECONDS)

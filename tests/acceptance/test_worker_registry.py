@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from acceptance.probe_tasks import Gated, Quick
-from acceptance.site import Site
+from acceptance.site import Site, run
 from waits import WAIT_SECONDS, until
 
 from nonet import Nonet, Size
+from nonet.contrib.canary import Canary
 from nonet.daemon.service import Stop
 from nonet.worker.veto import Fitness, Veto
 from nonet.worker.worker import Worker
@@ -124,3 +127,23 @@ async def test_a_veto_ends_by_itself(site: Site) -> None:
         await until(lambda: off(site, worker.id) == "", "it says so")
         assert worker.report().ready
     del os.environ["PROBE_JOURNAL"]
+
+
+async def test_a_task_waits_for_a_worker_of_its_version(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker with older code than its class demands hands it on; explain says what is missing."""
+    site.settings["NONET_TASKS"] += ",nonet.contrib.canary"
+    site.worker()
+    async with site.app() as app:
+        monkeypatch.setattr(Canary, "min_version", "0.0.1")
+        await run(app, Canary())
+        monkeypatch.setattr(Canary, "min_version", "999")
+        handle = await app.submit(Canary())
+        await until(lambda: site.parked(handle), "it was handed on")
+        status = await handle.status()
+        assert status.attempt == 0
+        assert re.fullmatch(r"needs nonet 999, but \S+ is installed here", status.blocker)
+        text = (await app.explain(handle)).text
+        assert "canary:Canary needs version 999, and no live small worker has" in text
+        await handle.cancel()

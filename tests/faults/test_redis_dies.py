@@ -124,14 +124,3 @@ async def test_slow_network_with_resets(proxied: Rig, scale: tuple[float, float]
         await own.still_runs()
         assert hit
         own.judged(f"latency {latency:g} s, {hit} resets (5 %)", within=30)
-
-
-async def test_half_closed_connections(proxied: Rig) -> None:
-    """The server's side of every connection ends while it still executes what is sent."""
-    assert proxied.proxy
-    async with under_load(proxied) as own:
-        for _ in range(3):
-            await own.is_busy()
-            proxied.proxy.half_close()
-        await own.still_runs()
-        own.judged("3 x every connection half closed")

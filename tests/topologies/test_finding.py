@@ -13,7 +13,7 @@ from redis import exceptions
 from servers import RedisServer
 from topologies.cluster import Cluster
 from topologies.sentinel import SERVICE, Sentinels
-from waits import WAIT_SECONDS, until
+from waits import until
 
 from nonet import Nonet
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
@@ -247,24 +247,3 @@ async def test_another_master_is_followed_once_for_each_change() -> None:
     await asked_again()
     assert moves == [("b", 1)]
     following.cancel()
-
-
-async def test_a_failover_by_order_is_followed(sentinels: Sentinels) -> None:
-    """The old master does not break off our connections at once: we do."""
-    async with open_broker(sentinels.url) as broker:
-        broker.follow()
-        await broker.ping()
-        old = sentinels.port
-        await until(lambda: _obeys(sentinels), "the sentinels know a replica to promote")
-        with sentinels.promoted(old).client() as new:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while not new.exists(f"{PREFIX}t:after-the-order-9"):
-                    await broker.submit([task(f"after-the-order-{n}") for n in range(10)])
-
-
-def _obeys(sentinels: Sentinels) -> bool:
-    try:
-        sentinels.fail_over()
-    except exceptions.ResponseError:
-        return False
-    return True
