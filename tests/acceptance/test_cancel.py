@@ -11,8 +11,7 @@ from acceptance.probe_tasks import Quick, Stubborn, VoidedThread
 from acceptance.site import Site, run
 from waits import WAIT_SECONDS, until
 
-from nonet import BaseTask, Nonet, TaskCancelled
-from nonet.client.client import Handle
+from nonet import BaseTask, Handle, Nonet, TaskCancelled
 
 TASKS = "acceptance.cancel_tasks,acceptance.probe_tasks,acceptance.isolated_tasks"
 KINDS: tuple[tuple[Callable[[str], BaseTask], str, list[str]], ...] = (
