@@ -155,20 +155,11 @@ async def test_simultaneous_adds_make_one_row(letters: DeadLetters) -> None:
     assert len({await letters.add(letter(generation=n)) for n in (1, 2, 2**53)} | {*rows}) == 3
 
 
-@pytest.mark.parametrize(
-    ("one", "other"),
-    [
-        ("Task", "task"),
-        ("tâche", "tache"),
-        ("task", "task "),
-        ("x" * 128 + "a", "x" * 128 + "b"),
-        ("a\0", "a\\x00"),
-        ("a\udc80", "a\\udc80"),
-    ],
-)
-async def test_different_ids_stay_different(letters: DeadLetters, one: str, other: str) -> None:
+async def test_different_ids_stay_different(letters: DeadLetters) -> None:
     """No collation, padding, cutting or escaping makes one letter of two tasks."""
-    assert await letters.add(letter(one)) != await letters.add(letter(other))
+    ids = ["Task", "task", "task ", "tâche", "tache", "x" * 128 + "a", "x" * 128 + "b"]
+    ids += ["a\0", "a\\x00", "a\udc80", "a\\udc80"]
+    assert len({await letters.add(letter(id)) for id in ids}) == len(ids)
 
 
 async def test_lists_are_newest_first(letters: DeadLetters) -> None:
@@ -183,6 +174,7 @@ async def test_lists_are_newest_first(letters: DeadLetters) -> None:
     for filters, expected in (
         ({}, [3, 2, 1, 0]),
         ({"limit": 2}, [3, 2]),
+        ({"limit": 2, "before": rows[2]}, [1, 0]),
         ({"task_class": "a:A", "reason": "crash"}, [3, 0]),
         ({"status": Status.DISPATCHED}, [1]),
         ({"task_class": "A:a"}, []),
@@ -467,10 +459,7 @@ async def connect_once(database: sql.Database) -> None:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("nonsense", "it is no URL"),
         ("mysql://nonet:secret@host:port/x", "'mysql://…': .* percent-encode"),
-        ("mysql+aiomysql://nonet:s3@secret@127.0.0.1:1/nonet", "percent-encode"),
-        ("mysql+aiomysql:nonet:secret@db/nonet", "it is no URL"),
         ("host=db password=secret", "it is no URL"),
         ("oracle://nonet:secret@host/x", "'oracle' is not supported"),
         ("mysql+pymysql://nonet:secret@host/x", "async"),
@@ -492,21 +481,6 @@ def test_missing_driver_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "asyncpg", None)
     with pytest.raises(ConfigurationError, match=r"install nonet\[postgres\]"):
         DeadLetters("postgresql://nonet@host/x", "test")
-
-
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("mysql://u:pass:word@h:1/d", "mysql://u:***@h:1/d"),
-        ("mysql://u:p@ss:w/rd@h:1/d", "mysql://…"),
-        ("mysql://u@h/d", "mysql://u@h/d"),
-        ("postgresql://h/d?user=u&password=p&ssl=1", "postgresql://h/d?user=u&password=***&ssl=1"),
-        ("sqlite:////tmp/a@b.db", "sqlite:////tmp/a@b.db"),
-    ],
-)
-def test_masked_hides_passwords_only(url: str, shown: str) -> None:
-    """Whatever the password contains, nothing of it is shown."""
-    assert sql.masked(url) == shown
 
 
 IMPORTS_OF_SQL = """
@@ -606,14 +580,6 @@ async def test_filters_select_the_same_letters(letters: DeadLetters, database: D
         assert sum(map(len, pages)) == number, selection
 
 
-async def test_letters_are_read_page_by_page(letters: DeadLetters) -> None:
-    """A page begins below the last row of the page before it."""
-    rows = [await letters.add(failed(number)) for number in range(5)]
-    first = await letters.list(limit=3, error="KEY")
-    rest = await letters.list(limit=3, error="KEY", before=first[-1].id)
-    assert [item.id for item in [*first, *rest]] == rows[::-1]
-
-
 async def test_a_note_stays_with_its_letter(letters: DeadLetters) -> None:
     """A long note is cut to what the column holds."""
     row = await letters.add(failed(1))
@@ -631,39 +597,20 @@ async def test_an_earlier_task_with_the_same_id_keeps_its_letter(letters: DeadLe
     assert [item.id for item in await letters.list()] == [kept]
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        *((column, value) for column in ("labels", "history") for value in ("5", "null", '"x"')),
-        *(("labels", "[]"), ("history", "{}"), ("history", "[5, {}]"), ("status", "LOST")),
-    ],
-)
-async def test_a_malformed_letter_hides_no_other(
-    url: str, letters: DeadLetters, column: str, value: str
-) -> None:
+async def test_a_malformed_letter_hides_no_other(url: str, letters: DeadLetters) -> None:
     """Lists leave it out; it can be discarded."""
-    good, bad = await letters.add(letter()), await letters.add(letter("task-2"))
-    await damage(url, bad, column, value)
-    assert good in [item.id for item in await letters.list()]
-    await letters.discard(bad)
-    assert [item.id for item in await letters.list()] == [good]
-
-
-async def test_text_that_is_no_json_hides_no_letter(sqlite_url: str) -> None:
-    """SQLite, unlike the servers, stores any text in a column for JSON."""
-    async with aclosing_letters(sqlite_url) as letters:
-        good, bad = await letters.add(letter()), await letters.add(letter("task-2"))
-        await damage(sqlite_url, bad, "history", "{")
-        assert [item.id for item in await letters.list()] == [good]
-        with pytest.raises(MalformedMessageError, match=f"task-run dlq discard {bad}"):
-            await letters.get(bad)
-
-
-@asynccontextmanager
-async def aclosing_letters(url: str) -> AsyncIterator[DeadLetters]:
-    store = DeadLetters(url, "test")
-    yield store
-    await store.close()
+    good = await letters.add(letter())
+    wrong = [("labels", "5"), ("labels", "[]"), ("history", "{}"), ("history", "[5, {}]")]
+    # SQLite, unlike the servers, stores any text in a column for JSON.
+    wrong += [("status", "LOST"), *[("history", "{")] * url.startswith("sqlite")]
+    for column, value in wrong:
+        bad = await letters.add(letter("task-2"))
+        await damage(url, bad, column, value)
+        assert good in [item.id for item in await letters.list()]
+        if value == "{":
+            with pytest.raises(MalformedMessageError, match=f"task-run dlq discard {bad}"):
+                await letters.get(bad)
+        await letters.discard(bad)
 
 
 async def damage(url: str, row: int, column: str, text: str) -> None:
