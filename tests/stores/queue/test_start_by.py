@@ -30,20 +30,6 @@ async def let_pass(broker: Broker, id: str) -> None:
 
 
 class TestExpiry:
-    async def test_a_waiting_task_ends(self, broker: Broker, results: Results) -> None:
-        """It leaves its queues, and the task behind it gets the lock."""
-        await broker.submit([task("a", locks=MUTEX)])
-        await broker.submit([task("b", locks=MUTEX, terms=LATER), task("c", locks=MUTEX)])
-        (holder,) = await fetch(broker)
-        assert (await record(broker, "b"))["state"] == "waiting"
-        await let_pass(broker, "b")
-        await broker.promote()
-        found = await results.status("b")
-        assert found is not None and found.state == "expired"
-        assert await left_of(broker, "b") == []
-        await broker.settle(holder, "done")
-        assert [item.id for item in await fetch(broker)] == ["c"]
-
     async def test_a_clock_set_forward_expires_nothing(self, broker: Broker) -> None:
         """A fetch that knows a later bound of the time does not believe the server."""
         await broker.submit([task("a", terms=SOON)])
