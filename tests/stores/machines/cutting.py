@@ -132,7 +132,7 @@ def cuts(
         history: prepares a fleet; returns the call that is cut, and what must come of it.
         problems_of: what is wrong with a fleet that has nothing left to execute.
     """
-    for calls in range(int(is_shared) % stride, MOST_CALLS, stride):
+    for calls in range(int(is_shared) * (stride // 2), MOST_CALLS, stride):
         fleet = Fleet(site, is_shared)
         call, expected = history(fleet)
         is_whole = site.run_cut(call[0], fleet.now + 1_000, calls, *call[1:])

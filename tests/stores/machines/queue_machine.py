@@ -1,16 +1,16 @@
 """Drives the scripts of the queue on a real server under a clock of its own; judges every step.
 
 `QueueMachine` has one method for each thing that can happen to a fleet: workers that fetch, settle,
-beat, freeze and die; parents that spawn groups; schedulers that lead and fire; replies that are
-lost; streams that a foreign hand deletes; a Redis that forgets, or comes back with older data. Each
-runs scripts (`site.Site`), lets `queue_model.Model` follow, and compares what Redis then contains
+beat, freeze and die; parents that spawn groups; schedulers that lead; replies that are lost;
+streams that a foreign hand deletes; a Redis that forgets, or comes back with older data. Each runs
+scripts (`site.Site`), lets `queue_model.Model` follow, and compares what Redis then contains
 with what must hold; a difference is a `Violation`:
 
 - each accepted task is in exactly one place, or has exactly one end, which is remembered;
 - it is handed over in order of priority, with the attempts, deaths and data that are its own, and
   never after it has ended, nor executed while it is dying;
 - a second or late settle changes nothing; a known id is the same task;
-- a group fires once, when its last child has ended, and an occurrence is fired once;
+- a group fires once, when its last child has ended;
 - a new epoch begins when, and only when, data were lost; then no lock is granted too early;
 - what a foreign hand or a death left is mended by a sweep, and then the doctor finds nothing;
 - the count of tasks that have not ended is that of the records;
@@ -27,7 +27,7 @@ from typing import Any
 
 import calls
 from stores.machines.machine import STEP, STREAMS, Budget, Machine, Violation, findings, must
-from stores.machines.queue_model import MOST_ERRORS, Group, Lease, Model, Task, occurrence
+from stores.machines.queue_model import MOST_ERRORS, Group, Lease, Model, Task
 from stores.machines.site import PREFIX, Facts
 
 from nonet.tasks.locks import MutexLock, encode_locks
@@ -51,16 +51,12 @@ LONGEST = 4096  # bytes of an envelope that a worker is handed
 WAITS = (30 * SECOND, 300 * SECOND, 60 * SECOND)
 MUTEXES = (MutexLock("job", 1), MutexLock("job", 2))
 TENANTS = ("", "a", "b")
-ENTRIES = ("Clean", "Sync")
-GRID = 10 * SECOND
 MOST_LATE = 12
 # What Redis keeps of an idle namespace.
 STRUCTURE = {
     *("fence", "epoch", "counters", "quarantine", "quarantine:bytes", "workers", "term", "leader"),
     *("ended:done", "ended:cancelled", "ended:dead", "ended:expired"),
     *("promoted", "mend", "groups", "events"),
-    *("periodic", "periodic:next", "periodic:entries", "periodic:counts"),
-    *("fair", "fairness", "weights", "pace"),
     *(f"rested:{priority}:small" for priority in PRIORITIES),
     *STREAMS,
 }
@@ -637,41 +633,6 @@ class QueueMachine(Machine):
             self.model.lease = Lease(scheduler.name, term, self.now + LEADER_TTL)
         self._judge()
 
-    def fire(self, scheduler: Process, entry: str, back: int) -> None:
-        """A scheduler fires an occurrence of some time ago, if it still leads."""
-        if entry not in self.facts.periodic:
-            self._plan(scheduler, entry)
-            return
-        instant = (self.now // GRID - back) * GRID
-        task = occurrence(f"{entry}@{instant}")
-        spec = (task.id, task.name, task.stream, task.envelope, "", "")
-        how = "allow", 0, instant + GRID, 0
-        answer = self._run("fire", scheduler.term, entry, instant, *how, *spec)
-        expected = self.model.fire(scheduler.term, entry, instant, task.id, self.now)
-        must(answer == expected, task.id, "answered", answer, "not", expected)
-        if answer == "FIRED":
-            must((entry, instant) not in self.model.fired, task.id, "was fired twice")
-            self.model.fired.add((entry, instant))
-        self._judge()
-
-    def _plan(self, scheduler: Process, entry: str) -> None:
-        last = self.now
-        change = "new", entry, last, "", "prints", last + GRID, "{}", "withdrawn"
-        answer = self._run("plan", KEEPING, scheduler.term, *change)
-        leads = self.model.leads(scheduler.term, self.now)
-        must(answer == ([] if leads else 0), "planned:", answer, "leads:", leads)
-        if leads:
-            self.model.periodic[entry] = last, ""
-        self._judge()
-
-    def share(self, scheduler: Process, streams: Sequence[str]) -> None:
-        """A scheduler lets the tenants of these streams take turns, or ends that."""
-        about = (scheduler.term or "0", "v" if streams else "", "somebody", " ".join(streams))
-        answer = self._run("publish_fairness", *about, "a", "2")
-        leads = self.model.leads(scheduler.term, self.now)
-        must((answer >= 0) == leads, "shares were published:", answer, "leads:", leads)
-        self._judge()
-
     # Others ----------------------------------------------------------------------------------
 
     def advance(self, pause: int) -> None:
@@ -848,15 +809,6 @@ class QueueMachine(Machine):
                 looks -= 1
                 budget.read += 1
                 yield from self._met(worker, id, gen, rows, budget)
-            if key.startswith("tasks:"):
-                stream = key.removeprefix("tasks:")
-                for id, gen in self._turns(stream, rows):
-                    must(looks > 0, id, "had its turn, but the looks were used up")
-                    looks -= 1
-                    yield from self._met(worker, id, gen, rows, budget)
-                is_waiting = any(self._lists(self.facts, stream).values())
-                must(not is_waiting or budget.free <= 0 or looks <= 0, "lists were left:", stream)
-                budget.unread[stream.split(":")[0]] += bool(self.facts.ranks.get(stream))
         must(not rows, "handed over out of order:", [row[calls.ID] for row in rows])
 
     def _met(
@@ -882,42 +834,6 @@ class QueueMachine(Machine):
         if record.get("gen") != gen or record["state"] not in ("queued", "dying"):
             return True
         return record["state"] == "dying" and record.get("owner", "") != ""
-
-    def _turns(self, stream: str, rows: deque[list[str]]) -> Iterator[tuple[str, str]]:
-        """The pointers that a fetch has taken from lists, in an order that `rows` allow.
-
-        Whose turn it was is not judged here: `tests.stores.queue.test_shares` has an exact model.
-        """
-        before, after = self._lists(self.before, stream), self._lists(self.facts, stream)
-        taken = []
-        for tenant, pointers in before.items():
-            left = set(after.get(tenant, ()))
-            gone = [pointer for pointer in pointers if pointer not in left]
-            must(gone == pointers[: len(gone)], "a turn of", tenant, "was that of a later task")
-            taken.append(deque(gone))
-
-        def rank(queue: deque[tuple[str, str]]) -> int:
-            """First what was handed over, then what is void, then what is in the way."""
-            following = rows[0][calls.ID] if rows else ""
-            if self._is_void(*queue[0]):
-                return 1
-            if queue[0][0] == following:
-                return 0
-            return 2 if following in {id for id, _ in queue} else 3
-
-        while any(taken):
-            yield min(filter(None, taken), key=rank).popleft()
-
-    @staticmethod
-    def _lists(facts: Facts, stream: str) -> dict[str, list[tuple[str, str]]]:
-        """The pointers (id, gen) that wait in lists, by tenant, in their order."""
-        found: dict[str, list[tuple[str, str]]] = {}
-        for kind in ("woken", "tasks"):
-            for key, rows in facts.streams.items():
-                head, _, tenant = key.partition(f"{kind}:{stream}:")
-                if head == "share:":
-                    found.setdefault(tenant, []).extend((id, gen) for _, id, gen, _ in rows)
-        return found
 
     def _handed(self, worker: Process, task: Task, row: list[str]) -> Delivery:
         id, is_dying = task.id, task.state == "dying"
@@ -1019,9 +935,7 @@ class QueueMachine(Machine):
             kinds = ("burials",) if state == "dying" else kinds
             own = [f"{kind}:{task.stream}" for kind in kinds]
             aged = ("woken:realtime:small",) if task.mutex else ()
-            lists = [f"share:{place}:{task.tenant}" for place in (*own, *aged)]
-            is_there = len(unread) == 1 and unread[0] in (*own, *aged, *lists)
-            must(is_there, where, "not in its stream, nor in the list of its tenant")
+            must(len(unread) == 1 and unread[0] in (*own, *aged), where, "not in its stream")
             must(due is None or task.mutex, where, "queued and due")
 
     def _judge_ends(self) -> None:
@@ -1082,11 +996,6 @@ class QueueMachine(Machine):
         must(opens == self.facts.opens, "open groups are", self.facts.opens, "not", opens)
 
     def _judge_rest(self) -> None:
-        said = {
-            entry: (int(value.split("|")[0]), value.split("|")[1])
-            for entry, value in self.facts.periodic.items()
-        }
-        must(said == self.model.periodic, "occurrences are", said, "not", self.model.periodic)
         counted = [int(self.facts.counters.get(f"settle:{w}", "0")) for w in ("stale", "lost")]
         meant = [self.model.stale, self.model.lost]
         must(counted == meant, "stale and lost settles are", counted, "not", meant)

@@ -1,4 +1,4 @@
-"""What must hold of tasks, groups and occurrences, in the plainest form.
+"""What must hold of tasks and groups, in the plainest form.
 
 Nothing here talks to Redis. `Model` learns what happened and computes what each task, group and
 entry must be then; `queue_machine` compares that with Redis. Times are virtual microseconds.
@@ -21,7 +21,7 @@ class Task:
         state: ``ready`` (in a stream, or parked at a lock), ``delayed`` until `due`, ``running``,
             or ``dying``: until `due`, in a stream, or with a worker.
         is_back: it waits until `due` because it was handed back: no attempt was used.
-        tenant: its owner, for fair shares.
+        tenant: its owner.
         is_cancelled: its worker is ordered to end it.
         worker, gen, fence: of the delivery, where a worker has it; `gen` stays that of the last.
     """
@@ -136,8 +136,6 @@ class Model:
     groups: dict[str, Group] = field(default_factory=dict)
     begun: set[str] = field(default_factory=set)  # groups, also those that are forgotten by now
     lease: Lease | None = None
-    periodic: dict[str, tuple[int, str]] = field(default_factory=dict)
-    fired: set[tuple[str, int]] = field(default_factory=set)
     rows: set[tuple[str, str]] = field(default_factory=set)  # dead letters: id, gen
     accused: dict[str, set[str]] = field(default_factory=dict)  # suspects that each worker runs
     stale: int = 0
@@ -224,20 +222,6 @@ class Model:
         """Whether a term is that of the present leader."""
         return self.lease is not None and self.lease.term == term and self.lease.until > now
 
-    def fire(self, term: str, entry: str, instant: int, id: str, now: int) -> str:
-        """What the answer to firing an occurrence must be; and what comes of it."""
-        if not self.leads(term, now):
-            return "DEPOSED"
-        last, before = self.periodic.get(entry, (-1, ""))
-        if instant <= last:
-            return "KNOWN"
-        previous = self.tasks.get(before)
-        if previous and previous.state in ("ready", "delayed") and not previous.has_begun:
-            return "WAITING"
-        self.periodic[entry] = instant, id
-        self.submit(occurrence(id), 0, now)
-        return "FIRED"
-
     def forget(self, now: int) -> None:
         """Drop what may be forgotten by now."""
         self.ended = {id: end for id, end in self.ended.items() if end.until > now}
@@ -252,8 +236,3 @@ def fired_task(gid: str, *, is_good: bool) -> Task:
     """What a group submits."""
     kind = "callback" if is_good else "failure"
     return Task(f"{gid}.{kind}", f"m:{kind}", "normal:small", f"{kind} of {gid}")
-
-
-def occurrence(id: str) -> Task:
-    """What an entry submits."""
-    return Task(id, "m:Periodic", "background:small", f"occurrence {id}")

@@ -19,9 +19,9 @@ from nonet.stores.connection.redis import script
 PREFIX = "{m}:"
 SCRIPTS = (
     *("submit", "fetch", "settle", "promote", "renew", "reclaim", "disown", "leave", "mend"),
-    *("group_open", "group_seal", "lead", "plan", "fire", "presence", "checkpoint"),
+    *("group_open", "group_seal", "lead", "presence", "checkpoint"),
     *("break_lock", "inspect", "cancel", "pause", "resume", "hasten", "accuse", "take_over"),
-    *("workflow_stage", "workflow_resume", "workflow_cancel", "publish_fairness"),
+    *("workflow_stage", "workflow_resume", "workflow_cancel"),
     *("admit", "hold", "unhold"),
 )
 MARKED_LINE = re.compile(r"^.*-- fault: ([a-z-]+)$", re.MULTILINE)
@@ -94,7 +94,6 @@ out.delayed = redis.call('ZRANGE', P .. 'tasks:delayed', 0, -1, 'WITHSCORES')
 out.watch = redis.call('ZRANGE', P .. 'watch', 0, -1, 'WITHSCORES')
 out.workers = redis.call('ZRANGE', P .. 'workers', 0, -1, 'WITHSCORES')
 out.epoch = redis.call('HGETALL', P .. 'epoch')
-out.periodic = redis.call('HGETALL', P .. 'periodic')
 out.counters = redis.call('HGETALL', P .. 'counters')
 out.active = redis.call('HGETALL', P .. 'active')
 out.tenants = redis.call('HGETALL', P .. 'active:tenants')
@@ -199,7 +198,6 @@ class Facts:
     delayed: dict[str, int]
     workers: dict[str, int]
     epoch: dict[str, str]
-    periodic: dict[str, str]
     counters: dict[str, str]
     active: dict[str, int]
     tenants: dict[str, int]
@@ -227,7 +225,7 @@ class Facts:
             queues={name: _numbers(flat) for name, flat in dict(raw["queues"]).items()},
             writers={name: _numbers(flat) for name, flat in dict(raw["writers"]).items()},
             quarantined=int(raw["quarantined"]),
-            **{name: _pairs(raw[name]) for name in ("epoch", "periodic", "counters")},
+            **{name: _pairs(raw[name]) for name in ("epoch", "counters")},
             **{
                 name: _numbers(raw[name])
                 for name in ("watch", "delayed", "workers", "active", "tenants")

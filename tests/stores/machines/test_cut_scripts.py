@@ -219,7 +219,7 @@ def problems_of(fleet: Fleet, ids: set[str]) -> Iterator[str]:
         yield f"the doctor finds {finding}"
 
 
-@scales(3, 1)
+@scales(6, 1)
 @pytest.mark.parametrize("is_shared", [False, True], ids=["", "of tenants"])
 @pytest.mark.parametrize("history", HISTORIES, ids=[each.__name__ for each in HISTORIES])
 def test_a_cut_script_loses_nothing(
