@@ -7,7 +7,6 @@ from stores.beats import beat, lease_of
 
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Lease
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import (
     BaseLock,
@@ -77,21 +76,6 @@ async def test_a_waiting_task_is_checked_less_and_less(broker: Broker) -> None:
     assert 15 < pauses[0] < 90
     assert 299 < max(pauses) <= 900
     assert pauses[3] > 115
-
-
-async def test_an_expired_lease_excludes_no_task(broker: Broker, redis_url: str) -> None:
-    """Expiry compares times; the TTL of a key only collects garbage."""
-    slot = ConcurrencyLimiter("job", 1, limit=1)
-    await broker.client.set("{test}:lock:mutex:job:1", "dead/1/1|1000")
-    await broker.client.set("{test}:lock:rw:job:1:w", "dead/1/1|1000")
-    await broker.client.zadd("{test}:lock:rw:job:1:r", {"dead/1/1": 1000})
-    await broker.client.zadd("{test}:limiter:conc:job:1", {"dead/1/1": 1000})
-    assert await hold(broker, "a", MUTEX, WRITER, slot) is not None
-    fence = await hold(broker, "b", SharedRWLock("job", 2))
-    lease = Lease("b", "0", fence or "", 30)
-    assert beat(redis_url, lease) == set()
-    await broker.client.zadd("{test}:lock:rw:job:2:r", {f"b/0/{fence}": 1000})
-    assert beat(redis_url, lease) == {"b/0"}
 
 
 @pytest.mark.parametrize("lock", [MUTEX, WRITER, READER, ConcurrencyLimiter("job", 1, limit=1)])
@@ -175,16 +159,6 @@ async def test_five_hundred_tasks_with_locks_take_one_call(broker: Broker) -> No
     assert len(deliveries) == 500 and all(item.locks for item in deliveries)
 
 
-async def test_all_or_nothing(broker: Broker) -> None:
-    """A task that is refused one lock takes none of its others, whatever their order."""
-    await hold(broker, "holder", MUTEX)
-    limiter = ConcurrencyLimiter("task", "x", limit=1)
-    rate = RateLimiter("task", "x", limit=1, window_seconds=60)
-    other = MutexLock("job", 2)
-    assert await submit_and_fetch(broker, "a", other, limiter, rate, READER, MUTEX) == []
-    assert await hold(broker, "b", other, limiter, rate, WRITER) is not None
-
-
 async def test_lock_ends_at_its_ttl_and_the_late_settle_is_refused(redis_url: str) -> None:
     """A holder that stops renewing loses its lock after the TTL; then its settle is LOST."""
     broker = Broker(redis_url, "test", lock_ttl=0.2, lease=45, result_ttl=60, dedup_ttl=60)
@@ -196,13 +170,3 @@ async def test_lock_ends_at_its_ttl_and_the_late_settle_is_refused(redis_url: st
     assert await broker.settle(late, "back") == "OK"
     assert await hold(broker, "third", MUTEX) is None
     await broker.aclose()
-
-
-async def test_rate_tokens_come_back_when_the_attempt_never_started(broker: Broker) -> None:
-    """A hand-back before the start returns the token; a started attempt has used it."""
-    rate = RateLimiter("task", "x", limit=1, window_seconds=60)
-    (delivery,) = await submit_and_fetch(broker, "a", rate)
-    await broker.settle(delivery, "back", started=False)
-    ((again,), _) = await broker.fetch("small-a", "small", 1)
-    await broker.settle(again, "done", b"")
-    assert await submit_and_fetch(broker, "b", rate) == []

@@ -208,19 +208,6 @@ async def test_nothing_is_reserved_for_a_size_without_workers(queue: Queue) -> N
     assert [delivery.id for delivery in deliveries] == ["large0"]
 
 
-async def test_an_aged_task_counts_as_realtime(queue: Queue) -> None:
-    """An aged background task goes before a younger realtime one, through realtime's stream."""
-    await queue.start("holder", A)
-    await queue.park("old", A, priority="background")
-    await queue.park("young", A, priority="realtime")
-    await queue.age("old")
-    await queue.end("holder")
-    assert await queue.redis.xlen("{test}:woken:realtime:small") == 1
-    assert await queue.fetch() == ["old"]
-    await queue.end("old")
-    assert await queue.fetch() == ["young"]
-
-
 async def test_waiters_age_in_the_order_of_their_tickets(queue: Queue, redis_url: str) -> None:
     """Of many that are parked at once, none counts as realtime before an older one."""
     waits = Waits(first=600, longest=600, aging=0.001)
@@ -314,31 +301,3 @@ async def test_a_hold_that_no_longer_asks_is_forgotten(queue: Queue, woken: bool
     if not woken:
         await queue.end("holder")
     assert await queue.fetch() == ["task"]
-
-
-async def test_first_come_first_served(queue: Queue) -> None:
-    """Each release of a mutex wakes one waiter: the one that was submitted first."""
-    await queue.start("0", A)
-    for id in "12345":
-        await queue.park(id, A)
-    for before, id in zip("01234", "12345", strict=True):
-        await queue.end(before)
-        assert await queue.woken() == [id]
-        assert await queue.fetch() == [id]
-
-
-async def test_a_reservation_lapses_and_the_ticket_stays(queue: Queue) -> None:
-    """What nobody takes gives its places up; others run; it is before those who came later."""
-    await queue.start("holder", A)
-    await queue.park("untaken", A)
-    await queue.park("next", A)
-    await queue.end("holder")
-    assert await queue.woken() == ["untaken"]
-    await queue.make_due("untaken")
-    assert await queue.woken() == ["untaken", "next"]
-    # Both are in the stream now; the one that is read first is checked against those who wait.
-    assert await queue.fetch(1) == ["untaken"]
-    assert await queue.fetch() == []
-    await queue.park("last", A)
-    await queue.end("untaken")
-    assert await queue.fetch() == ["next"]
