@@ -66,7 +66,6 @@ _STORED_END = "if string.match(stored, '^%a+|(%d+)[ |]') == delivery.fence"
 _GROUP_HEAD = "local ttl, good = group[3],"
 QUEUE = (
     # Submitting and fetching
-    Fault("child-uncounted"),
     Fault("delay-ignored", "local later = false"),
     Fault("disown-nothing", "if false then"),
     Fault("dying-executed", "elseif false then"),
@@ -83,10 +82,6 @@ QUEUE = (
     Fault("void-pointer", "if not record.gen or is_taken"),
     # Settling and cancelling
     Fault("cancel-not-ordered"),
-    Fault(
-        "cancelled-child-unknown",
-        "record.group = nil local document = document_of(record.name or '', record.attempt)",
-    ),
     Fault("cancelled-retried", "if false then"),
     Fault("checkpoint-fence-unchecked", "if not record.gen then"),
     Fault("commit-loses-children"),
@@ -110,21 +105,14 @@ QUEUE = (
         "running-cancelled",
         "local AT_REST = {queued = true, delayed = true, waiting = true, running = true}",
     ),
-    # Ending, and groups
-    Fault("empty-group-never-fires"),
+    # Ending
     Fault("error-kept", "redis.call('DEL', P .. 't:' .. id, P .. 'b:' .. id, P .. 'l:' .. id,"),
-    Fault("group-fires-again", "redis.call('HSET', key, 'outcome', good and 'done' or 'failed',"),
-    Fault("group-not-informed", "if false then"),
-    Fault("group-opened-again"),
-    Fault("group-outcome", f"{_GROUP_HEAD} true", "always good"),
-    Fault("group-outcome", f"{_GROUP_HEAD} tonumber(group[1]) == 0", "without policy"),
     Fault("history-kept", "P .. 'c:' .. id)"),
     Fault(
         "id-forgotten",
         "if has_results then"
         " redis.call('SET', P .. 'r:' .. id, value .. document, 'PX', kept_ms) end",
     ),
-    Fault("open-group-waits-forever", "if false then"),
     Fault("plain-end-kept"),
     Fault("plain-end-uncounted"),
     Fault("plain-locks-kept", "gone[at + 1], gone[at + 2] = P .. 't:' .. id, P .. 'b:' .. id"),
@@ -133,14 +121,12 @@ QUEUE = (
         "has_results, kept_ms, ended_at = ttl > 0, digits(math.min(ttl, dedup)), digits(now)",
     ),
     Fault("retried-ends-plainly", "return record.state == 'running'"),
-    Fault("unsealed-group-fires", "if redis.call('HGET', key, 'state') ~= 'fired'"),
     # Sweeping
     Fault("beat-extends-nothing", "local claimed = {entry}"),
     Fault("beat-keeps-reclaimed", "if not record.gen then"),
     Fault("crash-limit-ignored", "if false then"),
     Fault("dead-workers-kept", "if false then"),
     Fault("deaths-uncounted"),
-    Fault("deposed-promotes", "if false then"),
     Fault("innocent-blamed", "if redis.call('SISMEMBER', accused, id) == 1 then"),
     Fault(
         "promoted-early",
@@ -152,17 +138,14 @@ QUEUE = (
     Fault("walk-skips-queued", "return true"),
     Fault("walk-takes-from-living", "else"),
     Fault("worker-promotes", "if false then"),
-    # Leading
+    # Losing data
     Fault("grace-ignored"),
-    Fault("lease-never-ends", "return leader[1] == term"),
     Fault(
         "no-grace-after-loss",
         "redis.call('HSET', P .. 'epoch', 'since', since, 'seq', seq, 'calm', '0',",
     ),
-    Fault("older-data-unnoticed", "if not since or not seq then"),
     Fault("plain-grace-ignored", "if false then"),
     Fault("second-report-ignored", "elseif false then"),
-    Fault("two-leaders", "if false then"),
 )
 
 ORDER = (
@@ -177,8 +160,25 @@ ORDER = (
     Fault("woken-never-ages", "if false then"),
 )
 
-# Tests of shares and of periodic entries notice these; the machines have neither.
+# The machines have no groups, leaders, periodic entries and shares: tests of those notice these.
 ELSEWHERE = (
+    Fault("child-uncounted"),
+    Fault("empty-group-never-fires"),
+    Fault("group-fires-again", "redis.call('HSET', key, 'outcome', good and 'done' or 'failed',"),
+    Fault("group-not-informed", "if false then"),
+    Fault("group-opened-again"),
+    Fault("group-outcome", f"{_GROUP_HEAD} true", "always good"),
+    Fault("group-outcome", f"{_GROUP_HEAD} tonumber(group[1]) == 0", "without policy"),
+    Fault("open-group-waits-forever", "if false then"),
+    Fault("unsealed-group-fires", "if redis.call('HGET', key, 'state') ~= 'fired'"),
+    Fault("older-data-unnoticed", "if not since or not seq then"),
+    Fault("two-leaders", "if false then"),
+    Fault("lease-never-ends", "return leader[1] == term"),
+    Fault("deposed-promotes", "if false then"),
+    Fault(
+        "cancelled-child-unknown",
+        "record.group = nil local document = document_of(record.name or '', record.attempt)",
+    ),
     Fault("deposed-fires", "if false then"),
     Fault("fired-twice", "if false then"),
     Fault("lists-unmended", "return false"),

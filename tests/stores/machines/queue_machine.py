@@ -1,16 +1,14 @@
 """Drives the scripts of the queue on a real server under a clock of its own; judges every step.
 
 `QueueMachine` has one method for each thing that can happen to a fleet: workers that fetch, settle,
-beat, freeze and die; parents that spawn groups; schedulers that lead; replies that are lost;
-streams that a foreign hand deletes; a Redis that forgets, or comes back with older data. Each runs
-scripts (`site.Site`), lets `queue_model.Model` follow, and compares what Redis then contains
-with what must hold; a difference is a `Violation`:
+beat, freeze and die; replies that are lost; streams that a foreign hand deletes; a Redis that
+forgets. Each runs scripts (`site.Site`), lets `queue_model.Model` follow, and compares what Redis
+then contains with what must hold; a difference is a `Violation`:
 
 - each accepted task is in exactly one place, or has exactly one end, which is remembered;
 - it is handed over in order of priority, with the attempts, deaths and data that are its own, and
   never after it has ended, nor executed while it is dying;
 - a second or late settle changes nothing; a known id is the same task;
-- a group fires once, when its last child has ended;
 - a new epoch begins when, and only when, data were lost; then no lock is granted too early;
 - what a foreign hand or a death left is mended by a sweep, and then the doctor finds nothing;
 - the count of tasks that have not ended is that of the records;
@@ -19,7 +17,6 @@ with what must hold; a difference is a `Violation`:
 
 from __future__ import annotations
 
-import copy
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +24,7 @@ from typing import Any
 
 import calls
 from stores.machines.machine import STEP, STREAMS, Budget, Machine, Violation, findings, must
-from stores.machines.queue_model import MOST_ERRORS, Group, Lease, Model, Task
+from stores.machines.queue_model import MOST_ERRORS, Model, Task
 from stores.machines.site import PREFIX, Facts
 
 from nonet.tasks.locks import MutexLock, encode_locks
@@ -38,10 +35,8 @@ LOCK_TTL = 30 * SECOND
 PROBATION = 2 * SECOND
 LEASE = 45 * SECOND
 WORKER_TTL = 30 * SECOND
-LEADER_TTL = 30 * SECOND
 RESULT_TTL = 90 * SECOND
 DEDUP_TTL = 60 * SECOND
-GROUP_TTL = 200 * SECOND
 HISTORY = 1_000_000  # more than one run ends
 KEEPING = f"{RESULT_TTL // 1000}|{DEDUP_TTL // 1000}|{HISTORY}"
 CRASH_LIMIT = 3
@@ -54,9 +49,9 @@ TENANTS = ("", "a", "b")
 MOST_LATE = 12
 # What Redis keeps of an idle namespace.
 STRUCTURE = {
-    *("fence", "epoch", "counters", "quarantine", "quarantine:bytes", "workers", "term", "leader"),
+    *("fence", "epoch", "counters", "quarantine", "quarantine:bytes", "workers"),
     *("ended:done", "ended:cancelled", "ended:dead", "ended:expired"),
-    *("promoted", "mend", "groups", "events"),
+    *("promoted", "mend", "events"),
     *(f"rested:{priority}:small" for priority in PRIORITIES),
     *STREAMS,
 }
@@ -78,12 +73,11 @@ class Delivery:
 
 @dataclass(slots=True)
 class Process:
-    """A worker, scheduler or client: what it knows."""
+    """A worker or client: what it knows."""
 
     name: str
     since: int = 0  # latest epoch
     seen: int = 0  # highest sequence
-    term: str = ""
     is_frozen: bool = False
 
     @property
@@ -100,16 +94,6 @@ class Belief:
     until: int
 
 
-@dataclass(slots=True)
-class Older:
-    """A data set that was saved."""
-
-    model: Model
-    hurt: frozenset[str]
-    at: int
-    sequence: int
-
-
 @dataclass
 class QueueMachine(Machine):
     """One run: an emptied database, its model, and the steps."""
@@ -120,14 +104,12 @@ class QueueMachine(Machine):
     beliefs: dict[str, Belief] = field(default_factory=dict)
     hurt: set[str] = field(default_factory=set)  # what a foreign hand took out of its place
     beats: dict[tuple[str, str], int] = field(default_factory=dict)  # of pending entries
-    older: Older | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.workers = [Process(f"small-{name}1") for name in "abc"]
-        self.schedulers = [Process("s1"), Process("s2")]
         self.client = Process("client")
-        self._made = self._top_fence = self._top_term = self._top_epoch = 0
+        self._made = self._top_fence = self._top_epoch = 0
         self._beat_all()
 
     # Submitting ------------------------------------------------------------------------------
@@ -147,9 +129,7 @@ class QueueMachine(Machine):
         if end and abs(end.until - self.now) < 2 * SLACK:
             return  # it is just being forgotten
         task, before = self._new("realtime", 0, id), self.facts
-        if task.group and task.group not in self.model.groups:
-            task.group = ""
-        is_new = not self.model.is_known(id, task.group)
+        is_new = not self.model.is_known(id)
         answer = self._run("submit", KEEPING, *self._run_of(task, 0))
         must(answer == (1 if is_new else [0]), id, "answered", answer, "not", is_new)
         if is_new:
@@ -231,11 +211,11 @@ class QueueMachine(Machine):
         return self.now + STEP + delay if delay else 0
 
     def _arguments(self, task: Task, due: int) -> tuple[Any, ...]:
-        head = (task.id, task.name, task.stream, due, task.group)
+        head = (task.id, task.name, task.stream, due, "")
         return (*head, task.envelope, task.lines, task.terms)
 
     def _run_of(self, task: Task, due: int, times: int = 1) -> tuple[Any, ...]:
-        head = (times, task.name, task.stream, due, task.group, task.lines, task.terms)
+        head = (times, task.name, task.stream, due, "", task.lines, task.terms)
         return (*head, *((task.id, task.envelope) * times))
 
     def foreign_entry(self, priority: str, id: str) -> None:
@@ -538,13 +518,13 @@ class QueueMachine(Machine):
             return False
         return self.now + STEP - max(missed, int(record.get("kept", "0"))) >= LEASE
 
-    def promote(self, term: str = "") -> None:
-        """A tick, by the leader of a term or by a worker that helps out."""
+    def promote(self) -> None:
+        """A tick, by a worker that helps out."""
         for _ in range(20):
-            _, next_in, allowed = self._run("promote", KEEPING, term, 500, HELP_AFTER, *WAITS, "")
-            expected = self._may_promote(term)
+            _, next_in, allowed = self._run("promote", KEEPING, "", 500, HELP_AFTER, *WAITS, "")
+            expected = self.now - self.model.promoted >= HELP_AFTER
             # Where nothing is planned, a worker is not told that it must not help.
-            fits = allowed == int(expected) or (allowed and not term and next_in == -1)
+            fits = allowed == int(expected) or (allowed and next_in == -1)
             must(fits, "promotion was allowed:", allowed, "not", expected)
             if not expected:
                 must(self.before == self.facts, "a promotion that was not allowed")
@@ -555,13 +535,6 @@ class QueueMachine(Machine):
                 return None
         raise Violation("ticks find something due again and again")
 
-    def _may_promote(self, term: str) -> bool:
-        if term:
-            is_leader = self.model.leads(term, self.now)
-            self.model.promoted = self.now if is_leader else self.model.promoted
-            return is_leader
-        return self.now - self.model.promoted >= HELP_AFTER
-
     def _promoted(self, *, is_more: bool) -> None:
         for id, due in self.before.delayed.items():
             task = self.model.tasks.get(id)
@@ -570,68 +543,6 @@ class QueueMachine(Machine):
             if task is not None and task.due and due <= self.now:
                 task.due = 0
                 task.state = "dying" if task.state == "dying" else "ready"
-
-    # Groups ----------------------------------------------------------------------------------
-
-    def spawn(
-        self, delivery: Delivery, count: int, policy: str, stop: int, *, on_failure: bool
-    ) -> None:
-        """A parent opens its group, spawns and seals, or dies before: after `stop` calls."""
-        gid = f"g.{delivery.id}"
-        if gid in self.model.begun and gid not in self.model.groups:
-            return  # a group is known for its ttl, as a task is for DEDUP_TTL
-        for step in range(min(stop, count + 2)):
-            if step == 0:
-                self._open(gid, delivery.id, policy, count, on_failure=on_failure)
-            elif step <= count:
-                self.spawn_child(gid, step)
-            else:
-                state = self._run("group_seal", gid, delivery.id)
-                must(state == self.model.seal_group(gid, self.now), gid, "was sealed:", state)
-                self._judge()
-
-    def _open(self, gid: str, parent: str, policy: str, count: int, *, on_failure: bool) -> None:
-        failure = ("failure", f"{gid}.failure") if on_failure else ("", "")
-        specs = [
-            part
-            for kind, id in (("callback", f"{gid}.callback"), failure)
-            for part in (id, f"m:{kind}", "normal:small", 0, "", f"{kind} of {gid}", "", "")
-        ]
-        state = self._run("group_open", gid, parent, policy, GROUP_TTL // 1000, count, *specs)
-        group = Group(parent, policy, GROUP_TTL, on_failure)
-        expected = self.model.open_group(gid, group, self.now)
-        must(state == expected, gid, "was opened:", state, "not", expected)
-        self._judge()
-
-    def spawn_child(self, gid: str, step: int) -> None:
-        """Submit a child of a group, for the first time or again."""
-        child = Task(f"{gid}.{step}", "m:Child", "normal:small", "a child", group=gid)
-        end = self.model.ended.get(child.id)
-        answer = self._run("submit", KEEPING, *self._run_of(child, 0))
-        is_new = self.model.submit(child, 0, self.now)
-        must(answer == (1 if is_new else [0]), child.id, "was made:", answer, "known as", end)
-        self._judge()
-
-    # Schedulers ------------------------------------------------------------------------------
-
-    def lead(self, scheduler: Process) -> None:
-        """A scheduler takes or extends the lease."""
-        args = (scheduler.name, LEADER_TTL // 1000, "{}", scheduler.known, LOCK_TTL // 1000)
-        term, since, sequence, *_ = self._run("lead", *args)
-        old = self.model.lease
-        self._saw(scheduler, since, sequence, leads=term != "")
-        scheduler.term = term
-        is_taken = old is not None and old.until > self.now
-        if old is not None and is_taken and old.owner != scheduler.name:
-            must(term == "", scheduler.name, "leads beside", old.owner)
-        elif old is not None and is_taken:
-            must(term == old.term, "the term changed under", old.owner)
-        else:
-            must(term and int(term) > self._top_term, "term", term, "is not new")
-            self._top_term = int(term)
-        if term:
-            self.model.lease = Lease(scheduler.name, term, self.now + LEADER_TTL)
-        self._judge()
 
     # Others ----------------------------------------------------------------------------------
 
@@ -660,30 +571,8 @@ class QueueMachine(Machine):
     def flush(self) -> None:
         """Redis lost everything."""
         self.site.client.flushdb()
-        self._lose_all(Model(), set())
-
-    def save(self) -> None:
-        """A snapshot, as Redis writes it."""
-        self.site.save()
-        sequence = int(self.facts.epoch.get("seq", "0"))
-        self.older = Older(copy.deepcopy(self.model), frozenset(self.hurt), self.now, sequence)
-
-    def restore(self) -> None:
-        """Redis comes back with older data, and the first to notice is the leader's process."""
-        older, leader = self.older, max(self.schedulers, key=lambda each: each.seen)
-        if older is None or older.sequence >= leader.seen:
-            return  # no process could notice
-        self.site.restore()
-        self.site.age((self.now - older.at) // 1000)
-        self._lose_all(copy.deepcopy(older.model), set(older.hurt))
-        self.beats.clear()  # the holders of that time have long stopped to renew
-        self.lead(leader)
-
-    def _lose_all(self, model: Model, hurt: set[str]) -> None:
-        self.model, self.hurt = model, hurt
-        lost = [d for d in self.hands if self._current(d) is None]
-        self.hands = [d for d in self.hands if d not in lost]
-        self.late = [*self.late, *lost][-MOST_LATE:]
+        self.model, self.hurt = Model(), set()
+        self.late, self.hands = [*self.late, *self.hands][-MOST_LATE:], []
         self._look()
 
     # Health ----------------------------------------------------------------------------------
@@ -777,7 +666,7 @@ class QueueMachine(Machine):
         if task.mutex in self.beliefs and self.beliefs[task.mutex].fence == task.fence:
             del self.beliefs[task.mutex]
 
-    def _saw(self, process: Process, since: str, sequence: str, *, leads: bool = False) -> None:
+    def _saw(self, process: Process, since: str, sequence: str) -> None:
         """A process learns the epoch: a new one if it knows of later data than Redis had."""
         before, known = self.before.epoch, int(self.before.epoch.get("seq", "0"))
         if not before or known < process.seen:
@@ -791,7 +680,7 @@ class QueueMachine(Machine):
             must(since == before["since"], "the epoch changed, but nothing was lost")
             if before.get("first") == "1" and 0 < process.since < int(since):
                 self.model.calm = self.now + LOCK_TTL
-            must(int(sequence) == known + leads, "sequence", sequence, "after", known)
+            must(int(sequence) == known, "sequence", sequence, "after", known)
         process.seen = max(process.seen, int(sequence))
         process.since = max(process.since, int(since))
 
@@ -886,7 +775,6 @@ class QueueMachine(Machine):
     def _judge(self) -> None:
         self._judge_records()
         self._judge_ends()
-        self._judge_groups()
         self._judge_parts()
         self._judge_rest()
         self._keep_up()
@@ -899,8 +787,8 @@ class QueueMachine(Machine):
             record = facts.records[id]
             counts = (record.get("attempt", "0"), record.get("deaths", "0"))
             must(counts == (str(task.attempt), str(task.deaths)), id, "has counts", counts)
-            said = (record["stream"], record.get("group", ""), record["name"])
-            must(said == (task.stream, task.group, task.name), id, "is now", said)
+            said = (record["stream"], record["name"])
+            must(said == (task.stream, task.name), id, "is now", said)
             current = [place for place in entries.get(id, ()) if place[1] == record["gen"]]
             if id in self.hurt:
                 must(len(current) + (id in facts.delayed) <= 2, id, "is in", current)
@@ -963,37 +851,16 @@ class QueueMachine(Machine):
         missing = set(found) - {id for id, _ in ends}
         must(not missing, "not in the history:", missing)
 
-    def _judge_groups(self) -> None:
-        found = self.facts.groups
-        for gid, group in list(self.model.groups.items()):
-            if gid not in found:
-                is_past = group.until is not None and group.until <= self.now + SLACK
-                must(is_past, "group", gid, "is gone")
-                del self.model.groups[gid]
-                continue
-            must(group.until is None or group.until >= self.now - SLACK, gid, "is kept too long")
-            fields = found[gid].fields
-            said = (fields["state"], int(fields["failed"]), fields["policy"])
-            meant = (group.state, group.failed, group.policy)
-            must(said == meant, "group", gid, "is", said, "not", meant)
-            must(found[gid].pending == group.pending, gid, "waits for", found[gid].pending)
-            must(found[gid].results == group.results, gid, "has results", found[gid].results)
-        extra = set(found) - set(self.model.groups)
-        must(not extra, "groups that were never opened:", extra)
-
     def _judge_parts(self) -> None:
         """What belongs to a record is there, and nothing of records that are gone."""
         parts: dict[str, int] = {}
-        opens: dict[str, frozenset[str]] = {}
         for id, task in self.model.tasks.items():
             parts[f"b:{id}"] = 1
             parts |= {f"l:{id}": 1} if task.lines else {}
             parts |= {f"h:{id}": task.errors} if task.errors else {}
             parts |= {f"e:{id}": 1} if task.document is not None else {}
             parts |= {f"c:{id}": 1} if task.saved else {}
-            opens |= {id: frozenset(task.opens)} if task.opens else {}
         must(parts == self.facts.parts, "parts are", self.facts.parts, "not", parts)
-        must(opens == self.facts.opens, "open groups are", self.facts.opens, "not", opens)
 
     def _judge_rest(self) -> None:
         counted = [int(self.facts.counters.get(f"settle:{w}", "0")) for w in ("stale", "lost")]

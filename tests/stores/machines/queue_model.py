@@ -1,7 +1,7 @@
-"""What must hold of tasks and groups, in the plainest form.
+"""What must hold of tasks, in the plainest form.
 
-Nothing here talks to Redis. `Model` learns what happened and computes what each task, group and
-entry must be then; `queue_machine` compares that with Redis. Times are virtual microseconds.
+Nothing here talks to Redis. `Model` learns what happened and computes what each task must be
+then; `queue_machine` compares that with Redis. Times are virtual microseconds.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-ONE_DAY = 86_400_000_000
 MOST_ERRORS = 20
 
 
@@ -31,7 +30,6 @@ class Task:
     stream: str
     envelope: str
     lines: str = ""
-    group: str = ""
     tenant: str = ""
     state: str = "ready"
     due: int = 0
@@ -47,7 +45,6 @@ class Task:
     document: str | None = None
     reason: str = ""
     died: str = ""
-    opens: set[str] = field(default_factory=set)
     worker: str = ""
     gen: str = "0"
     fence: str = ""
@@ -104,38 +101,11 @@ class End:
 
 
 @dataclass(slots=True)
-class Group:
-    """A group: what it waits for, and what it submits."""
-
-    parent: str
-    policy: str
-    ttl: int
-    on_failure: bool
-    state: str = "building"
-    pending: set[str] = field(default_factory=set)
-    results: dict[str, str] = field(default_factory=dict)
-    failed: int = 0
-    until: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Lease:
-    """The leader, and until when it leads."""
-
-    owner: str
-    term: str
-    until: int
-
-
-@dataclass(slots=True)
 class Model:
     """All that Redis has to know of the queue."""
 
     tasks: dict[str, Task] = field(default_factory=dict)
     ended: dict[str, End] = field(default_factory=dict)
-    groups: dict[str, Group] = field(default_factory=dict)
-    begun: set[str] = field(default_factory=set)  # groups, also those that are forgotten by now
-    lease: Lease | None = None
     rows: set[tuple[str, str]] = field(default_factory=set)  # dead letters: id, gen
     accused: dict[str, set[str]] = field(default_factory=dict)  # suspects that each worker runs
     stale: int = 0
@@ -144,19 +114,16 @@ class Model:
     promoted: int = 0
     calm: int = 0
 
-    def is_known(self, id: str, group: str = "") -> bool:
+    def is_known(self, id: str) -> bool:
         """Whether an id is that of a task that lives or is remembered."""
-        child = group in self.groups and id in self.groups[group].results
-        return id in self.tasks or id in self.ended or child
+        return id in self.tasks or id in self.ended
 
     def submit(self, task: Task, due: int, now: int) -> bool:
         """Accept a task unless its id is known."""
-        if self.is_known(task.id, task.group):
+        if self.is_known(task.id):
             return False
         task.free(due, now)
         self.tasks[task.id] = task
-        if task.group in self.groups:
-            self.groups[task.group].pending.add(task.id)
         return True
 
     def end(self, task: Task, state: str, fence: str, document: str, ttls: Sequence[int]) -> None:
@@ -167,72 +134,3 @@ class Model:
         value = head + document if has_result else head
         self.ended[task.id] = End(state, value, max(until_result, until_id))
         del self.tasks[task.id]
-        self._end_child(task, state, head + document, now)
-        for gid in task.opens:
-            group = self.groups[gid]
-            if group.state == "building":
-                group.failed += 1
-                group.state, group.policy, group.until = "sealed", "all_success", None
-                self._fire_if_complete(gid, now)
-
-    def _end_child(self, task: Task, state: str, value: str, now: int) -> None:
-        group = self.groups.get(task.group)
-        if group is None:
-            return
-        group.results[task.id] = value
-        if task.id in group.pending:
-            group.pending.remove(task.id)
-            group.failed += state != "done"
-            self._fire_if_complete(task.group, now)
-
-    def _fire_if_complete(self, gid: str, now: int) -> None:
-        group = self.groups[gid]
-        if group.state != "sealed" or group.pending:
-            return
-        group.state, group.until = "fired", now + group.ttl
-        is_good = group.failed == 0 or group.policy == "all_done"
-        if is_good or group.on_failure:
-            self.submit(fired_task(gid, is_good=is_good), 0, now)
-
-    def open_group(self, gid: str, group: Group, now: int) -> str:
-        """Begin a group, or find the one that was begun: its state."""
-        if gid in self.groups:
-            return self.groups[gid].state
-        self.groups[gid] = group
-        self.begun.add(gid)
-        if group.parent in self.tasks:
-            self.tasks[group.parent].opens.add(gid)
-        else:
-            group.until = now + max(group.ttl, ONE_DAY)
-        return "building"
-
-    def seal_group(self, gid: str, now: int) -> str:
-        """All children are submitted. Returns the state."""
-        group = self.groups.get(gid)
-        if group is None:
-            return ""
-        if group.state == "building":
-            group.state, group.until = "sealed", None
-            if group.parent in self.tasks:
-                self.tasks[group.parent].opens.discard(gid)
-            self._fire_if_complete(gid, now)
-        return group.state
-
-    def leads(self, term: str, now: int) -> bool:
-        """Whether a term is that of the present leader."""
-        return self.lease is not None and self.lease.term == term and self.lease.until > now
-
-    def forget(self, now: int) -> None:
-        """Drop what may be forgotten by now."""
-        self.ended = {id: end for id, end in self.ended.items() if end.until > now}
-        self.groups = {
-            gid: group
-            for gid, group in self.groups.items()
-            if group.until is None or group.until > now
-        }
-
-
-def fired_task(gid: str, *, is_good: bool) -> Task:
-    """What a group submits."""
-    kind = "callback" if is_good else "failure"
-    return Task(f"{gid}.{kind}", f"m:{kind}", "normal:small", f"{kind} of {gid}")

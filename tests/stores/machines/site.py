@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,19 +28,13 @@ MARKED_LINE = re.compile(r"^.*-- fault: ([a-z-]+)$", re.MULTILINE)
 
 SNAPSHOT = r"""
 local P = KEYS[1]
-local out = {records = {}, streams = {}, results = {}, groups = {}, parts = {}, opens = {},
+local out = {records = {}, streams = {}, results = {}, parts = {},
   grouped = {}, ranks = {}, queues = {}, writers = {}}
 -- Documents that scripts make are bytes.
 local function text_of(value)
   return (string.gsub(value, '[%z\1-\31\127-\255]', function(byte)
     return string.format('\\x%02x', string.byte(byte))
   end))
-end
-local function texts_of(flat)
-  for i, value in ipairs(flat) do
-    flat[i] = text_of(value)
-  end
-  return flat
 end
 local function entries_of(key, name)
   local pending, found = {}, redis.pcall('XPENDING', key, 'workers', '-', '+', 10000)
@@ -79,15 +73,10 @@ for _, key in ipairs(redis.call('KEYS', P .. '*')) do
     out.ranks[rest] = redis.call('ZRANGE', key, 0, -1)
   elseif head == 'r' then
     out.results[rest] = text_of(redis.call('GET', key))
-  elseif head == 'g' and not string.find(rest, ':') then
-    out.groups[rest] = {redis.call('HGETALL', key), redis.call('SMEMBERS', key .. ':pending'),
-      texts_of(redis.call('HGETALL', key .. ':results'))}
   elseif head == 'b' or head == 'l' or head == 'e' or head == 'c' then
     out.parts[name] = 1
   elseif head == 'h' then
     out.parts[name] = redis.call('LLEN', key)
-  elseif head == 'open' then
-    out.opens[rest] = redis.call('SMEMBERS', key)
   end
 end
 out.delayed = redis.call('ZRANGE', P .. 'tasks:delayed', 0, -1, 'WITHSCORES')
@@ -131,23 +120,6 @@ for _, key in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
 end
 """
 
-# An older data set is kept in another database of the same server.
-SAVE = """
-redis.call('SELECT', 1)
-redis.call('FLUSHDB')
-redis.call('SELECT', 0)
-for _, key in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
-  redis.call('COPY', key, key, 'DB', 1)
-end
-"""
-RESTORE = """
-redis.call('FLUSHDB')
-redis.call('SELECT', 1)
-for _, key in ipairs(redis.call('KEYS', KEYS[1] .. '*')) do
-  redis.call('COPY', key, key, 'DB', 0)
-end
-"""
-
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -170,18 +142,9 @@ class Fault:
         return " ".join(filter(None, (self.marker, self.variant)))
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFacts:
-    """A group as Redis has it."""
-
-    fields: Mapping[str, str]
-    pending: frozenset[str]
-    results: Mapping[str, str]
-
-
 @dataclass(slots=True)
 class Facts:
-    """What Redis contains of tasks, locks and groups."""
+    """What Redis contains of tasks and locks."""
 
     records: dict[str, dict[str, str]]
     # Entry, id or '', gen, consumer or ''. The lists of tenants are among them.
@@ -189,9 +152,7 @@ class Facts:
     ranks: dict[str, frozenset[str]]  # by stream: the tenants that take part
     grouped: frozenset[str]  # streams that have their consumer group
     results: dict[str, str]
-    groups: dict[str, GroupFacts]
     parts: dict[str, int]  # what belongs to records: name of the key → 1, or errors of a history
-    opens: dict[str, frozenset[str]]
     queues: dict[str, dict[str, int]]  # of locks
     writers: dict[str, dict[str, int]]
     watch: dict[str, int]
@@ -216,12 +177,7 @@ class Facts:
             ranks={stream: frozenset(names) for stream, names in dict(raw["ranks"]).items()},
             grouped=frozenset(dict(raw["grouped"])),
             results=dict(raw["results"]),
-            groups={
-                id: GroupFacts(_pairs(fields), frozenset(pending), _pairs(results))
-                for id, (fields, pending, results) in dict(raw["groups"]).items()
-            },
             parts=dict(raw["parts"]),
-            opens={id: frozenset(groups) for id, groups in dict(raw["opens"]).items()},
             queues={name: _numbers(flat) for name, flat in dict(raw["queues"]).items()},
             writers={name: _numbers(flat) for name, flat in dict(raw["writers"]).items()},
             quarantined=int(raw["quarantined"]),
@@ -274,7 +230,7 @@ class Site:
             self._digests[name] = str(client.script_load(source))
         assert faulty.keys() <= met, f"not in these scripts: {faulty.keys() - met}"
         self._snapshot = str(client.script_load(SNAPSHOT))
-        self._age, self._save, self._restore = map(client.register_script, (AGE, SAVE, RESTORE))
+        self._age = client.register_script(AGE)
 
     def run(self, name: str, now: int, *args: Any) -> Any:
         """Run a script at a time; its answer."""
@@ -311,11 +267,3 @@ class Site:
     def age(self, milliseconds: int) -> None:
         """Let what has a TTL live so much shorter, or end."""
         self._age([PREFIX], [milliseconds])
-
-    def save(self) -> None:
-        """Keep a copy of all data, for `restore`."""
-        self._save([PREFIX])
-
-    def restore(self) -> None:
-        """Redis comes back with the data of the last `save`."""
-        self._restore([PREFIX])

@@ -12,7 +12,7 @@ from stores.machines.queue_machine import MUTEXES, PRIORITIES, SECOND, Delivery,
 from stores.machines.site import Fault, Site
 
 # Noticed soon, each by another judgement; `make soak` looks for all faults.
-QUICK = ("known-id live", "plain-end-uncounted", "priority-order", "two-leaders")
+QUICK = ("known-id live", "plain-end-uncounted", "priority-order", "retry-counts-twice")
 MOST_TASKS = 14
 WORKER = st.integers(0, 2)
 WHICH = st.integers(0, 15)
@@ -186,60 +186,6 @@ class QueueRules(Rules):
         for delivery in [d for d in self.machine.hands if d.fence in fences]:
             self.play(self.machine.settle, delivery, "done")
 
-    @precondition(lambda self: self.has_hands() and self.has_room())
-    @rule(
-        which=WHICH,
-        count=st.integers(0, 3),
-        policy=st.sampled_from(["all_success", "all_done"]),
-        stop=st.sampled_from([9, 9, 9, 1, 2, 3]),
-        on_failure=st.booleans(),
-        ends=st.sampled_from(["", "", "done", "dead", "retry"]),
-    )
-    def spawn(
-        self, which: int, count: int, policy: str, stop: int, on_failure: bool, ends: str
-    ) -> None:
-        delivery = self.delivery(which)
-        self.play(self.machine.spawn, delivery, count, policy, stop, on_failure=on_failure)
-        if ends:
-            self.play(self.machine.settle, delivery, ends)
-
-    @precondition(lambda self: self.has_late() and self.has_room())
-    @rule(which=WHICH, stop=st.sampled_from([2, 3, 9]))
-    def spawn_late(self, which: int, stop: int) -> None:
-        late = self.machine.late
-        delivery = late[which % len(late)]
-        self.play(self.machine.spawn, delivery, 2, "all_success", stop, on_failure=True)
-
-    @precondition(lambda self: bool(self.machine.model.groups))
-    @rule(which=WHICH)
-    def spawn_again(self, which: int) -> None:
-        groups = self.machine.model.groups
-        known = [(gid, id) for gid, each in groups.items() for id in (*each.results, *each.pending)]
-        if known:
-            gid, id = sorted(known)[which % len(known)]
-            self.play(self.machine.spawn_child, gid, int(id.rpartition(".")[2]))
-
-    @precondition(lambda self: self.has_hands() and self.has_room())
-    @rule(
-        which=WHICH,
-        pause=st.sampled_from([0, 91 * SECOND]),
-        policy=st.sampled_from(["all_success", "all_done"]),
-        outcome=st.sampled_from(["done", "dead"]),
-        ends=st.sampled_from(["", "", "done", "dead"]),
-    )
-    def run_a_group(self, which: int, pause: int, policy: str, outcome: str, ends: str) -> None:
-        """A parent spawns, its children run; then it ends, or spawns again and seals."""
-        machine, parent = self.machine, self.delivery(which)
-        self.play(machine.spawn, parent, 2, policy, 2, on_failure=True)
-        for delivery in self.play(machine.fetch, 0, 9):
-            self.play(machine.settle, delivery, outcome)
-        self.play(machine.advance, pause)
-        self.play(machine.beat, 0)
-        if ends:
-            self.play(machine.settle, parent, ends)
-        else:
-            self.play(machine.spawn, parent, 2, policy, 9, on_failure=True)
-
     @rule(workers=st.sampled_from([(0, 1, 2), (0, 1, 2), (0,), (1,), (2,)]))
     def beat(self, workers: tuple[int, ...]) -> None:
         for worker in workers:
@@ -284,17 +230,7 @@ class QueueRules(Rules):
             self.play(machine.advance, 46 * SECOND)
             self.play(machine.reclaim, 0)
 
-    @rule(scheduler=st.sampled_from([None, 0, 1]))
-    def promote(self, scheduler: int | None) -> None:
-        term = "" if scheduler is None else self.machine.schedulers[scheduler].term or "0"
-        self.play(self.machine.promote, term)
-
-    @rule(scheduler=st.integers(0, 1))
-    def tick(self, scheduler: int) -> None:
-        """As a scheduler does all the time."""
-        process = self.machine.schedulers[scheduler]
-        self.play(self.machine.lead, process)
-        self.play(self.machine.promote, process.term or "0")
+    promote = step("promote")
 
     advance = step("advance", pause=st.sampled_from(PAUSES))
 
@@ -349,33 +285,10 @@ class QueueRules(Rules):
             self.play(machine.beat, 0)
             self.play(machine.advance, pause)
 
-    @rule(
-        what=st.sampled_from(["flush", "save", "save", "restore", "restore"]),
-        really=st.integers(0, 3),
-    )
-    def lose_data(self, what: str, really: int) -> None:
-        if really != 3:
-            return
-        if what == "flush":
+    @rule(really=st.integers(0, 19))
+    def lose_data(self, really: int) -> None:
+        if really == 19:
             self.play(self.machine.flush)
-        elif what == "save":
-            self.play(self.machine.save)
-            self.play(self.machine.lead, self.machine.schedulers[0])
-        elif what == "restore" and self.machine.older:
-            self.play(self.machine.restore)
-
-    @rule(outcome=OUTCOME, really=st.integers(0, 3))
-    def come_back_older(self, outcome: str, really: int) -> None:
-        """Redis loses what a worker did since the snapshot."""
-        machine = self.machine
-        if really != 3:
-            return
-        self.play(machine.save)
-        self.play(machine.lead, machine.schedulers[0])
-        for delivery in self.play(machine.fetch, 0, 4)[:2]:
-            self.play(machine.settle, delivery, "done" if outcome == "saved" else outcome)
-        self.play(machine.lead, machine.schedulers[0])
-        self.play(machine.restore)
 
     @rule(really=st.integers(0, 3))
     def heal(self, really: int) -> None:
@@ -387,7 +300,7 @@ HISTORIES = Histories(QueueRules, lambda client, faults: (Site(client, faults),)
 
 
 def test_nothing_forbidden_happens(redis_server: RedisServer) -> None:
-    """No history of some hundred steps breaks a promise about tasks or groups."""
+    """No history of some hundred steps breaks a promise about tasks."""
     HISTORIES.run_seeds(redis_server, [1], 6)
 
 

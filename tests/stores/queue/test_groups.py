@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from hypothesis import given, settings, strategies as st
+from stores.queue.test_broker import make_broker
 
 from nonet.base.errors import NotFoundError
 from nonet.stores.queue.broker import Broker
@@ -174,3 +178,71 @@ async def test_the_newest_group_is_listed_first(broker: Broker) -> None:
     await groups.seal("i", "")
     assert [status.id for status in await groups.list(10)] == ["j", "i", "h", "g"]
     assert [status.id for status in await groups.list(2)] == ["j", "i"]
+
+
+async def test_a_parent_that_ends_before_sealing_fails_the_group(broker: Broker) -> None:
+    """The callback is never submitted, on_failure is, whatever the policy."""
+    await broker.submit([task("parent")])
+    parent = (await fetch(broker))["parent"]
+    groups = await open_group(broker, 1, parent="parent", policy="all_done")
+    await broker.settle(parent, "dead", b"")
+    assert await fired(broker) == []
+    await broker.settle((await fetch(broker))["g.0"], "done", b"")
+    assert await fired(broker) == ["g.failure"]
+    assert "parent" in (await groups.status("g")).error
+    assert await broker.client.exists("{test}:open:parent") == 0
+
+
+@given(data=st.data(), total=st.integers(0, 6))
+@settings(max_examples=25, deadline=None)
+def test_a_group_fires_once_in_any_order(redis_server: Any, data: Any, total: int) -> None:
+    """Children end in any order, settles are repeated, the seal comes anywhere: one firing."""
+    ends = [data.draw(st.sampled_from(["done", "dead"])) for _ in range(total)]
+    order = data.draw(st.permutations([*range(total), "seal"]))
+    doubled = data.draw(st.booleans())
+
+    async def play() -> None:
+        with redis_server.client() as client:
+            client.flushall()
+        broker = make_broker(redis_server.url)
+        groups = await open_group(broker, total)
+        deliveries = await fetch(broker)
+        submitted: list[str] = []
+        for step in order:
+            for _ in range(1 + doubled):
+                if step == "seal":
+                    await groups.seal("g", "")
+                else:
+                    await broker.settle(deliveries[child_id("g", step)], ends[step], b"")
+            submitted += await fetch(broker)
+        assert submitted == ["g.failure" if "dead" in ends else "g.callback"]
+        await broker.aclose()
+
+    asyncio.run(play())
+
+
+async def test_no_children_fire_at_once(broker: Broker) -> None:
+    """An empty group fires when it is sealed."""
+    groups = await open_group(broker, 0)
+    assert await fired(broker) == []
+    assert await groups.seal("g", "") == "fired"
+    assert await fired(broker) == ["g.callback"]
+
+
+async def test_a_parent_that_is_run_again_finds_its_group(broker: Broker) -> None:
+    """Opening and spawning again doubles nothing, also after children have been forgotten."""
+    await broker.submit([task("parent")])
+    groups = await open_group(broker, 2, parent="parent")
+    deliveries = await fetch(broker)
+    await broker.settle(deliveries["g.0"], "done", b"")
+    await broker.client.delete("{test}:r:g.0")
+    await open_group(broker, 2, parent="parent")
+    await groups.seal("g", "parent")
+    await broker.settle(deliveries["g.1"], "done", b"")
+    assert await fired(broker) == ["g.callback"]
+    await broker.settle((await fetch(broker))["g.callback"], "done", b"")
+    # Even once the callback's id is forgotten.
+    await broker.client.delete("{test}:r:g.callback")
+    await open_group(broker, 2, parent="parent")
+    assert await groups.seal("g", "parent") == "fired"
+    assert list(await fetch(broker)) == []
