@@ -92,22 +92,6 @@ class TestDeadLetters:
         await broker.settle(holder, "done")
         assert [item.id for item in await fetch(broker)] == ["c"]
 
-    @pytest.mark.parametrize("where", ["queued", "delayed", "fetched"])
-    async def test_a_late_task_is_in_one_place(self, broker: Broker, where: str) -> None:
-        """As a dying task, also if a fetch finds it first; it comes again after a hand-back."""
-        due_us = await in_an_hour(broker) if where == "delayed" else 0
-        await broker.submit([task("a", due_us=due_us, terms=SOON_KEPT)])
-        if where != "fetched":
-            await broker.promote()
-            assert (await record(broker, "a"))["state"] == "dying"
-            assert await broker.client.xlen("{test}:tasks:normal:small") == 0
-            assert await broker.client.xlen("{test}:burials:normal:small") == 1
-            assert await broker.client.zcard("{test}:tasks:delayed") == 0
-        first = await fetch_one(broker)
-        await broker.settle(first, "back")
-        again = await fetch_one(broker)
-        assert (again.state, again.reason, again.died) == ("dying", "capacity", first.died)
-
 
 class TestTheLeader:
     """It ends dying tasks that expired, without a worker and without their class."""
