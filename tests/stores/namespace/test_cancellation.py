@@ -10,6 +10,7 @@ from servers import RedisServer
 from stores.queue.test_broker import fetch, fetch_one, in_an_hour, record, task
 from waits import WAIT_SECONDS, until
 
+from nonet.messages.encryption import NO_KEYS
 from nonet.messages.message import ResultDocument, encode
 from nonet.stores.namespace.cancellation import Cancellation, CancelledTasks
 from nonet.stores.namespace.events import Events
@@ -17,7 +18,7 @@ from nonet.stores.namespace.lock_board import LockBoard
 from nonet.stores.queue.broker import Broker, Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.stores.queue.places import UNFINISHED, TaskFilter
-from nonet.stores.queue.results import Results
+from nonet.stores.queue.results import Results, parse_ended
 from nonet.tasks.locks import MutexLock, encode_locks
 
 MUTEX = encode_locks([MutexLock("job", 1)])
@@ -222,3 +223,22 @@ async def test_moving_tasks_are_cancelled_once(
         assert found is not None and found.state == "cancelled"
     assert await broker.client.hget("{test}:active", "normal:small|probe:Task") is None
     assert await left_of(broker, *ids) in ([], ["{test}:orders:small-a"])  # these have a TTL
+
+
+async def test_a_cancellation_leaves_only_ends(broker: Broker, cancellation: Cancellation) -> None:
+    """Of tasks that never ran; a repetition changes nothing."""
+    due, terms = await in_an_hour(broker), "start_by|+60000000|"
+    await broker.submit([task("a"), task("b", due_us=due), task("c", "realtime:large")])
+    await broker.submit([task("d", terms=terms), task("e", locks=MUTEX)])
+    for _ in range(2):
+        states = await cancellation.cancel([*"abcde", "a"], WHO, "by mistake")
+        assert states == dict.fromkeys("abcde", "cancelled")
+    assert await broker.submit([task("a")]) == [False]
+    assert await left_of(broker, *"abcde") == []
+    stored = {id: await broker.client.get(f"{{test}}:r:{id}") for id in "abcde"}
+    ends = [parse_ended(id, value, NO_KEYS) for id, value in stored.items()]
+    for end in ends:
+        assert end.document is not None
+        assert (end.state, end.document.name) == ("cancelled", "probe:Task")
+        assert end.document.error == f"cancelled by {WHO}: by mistake"
+    assert await broker.client.hgetall("{test}:active") == {}

@@ -30,6 +30,20 @@ async def let_pass(broker: Broker, id: str) -> None:
 
 
 class TestExpiry:
+    async def test_a_waiting_task_ends(self, broker: Broker, results: Results) -> None:
+        """It leaves its queues, and the task behind it gets the lock."""
+        await broker.submit([task("a", locks=MUTEX)])
+        await broker.submit([task("b", locks=MUTEX, terms=LATER), task("c", locks=MUTEX)])
+        (holder,) = await fetch(broker)
+        assert (await record(broker, "b"))["state"] == "waiting"
+        await let_pass(broker, "b")
+        await broker.promote()
+        found = await results.status("b")
+        assert found is not None and found.state == "expired"
+        assert await left_of(broker, "b") == []
+        await broker.settle(holder, "done")
+        assert [item.id for item in await fetch(broker)] == ["c"]
+
     async def test_a_clock_set_forward_expires_nothing(self, broker: Broker) -> None:
         """A fetch that knows a later bound of the time does not believe the server."""
         await broker.submit([task("a", terms=SOON)])
@@ -91,6 +105,22 @@ class TestDeadLetters:
         assert await left_of(broker, "b") == []
         await broker.settle(holder, "done")
         assert [item.id for item in await fetch(broker)] == ["c"]
+
+    @pytest.mark.parametrize("where", ["queued", "delayed", "fetched"])
+    async def test_a_late_task_is_in_one_place(self, broker: Broker, where: str) -> None:
+        """As a dying task, also if a fetch finds it first; it comes again after a hand-back."""
+        due_us = await in_an_hour(broker) if where == "delayed" else 0
+        await broker.submit([task("a", due_us=due_us, terms=SOON_KEPT)])
+        if where != "fetched":
+            await broker.promote()
+            assert (await record(broker, "a"))["state"] == "dying"
+            assert await broker.client.xlen("{test}:tasks:normal:small") == 0
+            assert await broker.client.xlen("{test}:burials:normal:small") == 1
+            assert await broker.client.zcard("{test}:tasks:delayed") == 0
+        first = await fetch_one(broker)
+        await broker.settle(first, "back")
+        again = await fetch_one(broker)
+        assert (again.state, again.reason, again.died) == ("dying", "capacity", first.died)
 
 
 class TestTheLeader:
