@@ -12,6 +12,7 @@ from waits import WAIT_SECONDS
 
 from nonet.rules import pauses
 from nonet.rules.findings.diagnosis import examine
+from nonet.stores.connection.unreadable import collecting
 from nonet.stores.namespace.controls import Controls
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.explaining import TaskFacts
@@ -452,6 +453,15 @@ async def test_hastened_tasks_are_due_now(broker: Broker, controls: Controls) ->
     assert await broker.client.exists("{test}:wake:promoter") == 1
     assert (await broker.promote()).moved == 2
     assert sorted(await ids(broker)) == ["d", "q", "r"]
+
+
+async def test_what_no_command_can_resume_is_no_pause(broker: Broker, controls: Controls) -> None:
+    """Another program's entry among the pauses is left out, and the doctor names it."""
+    await controls.pause(["task:One"], "ann")
+    await broker.client.hset("{test}:paused", "-1", "0|x|")
+    with collecting() as skipped:
+        assert [pause.what for pause in await controls.load()] == ["task:One"]
+    assert [(entry.key, entry.entry, entry.verb) for entry in skipped] == [("paused", "-1", "HDEL")]
 
 
 def test_the_most_general_pause_is_named() -> None:
