@@ -137,7 +137,6 @@ QUEUE = (
     Fault("suspects-first", ") then"),
     Fault("walk-skips-queued", "return true"),
     Fault("walk-takes-from-living", "else"),
-    Fault("worker-promotes", "if false then"),
     # Losing data
     Fault("grace-ignored"),
     Fault(
@@ -175,6 +174,7 @@ ELSEWHERE = (
     Fault("two-leaders", "if false then"),
     Fault("lease-never-ends", "return leader[1] == term"),
     Fault("deposed-promotes", "if false then"),
+    Fault("worker-promotes", "if false then"),
     Fault(
         "cancelled-child-unknown",
         "record.group = nil local document = document_of(record.name or '', record.attempt)",

@@ -111,7 +111,6 @@ class Model:
     stale: int = 0
     lost: int = 0
     quarantined: int = 0
-    promoted: int = 0
     calm: int = 0
 
     def is_known(self, id: str) -> bool:

@@ -265,8 +265,12 @@ async def test_a_slot_too_short_to_renew_is_not_joined(queue: Queue, redis_url: 
     assert not await queue.redis.exists("{test}:limiter:conc:job:2")
 
 
-async def test_a_clock_that_was_set_back_stops_no_promotion(queue: Queue) -> None:
-    """Workers promote although the last promotion by a leader is in the future."""
+async def test_workers_promote_where_no_leader_does(queue: Queue, term: str) -> None:
+    """Not beside a leader; a promotion in the future, by a clock that was set back, is none."""
+    await queue.start("holder", A)
+    await queue.park("waits", A)
+    assert (await queue.broker.promote(term)).allowed
+    assert not (await queue.broker.promote()).allowed
     await queue.redis.set("{test}:promoted", 2**52)
     assert (await queue.broker.promote()).allowed
 
