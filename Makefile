@@ -48,7 +48,7 @@ format: $(DEV)    ## let ruff fix and format the sources
 	@$(BIN)/ruff format .
 
 docs: $(DEV)      ## the site of these pages in docs/_build; a warning is an error
-	@$(BIN)/sphinx-build -W --keep-going -E -q -b html docs docs/_build
+	@$(BIN)/sphinx-build -W --keep-going -E -q -j auto -b html docs docs/_build
 	@echo "open docs/_build/index.html"
 
 help-all:         ## the same with benchmarks, images, releases and the rest

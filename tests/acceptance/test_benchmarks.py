@@ -88,7 +88,7 @@ def test_tables_and_plot_go_between_the_markers_of_the_page(tmp_path: Path) -> N
     assert "| row | median (range) |" in page
     assert "62.5 /s (50.0–75.0)" in page  # noqa: RUF001
     assert "| 0.38 × raw |" in page  # noqa: RUF001  # of 0.5 and 0.25
-    assert "| drain, no results | 30,000 /s | 10.00 slow | 3,000 | 2,000 |" in page
+    assert "| drain, no results | 30,000 /s | 10.00 slow |" in page
     picture = ElementTree.parse(tmp_path / "benchmarks.svg").getroot()
     assert "10.00 × slow" in "".join(picture.itertext())  # noqa: RUF001
     assert json.loads((tmp_path / "benchmarks.json").read_text())["runs"] == [run, run]

@@ -234,7 +234,7 @@ def test_pages_name_settings_and_metrics_that_exist() -> None:
 
 def test_each_role_has_its_actions() -> None:
     """The page about the dashboard has each role with its actions, and each action once."""
-    page = Page.read("how-to/secure-the-dashboard.md").source
+    page = Page.read("how-to/dashboard.md").source
     for role in Role:
         (row,) = re.findall(rf"(?m)^\| `{role}` \| (.+) \|$", page)
         assert set(re.findall(r"`(\w+)`", row)) == set(ACTIONS[role])

@@ -17,22 +17,15 @@ RECIPES = (
     "long-tasks",
     "locks-and-limits",
     "inject-dependencies",
-    "durable-tasks",
     "pipelines",
-    "related-rows",
-    "callbacks",
     "workflows",
     "periodic-tasks",
     "tenants",
     "middleware",
-    "sentry",
     "fastapi",
-    "django",
     "sync",
-    "run-by-hand",
     "develop",
-    "embed",
-    "encrypt-arguments",
+    "sign-and-encrypt",
 )  # tests/testing/test_plugin.py runs test-your-tasks
 
 
@@ -73,7 +66,7 @@ def test_all_code_of_the_recipes_is_tried() -> None:
         assert block.file or block.language not in ("python", "bash", "console"), str(block)
 
 
-_WEB_EXAMPLE = Page.read("how-to/web-example.md")
+_WEB_EXAMPLE = Page.read("tutorial-web.md")
 
 
 def test_the_code_of_the_web_example_is_in_the_repository() -> None:

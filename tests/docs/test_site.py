@@ -35,7 +35,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _make_site(made: Path) -> None:
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-E", "-q", "-b", "html"]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-E", "-q", "-j", "auto"]
     done = subprocess.run(
         [*command, "-d", str(made / "doctrees"), str(DOCS), str(made)],
         capture_output=True,

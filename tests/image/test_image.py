@@ -18,7 +18,7 @@ from waits import wait_until
 
 ROOT = Path(__file__).parents[2]
 IMAGE, USER_IMAGE = "localhost/nonet:test", "localhost/nonet-user:test"
-# As in docs/how-to/build-an-image.md: two lines.
+# As in docs/how-to/deploy-with-helm.md#build-an-image: two lines.
 DOCKERFILE = f"""\
 FROM {IMAGE}
 RUN --mount=type=bind,target=/context pip install /context/mytasks-1.0-py3-none-any.whl

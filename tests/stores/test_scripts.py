@@ -118,13 +118,6 @@ def test_every_script_is_run_by_a_store() -> None:
     assert set(asked) == set(NAMES)
 
 
-def test_every_script_is_documented() -> None:
-    """The page has one row for each."""
-    page = Path(__file__).parents[2] / "docs" / "reference" / "scripts.md"
-    rows = re.findall(r"(?m)^\| (`.+?) \|", page.read_text(encoding="utf-8"))
-    assert sorted(name for row in rows for name in re.findall(r"\w+", row)) == sorted(NAMES)
-
-
 def test_no_script_decodes_a_message() -> None:
     """Redis cannot decode extension types: envelopes and documents stay opaque to it."""
     found = [path for path, text in LUA.items() if re.search(r"\.unpack\(|cjson", text)]

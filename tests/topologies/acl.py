@@ -13,7 +13,7 @@ _USERS = {"task-worker": "worker", "task-scheduler": "scheduler", "task-run": "o
 
 
 def users(namespace: str) -> dict[str, list[str]]:
-    """The rules of each user that the documentation gives, for another namespace than its own."""
+    """Return the rules of each user that the page gives, for another namespace than its own."""
     (block,) = re.findall(r"```acl\n(.+?)```", _DOCUMENT.read_text(), re.DOTALL)
     rules = {}
     for line in block.splitlines():
@@ -21,7 +21,7 @@ def users(namespace: str) -> dict[str, list[str]]:
         assert (command, name) == ("ACL", "SETUSER")
         user, *said = " ".join(rest).replace("PASSWORD", PASSWORD).split()
         rules[user] = said
-    return rules
+    return rules | {f"nonet-{role}": rules["nonet-worker"] for role in ("scheduler", "operator")}
 
 
 class AclServer(TlsServer):

@@ -43,7 +43,7 @@ PAGES = {
     "a": "audit",
 }
 # Pictures that the documentation has; `make screens` makes them anew.
-SHOWN = ("overview", "task", "locks", "schedules", "dead-letters")
+SHOWN = ("overview", "task")
 DETAILS = (
     "/tasks/invoice-7",
     "/tasks/invoice-7-again",

@@ -22,7 +22,7 @@ _LONGEST_ERROR = 200
 # What the error of an ended task ends with if its message is in the quarantine.
 _QUARANTINED = "(quarantined)"
 
-# docs/how-to/find-out-why-it-waits.md lists the sentences of each cause, and what to do.
+# docs/how-to/find-out-why-it-waits.md says what to do for each cause.
 Cause = Literal[
     "cancelling",
     "running",
