@@ -14,6 +14,7 @@ PLACES = ("", "stores/")
 
 def texts(pattern: str) -> list[str]:
     """What stands in the files of a name."""
+    pattern = pattern.replace("NOUN", "*")
     paths = [found for place in PLACES for found in SOURCE.glob(f"{place}{pattern}")]
     return [path.read_text(encoding="utf-8") for path in paths]
 
@@ -23,8 +24,8 @@ def test_each_file_is_there_and_has_the_name() -> None:
     for file, name in re.findall(r"`((?:[\w*]+/)*[\w*]+\.(?:py|lua))(?:: ([\w.]+))?`", PAGE):
         assert (found := texts(file)), file
         for part in filter(None, name.split(".")):
-            pattern = rf"\b(?:class|def|function) {part}\b"
-            assert any(re.search(pattern, text) for text in found), f"{file}: {part}"
+            pattern = rf"\b(?:class|def|function) {part}\b|^{part}\b[^=\n]* = "
+            assert any(re.search(pattern, text, re.M) for text in found), f"{file}: {part}"
 
 
 def test_each_folder_is_there() -> None:
