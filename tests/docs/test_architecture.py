@@ -16,6 +16,7 @@ def texts(pattern: str) -> list[str]:
     """What stands in the files of a name."""
     pattern = pattern.replace("NOUN", "*")
     paths = [found for place in PLACES for found in SOURCE.glob(f"{place}{pattern}")]
+    paths += ROOT.glob(pattern) if pattern.startswith("tests/") else ()
     return [path.read_text(encoding="utf-8") for path in paths]
 
 

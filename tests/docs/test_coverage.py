@@ -191,10 +191,6 @@ _COMPLETE: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
         lambda: set(re.findall(r'"(/[a-z]+)": ', source())),
     ),
     "fixtures": (the_fixtures, of_fixtures),
-    "reasons": (
-        lambda: set(shown("states", "Reasons of dead")),
-        lambda: {str(reason) for reason in Reason},
-    ),
     "exit codes": (the_exit_codes, lambda: {code.name: int(code) for code in ExitCode}),
     "causes of explain": (
         lambda: {*under("find-out-why-it-waits", "| `cause` |")},
