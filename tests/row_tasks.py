@@ -36,10 +36,6 @@ class Light(Columns, Base):
     __tablename__ = "light"
 
 
-class Middle(Columns, Base):
-    """Its rows are processed in processes that are kept."""
-
-    __tablename__ = "middle"
 
 
 class Heavy(Columns, Base):
@@ -60,10 +56,6 @@ class LightTask(RowTask):
         return [Two(LockedObjectType.JOB, "rows")]
 
 
-class MiddleTask(LightTask):
-    """The same in a process that is kept."""
-
-    size = Size.MEDIUM
 
 
 class HeavyTask(LightTask):
@@ -104,12 +96,6 @@ class LightRows(Pipeline[Any]):
         return Changes(runs=row.runs + 1, together=together, pid=os.getpid()).finish()
 
 
-class MiddleRows(LightRows):
-    """The same in processes that are kept."""
-
-    name = "medium-rows"
-    model = Middle
-    process_as = MiddleTask
 
 
 class HeavyRows(LightRows):

@@ -1,4 +1,4 @@
-"""Databases with the tables of `row_tables`: each test runs on PostgreSQL, MariaDB and SQLite."""
+"""Databases with the tables of `row_tables`: PostgreSQL, MariaDB and SQLite."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ from nonet.pipelines import RowDatabase
 from nonet.pipelines.backoff import Pauses
 
 
-@pytest.fixture(
-    params=[
-        "sqlite",
-        *(pytest.param(kind, marks=pytest.mark.server) for kind in ("postgres", "mariadb")),
-    ]
-)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Rows are leased in each kind of database; what a process does with them, in one."""
+    servers = [pytest.param(kind, marks=pytest.mark.server) for kind in ("postgres", "mariadb")]
+    if "url" in metafunc.fixturenames:
+        kinds = servers[:1] if "nonet" in metafunc.fixturenames else ["sqlite", *servers]
+        metafunc.parametrize("url", kinds, indirect=True)
+
+
+@pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/rows.db"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from pipelines.hosting import Note, change, count, hosted, set_grace, until
+from pipelines.hosting import Note, count, hosted, set_grace, until
 from row_tables import Fleet, Fleets, Instance, Instances, on
 
 from nonet import Nonet, StopRetrying
@@ -95,35 +95,10 @@ async def test_a_slow_dead_letter_costs_no_lease(
         assert host.runners[0].tally.outcomes == {"dead": 1}
 
 
-async def test_d19_a_cancelled_row_frees_its_related_rows(
-    database: RowDatabase, add: Any, nonet: Nonet
-) -> None:
-    [fleet] = await add(Fleet())
-    [child] = await add(Instance(fleet_id=fleet))
-    began = asyncio.Event()
-
-    class Long(Fleets):
-        lease = 3.0
-
-        async def process(self, row: Fleet) -> Changes:
-            began.set()
-            await asyncio.sleep(60)
-            return Changes()
-
-    async with hosted(nonet, on(database, Long)) as (host, _, _):
-        await began.wait()
-        await change(database, Fleet, fleet, lease_token="other", due_at=None)
-        await until(lambda: host.runners[0].tally.outcomes["lost"])
-        assert host.runners[0].tally.losses == 1
-        assert await count(database, Instance, id=child, lease_token=None, lease_owner=None) == 1
-
-
 async def test_a_row_that_a_program_locks_costs_no_other_lease(
     database: RowDatabase, add: Any, nonet: Nonet
 ) -> None:
     """A transaction locks one row for longer than its lease; the other leases are renewed."""
-    if database.url.startswith("sqlite"):
-        pytest.skip("it has no locks of rows")
     locked, other = await add(Instance(), Instance())
     began, stale = set[int](), list[int]()
     may_end = asyncio.Event()
@@ -152,14 +127,10 @@ async def test_a_row_that_a_program_locks_costs_no_other_lease(
 
 
 async def test_rows_that_refer_to_a_row_do_not_hold_up_its_renewal(
-    postgres_url: str, nonet: Nonet
+    database: RowDatabase, add: Any, nonet: Nonet
 ) -> None:
     """PostgreSQL locks a row weakly while a transaction has inserted a reference to it."""
-    database = RowDatabase(postgres_url)
-    async with database.engine.begin() as connection:
-        await connection.run_sync(Instance.metadata.create_all)
-    async with database.sessions.begin() as session:
-        session.add(Instance(id=1))
+    await add(Instance())
     began, may_end = asyncio.Event(), asyncio.Event()
 
     class Long(Instances):
@@ -178,7 +149,6 @@ async def test_rows_that_refer_to_a_row_do_not_hold_up_its_renewal(
             may_end.set()
             await until(lambda: host.runners[0].tally.outcomes)
     assert host.runners[0].tally.outcomes == {"done": 1}
-    await database.close()
 
 
 async def test_a_row_that_cannot_be_loaded_has_failed(

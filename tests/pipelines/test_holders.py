@@ -72,7 +72,6 @@ async def _nothing(session: Any) -> None:
 @pytest.mark.parametrize(
     ("rows", "chance_of_death"),
     [
-        pytest.param(6, 0.0, id="alive"),
         pytest.param(6, 0.3, id="dying"),
         pytest.param(24, 0.3, id="full-dying", marks=pytest.mark.soak),
     ],

@@ -68,10 +68,6 @@ async def test_d06_a_hint_wakes_a_sleeping_fetch(
             await Rows(Instance).touch(session, [key])
         await until(lambda: count(database, Instance, status="done"))
         assert host.runners[0].tally.fetches <= 4
-        async with database.sessions() as session:
-            await Rows(Instance).touch(session, [key])
-            await session.rollback()
-        assert await count(database, Instance, due_at=None) == 1
 
 
 async def test_d10_d11_d12_leases_are_renewed_while_the_loop_is_blocked(
@@ -193,20 +189,6 @@ async def test_d23_each_fetch_and_each_row_is_a_span(
     assert rows[str(bad)].attributes["error.type"] == "ValueError"
     assert "geheim" not in rows[str(bad)].to_json() and "no disk" in rows[str(bad)].to_json()
     assert all(span.parent is None for span in rows.values())
-
-
-async def test_a_row_that_is_changed_in_place_is_refused(
-    database: RowDatabase, add: Any, nonet: Nonet, caplog: pytest.LogCaptureFixture
-) -> None:
-    await add(Instance())
-
-    class Careless(Instances):
-        async def process(self, row: Any) -> Changes:
-            row.status = "done"
-            return Changes()
-
-    async with hosted(nonet, on(database, Careless)):
-        await until(lambda: "process changed status of the row" in caplog.text)
 
 
 async def test_tasks_of_an_apply_are_submitted_after_its_commit(

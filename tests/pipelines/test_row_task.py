@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 from daemons import Daemon
-from row_tasks import Base, Heavy, Light, Middle, database
+from row_tasks import Base, Heavy, Light, database
 from waits import WAIT_SECONDS
 
 from nonet import Nonet, load_settings
@@ -18,7 +18,7 @@ from nonet import Nonet, load_settings
 pytestmark = pytest.mark.server
 
 
-@pytest.mark.parametrize("size", ["small", "medium", "large"])
+@pytest.mark.parametrize("size", ["small", "large"])
 async def test_a_row_is_processed_by_a_task_of_its_size_under_its_limits(
     size: str, postgres_url: str, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -32,7 +32,7 @@ async def test_a_row_is_processed_by_a_task_of_its_size_under_its_limits(
     }
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    model = {"small": Light, "medium": Middle, "large": Heavy}[size]
+    model = {"small": Light, "large": Heavy}[size]
     async with database.engine.begin() as connection:
         await connection.run_sync(Base.metadata.create_all)
     async with database.sessions.begin() as session:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import pytest
 import sqlalchemy as sa
 from daemons import Daemon
-from pipelines.test_replicas import Crew, Note
 from row_tables import Base, Fleet, Instance, Job
 from waits import WAIT_SECONDS
 
@@ -21,11 +20,49 @@ from nonet.pipelines import RowDatabase
 
 pytestmark = [pytest.mark.server, pytest.mark.long]
 _MODELS = {"fleets": Fleet, "instances": Instance, "jobs": Job}
+_TESTS = Path(__file__).parents[1]
 _SECONDS, _ROUNDS = 1.5, 3
 # Transactions, hints and a fetch lie between two holders of a row.
 _HAND_OVER_SECONDS = 0.2
 
 Row = tuple[str, int]
+
+
+class Note(NamedTuple):
+    at: float
+    pid: int
+    event: str
+    table: str
+    key: int
+
+
+class Crew:
+    def __init__(self, url: str, redis_url: str, home: Path, **variables: str) -> None:
+        self._home = home
+        self.notes_file = home / "notes"
+        self._number = 0
+        self.environment = {
+            "ROWS_DB_URL": url,
+            "ROWS_NOTES": str(self.notes_file),
+            "NONET_REDIS_URL": redis_url,
+            "NONET_NAMESPACE": "test",
+            "NONET_STATE_DIR": str(home / "state"),
+            "NONET_TASKS": "row_replicas",
+            "PYTHONPATH": str(_TESTS),
+            **variables,
+        }
+
+    def start(self, pipelines: str = "fleets,instances,jobs") -> Daemon:
+        self._number += 1
+        log = self._home / f"{self._number}.log"
+        command = ("task-worker", "--pipelines", pipelines)
+        return Daemon(*command, environment=self.environment, log=log)
+
+    def notes(self) -> list[Note]:
+        if not self.notes_file.exists():
+            return []
+        found = (line.split() for line in self.notes_file.read_text().splitlines())
+        return [Note(float(at), int(pid), *rest, int(key)) for at, pid, *rest, key in found]
 
 
 class Times(NamedTuple):
