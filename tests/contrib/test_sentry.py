@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import gzip
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from contrib.sentry_tasks import (
     request_id,
 )
 from pydantic import SecretStr
+from receiver import Receiver
 from sentry_sdk.envelope import Envelope
 from servers import RedisServer
 from waits import WAIT_SECONDS, until
@@ -41,42 +40,35 @@ MODULE = "contrib.sentry_tasks"
 Event = Mapping[str, Any]
 
 
-class Ingest:
+class Ingest(Receiver):
     """Takes envelopes, as Sentry does.
 
     Attributes:
         dsn: where to send them.
-        events, check_ins: the reported errors and messages, and the states of occurrences.
     """
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-        self.check_ins: list[Event] = []
-        ingest = self
+    @property
+    def dsn(self) -> str:
+        return f"http://key@127.0.0.1:{self.port}/1"
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                data = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    data = gzip.decompress(data)
-                for item in Envelope.deserialize(data).items:
-                    kinds = {"event": ingest.events, "check_in": ingest.check_ins}
-                    kinds.get(item.type or "", []).append(json.loads(item.get_bytes()))
-                self.send_response(200)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
+    @property
+    def events(self) -> list[Event]:
+        """The reported errors and messages."""
+        return self._items("event")
 
-            def log_message(self, format: str, *args: object) -> None:
-                """Say nothing."""
+    @property
+    def check_ins(self) -> list[Event]:
+        """The states of occurrences."""
+        return self._items("check_in")
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.dsn = f"http://key@127.0.0.1:{self._server.server_port}/1"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    def _items(self, kind: str) -> list[Event]:
+        packed = zip(self.bodies, self.headers, strict=False)
+        bodies = [
+            gzip.decompress(body) if headers["Content-Encoding"] == "gzip" else body
+            for body, headers in packed
+        ]
+        items = [item for body in bodies for item in Envelope.deserialize(body).items]
+        return [json.loads(item.get_bytes()) for item in items if item.type == kind]
 
 
 @pytest.fixture

@@ -202,14 +202,3 @@ def test_enabled_classes_that_cannot_run_are_warnings() -> None:
         "Pilots: not planned until it is configured: path: is missing",
     ]
     assert {entry.task_name for entry in found.entries} == {"x:Pilots"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "common: {periodic-tasks: {Needy: [{args: {path: x}}], Pilots: [{enabled: false}]}}",
-        "common: {periodic-tasks: {Needy: [], Pilots: []}}",
-    ],
-)
-def test_a_class_that_is_configured_or_disabled_is_no_warning(text: str) -> None:
-    assert checked(text, Clean, Pilots, Needy).warnings == ()

@@ -20,7 +20,7 @@ from nonet import CatchUp, IntervalSecondsSchedule, Nonet, Overlap, PeriodicBase
 from nonet.messages.message import decode_envelope
 from nonet.scheduler.periodic import asking, periodic_loop as periodic
 from nonet.scheduler.periodic.memory import Memory
-from nonet.scheduler.periodic.periodic_loop import PeriodicLoop, jitter, occurrence_id
+from nonet.scheduler.periodic.periodic_loop import PeriodicLoop, jitter
 from nonet.scheduler.periodic.plan import Entry
 from nonet.stores.namespace.leadership import DeposedError, Leadership
 from nonet.stores.namespace.periodic import Periodic
@@ -247,22 +247,6 @@ async def test_a_scheduler_that_starts_after_a_loss_continues_from_sql(
     assert await rig.at(restarted, 55) == [50]
 
 
-async def test_a_removed_entry_is_forgotten_in_sql(rig: Rig) -> None:
-    mirror = await rig.app.stores.mirror()
-    await mirror.save("periodic", {"x": "1"})
-    loop = rig.loop(entry())
-    await rig.at(loop, 10)
-    await loop.memory.save(rig.term)
-    assert set(await mirror.load("periodic")) == {entry().key}
-    loop.adopt([replace(entry(), enabled=False)])
-    await rig.at(loop, 15)
-    await loop.memory.save(rig.term)
-    assert set(await mirror.load("periodic")) == set()
-    loop.adopt([entry()])
-    assert await rig.at(loop, 500) == []
-    assert await rig.at(loop, 510) == [510]
-
-
 async def test_a_new_schedule_holds_from_its_adoption(rig: Rig) -> None:
     daily = replace(entry(), schedule=CronSchedule("0 0 * * *"))
     loop = rig.loop(daily)
@@ -290,22 +274,6 @@ async def test_jitter_delays_an_occurrence(rig: Rig) -> None:
     due = START + jitter(late, START)
     assert rig.loop().prepare(late, START).due_us == round(due.timestamp() * 1_000_000)
     assert rig.loop().prepare(entry(), START).due_us == 0
-
-
-async def test_a_queued_occurrence_gets_the_new_arguments_of_its_entry(rig: Rig) -> None:
-    loop = rig.loop(entry())
-    await rig.at(loop, 5)
-    await rig.tick(loop, 10)  # it is queued, and no worker is there
-    loop.adopt([replace(entry(), args={"depth": 2})])
-    rig.now += timedelta(seconds=1)
-    await loop.tick(rig.term)
-    (delivery,), _ = await rig.app.broker.fetch("small-a", "small", 10)
-    at = START + timedelta(seconds=10)
-    assert delivery.id == occurrence_id(entry().key, at)
-    envelope = rig.app.client.envelopes.read(delivery.id, delivery.envelope)
-    assert envelope.args == {"depth": 2} or 2 in dict(envelope.args).values()
-    await rig.app.broker.settle(delivery, "done", b"document")
-    assert await rig.at(loop, 20) == [20]
 
 
 async def test_only_changed_entries_are_planned_again(rig: Rig) -> None:
@@ -390,16 +358,6 @@ async def test_entries_refused_by_a_full_redis_fire_later(rig: Rig) -> None:
     assert loop.problems == {}
 
 
-async def test_the_answer_of_an_authors_schedule_survives_a_restart(rig: Rig) -> None:
-    at = [START + timedelta(seconds=seconds) for seconds in (10, 30)]
-    first = rig.loop(entry(schedule=Once(at[0])))
-    await rig.at(first, 5)
-    second = rig.loop(entry(schedule=Once(at[1], None)))
-    assert await rig.at(second, 12) == [10]
-    assert await rig.at(second, 31) == [30]
-    assert await rig.at(second, 1000) == []
-
-
 async def test_a_deposed_leader_fires_nothing(rig: Rig) -> None:
     loop = rig.loop(entry())
     await rig.at(loop, 5)
@@ -424,64 +382,6 @@ async def test_nothing_repeats_when_redis_returns_with_older_data(rig: Rig) -> N
     await rig.lead()
     assert await rig.at(loop, 35) == []
     assert await rig.at(loop, 40) == [40]
-
-
-async def test_a_long_task_skips_later_occurrences_after_a_takeover(rig: Rig) -> None:
-    """Only occurrences without a leader are late; the rest is skipped, and nothing piles up."""
-    loop = rig.loop(entry())
-    await rig.at(loop, 5)
-    rig.now = START + timedelta(seconds=25)  # 10 and 20 were missed
-    restarted = rig.loop(entry())
-    ran: list[int] = []
-    for _ in range(40):  # each occurrence runs for 35 seconds
-        await restarted.tick(rig.term)
-        rig.now += timedelta(seconds=1)
-        deliveries, _ = await rig.app.broker.fetch("small-a", "small", 1)
-        if not deliveries:
-            continue
-        ran.append(await rig._second_of(deliveries[0].envelope))
-        for _ in range(35):
-            rig.now += timedelta(seconds=1)
-            await restarted.tick(rig.term)
-        await rig.app.broker.settle(deliveries[0], "done", b"document")
-    assert ran[:2] == [10, 20]
-    lateness = round((rig.now - START).total_seconds()) - ran[-1]
-    assert lateness < 60
-    (status,) = await rig.store.statuses()
-    assert status.skipped > status.fired and status.missed == 0
-
-
-class Counting(TaskScheduleBase):
-    """Every ten seconds; says how often it was asked."""
-
-    asked = 0
-
-    def next_occurrence(self, after: datetime | None = None) -> datetime | None:
-        type(self).asked += 1
-        return TENS.next_occurrence(after)
-
-
-async def test_the_cost_of_a_waiting_occurrence_does_not_grow(rig: Rig) -> None:
-    waiting = entry("Shared", schedule=Counting())
-    loop = rig.loop(waiting)
-    await rig.at(loop, 5)
-    await rig.tick(loop, 10)  # submitted, and no worker is there
-    costs = []
-    for hours in range(1, 30):
-        rig.now = START + timedelta(hours=hours)
-        Counting.asked = 0
-        await loop.tick(rig.term)
-        costs.append(Counting.asked)
-    assert max(costs[10:]) <= 2 * max(costs[:3])
-    assert await rig.run_all() == [10]
-    ran: list[int] = []
-    while len(ran) < 8:
-        rig.now += timedelta(seconds=1)
-        await loop.tick(rig.term)
-        ran += await rig.run_all()
-    assert ran == list(range(ran[0], ran[0] + 80, 10)) and ran[0] <= 29 * 3600
-    (status,) = await rig.store.statuses()
-    assert status.fired == 9 and status.missed > 7000  # of one look no more than 1,000 are counted
 
 
 async def test_an_entry_whose_schedule_fails_is_planned_later(rig: Rig) -> None:
@@ -544,14 +444,6 @@ async def test_occurrences_during_startup_hooks_fire_after_them(rig: Rig) -> Non
         await rig.tick(loop, seconds, may_fire=False)
         assert await rig.run_all() == []
     assert await rig.at(loop, 25) == [10, 20]
-
-
-async def test_a_forgotten_entry_is_not_recalled_from_sql(rig: Rig) -> None:
-    mirror = await rig.app.stores.mirror()
-    await mirror.save("periodic", {"x": "1", "y": "1"})
-    memory = rig.loop().memory
-    memory.forget("x")
-    assert set(await memory.recall()) == {"y"}
 
 
 async def test_an_entry_disabled_during_a_tick_does_not_fire(rig: Rig) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from doors import Door
 from sqlalchemy import update
 
-from nonet.base.errors import ServerUnreachableError
 from nonet.scheduler.retention import Retention
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.dead_letters import DeadLetters, NewDeadLetter, dlq_tasks
@@ -81,23 +78,3 @@ async def test_no_sqlite_file_is_created_to_purge_it(sqlite_url: str) -> None:
     await retention(letters, DAY).tick("1")
     await letters.close()
     assert sql.is_missing(sqlite_url)
-
-
-async def test_old_letters_are_purged_when_sql_is_back(
-    mariadb_behind_a_door: tuple[Door, str], caplog: pytest.LogCaptureFixture
-) -> None:
-    door, url = mariadb_behind_a_door
-    await sql.upgrade(url)
-    letters = DeadLetters(url, "test")
-    await add(letters, url, 8, 6)
-    chore = retention(letters, 7 * DAY)
-    await door.close()
-    for _ in range(3):
-        with pytest.raises(ServerUnreachableError):
-            await chore.tick("1")
-    await door.open()
-    caplog.set_level(logging.INFO, "nonet")
-    await chore.tick("1")
-    assert caplog.messages == ["purged old dead letters: number=1"]
-    assert await left(letters) == {"6"}
-    await letters.close()

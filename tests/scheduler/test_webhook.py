@@ -6,13 +6,12 @@ import asyncio
 import hashlib
 import hmac
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from receiver import Receiver
 from waits import WAIT_SECONDS
 
 from nonet import ConfigurationError, Nonet
@@ -31,42 +30,20 @@ class Found:
     findings: list[Finding] = field(default_factory=list)
 
 
-class Receiver:
-    """A server that keeps what it gets, and answers as `status` says."""
+def told(receiver: Receiver) -> list[tuple[str, str]]:
+    found = [item for body in receiver.bodies for item in json.loads(body)["findings"]]
+    return [(item["status"], item["subject"]) for item in found]
 
-    def __init__(self) -> None:
-        self.status = 200
-        self.bodies: list[bytes] = []
-        self.headers: list[Any] = []
-        outer = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                outer.bodies.append(self.rfile.read(int(self.headers["Content-Length"])))
-                outer.headers.append(self.headers)
-                self.send_response(outer.status)
-                self.send_header("Location", "/elsewhere")
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Print nothing."""
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/TOKEN"
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
-
-    @property
-    def told(self) -> list[tuple[str, str]]:
-        found = [item for body in self.bodies for item in json.loads(body)["findings"]]
-        return [(item["status"], item["subject"]) for item in found]
+def url_of(receiver: Receiver) -> str:
+    return f"http://127.0.0.1:{receiver.port}/TOKEN"
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     made = Receiver()
     yield made
-    made.server.shutdown()
-    made.server.server_close()
+    made.close()
 
 
 def webhook(url: str, found: Found) -> Webhook:
@@ -82,14 +59,14 @@ async def test_a_finding_of_two_checks_is_reported_once_at_its_begin_and_end(
     receiver: Receiver,
 ) -> None:
     found = Found([LOCKED])
-    hook = webhook(receiver.url, found)
+    hook = webhook(url_of(receiver), found)
     await hook.tick("1")
     found.findings = [NO_WORKER]
     await hook.tick("1")
-    assert receiver.told == []
+    assert told(receiver) == []
     for _ in range(3):
         await hook.tick("1")
-    assert receiver.told == [("new", "small")]
+    assert told(receiver) == [("new", "small")]
     document = json.loads(receiver.bodies[0])
     assert document["text"] == "[test] new: no small worker lives"
     assert document["findings"][0]["link"] == "https://nonet.example.org/jobs/workers?size=small"
@@ -100,7 +77,7 @@ async def test_a_finding_of_two_checks_is_reported_once_at_its_begin_and_end(
     found.findings = []
     for _ in range(3):
         await hook.tick("1")
-    assert receiver.told == [("new", "small"), ("ended", "small")]
+    assert told(receiver) == [("new", "small"), ("ended", "small")]
     ended = json.loads(receiver.bodies[1])["findings"][0]
     assert ended["since"] == document["findings"][0]["since"]
 
@@ -108,14 +85,14 @@ async def test_a_finding_of_two_checks_is_reported_once_at_its_begin_and_end(
 async def test_a_failed_report_is_repeated_without_logging_the_address(
     receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hook = webhook(receiver.url, Found([NO_WORKER]))
+    hook = webhook(url_of(receiver), Found([NO_WORKER]))
     receiver.status = 302
     await hook.tick("1")
     await hook.tick("1")
     receiver.status = 204
     for _ in range(3):
         await hook.tick("1")
-    assert receiver.told == [("new", "small")] * 2
+    assert told(receiver) == [("new", "small")] * 2
     assert "webhook at 127.0.0.1" in caplog.text and "302" in caplog.text
     assert "TOKEN" not in caplog.text
 
@@ -127,7 +104,7 @@ def test_a_wrong_address_is_refused_without_being_shown() -> None:
 
 
 async def test_a_scheduler_with_a_webhook_runs_it(redis_url: str, receiver: Receiver) -> None:
-    settings = plain_settings(redis_url=redis_url, namespace="test", webhook_url=receiver.url)
+    settings = plain_settings(redis_url=redis_url, namespace="test", webhook_url=url_of(receiver))
     async with Nonet(settings, load_tasks=False) as nonet, nonet.injector() as injector:
         stop = Stop()
         running = asyncio.create_task(nonet.scheduler(injector).run(stop))
