@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import random
 from dataclasses import field
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from acceptance.probe_tasks import is_open, note
 from workflows.flow_tasks import Small
 
-from nonet import ExponentialBackoff, Size, StopRetrying, context
+from nonet import ExponentialBackoff, StopRetrying, context
 from nonet.tasks.workflows import Edge, Step
 
 
@@ -44,40 +43,3 @@ class Play(Small):
         context().ensure_lease()
         note("end")
         return self.kind
-
-
-class Isolated(Small):
-    """Runs in a child process, reads its inputs there and adds a step."""
-
-    text: str
-    size = Size.MEDIUM
-
-    async def execute(self) -> str:
-        (before,) = await context().inputs()
-        assert before.value == self.text
-        context().add_step(InChild([os.getpid(), os.getppid()]))
-        return f"{self.text}!"
-
-
-class InChild(Small):
-    """Runs in a child process of its own."""
-
-    pids: list[int]
-    size = Size.LARGE
-
-    def execute(self) -> list[int]:
-        return [*self.pids, os.getpid(), os.getppid()]
-
-
-class Text(Small):
-    text: str
-
-    async def execute(self) -> str:
-        return f"{self.text}{os.getpid()}"
-
-
-class Pids(Small):
-    pids: list[list[int]]
-
-    async def execute(self) -> list[list[int]]:
-        return self.pids

@@ -85,3 +85,15 @@ async def test_the_cause_may_be_a_step_that_was_added(flows: FlowSite) -> None:
     await flows.run(fails="0.0")
     found = await errors(run)
     assert {found[place] for place in ("0.1", "1", "2")} == {"cancelled: step w:0.0 failed"}
+
+
+async def test_a_long_chain_that_cannot_run_ends_without_recursion(flows: FlowSite) -> None:
+    """Two thousand steps, one behind the other; the handler of the last one runs."""
+    length = 2000
+    chain = "".join(f" | s{number}" for number in range(length))
+    run = await submitted(f"-{chain} | f{length}")
+    await flows.run(fails="0")
+    while not (ran := await flows.run()):
+        await flows.app.broker.promote()
+    assert ran == [f"w:{length + 1}"]
+    assert (await run.status()).state == "done"

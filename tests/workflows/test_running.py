@@ -179,3 +179,16 @@ async def test_dead_letters_are_withdrawn(redis_url: str, sqlite_url: str) -> No
         with pytest.raises(ConflictError, match="discard it first"):
             await run.resume()
         assert (await run.status()).state == "failed"
+
+
+async def test_steps_run_in_child_processes(redis_url: str) -> None:
+    """From there they read their inputs and add steps."""
+    sizes = [Size.SMALL, Size.MEDIUM]
+    async with System(tasks=[flow_tasks], sizes=sizes, redis_url=redis_url) as system:
+        flow, labels = Workflow(), {"size": "medium"}
+        spread = flow.step(Spread(3), labels=labels)
+        note = flow.step(Note(), after=spread, labels=labels)
+        values = flow.step(Values.given(spread, [], others=spread.added), labels=labels)
+        run = await ran(system, flow)
+        assert await run.result(note, timeout=0) == ["done "]
+        assert await run.result(values, timeout=0) == [3, [], [0, 2, 4]]

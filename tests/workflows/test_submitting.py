@@ -82,16 +82,6 @@ async def test_many_workflows_are_submitted_in_few_calls(
     assert first != second
 
 
-async def test_an_invalid_step_submits_nothing(flows: FlowSite) -> None:
-    """All steps are checked before the first is submitted."""
-    flow = Workflow()
-    flow.step(Noop())
-    flow.step(Add(1, 2), labels={"priority": "urgent"})
-    with pytest.raises(InvalidArgumentsError, match="urgent"):
-        await flow.submit(id="w")
-    assert flows.keys("[ftb]:*") == []
-
-
 @pytest.mark.parametrize("id", ["", "a b", "x" * 91, "a\n", "ä", 7, "a:live", "a:graph", "a:0"])
 async def test_invalid_ids_are_refused(flows: FlowSite, id: str) -> None:
     """With what an id must be."""

@@ -9,9 +9,9 @@ import pytest
 from daemons import Daemon
 from waits import WAIT_SECONDS
 from workflows import flow_tasks
-from workflows.flow_tasks import Add, Fail, Note, Spreads, Sum
+from workflows.flow_tasks import Add, Spreads, Sum
 
-from nonet import ConflictError, TaskFailed, Workflow, chain, chord, ended, sync
+from nonet import ConflictError, chord, sync
 from nonet.tasks.workflows import PREVIOUS
 
 pytestmark = pytest.mark.server
@@ -44,37 +44,6 @@ def test_a_chord_is_submitted_and_waited_for(app: sync.Nonet) -> None:
     assert [found.id for found in app.workflows()] == ["sums"]
     with pytest.raises(ConflictError, match="done"):
         run.cancel()
-
-
-def test_a_failed_workflow_is_resumed(app: sync.Nonet) -> None:
-    """What failed runs again, and fails again."""
-    workflow = Workflow()
-    broken = workflow.step(Fail("no luck"))
-    workflow.step(Note(), after=ended(broken))
-    run = app.submit_workflow(workflow)
-    assert run.wait(timeout=WAIT_SECONDS).state == "failed"
-    assert run.resume() >= 1
-    assert run.wait(timeout=WAIT_SECONDS).runs == 1
-    with pytest.raises(TaskFailed, match="no luck"):
-        run.result(broken, timeout=WAIT_SECONDS)
-
-
-def test_many_workflows_are_submitted(app: sync.Nonet) -> None:
-    """In one call; a known id is no new run."""
-    days = {f"day-{n}": chain(Add(n, 1)) for n in range(3)}
-    assert [run.created for run in app.submit_workflows(days)] == [True] * 3
-    runs = app.submit_workflows(days)
-    assert [run.created for run in runs] == [False] * 3
-    assert {run.wait(timeout=WAIT_SECONDS).state for run in runs} == {"done"}
-
-
-def test_a_running_workflow_is_cancelled(app: sync.Nonet) -> None:
-    """Its steps that wait never run."""
-    workflow = Workflow()
-    workflow.step(Add(1, 2), delay=3600)
-    run = app.submit_workflow(workflow)
-    assert run.cancel("not needed") == "cancelled"
-    assert "not needed" in run.status().reason
 
 
 def test_a_plain_task_submits_a_workflow(app: sync.Nonet) -> None:

@@ -17,11 +17,11 @@ from daemons import Daemon
 from faults.proxy import Proxy
 from servers import RedisServer
 from waits import WAIT_SECONDS, until, wait_until
-from workflows.daemon_tasks import Isolated, Pids, Play, Text
+from workflows.daemon_tasks import Play
 from workflows.flow_model import Edge, Model
 from workflows.flow_site import ends
 
-from nonet import PREVIOUS, ConflictError, NonetError, Workflow, chain
+from nonet import ConflictError, NonetError, Workflow
 from nonet.stores.namespace.sandbox import leaked_keys
 from nonet.tasks.runs import WorkflowRun
 from nonet.tasks.workflows import Edge as StepEdge
@@ -250,20 +250,3 @@ async def test_random_workflows_under_faults(rig: Rig, scale: Sequence[int]) -> 
         await until(lambda: not rig.site.live(), "no task lives")
         leaked = [key for pattern in OWNED for key in leaked_keys(rig.redis, PREFIX + pattern)]
         assert leaked == []
-
-
-async def test_steps_in_child_processes(rig: Rig) -> None:
-    """Isolated steps get arguments and inputs, and add steps, from where they run."""
-    workers = [rig.site.worker(size=size, wait=False) for size in ("medium", "large")]
-    for worker in (*rig.workers, *workers):
-        worker.wait_ready()
-    flow = chain(Text("a"), Isolated.given(PREVIOUS))
-    added = flow.steps[1].added
-    flow.step(Pids.given(added), after=flow.last)
-    async with rig.site.app():
-        run = await flow.submit()
-        assert (await run.wait(timeout=WAIT_SECONDS)).state == "done"
-        text = await run.result(flow.steps[1], timeout=0)
-        (pids,) = await run.result(flow.steps[2], timeout=0)
-    assert text.startswith("a") and text.endswith("!")
-    assert len(set(pids)) == 4 and not {worker.pid for worker in rig.workers} & set(pids)
