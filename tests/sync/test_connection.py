@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from topologies.sentinel import Sentinels
 from waits import wait_until
 
 import nonet.sync
-from nonet import NotConfirmedError, ServerUnreachableError
+from nonet import ServerUnreachableError
 from nonet.base.synchronous import complete, timeout
 from nonet.stores.connection.synchronous import connect
 
@@ -152,17 +151,6 @@ def test_single_commands_end_with_their_limit(own_server: RedisServer) -> None:
     complete(client.aclose())
 
 
-def test_an_unconfirmed_submission_fails(
-    environment: Environment, own_server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It fails, and may be repeated."""
-    monkeypatch.setattr("nonet.stores.connection.redis._CONFIRM_MS", 100)
-    with opened(environment, own_server.url, NONET_CONFIRM_REPLICAS="1") as app:
-        with pytest.raises(NotConfirmedError, match="by 1 replica"):
-            app.submit(Add(1), id="mine")
-        assert app.status("mine").state == "queued"
-
-
 def test_calls_follow_a_replaced_master(environment: Environment) -> None:
     """By a command, so that the old one keeps its connections open."""
     with Sentinels() as sentinels, opened(environment, sentinels.url) as app:
@@ -203,16 +191,3 @@ def test_calls_follow_a_moved_slot(environment: Environment) -> None:
         move.end()
         handles.append(app.submit(Add(2)))
         assert [handle.status().state for handle in handles] == ["queued", "queued"]
-
-
-def test_the_embedded_server_lives_as_long_as_its_application(
-    environment: Environment, tmp_path: Path
-) -> None:
-    """It starts with the application, and ends with its last user."""
-    with opened(environment, "embedded://") as app:
-        handle = app.submit(Add(1))
-        assert handle.status().state == "queued"
-        url = app._client().stores.broker.url
-        assert redis.Redis.from_url(url).ping()
-    with pytest.raises(redis.ConnectionError):
-        redis.Redis.from_url(url).ping()

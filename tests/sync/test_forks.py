@@ -54,9 +54,9 @@ def run(environment: dict[str, str], *command: str) -> dict[str, Any]:
     return found
 
 
-@pytest.fixture(params=["sqlite", "mariadb", "postgres"])
+@pytest.fixture(params=["sqlite", "postgres"])
 def database(request: pytest.FixtureRequest, environment: dict[str, str]) -> Iterator[None]:
-    """Lets the programs keep durable tasks in each kind of database."""
+    """Lets the programs keep durable tasks in a file and in a server."""
     if request.param != "sqlite":
         environment["NONET_DB_URL"] = request.getfixturevalue(f"{request.param}_url")
     yield
