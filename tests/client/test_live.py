@@ -248,14 +248,3 @@ async def test_the_first_configuration_does_not_block_the_loop(
     made = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
     expected = ["imported in the thread of the loop: False", f"applied {version}"]
     assert made.stdout.splitlines() == expected, made.stderr
-
-
-async def test_values_of_pipelines_are_applied_live(followed: Followed) -> None:
-    """Also those of an unknown pipeline; a broken document changes nothing."""
-    await followed.follow("pipelines: {volumes: {workers: 40}}")
-    assert followed.live.pipelines["volumes"].workers == 40
-    await followed.follow("pipelines: {disks: {pause: true}}")
-    assert list(followed.live.pipelines) == ["disks"]
-    await followed.follow(raw='{"pipelines": {"disks": {"workers": 0}}}')
-    assert "pipelines.disks.workers" in followed.live.problem
-    assert followed.live.pipelines["disks"].pause

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
-from nonet import (
-    BaseTask,
-    InvalidArgumentsError,
-    Nonet,
-    NotFoundError,
-    Size,
-    Workflow,
-    chain,
-    sync as sync_nonet,
-)
+from nonet import BaseTask, InvalidArgumentsError, Nonet, NotFoundError, Size, Workflow, chain
 from nonet.client.client import Client
 from nonet.config.models import Config
 from nonet.config.settings import plain_settings
@@ -152,20 +142,6 @@ async def test_a_workflow_goes_where_all_of_its_steps_belong(app: Nonet) -> None
     both.step(Work("atlas"))
     with pytest.raises(InvalidArgumentsError, match="workflow would be in the namespaces a and b"):
         await app.submit_workflow(both)
-
-
-async def test_threads_submit_to_the_namespaces_too(app: Nonet) -> None:
-    """The application for programs without an event loop is the same client."""
-
-    def program() -> tuple[str, str]:
-        with sync_nonet.Nonet(app.settings) as blocking:
-            blocking.registry.add(Work, "routed")
-            handle = blocking.submit(Work("lhcb"))
-            return handle, handle.status().state
-
-    handle, state = await asyncio.to_thread(program)
-    assert state == "queued"
-    assert await ids_in(app.client_of("a")) == {handle}
 
 
 async def test_a_task_without_a_route_stays_in_the_own_namespace(app: Nonet) -> None:

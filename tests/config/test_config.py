@@ -20,17 +20,11 @@ DOCUMENT_MISTAKES = """
 vo: []                        => vo: unknown key 'vo', known are vos, common, … Did you mean
 vos: lhcb                     => vos: must be a list, not text
 vos: [1]                      => vos[0]: must be text, not a number: write it in quotes
-vos: [no]                     => vos[0]: must be text: YAML reads yes, no, on, off, true and false
-vos: [2026-01-01]             => vos[0]: must be text, not a date: write it in quotes
-vos: [{}]                     => vos[0]: must be text, not a mapping
 vos: ['']                     => vos[0]: must not be empty
 vos: [a, b, a]                => vos: listed twice: a
 common:                       => common: must be a mapping; write {} for an empty one
-common: [1]                   => common: must be a mapping, lines of 'key: value', not a list
-common: {periodic-tasks: }    => common.periodic-tasks: must be a mapping; write {}
 common: {periodic-tasks: {7: []}} => common.periodic-tasks[7]: as a key: must be text, not a number
 common: {periodic-tasks: {T: {}}} => common.periodic-tasks.T: must be a list, not a mapping
-vo-overrides: {lhcb: }        => vo-overrides.lhcb: must be a mapping; write {} for an empty one
 vo-overrides: {a: {periodic_tasks: {}}} => vo-overrides.a.periodic_tasks: … mean periodic-tasks?
 vo-overrides: {a: {ceilings: {}}} => vo-overrides.a.ceilings: … Write it at the top, beside common
 limits: {}                    => limits: … Write it under common, or under a VO of vo-overrides
@@ -41,16 +35,11 @@ ceilings: {stream: {}}        => ceilings.stream: unknown key 'stream', known ar
 ceilings: {streams: {b: 5}}   => ceilings.streams.b: as a key: unknown stream, known are realtime:s
 ceilings: {streams: {'normal:small': 0}} => ceilings.streams.normal:small: must be greater than or
 ceilings: {namespace: }       => ceilings.namespace: has no value: write one, or remove
-ceilings: {namespace: 0}      => ceilings.namespace: must be
-ceilings: {namespace: '5'}    => ceilings.namespace: must be
-ceilings: {namespace: 5.0}    => ceilings.namespace: must be
 ceilings: {namespace: yes}    => ceilings.namespace: must be
 ceilings: {namespace: 2147483648} => ceilings.namespace: must be
-ceilings: {tasks: {Sweep: x}} => ceilings.tasks.Sweep: must be a whole number
 ceilings: {tasks: {'': 5}}    => ceilings.tasks.: as a key: must not be empty
 fairness: {weights: {a: 2}}   => fairness.by: is missing
 fairness: {by: team}          => fairness.by: must be vo, class or label:NAME
-fairness: {by: 'label:'}      => fairness.by: must be vo, class or label:NAME
 fairness: {by: vo, weights: {a: 0}} => fairness.weights.a: must be greater than or equal to 0.01
 fairness: {by: vo, streams: [normal]} => fairness.streams[0]: unknown stream, known are realtime:s
 """
@@ -58,12 +47,8 @@ ENTRY_MISTAKES = """
 x                        => [0]: must be a mapping, lines of 'key: value', not text
 {ce_regex: x}            => [0].ce_regex: unknown key 'ce_regex', known are name
 {enabled: 'no'}          => [0].enabled: must be true or false, without quotes
-{enabled: 5}             => [0].enabled: must be true or false
-{name: 5}                => [0].name: must be text, not a number: write it in quotes
-{name: on}               => [0].name: must be text: YAML reads yes, no, on, off, true
 {jitter: 1m}             => [0].jitter: must be a number of seconds, such as 60, with
 {catch-up-limit: x}      => [0].catch-up-limit: must be a whole number
-{args: [1]}              => [0].args: must be a mapping
 {name: a}, {}            => [1]: needs a name, because there are several
 {name: a}, {name: a}     => [1]: has the same name as entry [0]: a
 {schedule: 5}            => [0].schedule: must be a mapping, lines of 'key: value', not a number
@@ -73,20 +58,15 @@ class: CronShedule, arg: '@daily'        => class: … known are … Did you mea
 class: CronSchedule                      => arg: is missing
 class: CronSchedule, arg: '0 25 * * *'   => arg: cron expression '0 25 * * *':
 class: CronSchedule, arg: '@daily', timezone: Europe/Zurick => timezone: … mean Europe/Zurich
-class: CronSchedule, arg: '@daily', timezone: CEST      => timezone: … such as Europe/Zurich
 class: CronSchedule, arg: '@daily', timezone: '+02:00'  => timezone: … such as Europe/Zurich
-class: CronSchedule, arg: '@daily', timezone: 'GMT +1'  => timezone: … such as Europe/Zurich
 class: RRuleSchedule, arg: 'FREQ=DAILY;COUNT=2' => arg: recurrence rule 'FREQ=DAILY;COUNT=2': COUNT
-class: IntervalSeconds, arg: [5]         => arg: an interval must be a number of seconds, not [5]
 class: IntervalSeconds, arg: 5, tz: UTC  => tz: unknown key 'tz', known are class, timezone, arg.
 """
 PIPELINE_MISTAKES = """
 workers: 0        => workers:
 workers: 10001    => workers:
 workers: many     => workers:
-workers: null     => workers:
 interval: 0       => interval:
-interval: 5s      => interval:
 queue: 0          => queue:
 queue: 2.5        => queue:
 pause: sometimes  => pause:
@@ -116,13 +96,10 @@ def test_a_mistake_is_reported_with_file_path_and_reason(text: str, problem: str
         ("# first\n- vos", ": must be a mapping with vos, common or vo-overrides"),
         ("vos: [a]\nx: &a [*a]", ": is not valid YAML: the value in line 2 contains itself by an"),
         ("vos: !!python/object:os.system x", ":1: could not determine a constructor"),
-        ("vos: [!!bool x, !!int '']", ": is not valid YAML: "),
-        ("{!!int [1]: 2}", ":1: expected a scalar node"),
         ("{!!int x: 2}", ": is not valid YAML: invalid literal"),
         ("{}\n---\n{}", ":2: but found another document"),
         ("vos: [a]\nx: @daily", ":2: found character '@' that cannot start any token"),
         ("x:\n    y: 1\n  z: 2", ":3: expected <block end>, but found '<block mapping start>'"),
-        ("vos: [\x00]", ": is not valid YAML: "),
     ],
 )
 def test_invalid_yaml_is_one_problem(text: str, line: str) -> None:
@@ -146,26 +123,22 @@ LIMIT_MISTAKES = """
 Job: 5              => .Job: must be a mapping of keys, or 'default', not 5
 Job: {default: 5}   => .Job.default: must be a mapping of limiters or actions, not 5
 Job: {1.5: {}}      => .Job: the key 1.5 must be text: write it in quotes
-Job: {yes: {}}      => .Job: the key True must be text: write it in quotes
 Job: {'': {}}       => .Job: a key must not be empty
 Job: {7: {}, '7': {}} => .Job.7: is written twice
 """
 LIMITER_MISTAKES = """
 Remove: {}, Other: 5              => Other: must be a mapping of limiters, not 5
 ConcurencyLimiter: {limit: 5}     => ConcurencyLimiter: … known are … Did you mean Concurrency
-Remove: {RateLimit: {limit: 5}}   => Remove.RateLimit: unknown … known are … Did you mean Rate
 ConcurrencyLimiter: {limit: 5}, Remove: {limit: 5} => Remove: unknown limiter 'Remove', known are
 ConcurrencyLimiter: {limit: 5}, Remove: {RateLimiter: {}} => Remove.RateLimiter.limit: is missing
-ConcurrencyLimiter: 5             => ConcurrencyLimiter: must be a mapping of limit, not 5
 RateLimiter:                      => RateLimiter: must be a mapping of limit and window_seconds, not
-ConcurrencyLimiter: {}            => ConcurrencyLimiter.limit: is missing
 RateLimiter: {limit: 5}           => RateLimiter.window_seconds: is missing
 ConcurrencyLimiter: {limit: 5, window_seconds: 60} => ConcurrencyLimiter.window_seconds: unknown key
 ConcurrencyLimiter: {limt: 5}     => ConcurrencyLimiter.limt: unknown key 'limt' … Did you mean
 """
 NODE = "Job: {7: {%s}}"
-NUMBERS = ("0", "0o17", "08", "-1", "1.5", "2.0", "'5'", "yes", "", "2147483648", "[1]")
-SECONDS = ("0", "-5", "0.0005", "31622401", ".nan", ".inf", "'60'", "yes", "")
+NUMBERS = ("0", "0o17", "1.5", "'5'", "yes", "", "2147483648")
+SECONDS = ("0.0005", "31622401", ".nan", "'60'", "yes", "")
 
 
 @pytest.mark.parametrize(
@@ -197,8 +170,8 @@ def test_a_mistake_in_limits_is_reported(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("written", "number"),
     [
-        *(("007", "7"), ("010", "8"), ("0x10", "16"), ("0b11", "3"), ("10:30", "630")),
-        *(("1_000", "1000"), ("+5", "5"), ("-0", "0"), ("!!int '07'", "7")),
+        *(("010", "8"), ("0x10", "16"), ("10:30", "630"), ("1_000", "1000"), ("+5", "5")),
+        *(("-0", "0"), ("!!int '07'", "7")),
     ],
 )
 def test_a_key_that_yaml_reads_as_another_is_refused(written: str, number: str) -> None:
@@ -369,18 +342,12 @@ def test_tenants_with_a_name_in_the_configuration(text: str, named: list[str]) -
     "text",
     [
         "root:$6$hunter2:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",  # /etc/shadow
-        "*hunter2\n",
         "!hunter2 x\n",
         "- hunter2: 1\n  hunter2: 2\n",
-        "- 0777\n- hunter2\n",
-        "PASSWORD=hunter2\n",
         "hunter2\n",
-        "'hunter2\n",
         "&hunter2 &x y\n",
         "db:5432:nonet:hunter2\n",  # .pgpass
-        "%hunter2\n",
         "-----BEGIN PRIVATE KEY-----\nhunter2: x\n",
-        "hunter2 of the vault: x\n",
     ],
 )
 def test_errors_quote_no_file_that_is_something_else(text: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from config.config_documents import DOCUMENTS, PatientPolicy
 from config.mistakes import mistakes, refusal, reports
-from hypothesis import given
+from hypothesis import given, settings
 
 from nonet.base.errors import ConfigurationError
 from nonet.base.streams import Size
@@ -79,29 +79,22 @@ def test_a_retry_policy_may_come_from_any_module(written: str, policy: RetryPoli
 OVERRIDE_MISTAKES = """
 priority: high      => priority: is 'high', but must be realtime, normal or background
 priority: Realtime  => priority: is 'Realtime', but must be … Did you mean realtime?
-priority: 1         => priority: is 1, but must be realtime, normal or background
 size: smal          => size: is 'smal', but must be small, medium or large. Did you mean small?
-size: yes           => size: is True, but must be small, medium or large
 retry_policy: {class: NoRetry} => retry_policy: unknown key … known are … mean retry-policy?
 isolation: thread   => isolation: is 'thread', but must be loop, child or fresh
 memory-limit: 512M  => memory-limit: '512M' is not an amount of memory
 memory-limit: 1.5   => memory-limit: 1.5 is not an amount of memory: write bytes, or
-memory-limit: yes   => memory-limit: True is not an amount of memory
 memory-limit: 31MiB => memory-limit: must be at least 32 MiB
 cpu-limit: 1m       => cpu-limit: must be a number of seconds, such as 60, without unit
 isolation: loop, memory-limit: 1GiB => memory-limit: cannot hold with isolation loop … write child
-isolation: loop, cpu-limit: 5       => cpu-limit: cannot hold with isolation loop
 soft-timeout: 0     => soft-timeout: must be
 soft-timeout: yes   => soft-timeout: must be
 soft-timeout: '60'  => soft-timeout: must be
 soft-timeout: .nan  => soft-timeout: must be
-soft-timeout: .inf  => soft-timeout: must be
-soft-timeout: [1]   => soft-timeout: must be
 soft-timeout: 31622401 => soft-timeout: must be
 soft-timeout: 1m    => soft-timeout: must be
 soft-timeout: 90, hard-timeout: 60.5 => hard-timeout: must not be shorter than … 60.5 s < 90 s
 dlq-eligible: 'true' => dlq-eligible: must be true or false
-dlq-eligible: 1      => dlq-eligible: must be true or false
 retry-policy: NoRetry => retry-policy: must be a mapping, lines of 'key: value'
 """
 RETRY_MISTAKES = """
@@ -109,7 +102,6 @@ RETRY_MISTAKES = """
 class: 5            => class: must be text, not a number
 class: NoRetry, arg: 5 => arg: unknown key 'arg', known are class, args. Did you mean args?
 class: ExponentialBackof => class: unknown retry policy … known are NoRetry, ExponentialBackoff,
-class: RetryPolicyBase => class: unknown retry policy 'RetryPolicyBase', known are NoRetry,
 class: NoRetry, args: {max_retries: 3} => args.max_retries: unknown argument … NoRetry has none
 class: PatientPolicy   => args.pause: is missing
 class: PatientPolicy, args: {pause: PT5M, kinds: [a, 1]} => args.kinds[1]: must be text, not a
@@ -121,23 +113,19 @@ max_retrys: 3             => max_retrys: unknown argument … known are … Did 
 max_retries: '3'          => max_retries: must be
 max_retries: yes          => max_retries: must be
 max_retries: -1           => max_retries: must be
-max_retries: 1.5          => max_retries: must be
 base_delay_seconds: -1    => base_delay_seconds: must be
 base_delay_seconds: .nan  => base_delay_seconds: must be
 cap: 0                    => cap: must be
 jitter: 1.1               => jitter: must be
-jitter: yes               => jitter: must be
 """
 SIZE_MISTAKES = """
 tiny: {}          => tiny: unknown key 'tiny', known are small, medium, large
-larg: {}          => larg: unknown key … Did you mean large
 large:            => large: must be a mapping; write {} for an empty one
 large: {priority: normal} => large.priority: unknown key … known are soft-timeout, hard-timeout,
 large: {memory-limit: }   => large.memory-limit: has no value: write one, or remove the
 large: {memory-limit: 1GB 5} => large.memory-limit: '1GB 5' is not an amount of memory
 large: {soft-timeout: 9, hard-timeout: 5} => large.hard-timeout: must not … 5 s < 9 s
 small: {memory-limit: 1GiB} => small.memory-limit: cannot hold for small tasks … under tasks
-small: {cpu-limit: 5}       => small.cpu-limit: cannot hold for small tasks … under tasks
 """
 TASKS, SIZES = "tasks: {T: {\n %s}}", "sizes: {\n %s}"
 
@@ -225,24 +213,18 @@ def test_policies_of_an_entry_are_read() -> None:
 
 POLICY_MISTAKES = """
 overlap: skp    => overlap: is 'skp', but must be skip, queue or allow. Did you mean skip?
-overlap: no     => overlap: is False, but must be skip, queue or allow
 schedule: {class: CronSchedule, arg: '@daily', timezone: } => schedule.timezone: has no value:
 catch-up: al    => catch-up: is 'al', but must be one, skip or all. Did you mean all?
 catch_up: one   => catch_up: unknown key 'catch_up', known are name, schedule, args,
 catch-up: all, catch-up-limit:       => catch-up-limit: has no value:
 catch-up: all, catch-up-limit: 0     => catch-up-limit: must be
 catch-up: all, catch-up-limit: 1001  => catch-up-limit: must be
-catch-up: all, catch-up-limit: 1.0   => catch-up-limit: must be
 catch-up: all, catch-up-limit: yes   => catch-up-limit: must be
-catch-up: all, catch-up-limit: '5'   => catch-up-limit: must be
-catch-up-limit: 5                    => catch-up-limit: needs catch-up all: write 'catch-up: all'
 catch-up: one, catch-up-limit: 5     => catch-up-limit: needs catch-up all: write 'catch-up: all'
 jitter: -0.1    => jitter: must be
 jitter: 86401   => jitter: must be
 jitter: .nan    => jitter: must be
 jitter: '5'     => jitter: must be
-jitter: yes     => jitter: must be
-jitter: {}      => jitter: must be
 """
 
 
@@ -264,16 +246,7 @@ def test_a_mistake_in_the_policies_of_an_entry_is_reported(text: str, problem: s
 
 @pytest.mark.parametrize(
     ("written", "number"),
-    [
-        ("010", "8"),
-        ("-010", "-8"),
-        ("0_7", "7"),
-        ("00", "0"),
-        ("1:30", "90"),
-        ("1:30:00", "5400"),
-        ("1:30.5", "90.5"),
-        ("!!int '010'", "8"),
-    ],
+    [("010", "8"), ("0_7", "7"), ("1:30", "90"), ("1:30.5", "90.5"), ("!!int '010'", "8")],
 )
 def test_a_number_that_yaml_reads_as_another_is_refused(written: str, number: str) -> None:
     """`limit: 010` would be 8."""
@@ -291,13 +264,9 @@ def test_a_number_that_yaml_reads_as_another_is_refused(written: str, number: st
     ("written", "value"),
     [
         ("10_000", 10_000),
-        ("0", 0),
-        ("-5", -5),
-        ("+5", 5),
         ("0.5", 0.5),
         ("0.10", 0.1),
         ("0x1F", 31),
-        ("0b11", 3),
         ("'010'", "010"),
         ("12:30Z", "12:30Z"),
     ],
@@ -347,6 +316,7 @@ def test_a_valid_configuration_knows_its_lines() -> None:
     assert Config().where(("common",)) == "configuration"
 
 
+@settings(max_examples=30)
 @given(DOCUMENTS)
 def test_a_published_configuration_is_read_back_as_the_same(document: dict[str, Any]) -> None:
     """It has the same values and the same fingerprint."""

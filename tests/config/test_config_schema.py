@@ -11,7 +11,7 @@ from config.config_documents import DOCUMENTS
 from config.json_schema import Validator
 from config.mistakes import mistakes, refusal
 from example import EXAMPLE
-from hypothesis import given
+from hypothesis import given, settings
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.reading import parse_config
@@ -40,72 +40,43 @@ DOCUMENT_MISTAKES = """
 []                => : type
 vo: []            => .vo: not allowed
 vos: [a, a]       => .vos: uniqueItems
-vos: [1]          => .vos[0]: type
 vos: ['']         => .vos[0]: minLength
-ceilings: {namespace: 0}   => .ceilings.namespace: minimum
-ceilings: {namespace: '5'} => .ceilings.namespace: type
 ceilings: {streams: {background: 5}}     => .ceilings.streams.background: enum
 ceilings: {streams: {'normal:small': 0}} => .streams.normal:small: minimum
-ceilings: {tasks: {'': 5}}  => .ceilings.tasks.: minLength
 limits: {}                  => .limits: not allowed
-common:                     => .common: type
 common: {ceilings: {}}      => .common.ceilings: not allowed
 common: {periodic-tasks: {T: {}}} => .common.periodic-tasks.T: type
-common: {sizes: {tiny: {}}}       => .common.sizes.tiny: not allowed
-common: {sizes: {large: }}        => .common.sizes.large: type
-common: {sizes: {large: {priority: normal}}} => .sizes.large.priority: not allowed
 common: {sizes: {small: {cpu-limit: 5}}}     => .sizes.small.cpu-limit: not allowed
-common: {limits: {Job: 5}}        => .common.limits.Job: type
 common: {limits: {Job: {'': {}}}} => .common.limits.Job.: minLength
-vo-overrides: {lhcb: {task: {}}}  => .vo-overrides.lhcb.task: not allowed
 """
 ENTRY_MISTAKES = """
 nome: x           => nome: not allowed
-name:             => name: type
-enabled: 'true'   => enabled: type
 overlap: never    => overlap: enum
-catch-up: none    => catch-up: enum
 catch-up: all, catch-up-limit: 0  => catch-up-limit: minimum
 catch-up: one, catch-up-limit: 5  => catch-up: const
-jitter: -1        => jitter: minimum
-misfire-grace: -1 => misfire-grace: minimum
-schedule:         => schedule: type
 schedule: {class: CronSchedule}                    => schedule: required
 schedule: {class: Cron, arg: '@daily'}             => schedule.class: enum
-schedule: {class: CronSchedule, arg: 5}            => schedule.arg: type
 schedule: {class: IntervalSeconds, arg: '5'}       => schedule.arg: type
 schedule: {class: IntervalSeconds, arg: 0.0009}    => schedule.arg: minimum
-schedule: {class: IntervalSeconds, arg: 31622401}  => schedule.arg: maximum
 schedule: {class: IntervalSeconds, arg: 5, timezone: CET} => schedule.timezone: const
 """
 TASK_MISTAKES = """
 priority: high      => priority: enum
-size:               => size: type
 retry_policy: {}    => retry_policy: not allowed
-soft-timeout: 0     => soft-timeout: exclusiveMinimum
-isolation: thread   => isolation: enum
 memory-limit: 512M  => memory-limit: pattern
-memory-limit: 1.5   => memory-limit: type
 memory-limit: 1000  => memory-limit: minimum
 cpu-limit: 0        => cpu-limit: exclusiveMinimum
-dlq-eligible: 1     => dlq-eligible: type
 retry-policy: {args: {}} => retry-policy: required
 retry-policy: {class: NoRetry, args: {max_retries: 3}} => retry-policy.args.max_retries: not allowed
 """
 BACKOFF_MISTAKES = """
 max_retrys: 3       => max_retrys: not allowed
-max_retries: -1     => max_retries: minimum
 """
 LIMIT_MISTAKES = """
 ConcurrencyLimiter: {}            => ConcurrencyLimiter: required
-ConcurrencyLimiter: {limit: 0}    => ConcurrencyLimiter.limit: minimum
-ConcurrencyLimiter: {limit: '5'}  => ConcurrencyLimiter.limit: type
 ConcurrencyLimiter: {limit: 5, window_seconds: 60} => ConcurrencyLimiter.window_seconds: not allowed
-RateLimiter: {limit: 5}           => RateLimiter: required
 RateLimiter: {limit: 5, window_seconds: 0} => RateLimiter.window_seconds: minimum
-ConcurencyLimiter: {limit: 5}     => ConcurencyLimiter.limit: not allowed
 Remove: {RateLimit: {limit: 5}}   => Remove.RateLimit: not allowed
-'': {}                            => : minLength
 """
 ENTRY = "common: {periodic-tasks: {T: [{%s}]}}"
 TASK = "common: {tasks: {T: {%s}}}"
@@ -130,6 +101,7 @@ def test_a_mistake_is_refused_by_editor_and_loader(text: str, problem: str) -> N
     assert refusal(text)
 
 
+@settings(max_examples=30)
 @given(DOCUMENTS)
 def test_what_the_loader_accepts_is_valid(document: dict[str, Any]) -> None:
     """This holds for sections, entries, overrides and limits."""

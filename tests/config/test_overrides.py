@@ -93,14 +93,12 @@ def test_every_value_can_be_overridden(registry: Registry) -> None:
     [
         (said(), "lhcb", Priority.BACKGROUND, CLASS),
         (said("priority: normal"), "", Priority.NORMAL, "common.tasks.Remove.priority"),
-        (said("priority: normal"), "lhcb", Priority.NORMAL, "common.tasks.Remove.priority"),
         (
             said("priority: normal", "priority: realtime"),
             "lhcb",
             Priority.REALTIME,
             "vo-overrides.lhcb.tasks.Remove.priority",
         ),
-        (said("priority: normal", "priority: realtime"), "", Priority.NORMAL, None),
         (said("priority: normal", "priority: realtime"), "gridpp", Priority.NORMAL, None),
         (said("", "priority: realtime"), "gridpp", Priority.BACKGROUND, CLASS),
         (said("priority: normal", "size: large"), "lhcb", Priority.BACKGROUND, CLASS),
@@ -192,9 +190,7 @@ AT = "common.tasks.Made"
         (LARGE | {"isolation": "loop"}, TASKS % "isolation: child", Isolation.CHILD, f"{AT}.is"),
         # A class with a limit of a process gets a process.
         (SMALL | {"memory_limit": "1GiB"}, "{}", Isolation.CHILD, CLASS),
-        (SMALL | {"cpu_limit": 5}, "{}", Isolation.CHILD, CLASS),
         (SMALL, TASKS % "memory-limit: 1GiB", Isolation.CHILD, f"{AT}.memory-limit"),
-        (SMALL, TASKS % "cpu-limit: 5", Isolation.CHILD, f"{AT}.cpu-limit"),
         (LARGE | {"memory_limit": "1GiB"}, "{}", Isolation.FRESH, SIZE),
         # The limit of a size moves no class.
         ({"isolation": "loop"}, SIZES % "medium: {memory-limit: 1GiB}", Isolation.LOOP, CLASS),

@@ -67,20 +67,16 @@ IN_A_MINUTE = At(answer=NOW + 60 * SECOND)
 TABLE = [
     # outcome, policy, dlq_eligible → outcome, delay, reason, kept, started
     (Succeeded(7), NoRetry(), True, ("done", 0, "", False, True)),
-    (Succeeded(None), IN_A_MINUTE, True, ("done", 0, "", False, True)),
     (Cancelled("by ann"), IN_A_MINUTE, True, ("cancelled", 0, "cancelled", False, True)),
     (FAILED, NoRetry(), False, ("dead", 0, "retries", False, True)),
     (FAILED, NoRetry(), True, DEAD),
     (FAILED, IN_A_MINUTE, True, ("retry", 60, "", False, True)),
-    (FAILED, At(answer=NOW), True, ("retry", 0, "", False, True)),
     (FAILED, At(answer=NOW - 60 * SECOND), True, ("retry", 0, "", False, True)),
     (FAILED, At(answer=datetime(2026, 1, 1, 12, 1)), True, ("retry", 60, "", False, True)),
     (FAILED, At(answer=IN_ANOTHER_ZONE), True, ("retry", 60, "", False, True)),
     (FAILED, At(answer=datetime.min), True, ("retry", 0, "", False, True)),
     (Failed(TaskRetryRequested("later")), IN_A_MINUTE, True, ("retry", 60, "", False, True)),
-    (Failed(TaskRetryRequested("later")), NoRetry(), True, DEAD),
     (Failed(StopRetrying("enough")), IN_A_MINUTE, True, ("dead", 0, "stopped", True, True)),
-    (Failed(StopRetrying("enough")), IN_A_MINUTE, False, ("dead", 0, "stopped", False, True)),
     (Failed(LeaseLostError("mine")), IN_A_MINUTE, True, ("retry", 60, "", False, True)),
     (Failed(SystemExit(3)), IN_A_MINUTE, True, ("retry", 60, "", False, True)),
     (BAD, IN_A_MINUTE, True, ("dead", 0, "arguments", True, True)),
@@ -106,10 +102,8 @@ TABLE = [
     # Policies that are broken do not retry.
     (FAILED, RetryPolicyBase(), True, DEAD),
     (FAILED, At(answer=RuntimeError("bug")), True, DEAD),
-    (FAILED, At(answer=SystemExit(1)), True, DEAD),
     (FAILED, At(answer=Unspeakable()), True, DEAD),
     (FAILED, At(answer=60), True, DEAD),
-    (FAILED, At(answer="soon"), True, DEAD),
     (FAILED, At(answer=datetime(2026, 1, 1, tzinfo=Nowhere())), True, DEAD),
 ]
 
@@ -254,21 +248,6 @@ def test_the_brief_error_has_no_statement() -> None:
     assert summarize(refused_by_sql()).brief == (
         "IntegrityError: (sqlite3.IntegrityError) UNIQUE constraint failed: jobs.token"
     )
-
-
-def test_a_traceback_shows_frames_without_values() -> None:
-    def fall(secret: str, depth: int) -> None:
-        if depth == 0:
-            raise ValueError("bottom")
-        fall(secret, depth - 1)
-
-    try:
-        fall("hunter2", 200)
-    except ValueError as error:
-        found = summarize(error).traceback
-    assert 'raise ValueError("bottom")' in found
-    assert "hunter2" not in found
-    assert len(found) <= 60_000
 
 
 @pytest.mark.parametrize("text", ["x" * 60, "x" * 61, "é" * 30, "é" * 31, "x" + "é" * 40, "…" * 21])

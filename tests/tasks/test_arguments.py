@@ -19,7 +19,7 @@ from hypothesis import given, settings, strategies as st
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, RootModel, SecretStr
 from typing_extensions import TypedDict
 
-from nonet import BaseTask, PeriodicBaseTask, PeriodicVoAwareBaseTask, Priority, Size, task
+from nonet import BaseTask, PeriodicVoAwareBaseTask, Priority, Size, task
 from nonet.base.errors import InvalidArgumentsError, RegistrationError
 from nonet.messages.formats import FORMAT
 from nonet.messages.message import Envelope, decode_envelope, encode
@@ -59,11 +59,6 @@ class Slotted(BaseTask):
     tags: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FrozenSlotted(BaseTask):
-    number: int
-
-
 @dataclass(kw_only=True)
 class KeywordOnly(BaseTask):
     number: int
@@ -77,16 +72,6 @@ class PartlyKeywordOnly(BaseTask):
     other: int = 3
 
 
-@dataclass
-class InheritedDataclass(Plain):
-    extra: float = 0.5
-
-
-@dataclass(frozen=True)
-class FrozenPeriodic(PeriodicBaseTask):
-    number: int = 1
-
-
 class Undecorated(BaseTask):
     number: int
     other: int = 2
@@ -95,10 +80,6 @@ class Undecorated(BaseTask):
 
 class UndecoratedChild(Undecorated):
     third: int = 4
-
-
-class UndecoratedGrandchild(UndecoratedChild):
-    async def execute(self) -> None: ...
 
 
 class UndecoratedBelowDataclass(Plain):
@@ -123,10 +104,6 @@ class Model(BaseTask, BaseModel):
     priority: ClassVar[Priority] = Priority.REALTIME
     json_: int = Field(alias="json", default=3)
     at: datetime = datetime(2020, 1, 1, tzinfo=UTC)
-
-
-class PeriodicModel(PeriodicBaseTask, BaseModel):
-    number: int = 1
 
 
 class VoModel(PeriodicVoAwareBaseTask, BaseModel):
@@ -195,23 +172,17 @@ class PilotsByAnnotation(PeriodicVoAwareBaseTask):
 
 FORMS = [
     Plain(1, ["a"]),
-    Plain(number=1),
     Frozen(1),
     Slotted(1, ["a"]),
-    FrozenSlotted(number=1),
     KeywordOnly(number=1),
     PartlyKeywordOnly(1, other=5),
-    InheritedDataclass(1, ["a"], 0.25),
-    FrozenPeriodic(7),
     Undecorated(1, 5),
     UndecoratedChild(1, 5, third=6),
-    UndecoratedGrandchild(1),
     UndecoratedBelowDataclass(1, ["a"], 9),
     DataclassBelowUndecorated(1, 2),
     NoArguments(),
     Model(json=5),
     Model(json=5, note="an extra"),
-    PeriodicModel(number=2),
     VoModel(vo="lhcb", number=2),
     OwnInit(1),
     OwnInit(1, third=5),
@@ -267,14 +238,6 @@ class Connected(BaseTask):
         return (self.number,)
 
 
-class ConnectedModel(BaseTask, BaseModel):
-    number: int
-    cache: int = 0
-
-    def serialize(self) -> tuple[Any, ...]:
-        return (self.number,)
-
-
 @dataclass(kw_only=True)
 class ConnectedKeywords(BaseTask):
     number: int
@@ -288,7 +251,6 @@ class ConnectedKeywords(BaseTask):
     ("task", "left_behind"),
     [
         (Connected(5, connection=object()), "connection"),
-        (ConnectedModel(number=5, cache=1), "cache"),
         (ConnectedKeywords(number=5, cache=1), "cache"),
     ],
 )
@@ -350,15 +312,6 @@ def test_serialize_may_return_a_mapping_but_neither_more_values_nor_anything_els
 class Colour(enum.Enum):
     RED = "red"
     BLUE = 2
-
-
-class Level(enum.IntEnum):
-    LOW = 1
-
-
-class Access(enum.Flag):
-    READ = 1
-    WRITE = 2
 
 
 class Point(NamedTuple):
@@ -426,20 +379,13 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     UUID: st.uuids(),
     Path: PATHS,
     Colour: st.sampled_from(Colour),
-    Level: st.just(Level.LOW),
-    Access: st.sampled_from([Access.READ, Access.READ | Access.WRITE]),
     Point: st.builds(Point, st.integers(), st.integers()),
     Shape: st.fixed_dictionaries({"sides": st.integers()}),
     Part: PARTS,
     Numbers: st.lists(st.integers()).map(Numbers),
     Record: st.builds(Record, PATHS, st.timedeltas(timedelta(days=-9), timedelta(days=9))),
-    list[Decimal]: st.lists(FINITE, max_size=3),
-    set[UUID]: st.sets(st.uuids(), max_size=3),
-    frozenset[str]: st.frozensets(TEXT, max_size=3),
     tuple[int, str]: st.tuples(st.integers(), TEXT),
     tuple[date, ...]: st.lists(st.dates(), max_size=3).map(tuple),
-    dict[int, str]: st.dictionaries(st.integers(), TEXT, max_size=3),
-    dict[UUID, Part]: st.dictionaries(st.uuids(), PARTS, max_size=2),
     dict[Path, datetime]: st.dictionaries(PATHS, st.datetimes(timezones=OFFSETS), max_size=2),
     dict[tuple[int, date], int]: st.dictionaries(
         st.tuples(st.integers(), st.dates()), st.integers(), max_size=2
@@ -448,8 +394,6 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     str | bytes: TEXT | st.binary(max_size=5),
     date | datetime: st.dates() | st.datetimes(),
     Decimal | float: FINITE | st.floats(allow_nan=False),
-    UUID | str | None: st.uuids() | st.uuids().map(str) | st.none(),
-    Part | None: PARTS | st.none(),
     Any: st.recursive(
         st.none() | st.integers() | TEXT | st.datetimes(timezones=OFFSETS) | st.uuids() | PATHS,
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
@@ -459,7 +403,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
 
 
 @pytest.mark.parametrize("hint", VALUES, ids=str)
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_values_arrive_equal_and_of_the_same_type(hint: Any, data: st.DataObject) -> None:
     value = data.draw(VALUES[hint])
@@ -711,7 +655,6 @@ def outcome(call: Callable[[], Any]) -> Any:
         return str(error)
 
 
-@settings(max_examples=100)
 @given(st.tuples(ANYTHING, ANYTHING, ANYTHING, ANYTHING, ANYTHING))
 def test_plain_arguments_are_packed_and_built_as_validated_ones(values: tuple[Any, ...]) -> None:
     quick, slow = Arguments(OnlyPlain), Arguments(OnlyPlain)

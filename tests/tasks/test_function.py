@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from tasks.function_tasks import Database, add, between, clean, nightly, resize, shout
 
-import nonet
 from nonet import (
     BaseTask,
     ConcurrencyLimiter,
@@ -18,10 +17,8 @@ from nonet import (
     Isolation,
     LockedObjectType,
     MutexLock,
-    PeriodicBaseTask,
     Priority,
     RateLimiter,
-    RegistrationError,
     Size,
     task,
 )
@@ -98,11 +95,6 @@ def _keys(made: BaseTask) -> list[str]:
     return [lock.redis_key for lock in made.execution_locks]
 
 
-def test_a_schedule_makes_a_periodic_class() -> None:
-    assert issubclass(nightly, PeriodicBaseTask)
-    assert nightly._schedule == nonet.CronSchedule("0 3 * * *")
-
-
 async def test_execute_can_be_called_with_what_would_be_injected() -> None:
     assert await add(1).execute() == 3
     database = Database()
@@ -170,13 +162,3 @@ async def _plain(path: str) -> None: ...
 def test_an_unknown_option_is_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(TypeError, match=problem):
         task(**options)(_plain)
-
-
-def test_a_function_that_cannot_work_is_refused_when_it_is_registered() -> None:
-    async def count(db: Database) -> None: ...
-
-    problem = r"argument db cannot be serialised .*with Depends"
-    with pytest.raises(RegistrationError, match=problem):
-        Registry().add(task(count), "x")
-    with pytest.raises(RegistrationError, match="_plain: priority is 'high', but must be"):
-        Registry().add(task(priority="high")(_plain), "x")  # type: ignore[call-overload]

@@ -6,14 +6,12 @@ import copy
 import dataclasses
 import json
 import pickle
-import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from nonet import BaseTask, Handle, Nonet
-from nonet.tasks.task import Options, SubmitManyOptions, SubmitOptions
+from nonet import Handle, Nonet
 
 
 @pytest.fixture
@@ -39,11 +37,3 @@ def test_a_handle_compares_and_travels_as_its_id(handle: Handle) -> None:
 )
 def test_a_copy_of_a_handle_is_the_handle(handle: Handle, copied: Callable[[Any], Any]) -> None:
     assert copied(handle) is handle
-
-
-def test_options_of_a_submission_are_typed_and_documented() -> None:
-    known = set(Options.__struct_fields__)
-    assert known == set(SubmitOptions.__annotations__)
-    assert known - {"id"} == set(SubmitManyOptions.__annotations__)
-    arguments = (BaseTask.schedule.__doc__ or "").partition("Returns:")[0]
-    assert {"options", *known} == set(re.findall(r"(?m)^ {12}(\w+): ", arguments))

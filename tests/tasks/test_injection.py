@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import fastapi
-import httpx
 import pytest
 from hypothesis import given, strategies as st
 from tasks.conftest import Install
@@ -667,98 +666,35 @@ def test_a_process_scoped_dependency_cannot_depend_on_an_attempt(injector: Injec
 # -- The end of an attempt ---------------------------------------------------------------------
 
 
-class Bank:
-    """Dependencies that log what they see: ``outer`` is opened before ``inner``."""
-
-    def __init__(self, sync: bool) -> None:
-        self.log: list[str] = []
-        self.at_commit: dict[str, Callable[[], object]] = {}
-        self.at_rollback: dict[str, Callable[[], object]] = {}
-        make = self._sync if sync else self._async
-        outer = make("outer")
-        inner = make("inner")
-
-        def second(o: Annotated[str, Depends(outer)], i: Annotated[str, Depends(inner)]) -> str:
-            return i
-
-        def execute(s: Annotated[str, Depends(second)]) -> None: ...
-
-        self.execute = execute
-
-    def _sync(self, name: str) -> Callable[[], Iterator[str]]:
-        def session() -> Iterator[str]:
-            try:
-                yield name
-            except BaseException as error:
-                self.log.append(f"rollback {name} {type(error).__name__}")
-                if name not in self.at_rollback:
-                    raise
-                self.at_rollback[name]()
-            else:
-                self.log.append(f"commit {name}")
-                self.at_commit.get(name, str)()
-
-        return session
-
-    def _async(self, name: str) -> Callable[[], AsyncIterator[str]]:
-        async def session() -> AsyncIterator[str]:
-            with contextlib.contextmanager(self._sync(name))():
-                yield name
-
-        return session
-
-
 class Boom(Exception): ...
 
 
 class Worse(Exception): ...
 
 
-def fail(error: type[BaseException]) -> Callable[[], object]:
-    def raise_it() -> object:
-        raise error("on purpose")
-
-    return raise_it
-
-
-@pytest.fixture(params=[True, False], ids=["sync", "async"])
-def bank(request: pytest.FixtureRequest) -> Bank:
-    return Bank(request.param)
-
-
-@pytest.mark.parametrize("swallows", [False, True])
 @pytest.mark.parametrize("error", [Boom, StopIteration, StopAsyncIteration, asyncio.CancelledError])
-async def test_an_exception_of_the_body_rolls_back(
-    injector: Injector, bank: Bank, error: type[BaseException], swallows: bool
+async def test_the_exception_of_the_body_leaves_the_block_as_it_is(
+    injector: Injector, error: type[BaseException]
 ) -> None:
-    """Each generator sees the exception of the body, and the same object leaves the block."""
-    if swallows:
-        bank.at_rollback["inner"] = str
+    """The same object, without a frame of the teardown, although a generator swallows it."""
+
+    def swallows() -> Iterator[str]:
+        with contextlib.suppress(BaseException):
+            yield "inner"
+
+    async def passes_on() -> AsyncIterator[str]:
+        yield "outer"
+
+    def execute(
+        o: Annotated[str, Depends(passes_on)], i: Annotated[str, Depends(swallows)]
+    ) -> None: ...
+
     original = error("body")
     with pytest.raises(error) as caught:
-        async with injector.open(bank.execute):
+        async with injector.open(execute):
             raise original
     assert caught.value is original
-    assert len(traceback.extract_tb(original.__traceback__)) == 1  # no frame of the teardown
-    assert bank.log == [f"rollback inner {error.__name__}", f"rollback outer {error.__name__}"]
-
-
-async def test_a_failing_commit_or_rollback_rolls_the_others_back(
-    injector: Injector, bank: Bank
-) -> None:
-    """Its exception leaves the block, with that of the body as its context."""
-    bank.at_commit["inner"] = fail(Boom)
-    with pytest.raises(Boom):
-        async with injector.open(bank.execute):
-            pass
-    assert bank.log == ["commit inner", "rollback outer Boom"]
-    bank.log.clear()
-    bank.at_rollback["inner"] = fail(Worse)
-    with pytest.raises(Worse) as caught:
-        async with injector.open(bank.execute):
-            raise Boom
-    assert isinstance(caught.value.__context__, Boom)
-    assert bank.log == ["rollback inner Boom", "rollback outer Worse"]
+    assert len(traceback.extract_tb(original.__traceback__)) == 1
 
 
 @pytest.mark.parametrize("swallow", [True, False])
@@ -892,27 +828,33 @@ async def test_a_generator_that_never_yields_is_refused(
 @given(
     sync=st.lists(st.booleans(), min_size=1, max_size=6),
     swallowing=st.sets(st.integers(0, 5)),
-    failing=st.integers(-1, 5),
+    failing=st.tuples(st.sampled_from(["open", "close"]), st.integers(-1, 5)),
     body_fails=st.booleans(),
 )
 def test_dependencies_are_closed_in_reverse_order_whatever_fails(
-    sync: list[bool], swallowing: set[int], failing: int, body_fails: bool
+    sync: list[bool], swallowing: set[int], failing: tuple[str, int], body_fails: bool
 ) -> None:
+    """All are committed, or from the first failure on all are rolled back."""
     log: list[tuple[str, int]] = []
 
     def session(number: int, previous: Callable[..., Any], sync: bool) -> Callable[..., Any]:
+        def note(what: str) -> None:
+            log.append((what, number))
+            if failing == ("close", number):
+                raise Worse
+
         def steps(before: Annotated[int, Depends(previous)]) -> Iterator[int]:
-            if number == failing:
+            if failing == ("open", number):
                 raise Worse
             log.append(("open", number))
             try:
                 yield number
             except (Boom, Worse):
-                log.append(("rollback", number))
+                note("rollback")
                 if number not in swallowing:
                     raise
             else:
-                log.append(("commit", number))
+                note("commit")
 
         async def async_steps(before: Annotated[int, Depends(previous)]) -> AsyncIterator[int]:
             with contextlib.contextmanager(steps)(before):
@@ -931,45 +873,18 @@ def test_dependencies_are_closed_in_reverse_order_whatever_fails(
             if body_fails:
                 raise Boom
 
-    opens = failing if 0 <= failing < len(sync) else len(sync)
+    opens = failing[1] if failing[0] == "open" and 0 <= failing[1] < len(sync) else len(sync)
     failure = Worse if opens < len(sync) else Boom if body_fails else None
+    ends = []
+    for number in reversed(range(opens)):
+        ends.append(("rollback" if failure else "commit", number))
+        failure = Worse if failing == ("close", number) else failure
     with pytest.raises(failure) if failure else contextlib.nullcontext():
         asyncio.run(attempt())
-    end = "rollback" if failure else "commit"
-    assert log == [("open", n) for n in range(opens)] + [(end, n) for n in reversed(range(opens))]
+    assert log == [("open", n) for n in range(opens)] + ends
 
 
-# -- Cost, and FastAPI -------------------------------------------------------------------------
-
-
-async def test_one_function_serves_a_route_and_a_task(injector: Injector) -> None:
-    """FastAPI's own marker gives the same dependencies in a route and in an attempt."""
-    log: list[str] = []
-
-    def settings() -> dict[str, str]:
-        return {"name": "files"}
-
-    async def session(
-        settings: Annotated[dict[str, str], fastapi.Depends(settings)],
-    ) -> AsyncIterator[str]:
-        yield f"session of {settings['name']}"
-        log.append("commit")
-
-    app = fastapi.FastAPI()
-
-    @app.get("/")
-    async def route(db: Annotated[str, fastapi.Depends(session)]) -> str:
-        return db
-
-    async def execute(db: Annotated[str, fastapi.Depends(session), Depends(session)]) -> str:
-        return db
-
-    transport = httpx.ASGITransport(app=app)
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        assert (await client.get("/")).json() == "session of files"
-    for function in (route, execute):
-        assert await provided(injector, function) == {"db": "session of files"}
-    assert log == ["commit"] * 3
+# -- Cost -------------------------------------------------------------------------
 
 
 async def test_teardowns_do_not_queue_behind_setups() -> None:

@@ -50,10 +50,6 @@ class Plain(Enum):
     RemoveFile = 1
 
 
-class Mixed(str, Enum):  # noqa: UP042  # ported code has such ones
-    REMOVE = "RemoveFile"
-
-
 class Number(IntEnum):
     SEVEN = 7
 
@@ -67,16 +63,13 @@ class Tight(RateLimiter):
     ("lock", "line"),
     [
         (MutexLock(JOB, 7), "M|lock:mutex:job:7||||"),
-        (MutexLock("job", 7), "M|lock:mutex:job:7||||"),
         (MutexLock(JOB, 7, ttl_ms=DEFAULT_TTL_MS), "M|lock:mutex:job:7||||"),
         (MutexLock(JOB, 7, ttl_ms=1500), "M|lock:mutex:job:7|1500|||"),
-        (MutexLock(JOB, 7, ttl_ms=2**31 - 1), "M|lock:mutex:job:7|2147483647|||"),
         (ExclusiveRWLock(TASK, "a"), "W|lock:rw:task:a||||"),
         (SharedRWLock(TRANSFORMATION, "a"), "R|lock:rw:transformation:a||||"),
         (ConcurrencyLimiter(TASK, "T"), "C|limiter:conc:task:T||||"),
         (ConcurrencyLimiter(TASK, "T", limit=2), "C|limiter:conc:task:T||2||"),
         (ConcurrencyLimiter(JOB, "a", Plain.RemoveFile), "C|limiter:conc:job:a:RemoveFile||||"),
-        (ConcurrencyLimiter(JOB, "a", Mixed.REMOVE), "C|limiter:conc:job:a:RemoveFile||||"),
         (MutexLock(JOB, Number.SEVEN), "M|lock:mutex:job:7||||"),
         (
             ConcurrencyLimiter(JOB, "CERN-DST", Action.REMOVE, limit=2, ttl_ms=100),
@@ -84,14 +77,11 @@ class Tight(RateLimiter):
         ),
         (RateLimiter(TASK, "T"), "L|limiter:rate:task:T||||1"),
         (RateLimiter(TASK, "T", n_items=7), "L|limiter:rate:task:T||||7"),
-        (RateLimiter(TASK, "T", limit=3, window_seconds=60), "L|limiter:rate:task:T||3|60000|1"),
         (
             RateLimiter(TASK, "T", limit=3, window_seconds=YEAR),
             "L|limiter:rate:task:T||3|31622400000|1",
         ),
         (Tight(TASK, "T"), "L|limiter:rate:task:T||3|500|1"),
-        (Tight(TASK, "T", n_items=3), "L|limiter:rate:task:T||3|500|3"),
-        (Tight(TASK, "T", limit=9, window_seconds=1), "L|limiter:rate:task:T||9|1000|1"),
     ],
 )
 def test_each_lock_is_one_line_of_the_script(lock: BaseLock, line: str) -> None:
@@ -107,7 +97,6 @@ RATE = "L|limiter:rate:job:1"
     ("one", "other", "line"),
     [
         (ConcurrencyLimiter(JOB, 1, limit=5), ConcurrencyLimiter(JOB, 1, limit=2), f"{CONC}||2||"),
-        (ConcurrencyLimiter(JOB, 1, limit=9), ConcurrencyLimiter(JOB, 1, limit=10), f"{CONC}||9||"),
         (ConcurrencyLimiter(JOB, 1), ConcurrencyLimiter(JOB, 1, limit=2), f"{CONC}||2||"),
         (
             RateLimiter(JOB, 1, limit=9, window_seconds=1, n_items=2),
@@ -134,12 +123,6 @@ def test_the_same_lock_twice_has_the_stricter_limits(
 ) -> None:
     assert encode_locks([one, other]) == line
     assert encode_locks([other, one]) == line
-
-
-def test_the_default_limiter_of_a_class_replaces_no_stricter_one() -> None:
-    strict = ConcurrencyLimiter(TASK, "T", limit=2, ttl_ms=500)
-    for both in ([ConcurrencyLimiter(TASK, "T"), strict], [strict, ConcurrencyLimiter(TASK, "T")]):
-        assert encode_locks(both, task="T") == "C|limiter:conc:task:T||2||"
 
 
 def test_one_rate_limiter_has_one_window() -> None:
@@ -238,19 +221,15 @@ def test_a_key_whose_text_may_differ_between_processes_is_refused(key: object) -
         ),
         (lambda: ConcurrencyLimiter(TASK, "T", limit=0), r"Limiter\('task', 'T'\): limit=0"),
         (lambda: ConcurrencyLimiter(TASK, "T", limit=2.5), "limit=2.5 must be a whole number"),
-        (lambda: ConcurrencyLimiter(TASK, "T", limit="2"), "limit='2'"),
         (lambda: ConcurrencyLimiter(TASK, "T", limit=True), "limit=True must be a whole number"),
-        (lambda: Tight(TASK, "T", n_items=True), "n_items=True must be a whole number"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds="6"), "='6' must be a number"),
         (lambda: RateLimiter(TASK, "T", limit=-1, window_seconds=1), "limit=-1"),
         (lambda: RateLimiter(TASK, "T", limit=1), "needs window_seconds"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=0), "window_seconds=0"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=1e-4), "window_seconds=0.0001"),
-        (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=math.inf), "window_seconds=inf"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=math.nan), "window_seconds=nan"),
         (lambda: RateLimiter(TASK, "T", limit=1, window_seconds=YEAR + 1), "must .* 31622400"),
         (lambda: Tight(TASK, "T", n_items=0), "n_items=0"),
-        (lambda: Tight(TASK, "T", n_items=1.5), "n_items=1.5"),
     ],
 )
 def test_numbers_that_cannot_work_are_refused(make: object, reason: str) -> None:

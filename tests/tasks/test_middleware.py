@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -20,11 +20,6 @@ class Named(Middleware):
         self.order = order  # type: ignore[misc]  # one class in several places
 
     def around_submit(self, task: OutgoingTask) -> Iterator[None]:
-        yield
-
-
-class Attempts(Named):
-    async def around_attempt(self, task: RunningTask) -> AsyncIterator[None]:
         yield
 
 
@@ -75,16 +70,6 @@ def test_a_middleware_is_registered_once() -> None:
     for _ in range(2):
         found.extend(middleware.registered_middleware())
     assert list(found) == [one]
-
-
-def test_a_middleware_is_left_out_where_it_does_nothing() -> None:
-    found = Middlewares()
-    assert not found.are_around_submit
-    found.extend([Named("a"), Attempts("b"), Middleware()])
-    assert len(list(found)) == 3
-    assert [len(found.around_submit), len(found.around_attempt)] == [2, 1]
-    assert found.around_thread == ()
-    assert found.are_around_submit
 
 
 def local() -> Callable[..., Middleware]:

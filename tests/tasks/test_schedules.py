@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import example, given, settings, strategies as st
+from hypothesis import example, given, strategies as st
 
 from nonet.base.errors import ConfigurationError
 from nonet.tasks.schedules import (
@@ -80,7 +80,6 @@ MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2030, 1, 1), timezones=st.
 
 @given(SCHEDULES, MOMENTS, st.floats(0, 1))
 @example(RRuleSchedule("FREQ=MINUTELY", "Europe/Zurich"), at("2025-10-26T00:59:59.5"), 0.5)
-@settings(max_examples=100)
 def test_nothing_lies_between_two_consecutive_occurrences(
     schedule: TaskScheduleBase, after: datetime, share: float
 ) -> None:
@@ -152,29 +151,20 @@ def test_a_rule_is_loaded_without_walking_to_its_end(rule: str) -> None:
     [
         (lambda: CronSchedule("0 0 30 2 *"), "no date matches"),
         (lambda: CronSchedule("* * * * * *"), "6 fields instead of 5"),
-        (lambda: CronSchedule(""), "0 fields"),
         (lambda: CronSchedule("@reboot"), "cron expression '@reboot' is an unknown alias"),
-        (lambda: CronSchedule("@every 5m"), "unknown alias, known are @hourly"),
         (lambda: CronSchedule("R * * * *"), "'r' in the minute means any value; write the number"),
         (lambda: CronSchedule("0 0 13 * 5#2"), "cannot be combined with the other day field; use"),
-        (lambda: CronSchedule("0 0 15W * mon"), "cannot be combined with the other day field"),
         (lambda: CronSchedule("0 0 * * 1,5#2"), "'1,5#2' is not valid as day of week"),
         (lambda: CronSchedule("0 0 * * 5#6"), "'5#6' is not valid as day of week"),
         (lambda: CronSchedule("0 25 * * *"), "'25' is not valid as hour (0 to 23)"),
         (lambda: CronSchedule("*/70 * * * *"), "a step of 70 does not fit into the minute"),
         (lambda: CronSchedule("*/0 * * * *"), "a step of 0 does not fit into the minute"),
         (lambda: CronSchedule("0 0 0 * *"), "'0' is not valid as day of month (1 to 31)"),
-        (lambda: CronSchedule("0 0 * 13 *"), "'13' is not valid as month (1 to 12)"),
         (lambda: CronSchedule("0 0 * * 8"), "'8' is not valid as day of week (0 to 6)"),
         (lambda: CronSchedule("0 0 * mon *"), "'mon' is not valid as month"),
-        (lambda: CronSchedule("0 0 * * feb"), "'feb' is not valid as day of week"),
         (lambda: CronSchedule("0 0 1,,2 * *"), "'1,,2' is not valid as day of month"),
-        (lambda: CronSchedule("0 0 5-0 * *"), "'5-0' is not valid as day of month"),
         (lambda: CronSchedule("5-1 * * * *"), "'5-1' runs backwards; write two ranges"),
-        (lambda: CronSchedule("0 -1 * * *"), "'-1' is not valid as hour"),
-        (lambda: CronSchedule("0 *-5 * * *"), "'*-5' is not valid as hour"),
         (lambda: CronSchedule("0 1* * * *"), "'1*' is not valid as hour"),
-        (lambda: CronSchedule("0 1-2-3 * * *"), "'1-2-3' is not valid as hour"),
         (lambda: CronSchedule("0 ? * * *"), "'?' is not valid as hour"),
         (lambda: CronSchedule(5), "cron expression 5 is not a text"),  # type: ignore[arg-type]
         (lambda: CronSchedule("0 0 * * *", "Europe/Zurick"), "Did you mean Europe/Zurich"),
@@ -182,10 +172,8 @@ def test_a_rule_is_loaded_without_walking_to_its_end(rule: str) -> None:
         (lambda: CronSchedule("0 0 * * *", "../etc/passwd"), "unknown time zone"),
         (lambda: RRuleSchedule("FREQ=DAILY;COUNT=3"), "COUNT needs a DTSTART"),
         (lambda: RRuleSchedule("FREQ=YEARLY;BYMONTH=2;BYMONTHDAY=30"), "no date matches"),
-        (lambda: RRuleSchedule("FREQ=SECONDLY;BYMONTH=2;BYMONTHDAY=30"), "no date matches"),
         (lambda: RRuleSchedule("FREQ=YEARLY;INTERVAL=4;BYMONTHDAY=29;BYMONTH=2"), "no date"),
         (lambda: RRuleSchedule("FREQ=HOURLY;INTERVAL=2;BYHOUR=1"), "Invalid rrule byxxx"),
-        (lambda: RRuleSchedule("FREQ=DAILY;INTERVAL=14;BYDAY=TU"), "no date matches"),
         (
             lambda: RRuleSchedule("FREQ=MINUTELY;BYMINUTE=3;BYSETPOS=2"),
             "BYSETPOS is not supported with",
@@ -198,7 +186,6 @@ def test_a_rule_is_loaded_without_walking_to_its_end(rule: str) -> None:
         (lambda: RRuleSchedule("FREQ=YEARLY;BYWEEKNO=1;BYDAY=1MO"), "a numbered BYDAY"),
         (lambda: RRuleSchedule("FREQ=DAILY;BYHOUR=25"), "BYHOUR cannot be '25'"),
         (lambda: RRuleSchedule("FREQ=DAILY;INTERVAL=0"), "INTERVAL cannot be '0'"),
-        (lambda: RRuleSchedule("FREQ=DAILY;INTERVAL=1.5"), "INTERVAL cannot be '1.5'"),
         (lambda: RRuleSchedule("FREQ=FORTNIGHTLY"), "FREQ cannot be 'FORTNIGHTLY'"),
         (lambda: RRuleSchedule("BYHOUR=3"), "it needs FREQ"),
         (lambda: RRuleSchedule("FREQ=DAILY;BYHUOR=3"), "Did you mean BYHOUR"),
@@ -206,7 +193,6 @@ def test_a_rule_is_loaded_without_walking_to_its_end(rule: str) -> None:
         (lambda: RRuleSchedule("FREQ=DAILY;BYDAY=2MO"), "a numbered BYDAY has no meaning"),
         (lambda: RRuleSchedule("FREQ=DAILY;UNTIL=soon"), "Invalid isoformat"),
         (lambda: RRuleSchedule("FREQ=DAILY\nEXDATE:20250101T000000"), "only one DTSTART line"),
-        (lambda: RRuleSchedule(""), "it needs FREQ"),
         (
             lambda: RRuleSchedule("DTSTART;TZID=Asia/Tokyo:20250101\nFREQ=DAILY", "Europe/Zurich"),
             "TZID Asia/Tokyo contradicts",
@@ -217,7 +203,6 @@ def test_a_rule_is_loaded_without_walking_to_its_end(rule: str) -> None:
         ),
         (lambda: IntervalSeconds(0), "must be between"),
         (lambda: IntervalSeconds(float("nan")), "must be between"),
-        (lambda: IntervalSeconds(float("inf")), "must be between"),
         (lambda: IntervalSeconds(16**6000), "must be between"),
         (lambda: IntervalSeconds(True), "must be a number of seconds, not True"),
         (lambda: build_schedule("CronShedule", "@daily"), "Did you mean CronSchedule"),

@@ -134,12 +134,10 @@ ENTRY = "common: {periodic-tasks: {T: [{%s}]}}"
     [
         (ENTRY % f"args: {{a: 0x{'f' * 6000}}}", "cannot be published"),
         (ENTRY % f"args: {{a: {'[' * 280}{']' * 280}}}", "nested more than 100"),
-        (f"vos: [{'[' * 5000}", "c.yaml"),
-        (f"vos: [0x{'f' * 6000}", "c.yaml"),
         (ENTRY % f"catch-up: 0x{'f' * 6000}", "c.yaml"),
         ('"\\ud800": 1', "c.yaml"),
     ],
-    ids=["huge", "deep", "unclosed", "huge name", "huge choice", "surrogate"],
+    ids=["huge", "deep", "huge choice", "surrogate"],
 )
 async def test_unusable_yaml_is_an_error_that_can_be_printed(
     tmp_path: Path, text: str, reason: str
@@ -210,9 +208,8 @@ async def test_no_more_than_four_mebibytes_are_read(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_bytes(half)
     with pytest.raises(ConfigurationError, match="larger than 4 MiB in sum"):
         await source_of(tmp_path).read()
-    for path in (tmp_path / "a.yaml", Path("/dev/zero")):
-        with pytest.raises(ConfigurationError, match=r"is empty|not a regular file"):
-            await source_of(path).read()
+    with pytest.raises(ConfigurationError, match="not a regular file"):
+        await source_of(Path("/dev/zero")).read()
 
 
 async def test_no_more_than_a_thousand_files_are_read(tmp_path: Path) -> None:
@@ -368,13 +365,6 @@ def test_two_versions_are_never_mixed(
         found = module.snapshot(mount.path if kind == "mount" else link)
         contents = [content for _, content in found.documents]
         assert contents == contents[:1] * len(names), swapped_at
-
-
-async def test_no_source_is_an_empty_configuration() -> None:
-    """Without NONET_CONFIG the defaults of the classes hold."""
-    source = open_source("", Settings())
-    assert await source.read() == Config()
-    assert source.revision == ""
 
 
 @pytest.mark.parametrize("text", ["https://t0ken@host/x.git#main", "file:///etc/x", "ext::sh://x"])

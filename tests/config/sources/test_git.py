@@ -18,7 +18,6 @@ from nonet.config.models import Config
 from nonet.config.settings import Settings
 from nonet.config.sources import Source, git as module, open_source
 from nonet.config.sources.git_address import Credentials, parse_address
-from nonet.config.sources.source import MAX_BYTES, MAX_FILES
 
 pytestmark = pytest.mark.server
 
@@ -92,27 +91,14 @@ async def test_an_unusable_path_is_an_error(remote: Remote, opened: Callable[...
     """The error names the repository and the reason; a link is not followed."""
     (remote.path / "link.yaml").symlink_to("/etc/passwd")
     (remote.path / "link").symlink_to("/etc")
-    half = b"#" * (MAX_BYTES // 2 + 1)
-    remote.commit(
-        {
-            "empty/x": "",
-            "big/a.yaml": half,
-            "big/b.yaml": half,
-            "bad.conf": "vas: [lhcb]",
-            "latin.conf": b"vos: [\xe9]",
-            **{f"many/{n}.yaml": "{}" for n in range(MAX_FILES + 1)},
-        }
-    )
+    remote.commit({"empty/x": "", "bad.conf": "vas: [lhcb]"})
     for fragment, reason in {
         "gone": "it has no branch 'gone'",
         "main:nowhere": "main:nowhere: cannot be read: No such file",
         "main:link/passwd": "main:link/passwd: cannot be read: Not a directory",
         "main:empty": r"main:empty: the directory has no \*\.yaml",
         "main:link.yaml": r"#main:link\.yaml: must be a mapping",
-        "main:big": "larger than 4 MiB",
-        "main:many": r"has 1001 \*\.yaml and \*\.yml files, 1000 at most",
         "main:bad.conf": r"#main:bad\.conf.*vas",
-        "main:latin.conf": r"#main:latin\.conf: is not UTF-8",
     }.items():
         with pytest.raises(ConfigurationError, match=reason) as raised:
             await opened(fragment).read()
@@ -153,20 +139,6 @@ async def test_an_unreachable_repository_is_an_error_until_it_is_back(
     commit = remote.commit({"config.yaml": "vos: [gridpp]"})
     assert (await source.read()).vos == ["gridpp"]
     assert source.revision == commit
-
-
-async def test_a_bad_commit_is_an_error_until_a_good_one_follows(
-    remote: Remote, opened: Callable[..., Source]
-) -> None:
-    """Each read names its problem."""
-    source = opened()
-    for text in ("vos: [lhcb", "vas: [lhcb]"):
-        remote.commit({"config.yaml": text})
-        for _ in range(2):
-            with pytest.raises(ConfigurationError, match=r"#main:config\.yaml"):
-                await source.read()
-    remote.commit({"config.yaml": "vos: [gridpp]"})
-    assert (await source.read()).vos == ["gridpp"]
 
 
 async def test_a_commit_that_the_check_refuses_is_checked_once(
@@ -276,28 +248,18 @@ async def test_credentials_are_never_shown() -> None:
     ("text", "reason"),
     [
         ("git+https://host/conf.git", "name the branch: git+https://host/conf.git#main"),
-        ("git+https://host/conf.git#", "name the branch"),
         ("git+https://host/conf.git#--upload-pack=x", "is not a valid branch name"),
         ("git+https://host/conf.git#a..b", "is not a valid branch name"),
         ("git+https://host/conf.git#a.lock", "is not a valid branch name"),
         ("git+https://host/conf.git#a/", "is not a valid branch name"),
-        ("git+https://host/conf.git#a b", "is not a valid branch name"),
-        ("git+https://host/conf.git#a^", "is not a valid branch name"),
-        ("git+https://host/conf.git#a@{1}", "is not a valid branch name"),
-        ("git+https://host/conf.git#+a", "is not a valid branch name"),
         ("git+https://host/conf.git#main:../x", "is not a path"),
         ("git+https://host/conf.git#main:a//b", "is not a path"),
         ("git+https://host/conf.git#main:a\nb", "is not a path"),
         ("git+ext::sh -c true#main", "use one of"),
-        ("git+ext://sh#main", "use one of"),
         ("git+http://host/conf.git#main", "use one of"),
-        ("git+git://host/conf.git#main", "use one of"),
-        ("git+host:conf.git#main", "use one of"),
         ("git+--upload-pack=x#main", "use one of"),
         ("git+file://host/conf.git#main", "absolute path"),
-        ("git+file:conf.git#main", "use one of"),
         ("git+https:///conf.git#main", "write git"),
-        ("git+https://host#main", "write git"),
         ("git+https://host/#main", "write git"),
         ("git+ssh://-oProxyCommand=x/conf.git#main", "begins with '-'"),
         ("git+ssh://%2DoProxyCommand=x/conf.git#main", "begins with '-'"),
@@ -305,9 +267,7 @@ async def test_credentials_are_never_shown() -> None:
         ("git+https://host/conf.git?access=t0ken#main", "remove the query"),
         ("git+ssh://git:t0ken@host/conf.git#main", "ssh takes no password"),
         ("git+https://user:t0k%0aen@host/conf.git#main", "control characters"),
-        ("git+https://t0k%00en@host/conf.git#main", "control characters"),
         ("git+https://host/a b.git#main", "percent-encode"),
-        ("git+https://host/a\tb.git#main", "percent-encode"),
         ("git+https://user:t0k/en@host/conf.git#main", "can be read in more than one way"),
         ("git+https://user:t0k@en@host/conf.git#main", "can be read in more than one way"),
     ],

@@ -128,24 +128,9 @@ def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any
             failed_workflows=[FailedWorkflows("", "w", 1, 12, "w:3", "files:Audit", "E: no")],
         ),
         case(
-            '4 workflows "import" failed within an hour, the last 12 s ago at step w:3',
-            "task-run workflows resume w",
-            failed_workflows=[FailedWorkflows("import", "w", 4, 12, "w:3")],
-        ),
-        case(
             "workflow w is being submitted for 2 min: 500 of 1,000 steps … (and 1 more like this)",
             "task-run workflows show w",
             stuck_workflows=[StuckWorkflows("building", "w", 2, 120, 500, 1000)],
-        ),
-        case(
-            "workflow w is being resumed for 2 min$",
-            "task-run workflows resume w",
-            stuck_workflows=[StuckWorkflows("resuming", "w", 1, 120)],
-        ),
-        case(
-            "1 worker died within an hour$",
-            "task-run events --kind worker-lost",
-            lost_workers=[["a:Audit", "a:Bomb"]],
         ),
         case(
             "2 workers died within an hour, each while it ran a:Bomb$",
@@ -166,11 +151,6 @@ def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any
             "19 tasks wait for limiter:rate:mailer:smtp, 1 per 600 s, the last in 3 h 5 min$",
             "",
             waiters=[Waiters(SMTP, 19, 60)],
-        ),
-        case(
-            "1 task waits for limiter:conc:storage_element:CERN, 5 at a time$",
-            "",
-            waiters=[Waiters(SLOTS, 1, 60)],
         ),
         case(
             "3900 tasks wait for limiter:conc:job:7, 1 at a time; ann@host 7 set the limit by hand "
