@@ -64,10 +64,7 @@ NAMES = ["files:RemoveFile", "files:Audit", "jobs:Audit", "jobs:SubmitPilots"]
     [
         ("RemoveFle", ["files:RemoveFile"]),
         ("files:RemoveFle", ["files:RemoveFile"]),
-        ("file:RemoveFile", ["files:RemoveFile"]),
-        ("jobs:RemoveFile", ["files:RemoveFile"]),
         ("removefile", ["files:RemoveFile"]),
-        ("submit_pilots", ["jobs:SubmitPilots"]),
         ("Xyz", []),
         ("", []),
     ],

@@ -170,7 +170,6 @@ CASES = [
     ),
     there("NonetLockWait", waits(0, 94, 100, 100), task="a:T"),
     quiet("NonetLockWait", waits(0, 95, 100, 100)),
-    quiet("NonetLockWait", waits(0, 0, 0, 0)),
     *crossing("NonetLeasesLost", 'nonet_leases_lost_total{pod="p"}', "2 3", "3 3", by="pod"),
     *crossing(
         "NonetEventLoopBlocked", 'nonet_event_loop_lag_seconds{pod="p"}', "5.1", "4.9", by="pod"

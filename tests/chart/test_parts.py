@@ -7,9 +7,12 @@ import os
 import subprocess
 from pathlib import Path
 
-import pytest
-from daemons import Daemon
 from rendering import NAMESPACE, RELEASE, Charts, Object, Rendered, environment
+
+from nonet.config.settings import Settings
+from nonet.config.sources import open_source
+from nonet.scheduler.configuration.configuration_loop import check
+from nonet.tasks.registry import Registry
 
 _REDIS = {"redis": {"url": "redis://redis:6379/0"}}
 _BUNDLED = {"redis": {"bundled": {"enabled": True}}}
@@ -39,16 +42,6 @@ def test_each_pool_sees_its_own_secrets(charts: Charts) -> None:
         "canary": [encryption, "nonet-redis-submit/redis-url", signing],
         "migrate": [sql],
     }
-
-
-def test_no_worker_can_fill_its_node(charts: Charts) -> None:
-    """Each pool of the default values has a memory limit, the larger the size."""
-    pods = dict(charts.ci("git-config").pods())
-    limits = [
-        pods[f"prod-nonet-worker-{size}"]["spec"]["containers"][0]["resources"]["limits"]["memory"]
-        for size in ("small", "medium", "large")
-    ]
-    assert limits == ["1Gi", "2Gi", "4Gi"]
 
 
 def test_each_secret_that_is_seen_is_read(rendered: Rendered) -> None:
@@ -95,18 +88,16 @@ def test_without_a_database_nothing_is_migrated(charts: Charts) -> None:
         assert "Job" not in {item["kind"] for item in charts.render(values).hooks}
 
 
-def test_the_configuration_is_good(charts: Charts, tmp_path: Path) -> None:
+async def test_the_configuration_is_good(charts: Charts, tmp_path: Path) -> None:
     """Files of the values, as YAML or as text, become a directory that Nonet accepts."""
     data = charts.ci("everything").of_kind("ConfigMap")
     (files,) = [item["data"] for item in data if item["metadata"]["name"] == "tasks-config"]
     assert set(files) == {"nonet.yaml", "limits.yaml"}
-    config = tmp_path / "config"
-    config.mkdir()
     for name, text in files.items():
-        (config / name).write_text(text)
-    command = ("config", "check", str(config), "--tasks", "nonet.contrib.canary")
-    with Daemon("task-run", *command, environment={}, log=tmp_path / "log") as checked:
-        assert checked.wait() == 0, checked.log
+        (tmp_path / name).write_text(text)
+    registry = Registry()
+    registry.add_module("nonet.contrib.canary")
+    check(await open_source(str(tmp_path), Settings()).read(), registry)
 
 
 def test_git_is_given_its_password_as_a_file(charts: Charts) -> None:
@@ -157,23 +148,6 @@ def test_git_finds_its_password(charts: Charts, tmp_path: Path) -> None:
     assert git("fill", asked) == found
 
 
-def test_the_bundled_redis_has_a_password(charts: Charts) -> None:
-    """Server and clients have the same random password, which only a secret holds."""
-    rendered = charts.render(_BUNDLED)
-    secret = _decoded(rendered.named("Secret", "-redis"))
-    password = secret["auth.conf"].removeprefix("requirepass ").strip()
-    assert len(password) == 32
-    assert secret["redis-url"] == f"redis://:{password}@prod-nonet-redis:6379/0"
-    (redis,) = rendered.of_kind("StatefulSet")
-    config = rendered.named("ConfigMap", "-redis")["data"]["redis.conf"]
-    assert "maxmemory-policy noeviction" in config
-    included = config.split("include ")[1].strip()
-    container = redis["spec"]["template"]["spec"]["containers"][0]
-    mounts = {item["mountPath"] for item in container["volumeMounts"]}
-    assert str(Path(included).parent) in mounts
-    assert str(Path(container["command"][1]).parent) in mounts
-
-
 def test_the_password_survives_an_upgrade(charts: Charts) -> None:
     """Where there is a secret already, its password stays."""
     old = charts.render(_BUNDLED).named("Secret", "-redis")
@@ -193,32 +167,6 @@ def test_the_bundled_redis_may_keep_its_data(charts: Charts) -> None:
         assert bool(redis["spec"].get("volumeClaimTemplates")) == keeps
         volumes = {item["name"] for item in redis["spec"]["template"]["spec"]["volumes"]}
         assert ("data" in volumes) != keeps
-
-
-@pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        (_BUNDLED, ["trials only", "its tasks are lost when the pod ends", "no database"]),
-        (_REDIS, ["helm -n tasks test prod", "small: size small, 2 pods, 100 tasks at a time"]),
-        (
-            {**_REDIS, "workerDefaults": {"autoscaling": {"type": "keda"}}},
-            ["large: size large, 1 to 10 pods by keda"],
-        ),
-        (
-            {**_REDIS, "networkPolicy": {"enabled": True}},
-            ["Redis at port 6379, 6380, 26379 and SQL at port 3306, 5432"],
-        ),
-    ],
-)
-def test_notes_name_the_next_commands(charts: Charts, values: Object, said: list[str]) -> None:
-    """The notes name the next commands and what is not fit for production."""
-    notes = charts.render(values).notes
-    assert all(text in notes for text in said), notes
-
-
-def test_notes_warn_of_nothing_that_is_fine(charts: Charts) -> None:
-    """With servers of one's own there is no warning."""
-    assert "WARNING" not in charts.ci("standalone").notes
 
 
 def test_files_of_the_configuration_stay_as_they_are(charts: Charts) -> None:

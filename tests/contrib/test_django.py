@@ -155,18 +155,6 @@ def test_tasks_wait_for_each_other_to_write_to_sqlite(project: Project) -> None:
     assert project.python(code) == 30
 
 
-@pytest.mark.soak
-async def test_many_tasks_write_to_one_sqlite_file(project: Project) -> None:
-    """None of 500 finds the database locked."""
-    code = """
-        ids = [web.post(f"/send/Send/{number}").json()["id"] for number in range(500)]
-        print(json.dumps(ids))
-        """
-    ids = project.python(code)
-    project.daemon("task_worker", "--size", "small")
-    assert [changed for changed, *_ in await project.results(ids)] == [1] * 500
-
-
 def test_a_server_may_fork_after_it_has_submitted(project: Project) -> None:
     """Each process has its own application, as under gunicorn."""
     said = project.python(

@@ -89,18 +89,6 @@ async def test_an_open_application_stays_open(make_app: MakeApp) -> None:
         assert (await app.status(handle)).state == "done"
 
 
-async def test_running_tasks_may_end_at_the_end_of_the_block(
-    make_app: MakeApp, tmp_path: Path
-) -> None:
-    """They have the grace period, as at SIGTERM."""
-    async with make_app() as app:
-        async with app.running(sizes=["small"], scheduler=False):
-            handle = await app.submit(Gated(str(tmp_path)))
-            await until(lambda: runs(tmp_path), "it runs")
-            asyncio.get_running_loop().call_later(0.3, (tmp_path / "gate").touch)
-        assert (await app.status(handle)).state == "done"
-
-
 async def test_tasks_that_do_not_end_are_handed_back(make_app: MakeApp, tmp_path: Path) -> None:
     """The next block runs them; no attempt is used."""
     async with make_app(grace=0.1) as app:

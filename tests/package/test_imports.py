@@ -36,12 +36,10 @@ OTHERS = ("nonet.cli.commands", "nonet.rules", "nonet.stores", "pydantic")
 COMMANDS = [
     ("run", ["--help"], 237, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS, *OTHERS)),
     ("run", ["submit", "--help"], 340, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
-    ("run", ["call", "--help"], 340, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
     ("daemons.worker", ["--help"], 240, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
-    ("daemons.scheduler", ["--help"], 240, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
 ]
 # Those that only read what Redis keeps, until they find that none answers.
-READERS = ["list", "queues", "status unknown", "workers", "paused", "limits list"]
+READERS = ["list", "status unknown", "limits list"]
 _READER = ("nonet.app", "nonet.client", "nonet.tasks.registry", "nonet.rules.outcomes", "rich")
 _TOLD = """
 import atexit, json, sys

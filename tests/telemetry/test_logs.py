@@ -120,27 +120,6 @@ logging.config.dictConfig({
     "handlers": {"own": {"class": "logging.NullHandler"}},
     "root": {"handlers": ["own"], "level": "CRITICAL"},
 })""",
-    "dictConfig that keeps loggers": """
-logging.config.dictConfig({
-    "version": 1,
-    "disable_existing_loggers": False,
-    "root": {"handlers": [], "level": "ERROR"},
-})""",
-    "fileConfig": """
-import configparser
-config = configparser.ConfigParser()
-config.read_string('''
-[loggers]
-keys=root
-[handlers]
-keys=
-[formatters]
-keys=
-[logger_root]
-level=ERROR
-handlers=
-''')
-logging.config.fileConfig(config)""",
     "basicConfig": "logging.basicConfig(force=True, handlers=[logging.NullHandler()])",
     "shutdown": "logging.shutdown()",
 }

@@ -10,7 +10,6 @@ from tasks import (
     Ask,
     Changed,
     Count,
-    Every,
     FileDB,
     Keep,
     Own,
@@ -60,11 +59,9 @@ async def scheduled() -> None:
     assert_type(await RemoveFile("/a").schedule(), Handle[int])
     assert_type(await Count("a").schedule(), Handle[str])
     assert_type(await Ask(question="why").schedule(), Handle[list[str]])
-    assert_type(await Sweep().schedule(), Handle[None])
     assert_type(await Own(number=3).schedule(), Handle[float])
     assert_type(await Keep({"a": b"1"}).schedule(), Handle[dict[str, bytes]])
     assert_type(await Changed("/a").schedule(), Handle[int])
-    assert_type(await Every().schedule(), Handle[int])
     assert_type(await PerVo(vo="lhcb").schedule(), Handle[str])
 
 
@@ -88,13 +85,10 @@ async def of_functions(app: Nonet) -> None:
     assert_type(await add(1, b=2).schedule(delay=5), Handle[int])
     assert_type(await lines("/a", limit=2).schedule(), Handle[list[str]])
     assert_type(await app.submit(add(1)), Handle[int])
-    assert_type(await app.submit_many([add(1), add(2)]), list[Handle[int]])
     assert_type(await app.call(lines("/a")), list[str])
     assert_type(await add(1).execute(), int)
     assert_type(lines("/a").execute(db=FileDB()), list[str])
     assert_type(add(1).with_options(id="a"), TaskWithOptions[int])
-    assert_type((await run_inline(add(1))).result, int)
-    assert_type(await cancel_many(task=add), int)
 
 
 def of_sync_programs(app: nonet.sync.Nonet) -> None:
@@ -104,8 +98,6 @@ def of_sync_programs(app: nonet.sync.Nonet) -> None:
     assert_type(handle.status(), TaskStatus)
     assert_type(handle.cancel(), str)
     assert_type(app.submit(Count("a")), nonet.sync.Handle[str])
-    assert_type(app.submit(add(1)), nonet.sync.Handle[int])
-    assert_type(lines("/a").schedule_sync(), nonet.sync.Handle[list[str]])
     assert_type(app.submit_many([Sweep(), Sweep()]), list[nonet.sync.Handle[None]])
     assert_type(app.result(handle), int)
     assert_type(app.result("some-id", timeout=5), Any)
@@ -113,8 +105,6 @@ def of_sync_programs(app: nonet.sync.Nonet) -> None:
         assert_type(progress.text, str)
     for status in app.live(state="running"):
         assert_type(status, TaskStatus)
-    text: str = handle
-    assert_type(text.upper(), str)
     with nonet.sync.Nonet.from_settings(namespace="test") as opened:
         assert_type(opened.explain(handle), Explanation)
 
@@ -137,8 +127,6 @@ async def with_options() -> None:
     assert_type(await handle.result(timeout=30), int)
     assert_type(await handle.status(), TaskStatus)
     assert_type(handle.created, bool)
-    text: str = handle
-    assert_type(text.upper(), str)
 
 
 async def of_any_class(task: BaseTask, tasks: list[BaseTask]) -> None:
@@ -152,17 +140,14 @@ async def of_any_class(task: BaseTask, tasks: list[BaseTask]) -> None:
 
 async def of_an_application(app: Nonet) -> None:
     assert_type(await app.submit(RemoveFile("/a"), id="mine"), Handle[int])
-    assert_type(await app.submit(Count("a")), Handle[str])
     assert_type(await app.submit_many([Sweep(), Sweep()]), list[Handle[None]])
     assert_type(await app.submit_many(Count(t) for t in "ab"), list[Handle[str]])
     later = Count("a").with_options(delay=timedelta(hours=1), id="a", labels={"vo": "lhcb"})
     assert_type(later, TaskWithOptions[str])
     assert_type(Sweep().with_options(at_time=datetime.now(UTC)), TaskWithOptions[None])
-    assert_type(await app.submit_many([later, later], start_by=60), list[Handle[str]])
     assert_type(await app.submit(later), Handle[str])
     assert_type(await later.schedule(), Handle[str])
     assert_type(await app.call(RemoveFile("/a"), wait_locks=2), int)
-    assert_type(await app.call(Count("a")), str)
     handle = await app.submit(RemoveFile("/a"))
     assert_type(await app.result(handle), int)
     assert_type(await app.result("some-id", timeout=5), Any)
@@ -212,7 +197,6 @@ async def groups(spawn: CallbackSpawner, parts: Sequence[Count]) -> None:
 async def in_tests(system: System) -> None:
     assert_type(await run_inline(RemoveFile("/a")), InlineRun[int])
     assert_type((await run_inline(Count("a"), retry=True)).result, str)
-    assert_type((await run_inline(Count("a"), check=False)).result, str)
     assert_type((await run_inline(RemoveFile("/a"), check=False)).error, BaseException | None)
     assert_type(await system.submit(RemoveFile("/a"), labels={"a": 1}), Handle[int])
     assert_type(await system.result(await system.submit(Count("a"))), str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -15,9 +14,7 @@ from waits import WAIT_SECONDS, until
 from worker.attempts import attempt_at, tools_for
 
 from nonet import BaseTask, Depends, StopRetrying, TaskTimeoutError, context
-from nonet.base.errors import LeaseLostError
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Succeeded
-from nonet.tasks.execution import enter_context
 from nonet.worker.attempt.execute import Tools, carry_out
 
 NEVER = 60.0
@@ -100,21 +97,6 @@ class Stubborn(BaseTask):
             story.append(f"{type(error).__name__} in the end")
 
 
-def plainly(function: Any) -> Any:
-    @functools.wraps(function)
-    def wrapper(*args: Any, **arguments: Any) -> Any:
-        return function(*args, **arguments)
-
-    return wrapper
-
-
-@dataclass
-class Decorated(Softly):
-    @plainly
-    async def execute(self, opened: Opened) -> None:
-        await asyncio.sleep(NEVER)
-
-
 @dataclass
 class Exits(BaseTask):
     hard_timeout = NEVER
@@ -187,7 +169,7 @@ class SlowOpening(Softly):
 CLASSES = [
     *(Obeys, InTime, ObeysHard, Swallows, Stubborn),
     *(ThreadAsks, ThreadReturns, ThreadGivesAwaitable, ThreadHangs),
-    *(SlowCommit, SlowOpening, Decorated, Exits),
+    *(SlowCommit, SlowOpening, Exits),
 ]
 
 
@@ -221,7 +203,6 @@ async def failure(task: BaseTask, tools: Tools) -> BaseException:
         (Obeys(), "soft timeout of 1 s exceeded (soft_timeout of Obeys)", "CancelledError"),
         (ObeysHard(), "hard timeout of 1 s exceeded (hard_timeout of ObeysHard)", "Cancelled"),
         (Swallows(), "soft timeout of 1 s exceeded (soft_timeout of Swallows)", ""),
-        (Decorated(), "soft timeout of 1 s exceeded", "CancelledError"),
         (Obeys("OSError"), "soft timeout of 1 s exceeded", "OSError('broken"),
         (ThreadAsks(), "soft timeout of 1 s exceeded (soft_timeout of ThreadAsks)", ""),
     ],
@@ -292,14 +273,6 @@ async def test_a_thread_that_returns_after_the_soft_limit_has_failed(
         outcome = await ended
     assert isinstance(outcome, Failed) and isinstance(outcome.error, TaskTimeoutError)
     assert story == ["rolled back"]
-
-
-async def test_an_attempt_without_lease_opens_no_group(tools: Tools) -> None:
-    attempt = attempt_at(InTime(), tools)
-    attempt.context.lose_lease("the hard limit has passed")
-    enter_context(attempt.context)
-    with pytest.raises(LeaseLostError):
-        await tools.client.spawn_with_callback([InTime()], InTime())
 
 
 async def test_the_soft_limit_does_not_cut_a_commit(tools: Tools) -> None:
