@@ -36,8 +36,6 @@ class Light(Columns, Base):
     __tablename__ = "light"
 
 
-
-
 class Heavy(Columns, Base):
     """Its rows are processed in a fresh process each."""
 
@@ -54,8 +52,6 @@ class LightTask(RowTask):
     def execution_locks(self) -> list[Any]:
         """A limiter of two."""
         return [Two(LockedObjectType.JOB, "rows")]
-
-
 
 
 class HeavyTask(LightTask):
@@ -94,8 +90,6 @@ class LightRows(Pipeline[Any]):
             together = await session.scalar(sa.select(sa.func.count()).where(held, is_alive))
         await asyncio.sleep(0.2)
         return Changes(runs=row.runs + 1, together=together, pid=os.getpid()).finish()
-
-
 
 
 class HeavyRows(LightRows):

@@ -121,14 +121,6 @@ class FileDB(BaseDB):
         return 0
 
 
-class JobDB(BaseDB):
-    """One of jobs."""
-
-    async def clean(self) -> int:
-        return 0
-
-    async def received_again(self, pending_since_before: datetime) -> Sequence[int]:
-        return [1, 2]
 
 
 class InvoiceDB(BaseDB):
