@@ -121,8 +121,6 @@ class FileDB(BaseDB):
         return 0
 
 
-
-
 class InvoiceDB(BaseDB):
     """One of invoices."""
 
