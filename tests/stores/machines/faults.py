@@ -89,11 +89,7 @@ QUEUE = (
     Fault("dying-revived", "local state = delivery.outcome == 'retry' and 'delayed' or 'waiting'"),
     Fault("errors-dropped"),
     Fault("failure-submits-children", "if true then"),
-    Fault("fence-unchecked", "if record.gen ~= delivery.gen then"),
     Fault("lost-lock-ignored", "if false then"),
-    Fault(
-        "plain-fence-unchecked", "if record.gen ~= gen or record.held or not is_plain(record) then"
-    ),
     Fault("repeat-refused", f"{_STORED_END} then", "settle"),
     Fault("repeat-refused", f"{_SAME_REPLY} then", "end"),
     Fault(
@@ -159,8 +155,13 @@ ORDER = (
     Fault("woken-never-ages", "if false then"),
 )
 
-# The machines have no groups, leaders, periodic entries and shares: tests of those notice these.
+# The machines have no groups, leaders, older data, periodic entries and shares: other tests of the
+# stores notice these.
 ELSEWHERE = (
+    Fault("fence-unchecked", "if record.gen ~= delivery.gen then"),
+    Fault(
+        "plain-fence-unchecked", "if record.gen ~= gen or record.held or not is_plain(record) then"
+    ),
     Fault("child-uncounted"),
     Fault("empty-group-never-fires"),
     Fault("group-fires-again", "redis.call('HSET', key, 'outcome', good and 'done' or 'failed',"),

@@ -8,6 +8,7 @@ import signal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from servers import RedisServer
 from stores.beats import beat
 from waits import WAIT_SECONDS
@@ -311,13 +312,18 @@ class TestOversized:
 
 
 async def test_a_stale_worker_changes_nothing(broker: Broker) -> None:
-    """After a reclaim the first worker's settle is refused; the second one's counts."""
+    """After a reclaim the first worker's settle is refused; only one with the fence counts."""
     await broker.submit([task("a")])
     first = await fetch_one(broker)
     await lapse(broker, first)
     assert (await broker.reclaim("small-b", "small", new_cursors()))[0] == 1
     second = await fetch_one(broker, "small-b")
     assert await broker.settle(first, "done", b"first") == "STALE"
+    await broker.submit([task("b")])
+    for delivery in (second, await fetch_one(broker)):
+        older = replace(delivery, fence=first.fence)  # of data that Redis has lost since
+        for outcome in ("done", "retry"):
+            assert await broker.settle(older, outcome, b"older") == "STALE"
     assert await broker.settle(second, "done", b"second") == "OK"
     assert await broker.settle(first, "done", b"first") == "STALE"
     assert (await broker.client.get("{test}:r:a")).endswith(b"|second")
