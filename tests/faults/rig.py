@@ -556,7 +556,7 @@ class Crew:
         ids = await self.rig.submit(self.load.app, load)
         await until(lambda: set(ids) & self.rig.settled.ids(), "some of the stock has ended")
 
-    async def still_runs(self, since: float | None = None) -> None:
+    async def until_it_serves(self, since: float | None = None) -> None:
         """Wait until something that was submitted from now on has ended."""
         since, before = since or time.time(), len(self.load.accepted)
         await until(

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
+import signal
 import time
 
 import pytest
+import redis
 from acceptance.contention import scales
+from faults.conftest import MakeRig
 from faults.fault_tasks import Timed
 from faults.rig import Rig, under_load
 from waits import until
@@ -21,7 +25,7 @@ async def test_redis_killed_and_started_empty(rig: Rig) -> None:
         shutil.rmtree(rig.server.data)
         own.load.wiped()
         rig.server.start()
-        await own.still_runs()
+        await own.until_it_serves()
         own.judged("SIGKILL of Redis, started empty")
 
 
@@ -33,7 +37,7 @@ async def test_redis_killed_and_started_with_its_data(rig: Rig, scale: int) -> N
             await own.is_busy()
             rig.server.kill()
             rig.server.start()
-            await own.still_runs()
+            await own.until_it_serves()
         own.judged(f"{scale} x SIGKILL of Redis, data kept")
 
 
@@ -51,7 +55,7 @@ async def test_redis_started_with_older_data(rig: Rig) -> None:
         older.rename(rig.server.data)
         own.load.wiped(keeping=copied)
         rig.server.start()
-        await own.still_runs()
+        await own.until_it_serves()
         own.judged("SIGKILL of Redis, older data put back", may_end_again=before)
 
 
@@ -65,7 +69,7 @@ async def test_flushed_every_three_seconds(rig: Rig, scale: int) -> None:
             await own.is_busy()
             rig.site.redis.flushall()
             own.load.wiped()
-            await own.still_runs()
+            await own.until_it_serves()
             await asyncio.sleep(max(0.0, due - time.time()))  # the pace of the fault
         own.judged(f"{scale} x FLUSHALL, every 3 s")
 
@@ -82,8 +86,42 @@ async def test_clients_killed_all_the_time(rig: Rig, scale: float) -> None:
             rig.kill_clients()
             kills += 1
             await asyncio.sleep(0.5)  # the pace of the fault
-        await own.still_runs()
+        await own.until_it_serves()
         own.judged(f"{kills} x CLIENT KILL TYPE normal, every 0.5 s")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scale", [3])
+async def test_redis_sleeps_beyond_the_lease(make_rig: MakeRig, scale: int) -> None:
+    """Attempts that run during a DEBUG SLEEP of two leases are voided in time, and end once."""
+    rig = make_rig("--enable-debug-command", "local")
+    async with under_load(rig) as own:
+        for _ in range(scale):
+            await own.is_busy()
+            await asyncio.to_thread(_sleep, rig, 4)
+            await own.until_it_serves()
+        own.judged(f"{scale} x DEBUG SLEEP of 4 s, lease 2 s")
+
+
+def _sleep(rig: Rig, seconds: int) -> None:
+    """Let Redis do nothing else for so long."""
+    with redis.Redis(port=rig.server.port, socket_timeout=60) as client:
+        client.execute_command("DEBUG", "SLEEP", seconds)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("scale", [20])
+async def test_redis_stands_still(rig: Rig, scale: float) -> None:
+    """Redis is stopped (SIGSTOP) far beyond every lease and continues: nothing is lost."""
+    async with under_load(rig) as own:
+        await own.is_busy()
+        os.kill(rig.server.pid, signal.SIGSTOP)
+        try:
+            await asyncio.sleep(scale)  # the fault itself
+        finally:
+            os.kill(rig.server.pid, signal.SIGCONT)
+        await own.until_it_serves()
+        own.judged(f"SIGSTOP of Redis for {scale} s")
 
 
 @scales(2, 60)
@@ -101,7 +139,7 @@ async def test_network_is_a_black_hole(proxied: Rig, scale: float) -> None:
         )
         await asyncio.sleep(scale)  # the fault itself
         proxy.restore()
-        await own.still_runs()
+        await own.until_it_serves()
         own.judged(f"black hole of {scale} s", seconds=90)
 
 
@@ -121,6 +159,18 @@ async def test_slow_network_with_resets(proxied: Rig, scale: tuple[float, float]
         hit = proxy.dropped
         proxy.reset_probability = 0.0
         proxy.delay(0.0)
-        await own.still_runs()
+        await own.until_it_serves()
         assert hit
         own.judged(f"latency {latency:g} s, {hit} resets (5 %)", within=30)
+
+
+@pytest.mark.soak
+async def test_half_closed_connections(proxied: Rig) -> None:
+    """The server's side of every connection ends while it still executes what is sent."""
+    assert proxied.proxy
+    async with under_load(proxied) as own:
+        for _ in range(3):
+            await own.is_busy()
+            proxied.proxy.half_close()
+        await own.until_it_serves()
+        own.judged("3 x every connection half closed")

@@ -59,7 +59,7 @@ async def test_refused(proxied: Rig, tmp_path: Path, scale: Sequence[str]) -> No
 async def recover(own: Crew, works: Mapping[str, Works], *, since_silence: bool = False) -> None:
     """Wait until all work again; a silence is noticed after a time-out only."""
     since = time.time()
-    await asyncio.gather(own.still_runs(since), *(eventually(work) for work in works.values()))
+    await asyncio.gather(own.until_it_serves(since), *(eventually(work) for work in works.values()))
     own.recoveries[-1] = 0.0 if since_silence else time.time() - since
 
 

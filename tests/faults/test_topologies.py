@@ -85,7 +85,7 @@ async def test_core(make_rig: MakeRig, tmp_path: Path, topology: str) -> None:
         await own.is_busy()
         await asyncio.to_thread(own.fleet.kill_one)
         rig.kill_clients()
-        await own.still_runs()
+        await own.until_it_serves()
         own.judged("SIGKILL of a worker, CLIENT KILL")
     if isinstance(rig.server, AclServer):
         assert rig.server.denials() == set()
@@ -129,7 +129,7 @@ async def test_failover(make_rig: MakeRig, how: str, confirmed: int, rounds: int
             began = time.time()
             promoted = await asyncio.to_thread(replace_master, sentinels, how)
             chosen = await asyncio.to_thread(lambda: sentinels.port)
-            await own.still_runs(promoted)
+            await own.until_it_serves(promoted)
             spans.append((began - LAST_MOMENT, promoted + LAST_MOMENT))
             # On a busy machine Sentinel also replaces a master that lives: after two failovers
             # in a row, what one replica has confirmed may be lost, see test_two_failovers.
@@ -167,7 +167,7 @@ async def test_two_failovers(make_rig: MakeRig, confirmed: int, is_down: bool) -
         promoted = time.time()
         own.unsure = lambda: ended_between(rig, began - LAST_MOMENT, promoted + LAST_MOMENT)
         await asyncio.to_thread(sentinels.restore)
-        await own.still_runs(promoted)
+        await own.until_it_serves(promoted)
         await until(lambda: len(accepted) > MANY, "the rest is accepted", seconds=120)
         faults = f"2 x master killed in {APART:g} s, {confirmed} of 2 replicas confirm"
         own.judged(faults, within=2 * WAIT_SECONDS, may_lose=confirmed < 2)
@@ -217,6 +217,22 @@ async def test_slot_moves(make_rig: MakeRig, scale: int) -> None:
             await asyncio.sleep(1.5 * LEASE)  # the fault itself: half of it is here, half there
             moved += await asyncio.to_thread(lambda m=move: sum(m.batches(20)))
             await asyncio.to_thread(move.end)
-            await own.still_runs()
+            await own.until_it_serves()
         faults = f"{scale} x slot moved ({moved} keys) in more than a lease"
         own.judged(faults, within=LEASE + AFTERWARDS)
+
+
+@pytest.mark.soak
+async def test_slot_moves_at_once(make_rig: MakeRig) -> None:
+    """A slot that the server moves by itself holds up no daemon."""
+    cluster = Cluster(NAMESPACE, *ANNOUNCING, make=ValkeyServer)
+    rig, moved = make_rig(other=cluster), set[str]()
+    async with under_load(rig, mixed, later=every_fifth, keeps=False) as own:
+        own.unsure = lambda: moved
+        for _ in range(5):
+            await own.is_busy()
+            await asyncio.to_thread(cluster.move_at_once)
+            # The new node announces what is written to it, be it as old as it may.
+            moved |= rig.settled.ids()
+            await own.until_it_serves()
+        own.judged("5 x slot moved by Valkey itself", within=AFTERWARDS)
