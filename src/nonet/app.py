@@ -557,7 +557,7 @@ class Nonet(Application, Program):
             for letter in await (await app.dead_letters()).list(limit=10):
                 await app.resubmit(letter.id)
         """
-        from nonet.operate.dead_letters import resubmit
+        from nonet.operate.resubmission import resubmit
 
         letters = await self.dead_letters()
         return await resubmit(row_id, self.client, letters, again=again, at_time=at_time)

@@ -25,12 +25,13 @@ if TYPE_CHECKING:
     from nonet.operate.interactive import Debugger as Debugger
     from nonet.pipelines.host import PipelineHost as PipelineHost
     from nonet.rules.findings.situation import Overview as Overview
+    from nonet.rules.letters import DeadLetter as DeadLetter
     from nonet.rules.permissions import Action as Action, Principal as Principal, Role as Role
     from nonet.scheduler.scheduler import Scheduler as Scheduler
     from nonet.stores.namespace.leadership import Leader as Leader
     from nonet.stores.namespace.periodic import EntryStatus as EntryStatus
     from nonet.stores.queue.broker import Broker as Broker
-    from nonet.stores.sql.dead_letters import DeadLetter as DeadLetter, DeadLetters as DeadLetters
+    from nonet.stores.sql.dead_letters import DeadLetters as DeadLetters
     from nonet.stores.stores import Stores as Stores
     from nonet.tasks.function import TaskAttributes as TaskAttributes
     from nonet.tasks.hooks import Hook as Hook

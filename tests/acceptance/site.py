@@ -22,7 +22,8 @@ from waits import WAIT_SECONDS, until
 
 from nonet import BaseTask, Handle, Nonet, Size, TaskFailed
 from nonet.daemon.service import Stop
-from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters
+from nonet.rules.letters import DeadLetter
+from nonet.stores.sql.dead_letters import DeadLetters
 
 NAMESPACE = "acceptance"
 PREFIX = f"{{{NAMESPACE}}}:"

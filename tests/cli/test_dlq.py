@@ -20,7 +20,7 @@ from waits import WAIT_SECONDS
 from nonet import TaskFailed
 from nonet.messages.encryption import NO_KEY
 from nonet.messages.message import encode, pack
-from nonet.stores.sql.dead_letters import NewDeadLetter
+from nonet.rules.letters import NewDeadLetter
 from nonet.tasks.task import Options
 
 SECRETS = ("s3cret-key", "s3cret-pw")
@@ -45,7 +45,7 @@ async def _dead(task_run: TaskRun) -> int:
 async def test_list_and_show_have_no_arguments(task_run: TaskRun, row: int) -> None:
     """`show` adds traceback, attempts and labels; a label with a telling name is masked."""
     ended, table = await task_run("dlq", "list", "--json"), await task_run("dlq", "list")
-    (letter,) = ended.json
+    (letter,) = ended.json["items"]
     assert (letter["id"], letter["task_id"], letter["task_class"]) == (row, "first", "errands:Fail")
     assert (letter["status"], letter["reason"], letter["retry_count"]) == ("PENDING", "retries", 0)
     assert not letter.keys() & {"task_args", "arguments", "traceback", "labels"}
@@ -53,7 +53,7 @@ async def test_list_and_show_have_no_arguments(task_run: TaskRun, row: int) -> N
     whole, text = await task_run("dlq", "show", row, "--json"), await task_run("dlq", "show", row)
     letter = whole.json
     assert letter["traceback"].startswith("Traceback (most recent call last):\n  File ")
-    assert letter["traceback"].endswith(f"\nFileNotFoundError: {letter['error_message']}")
+    assert letter["traceback"].endswith(f"\n{letter['last_error']}")
     (attempt,) = letter["history"]
     assert attempt["attempt"] == 1 and attempt["wall"] > 0
     at = datetime.fromisoformat(attempt["at"])
@@ -118,13 +118,14 @@ async def test_encrypted_letters_are_shown_and_resubmitted_only_with_the_key(
     show = ("dlq", "show", row, "--show-args", "--json")
     shown = (await task_run(*show)).json
     assert shown["arguments"]["path"].endswith("/later")
-    assert "/later" in shown["error_message"] and "in execute" in shown["traceback"]
+    assert "/later" in shown["last_error"] and "in execute" in shown["traceback"]
     assert "/later" in (await task_run("status", "first")).out
     task_run.environment = plain
     ended = await task_run(*show)
     assert ended.json["arguments"] == {}
-    assert f"the arguments are not shown: they are {NO_KEY}" in ended.err
-    assert (ended.json["error_message"], ended.json["traceback"]) == (NO_KEY, NO_KEY)
+    assert f"are not shown: they are {NO_KEY}" in ended.err
+    assert ended.json["last_error"] == f"FileNotFoundError: {NO_KEY}"
+    assert ended.json["traceback"] == NO_KEY
     assert ended.json["error_type"] == "FileNotFoundError"
     refused = await task_run("dlq", "resubmit", row)
     assert (refused.code, NO_KEY in refused.err) == (1, True)
@@ -142,7 +143,7 @@ async def test_resubmit_runs_the_task_again(task_run: TaskRun, row: int) -> None
         assert (ended.code, entry["row"], entry["created"]) == (0, row, True)
         assert entry["id"] != "first"
         assert await app.result(entry["id"], timeout=WAIT_SECONDS) == "fine"
-    (letter,) = (await task_run("dlq", "list", "--json")).json
+    (letter,) = (await task_run("dlq", "list", "--json")).json["items"]
     assert (letter["status"], letter["resubmitted_as"]) == ("DISPATCHED", entry["id"])
 
 
@@ -195,7 +196,7 @@ async def test_a_resubmission_that_fails_leaves_the_letter_pending(
     """The letter can be submitted later."""
     ended = await task_run("dlq", "resubmit", row, **variables)
     assert ended.code == code and problem in ended.err and len(ended.err.splitlines()) == 1
-    (letter,) = (await task_run("dlq", "list", "--json")).json
+    (letter,) = (await task_run("dlq", "list", "--json")).json["items"]
     assert (letter["status"], letter["resubmitted_as"]) == ("PENDING", None)
 
 
@@ -205,7 +206,7 @@ async def test_a_repeat_that_dies_gets_a_letter_of_its_own(task_run: TaskRun, ro
         (entry,) = (await task_run("dlq", "resubmit", row, "--json")).json
         with pytest.raises(TaskFailed):
             await app.result(entry["id"], timeout=WAIT_SECONDS)
-    second, first = (await task_run("dlq", "list", "--json")).json
+    second, first = (await task_run("dlq", "list", "--json")).json["items"]
     assert (first["id"], first["status"]) == (row, "FAILED")
     assert (second["resubmitted_from"], second["status"]) == (row, "PENDING")
 
@@ -229,7 +230,7 @@ async def test_each_of_several_rows_is_reported(task_run: TaskRun, row: int) -> 
     assert (done["row"], done["created"]) == (row, True)
     ended = await task_run("dlq", "discard", row, row + 1)
     assert ended.code == 1 and f"error: no dead letter {row + 1}:" in ended.err
-    assert (await task_run("dlq", "list", "--json")).json == []
+    assert (await task_run("dlq", "list", "--json")).json["items"] == []
     for command in ("show", "resubmit", "discard"):
         assert (await task_run("dlq", command, row)).code == 4
 
@@ -293,18 +294,18 @@ async def test_filters_choose_the_same_letters_for_every_command(
         assert (ended.code, _rows_of(ended)) == (0, wanted)
         assert f"{len(expected)} rows; nothing was changed" in ended.err
         assert _rows_of(await task_run("dlq", "discard", *options, "--dry-run", "--json")) == wanted
-    left = (await task_run("dlq", "list", "--json")).json
+    left = (await task_run("dlq", "list", "--json")).json["items"]
     assert [(letter["id"], letter["status"]) for letter in left] == [
         (row, "PENDING") for row in reversed(old_rows)
     ]
     assert _rows_of(await task_run("dlq", "discard", *options, "--json")) == wanted
-    left = (await task_run("dlq", "list", "--json")).json
+    left = (await task_run("dlq", "list", "--json")).json["items"]
     assert {letter["id"] for letter in left} == set(old_rows) - set(wanted)
 
 
 async def test_a_cluster_is_resubmitted_at_a_rate(task_run: TaskRun, old_rows: list[int]) -> None:
     """`dlq clusters` names it; its first task starts now, and the others wait for their time."""
-    found = (await task_run("dlq", "clusters", "--json")).json
+    found = (await task_run("dlq", "clusters", "--json")).json["items"]
     cluster = next(item for item in found if item["count"] == 3)
     assert (cluster["task_class"], cluster["reason"]) == ("errands:Fail", "retries")
     assert cluster["statuses"] == {"PENDING": 3, "DISPATCHED": 0, "FAILED": 0}
@@ -347,7 +348,7 @@ async def test_a_letter_that_cannot_be_resubmitted_stops_no_other(
         for id in ids:
             assert await app.result(id, timeout=WAIT_SECONDS) == "fine"
     assert sorted((task_run.home / "later").read_text().split()) == sorted(ids)
-    listed = (await task_run("dlq", "list", "--status", "PENDING", "--json")).json
+    listed = (await task_run("dlq", "list", "--status", "PENDING", "--json")).json["items"]
     assert [letter["id"] for letter in listed] == [old_rows[2]]
     # Also an operator who comes so late that only this one is left.
     left = await task_run("dlq", "resubmit", "--all")
@@ -359,11 +360,10 @@ async def test_purge_deletes_old_letters(task_run: TaskRun, old_rows: list[int])
     options = ("dlq", "purge", "--older-than", "15d", "--task", "Fail")
     would = await task_run(*options, "--dry-run", "--json")
     assert (would.code, would.json["found"], would.json["purged"]) == (0, 2, 0)
-    assert would.json["before"].endswith("Z")
     ended = await task_run(*options)
     assert (ended.code, ended.out) == (0, "2 dead letters purged\n")
     assert (await task_run(*options, "--json")).json["purged"] == 0
-    left = [letter["id"] for letter in (await task_run("dlq", "list", "--json")).json]
+    left = [letter["id"] for letter in (await task_run("dlq", "list", "--json")).json["items"]]
     assert left == [old_rows[4], old_rows[3], old_rows[2]]
 
 
@@ -379,7 +379,7 @@ async def test_a_purge_that_fails_reports_what_it_deleted(
         )
     ended = await task_run("dlq", "purge", "--older-than", "0s")
     assert ended.code != 0 and ended.out == "4 dead letters purged\n"
-    assert (await _events(task_run))[0]["text"].startswith("4 that died before ")
+    assert (await _events(task_run))[0]["text"].startswith("4 rows, older_than 0s")
 
 
 async def _events(task_run: TaskRun) -> list[dict[str, str]]:
@@ -412,7 +412,7 @@ async def test_each_command_that_changes_letters_is_an_event(
     assert first == f"row {old_rows[0]}"
     assert many == f"3 rows, the last {old_rows[4]}"
     assert one == f"row {old_rows[1]}"
-    assert re.fullmatch(r"1 that died before [-:0-9TZ]{20}, task_class errands:Gone", purge)
+    assert purge == "1 row, task errands:Gone, older_than 15d"
     assert every == f"3 rows, the last {old_rows[4]}"
     assert all("@" in event["who"] for event in events)
 
@@ -422,10 +422,10 @@ async def test_letters_are_shown_and_deleted_without_redis(
 ) -> None:
     """SQL alone is needed; a warning says that no event records the deletion."""
     away = {"NONET_REDIS_URL": "redis://127.0.0.1:1"}
-    assert len((await task_run("dlq", "list", "--json", **away)).json) == 5
+    assert len((await task_run("dlq", "list", "--json", **away)).json["items"]) == 5
     assert (await task_run("dlq", "show", old_rows[0], "--show-args", **away)).code == 0
     discard = await task_run("dlq", "discard", old_rows[0], "--json", **away)
-    assert (discard.code, discard.json) == (0, [{"row": old_rows[0], "discarded": True}])
+    assert (discard.code, discard.json) == (0, [{"row": old_rows[0]}])
     purge = await task_run("dlq", "purge", "--older-than", "0s", **away)
     assert (purge.code, purge.out) == (0, "4 dead letters purged\n")
     for ended in (discard, purge):
@@ -440,13 +440,13 @@ async def test_migrations_do_not_fill_the_log_of_a_worker(task_run: TaskRun) -> 
     assert (await task_run("submit", "Fail", *options)).code == 1
     worker.terminate()
     _, log = await worker.communicate()
-    assert len((await task_run("dlq", "list", "--json")).json) == 1
+    assert len((await task_run("dlq", "list", "--json")).json["items"]) == 1
     assert b" ready: " in log and b"alembic" not in log
 
 
 async def test_reading_creates_no_database(task_run: TaskRun) -> None:
     """Until a task dies there is no file, and no command makes one to read it."""
-    assert (await task_run("dlq", "list", "--json")).json == []
+    assert (await task_run("dlq", "list", "--json")).json["items"] == []
     assert (await task_run("dlq", "show", 1)).code == 4
     assert (await task_run("dlq", "purge", "--older-than", "0s")).code == 0
     assert (await task_run("db", "check")).code == 1
@@ -490,4 +490,4 @@ async def test_only_db_upgrade_makes_the_tables_of_a_server(
     assert first.code == second.code == 0 and first.json["revision"]
     current = await task_run("db", "check", "--json")
     assert (current.code, current.json["state"]) == (0, "current")
-    assert (await task_run("dlq", "list", "--json")).json == []
+    assert (await task_run("dlq", "list", "--json")).json["items"] == []

@@ -99,7 +99,7 @@ async def test_a_failed_workflow_names_its_step_and_is_resumed(
     resumed = await task_run("workflows", "resume", ID, "--yes")
     assert resumed.out == f"{ID} resumed: 3 steps run again\n"
     assert await run_to_the_end(task_run) == "done"
-    assert (await task_run("dlq", "list", "--json")).json == []
+    assert (await task_run("dlq", "list", "--json")).json["items"] == []
     (event,) = (await task_run("events", "--kind", "workflow-resumed", "--json")).json
     assert event["text"] == f"{ID}: 3 steps"
     again = await task_run("workflows", "resume", ID, "--yes", "--json")

@@ -26,10 +26,11 @@ from nonet.daemon.service import ExitCode
 from nonet.operate import doctor
 from nonet.rules.findings import diagnosis, servers
 from nonet.rules.findings.explanation import Cause
+from nonet.rules.letters import Status
 from nonet.rules.outcomes import Reason
 from nonet.rules.permissions import ACTIONS, Action, Role
 from nonet.stores.queue import workers
-from nonet.stores.sql.dead_letters import Status, dlq_tasks
+from nonet.stores.sql.dead_letters import dlq_tasks
 from nonet.stores.sql.mirror import mirror
 from nonet.stores.sql.outbox import outbox_tasks
 from nonet.telemetry.metrics import METRICS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from nonet.operate.letter_bulk import Pace
+from nonet.operate.resubmission import Pace
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -21,8 +21,9 @@ from nonet import BaseTask, ConflictError, Nonet, Size
 from nonet.base.errors import NonetError, ServerUnreachableError
 from nonet.messages.message import decode_envelope, encode, pack
 from nonet.messages.repetition import Known, Progress, Repeat, Step, next_step
-from nonet.operate import dead_letters as dlq
-from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, NewDeadLetter, Status
+from nonet.operate import resubmission as dlq
+from nonet.rules.letters import DeadLetter, NewDeadLetter, Status
+from nonet.stores.sql.dead_letters import DeadLetters
 from nonet.tasks.task import Options
 
 NAMESPACE = "test"

@@ -16,7 +16,7 @@ from nonet import ConflictError, Nonet
 from nonet.base.errors import NonetError, NotFoundError, ServerUnreachableError
 from nonet.pipelines.burial import letter_of
 from nonet.pipelines.lease import Exhausted
-from nonet.stores.sql.dead_letters import DeadLetter
+from nonet.rules.letters import DeadLetter
 
 pytestmark = pytest.mark.server
 

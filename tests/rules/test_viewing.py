@@ -12,10 +12,10 @@ from nonet.rules.findings.overview import troubles
 from nonet.rules.findings.servers import Server
 from nonet.rules.findings.situation import Deaths, Situation
 from nonet.rules.findings.timeline import Step
+from nonet.rules.letters import DeadLetter, Status
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.events import Event
 from nonet.stores.namespace.quarantine import Quarantined
-from nonet.stores.sql.letters import DeadLetter, Status
 from nonet.tasks.handles import EndedTask, Progress, TaskStatus
 
 SECRET = "hunter2"

@@ -8,9 +8,11 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from sqlalchemy import update
 
+from nonet.rules.letters import NewDeadLetter
 from nonet.scheduler.retention import Retention
 from nonet.stores.sql import database as sql
-from nonet.stores.sql.dead_letters import DeadLetters, NewDeadLetter, dlq_tasks
+from nonet.stores.sql.dead_letters import DeadLetters
+from nonet.stores.sql.letters import dlq_tasks
 
 DAY = 86_400.0
 

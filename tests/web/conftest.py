@@ -24,9 +24,9 @@ from nonet.config.web_settings import WebSettings
 from nonet.daemon.service import ExitCode, Stop
 from nonet.operate import overview
 from nonet.rules.permissions import Principal, Role
-from nonet.web import letters
 from nonet.web.access.passwords import PasswordHash
 from nonet.web.app import create_app
+from nonet.web.resources.dead_letters import letters
 from nonet.web.server import Server
 
 _CHROMIUM = "/usr/bin/chromium"

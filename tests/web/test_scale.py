@@ -22,9 +22,9 @@ from web_tasks import Mail, Report
 
 from nonet import Nonet
 from nonet.config.web_settings import WebSettings
+from nonet.rules.letters import NewDeadLetter
 from nonet.stores.queue.leases import Leases
 from nonet.stores.sql import database as sql
-from nonet.stores.sql.letters import NewDeadLetter
 from nonet.web.api import routers as api_routers
 from nonet.web.app import create_app
 from nonet.web.pages import routers as page_routers

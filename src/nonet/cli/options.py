@@ -95,6 +95,8 @@ Since = Annotated[
 # What the options for fields of queries have, besides the description; see `nonet.cli.target.flat`.
 QUERIES: dict[str, dict[str, Any]] = {
     "task": {"metavar": "CATEGORY:CLASS", "autocompletion": classes},
+    "older_than": {"metavar": "AGE"},
+    "newer_than": {"metavar": "AGE"},
     "labels": {"flags": ["--label"], "metavar": "NAME=VALUE"},
 }
 Limit = Annotated[int, typer.Option(min=1, help="Show at most this many.")]

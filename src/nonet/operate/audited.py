@@ -11,10 +11,11 @@ from nonet.rules.permissions import Action
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_R_co = TypeVar("_R_co", covariant=True)
 
 
 @dataclass(frozen=True)
-class Audited(Generic[P, R]):
+class Audited(Generic[P, _R_co]):
     """An action: call it as the function that it wraps.
 
     Attributes:
@@ -23,11 +24,11 @@ class Audited(Generic[P, R]):
         says: the object and its new value, with the parameters of `act` in braces.
     """
 
-    act: Callable[P, Awaitable[R]]
+    act: Callable[P, Awaitable[_R_co]]
     permission: Action
     says: str
 
-    async def __call__(self, *args: P.args, **options: P.kwargs) -> R:
+    async def __call__(self, *args: P.args, **options: P.kwargs) -> _R_co:
         """Act, without an audit: in a terminal the event stream names the user."""
         return await self.act(*args, **options)
 

@@ -1,411 +1,414 @@
-"""Write dead letters to SQL, and resubmit them."""
+"""Dead letters: find them and what they have in common; submit them again, discard, note."""
 
 from __future__ import annotations
 
-import dataclasses
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from msgspec.structs import asdict
+from pydantic import Field
 
+from nonet.base.durations import moment
 from nonet.base.errors import (
-    ConfigurationError,
-    ConflictError,
     MalformedMessageError,
     NonetError,
     NotFoundError,
     ServerUnreachableError,
 )
-from nonet.client.client import Client
-from nonet.messages.documents import are_encrypted, decrypted_arguments, key_of
-from nonet.messages.encryption import NO_KEY, NO_KEYS, UNREADABLE, Cipher
-from nonet.messages.formats import FORMAT
-from nonet.messages.message import (
-    Envelope,
-    ErrorDocument,
-    decode,
-    decode_envelope,
-    decode_error,
-    encode,
-    pack,
+from nonet.messages.documents import are_encrypted
+from nonet.messages.encryption import Cipher
+from nonet.messages.message import decode
+from nonet.operate.audited import audited
+from nonet.operate.lists import (
+    Age,
+    ListQuery,
+    Page,
+    Selection,
+    Text,
+    cut,
+    number_in,
+    sealed,
+    view_of,
 )
-from nonet.messages.repetition import Known, Progress, Repeat, Step, next_step
-from nonet.rules.findings import remedies
-from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.submissions import Submission
-from nonet.tasks.handles import Handle
-from nonet.tasks.registry import Registry, TaskClass
-from nonet.tasks.task import BaseTask
+from nonet.operate.resubmission import (
+    Outcome,
+    Pages,
+    resubmit as resubmit_one,
+    some_at_once,
+    submit_many,
+    why_closed,
+)
+from nonet.rules.findings.peers import counted
+from nonet.rules.letters import Cluster, LetterFilter, Status
+from nonet.rules.permissions import Action
+from nonet.tasks.secrecy import mask_names, masked_arguments
 
 if TYPE_CHECKING:
-    from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, LetterFilter, NewDeadLetter
-    from nonet.tasks.retry import RetryPolicyBase
+    from nonet.client.client import Client
+    from nonet.stores.sql.dead_letters import DeadLetters
+    from nonet.tasks.handles import Handle
+    from nonet.tasks.registry import Registry
 
-logger = logging.getLogger(__name__)
-
-_LARGEST_INT = 2**31 - 1
-_LARGEST_ROW = 2**63 - 1
-_END_OF_TIME = 253_402_300_800  # the year 10000, which databases reject
+LARGEST_ROW = 2**63 - 1
+Log: TypeAlias = Callable[[str, str], Awaitable[None]]
+"""Records a change of SQL in the event stream: its kind and its text."""
 
 
-async def resubmit(
-    row_id: int,
-    client: Client,
-    letters: DeadLetters,
+class LetterSelection(Selection):
+    """Selects letters by what is given; what is left out selects any."""
+
+    status: Status | None = Field(
+        default=None,
+        description="Only letters in this state: PENDING (not resubmitted), DISPATCHED "
+        "(resubmitted), FAILED (the resubmitted task died too).",
+    )
+    task: Text = Field(
+        default="", description="Only letters of this class: its full or its bare name."
+    )
+    reason: Text = Field(
+        default="", description="Only letters with this reason: retries, arguments, worker-lost …"
+    )
+    error: Text = Field(
+        default="", description="Only letters whose exception has this in its name."
+    )
+    cluster: Text = Field(
+        default="", description="Only letters of this cluster: its `fingerprint`."
+    )
+    task_id: Text = Field(default="", description="Only letters of the task with this id.")
+    older_than: Age = Field(
+        default="", description="Only letters that died before: 30d, 12h, 90m ago, or an instant."
+    )
+    newer_than: Age = Field(
+        default="", description="Only letters that died after: 30d, 12h, 90m ago, or an instant."
+    )
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The filters that are set."""
+        names = set(LetterSelection.model_fields)
+        return self.model_dump(include=names, exclude_defaults=True)
+
+    @property
+    def in_words(self) -> str:
+        """The selection for people."""
+        return ", ".join(f"{name} {value}" for name, value in self.given.items()) or "all"
+
+    def fields(self, registry: Callable[[], Registry]) -> dict[str, Any]:
+        """Return the fields of a `LetterFilter`.
+
+        Args:
+            registry: finds the full name of a class that is given by its bare name.
+
+        Raises:
+            UnknownTaskError: no class has this bare name.
+        """
+        name = self.task
+        if name and ":" not in name:
+            name = registry().get(name).name
+        found = {
+            "status": self.status,
+            "task_class": name,
+            "reason": self.reason,
+            "error": self.error,
+            "fingerprints": (self.cluster,) if self.cluster else None,
+            "task_id": self.task_id.strip(),
+            "died_before": moment(self.older_than) if self.older_than else None,
+            "died_after": moment(self.newer_than) if self.newer_than else None,
+        }
+        return {name: value for name, value in found.items() if value}
+
+    def filter(self, registry: Callable[[], Registry], **more: Any) -> LetterFilter:
+        """Return the filter; `more` are further fields of it. See `fields`."""
+        return LetterFilter(**{**self.fields(registry), **more})
+
+
+class LetterQuery(LetterSelection, ListQuery):
+    """Which letters or clusters are listed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterView:
+    """A dead letter in a list. A viewer sees the type of its error only.
+
+    Attributes:
+        id: number of the row.
+        namespace: of the task.
+        status: ``PENDING``, ``DISPATCHED`` (submitted again) or ``FAILED`` (that task died, too).
+        task_class: full name of the class; empty: its bytes could not be decoded.
+        task_id: id of the task that died.
+        pipeline: for a row of a pipeline; null for a task.
+        row_key: primary key of the row; null for a task.
+        reason: why it is dead: ``retries``, ``crash`` …
+        error_type: class name of the last exception.
+        last_error: the last error.
+        place: where in the user's code it was raised, ``module:function``; or empty.
+        fingerprint: of its cluster.
+        note: what an operator wrote about it.
+        created_at: when the task died.
+        retry_count, max_retries: retries used and allowed.
+        resubmitted_from: row of the letter that this task repeated.
+        resubmitted_as: the task that repeats it, or is about to.
+        resubmissions: how many repeats there were before that task.
+    """
+
+    id: int
+    namespace: str
+    status: str
+    task_class: str
+    task_id: str
+    pipeline: str | None
+    row_key: str | None
+    reason: str
+    error_type: str
+    last_error: str
+    place: str
+    fingerprint: str
+    note: str
+    submitted_at: datetime
+    last_attempted_at: datetime | None
+    created_at: datetime
+    retry_count: int
+    max_retries: int | None
+    vo: str | None
+    parent_id: str | None
+    resubmitted_from: int | None
+    resubmitted_as: str | None
+    resubmissions: int
+
+    @property
+    def shown_class(self) -> str:
+        """The class for people."""
+        return self.task_class or "(not decodable)"
+
+    @property
+    def first_line(self) -> str:
+        """The beginning of the error."""
+        return self.last_error.partition("\n")[0][:200]
+
+
+@dataclass(frozen=True)
+class ClusterPage(Page[Cluster]):
+    """Some of the clusters.
+
+    Attributes:
+        letters: how many dead letters match, in all clusters.
+        statuses: how many of them are in each status.
+    """
+
+    letters: int = 0
+    statuses: Mapping[Status, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AttemptView:
+    """A failed attempt.
+
+    Attributes:
+        wall, cpu: seconds that it took and computed.
+        rss: the most memory that its process used, in bytes.
+    """
+
+    attempt: int | None
+    at: datetime | None
+    error: str
+    wall: float | None = None
+    cpu: float | None = None
+    rss: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class LetterDetails(LetterView):
+    """All that is kept of a dead letter; its arguments are shown only when asked for.
+
+    Attributes:
+        labels: of the submission, secret ones masked.
+        history: the failed attempts, oldest first.
+        traceback: of the last one.
+    """
+
+    labels: Mapping[str, Any]
+    history: Sequence[AttemptView]
+    traceback: str
+
+
+async def find(
+    store: DeadLetters,
+    query: LetterQuery,
+    registry: Callable[[], Registry],
     *,
-    again: bool = False,
-    at_time: datetime | None = None,
-) -> Handle[Any]:
-    """Submit a dead letter again as a new task; concurrent calls submit one task only.
-
-    The row becomes ``DISPATCHED`` once Redis, or SQL for a durable class, has the task. After a
-    crash before that, the row is still ``PENDING``, but already has the id of the new task, which
-    may have been submitted.
+    every_namespace: bool = False,
+) -> Page[LetterView]:
+    """Return dead letters, the newest first.
 
     Args:
-        row_id: number of the row.
-        again: submit it even if it was resubmitted before, unless the new task is live or done;
-            or if another task has its new id.
-        at_time: when the new task starts; None: now. The `start_by` of its class counts from then.
+        every_namespace: also those of other namespaces in the database.
+    """
+    found = await store.list(
+        **query.fields(registry),
+        limit=query.limit + 1,
+        before=number_in(query.cursor) or None,
+        every_namespace=every_namespace,
+    )
+    some = found[: query.limit]
+    cursor = sealed(str(some[-1].id) if len(found) > query.limit else "")
+    return Page([view_of(LetterView, letter) for letter in some], cursor)
+
+
+async def clusters(
+    store: DeadLetters, query: LetterQuery, registry: Callable[[], Registry]
+) -> ClusterPage:
+    """Return what dead letters have in common: class, exception and place; the newest first."""
+    found = await store.clusters(query.filter(registry))
+    some = cut(found, query)
+    numbers = {status: sum(item.statuses[status] for item in found) for status in Status}
+    return ClusterPage(some.items, some.cursor, sum(numbers.values()), numbers)
+
+
+async def measure(store: DeadLetters, selection: LetterFilter) -> tuple[int, LetterFilter]:
+    """Return how many letters a change would concern, and a filter for those that exist now."""
+    number, last = await store.measure(selection)
+    return number, replace(selection, up_to=last if selection.up_to is None else selection.up_to)
+
+
+async def get(store: DeadLetters, row: int) -> LetterDetails:
+    """Return a dead letter.
 
     Raises:
-        NotFoundError: the namespace has no such row.
-        ConflictError: it was resubmitted already, another task has its id, its bytes are not a
-            task, or they are encrypted and this process has no key for them. This and the following
-            errors leave the row unchanged.
-        UnknownTaskError: the class is not registered.
-        InvalidArgumentsError: the class rejects the arguments.
+        NotFoundError: no such row.
     """
-    letter = await letters.get(row_id)
-    if (pipeline := letter.pipeline) is not None:
-        return await _resume(letter, pipeline, client, letters, again=again, at_time=at_time)
-    args = _readable_arguments(letter, client)
-    await client.live_config.refresh()
-    repeat, step, known = await _look(letter, client, again)
-    if step.is_refusal:
-        raise _refusal(letter, repeat, step, known)
-    submission = client.envelopes.prepare_again(
-        letter.task_class, args, repeat, labels=letter.labels, at_time=at_time
-    )
-    await letters.claim(letter, repeat.id, repeat.resubmissions)
-    created = False
-    if step is Step.SUBMIT:
-        try:
-            created = await _submit(letter, repeat, submission, client)
-        except (ServerUnreachableError, _UnsureError):
-            raise  # the task may have been submitted, so keep its id in the row
-        except NonetError:
-            with suppress(NonetError):  # report the first error
-                await letters.release(letter, repeat.id)
-            raise
-    # Another operator may have changed the row; the task is submitted.
-    with suppress(NotFoundError, ConflictError):
-        await letters.dispatch(letter.id, repeat.id)
-    return Handle(repeat.id, client, created=created)
+    letter = await store.get(row)
+    more = {"labels": mask_names(letter.labels), "history": [*map(_attempt, letter.history)]}
+    return view_of(LetterDetails, letter, **more)
 
 
-def _readable_arguments(letter: DeadLetter, client: Client) -> Any:
-    """Return the arguments of a letter.
-
-    Raises:
-        ConflictError: it is no task, or this process has no key for it.
-    """
-    if not letter.task_class:
-        raise ConflictError(
-            f"dead letter {letter.id} holds bytes that could not be decoded, not a task: "
-            "it can only be discarded"
-        )
-    args = decode(letter.task_args)
-    if are_encrypted(args):
-        raise ConflictError(
-            f"dead letter {letter.id} was not submitted: it is {_closed(args, client.cipher)}"
-        )
-    return args
-
-
-async def _resume(
-    letter: DeadLetter,
-    pipeline: str,
-    client: Client,
-    letters: DeadLetters,
-    *,
-    again: bool,
-    at_time: datetime | None,
-) -> Handle[Any]:
-    """Make the row of a letter due again. Repeating it after a crash is harmless."""
-    if letter.status != "PENDING" and not again:
-        raise ConflictError(
-            f"dead letter {letter.id}: the row was made due again already; "
-            f"'task-run dlq resubmit --again {letter.id}' does it once more"
-        )
-    await letters.claim(letter, letter.task_id, letter.resubmissions + 1)
-    try:
-        await client.resume_row(pipeline, letter.row_key or "", at_time)
-    except NonetError:
-        with suppress(NonetError):  # report the first error
-            await letters.release(letter, letter.task_id)
-        raise
-    with suppress(NotFoundError, ConflictError):  # another operator changed the letter
-        await letters.dispatch(letter.id, letter.task_id)
-    return Handle(letter.task_id, client)
-
-
-async def _look(
-    letter: DeadLetter, client: Client, again: bool
-) -> tuple[Repeat, Step, Known | None]:
-    """Find the next repeat of a letter, and the step that its resubmission needs."""
-    repeat = letter.identity.repeat(letter.resubmissions, row=letter.id)
-    progress = Progress(letter.status, letter.resubmitted_as or "")
-    known = await client.recognise(repeat.id)
-    step = next_step(progress, repeat, known, again=again)
-    while step is Step.RAISE:
-        repeat = letter.identity.repeat(repeat.resubmissions + 1, row=letter.id)
-        known = await client.recognise(repeat.id)
-        step = next_step(Progress("PENDING", ""), repeat, known, again=again)
-    return repeat, step, known
-
-
-async def _submit(
-    letter: DeadLetter, repeat: Repeat, submission: Submission, client: Client
-) -> bool:
-    """Submit a repeat; return False if another process has submitted it."""
-    durable = client.registry.get(letter.task_class).cls.durable
-    handle = await client.send(submission, durable=durable)
-    if handle != repeat.id:
-        raise ConflictError(
-            f"dead letter {letter.id} was not submitted: task {handle} has its unique key"
-        )
-    if handle.created:
-        return True
-    known = await client.recognise(repeat.id)
-    step = next_step(Progress("PENDING", repeat.id), repeat, known, again=False)
-    if step is not Step.RECORD:
-        raise _refusal(letter, repeat, step, known)
-    return False
-
-
-class _UnsureError(ConflictError):
-    """It is unknown whether the repeat was submitted."""
-
-
-def _refusal(letter: DeadLetter, repeat: Repeat, step: Step, known: Known | None) -> ConflictError:
-    """Return the error for a letter that is not resubmitted, with the next step."""
-    id, state = repeat.id, known.state if known else ""
-    again = f"'task-run dlq resubmit --again {letter.id}'"
-    before = f"dead letter {letter.id} was submitted again already"
-    match step:
-        case Step.LIVE | Step.DONE:
-            return ConflictError(f"{before}: task {id} is {state}")
-        case Step.ENDED:
-            return ConflictError(f"{before}: task {id} is {state}; {again} submits it once more")
-        case Step.FORGOTTEN:
-            return ConflictError(
-                f"{before}, as task {id}, which is unknown by now; if it never ran, {again} "
-                "submits it"
-            )
-        case Step.UNSURE:
-            return _UnsureError(
-                f"dead letter {letter.id} was about to be submitted again as task {id}, which is "
-                "unknown: another process is submitting it now, or failed to; if it never ran, "
-                f"{again} submits it"
-            )
-        case Step.FOREIGN:
-            show = remedies.of_task("status", id)
-            return ConflictError(
-                f"dead letter {letter.id} was not submitted: its id {id} belongs to another task, "
-                f"which is {state} ('{show}'); {again} submits it under another id"
-            )
-    return ConflictError(
-        f"dead letter {letter.id} is {letter.status}: its resubmitted task {id} died as well, and "
-        "has a row of its own; resubmit that one"
-    )
-
-
-def letter_fields(
-    registry: Callable[[], Registry], *, task: str | None, cluster: str | None, **others: Any
+@audited(Action.REVEAL, "arguments of dead letter {row}")
+async def reveal(
+    store: DeadLetters, row: int, registry: Registry, cipher: Cipher
 ) -> dict[str, Any]:
-    """Return the fields of a `LetterFilter` that are given; empty and None: any.
-
-    Args:
-        registry: finds the full name of a class that is given by its bare name.
-        cluster: a fingerprint.
-        others: fields of `LetterFilter`.
-
-    Raises:
-        UnknownTaskError: no class has this bare name.
-    """
-    name = registry().get(task).name if task and ":" not in task else task
-    found = {**others, "task_class": name, "fingerprints": (cluster,) if cluster else None}
-    return {name: value for name, value in found.items() if value}
-
-
-def letter_filter(registry: Callable[[], Registry], **given: Any) -> LetterFilter:
-    """Return the filter for what was given; see `letter_fields`."""
-    from nonet.stores.sql.dead_letters import LetterFilter  # slow to import: 170 ms
-
-    return LetterFilter(**letter_fields(registry, **given))
-
-
-def arguments_of(letter: DeadLetter, registry: Registry) -> dict[str, Any] | None:
     """Return the arguments of a letter by name, with secret ones masked.
 
     All of them are masked if the class is not registered here; the key of a row is not.
 
-    Returns:
-        None if they cannot be read; `why_unknown` says why.
+    Raises:
+        NotFoundError: no such row; or its arguments cannot be read.
     """
-    from nonet.tasks.secrecy import masked_arguments  # it imports pydantic
-
-    if not letter.task_class:
-        return None
-    found = registry.find(letter.task_class)
+    letter = await store.get(row)
     if letter.row_key is not None:
         return {"key": letter.row_key}
-    try:
+    why = "they cannot be decoded"
+    with suppress(MalformedMessageError):
         args = decode(letter.task_args)
-    except MalformedMessageError:
-        return None
-    return None if are_encrypted(args) else masked_arguments(args, found.cls if found else None)
+        if not are_encrypted(args) and letter.task_class:
+            found = registry.find(letter.task_class)
+            return masked_arguments(args, found.cls if found else None)
+        if are_encrypted(args):
+            why = f"they are {why_closed(args, cipher)}"
+    raise NotFoundError(f"the arguments of dead letter {row} are not shown: {why}")
 
 
-def why_unknown(letter: DeadLetter, cipher: Cipher) -> str:
-    """Return why `arguments_of` has returned None for a letter."""
-    try:
-        args = decode(letter.task_args)
-    except MalformedMessageError:
-        args = {}
-    return f"they are {_closed(args, cipher)}" if are_encrypted(args) else "they cannot be decoded"
+@audited(Action.RESUBMIT, "dead letter {row}")
+async def resubmit(
+    store: DeadLetters, client: Client, log: Log, row: int, *, again: bool = False
+) -> Handle[Any]:
+    """Submit a letter again as a new task, once; see `nonet.operate.resubmission.resubmit`."""
+    handle = await resubmit_one(row, client, store, again=again)
+    if handle.created:
+        await log("dlq-resubmit", _rows(1, row))
+    return handle
 
 
-def _closed(args: dict[str, Any], cipher: Cipher) -> str:
-    return UNREADABLE if key_of(args) in cipher.keys else NO_KEY
+@audited(Action.DISCARD, "dead letter {row}: {note}")
+async def discard(store: DeadLetters, log: Log, row: int, note: str = "") -> None:
+    """Delete a letter."""
+    await store.discard(row)
+    await log("dlq-discard", _rows(1, row, note))
 
 
-def dead_letter(
-    delivery: Delivery,
-    document: ErrorDocument,
-    history: list[bytes],
-    registry: Registry,
-    policy: RetryPolicyBase | None,
+@audited(Action.RESUBMIT, "note on dead letter {row}: {note}")
+async def annotate(store: DeadLetters, row: int, note: str) -> None:
+    """Write a note on a letter, in place of an earlier one."""
+    await store.annotate(row, note)
+
+
+async def resubmit_many(
+    store: DeadLetters,
+    client: Client,
+    log: Log,
+    pages: Pages,
     *,
-    cipher: Cipher = NO_KEYS,
-) -> NewDeadLetter:
-    """Create the row for a task that failed for good. What is encrypted stays so.
+    rate: float | None = None,
+    again: bool = False,
+) -> AsyncGenerator[list[Outcome], None]:
+    """Submit letters again at a rate; see `nonet.operate.resubmission.submit_many`."""
+    outcomes = submit_many(store, client, pages, rate=rate, again=again)
+    async for some in _logged(outcomes, log, "dlq-resubmit"):
+        yield some
+
+
+async def discard_many(
+    store: DeadLetters, log: Log, pages: Pages, *, only: LetterFilter | None = None, note: str = ""
+) -> AsyncGenerator[list[Outcome], None]:
+    """Delete letters one by one, if they still pass a filter, and yield what became of some."""
+
+    async def one(row: int) -> Outcome:
+        try:
+            await store.discard(row, only=only)
+        except ServerUnreachableError:
+            raise
+        except NonetError as error:
+            return Outcome(row, error=error)
+        return Outcome(row)
+
+    async for some in _logged(some_at_once(pages, one), log, "dlq-discard", note):
+        yield some
+
+
+async def purge(
+    store: DeadLetters, log: Log, selection: LetterFilter, words: str
+) -> AsyncGenerator[int, None]:
+    """Delete letters in batches, and yield the number of each batch.
 
     Args:
-        document: the last error.
-        history: encoded error documents of earlier attempts, oldest first.
-        policy: the effective retry policy of the class; None if the class is unknown.
-        cipher: decrypts the arguments, which may name the VO.
+        words: which letters, for the event stream.
     """
-    from nonet.stores.sql.dead_letters import NewDeadLetter  # slow to import: 170 ms
-
+    purged = 0
     try:
-        envelope = decode_envelope(delivery.envelope)
-    except MalformedMessageError:
-        envelope = Envelope(FORMAT, delivery.id, "", {}, {}, 0.0)
-    task_class = registry.find(envelope.name)
-    task = _task(task_class, envelope, cipher) if task_class else None
-    return NewDeadLetter(
-        task_id=delivery.id,
-        generation=int(delivery.died or delivery.gen),
-        task_class=envelope.name,
-        task_args=encode(pack(envelope.args)) if envelope.name else delivery.envelope,
-        submitted_at=datetime.fromtimestamp(envelope.submitted, UTC),
-        reason=document.reason,
-        retry_count=max(0, document.attempt - 1),
-        max_retries=_max_retries(policy),
-        last_attempted_at=datetime.fromtimestamp(document.at, UTC)
-        if 0 < document.at < _END_OF_TIME
-        else None,
-        error_type=document.error_type,
-        error_message=document.error,
-        traceback=document.traceback,
-        history=[_attempt(item) for item in [*_readable(history), document]],
-        labels=envelope.labels,
-        parent_id=envelope.parent or None,
-        resubmitted_from=envelope.resubmitted_from
-        if 0 < envelope.resubmitted_from <= _LARGEST_ROW
-        else None,
-        vo=_vo(task, envelope) or None,
+        async for number in store.purge(selection):
+            purged += number
+            yield number
+    finally:
+        if purged:
+            await log("dlq-purge", f"{counted(purged, 'row')}, {words}")
+
+
+async def _logged(
+    outcomes: AsyncIterator[list[Outcome]], log: Log, kind: str, note: str = ""
+) -> AsyncGenerator[list[Outcome], None]:
+    """Record in the event stream how many letters were changed, also if an error ends it."""
+    rows: list[int] = []
+    try:
+        async for some in outcomes:
+            rows += [item.row for item in some if item.error is None and item.created]
+            yield some
+    finally:
+        if rows:
+            await log(kind, _rows(len(rows), rows[-1], note))
+
+
+def _rows(number: int, last: int, note: str = "") -> str:
+    text = f"row {last}" if number == 1 else f"{number} rows, the last {last}"
+    return f"{text}: {note}" if note else text
+
+
+def _attempt(entry: Mapping[str, Any]) -> AttemptView:
+    at = entry.get("at")
+    return AttemptView(
+        attempt=entry.get("attempt"),
+        at=datetime.fromtimestamp(at, UTC) if isinstance(at, int | float) and at else None,
+        error=str(entry.get("error", "")),
+        wall=entry.get("wall"),
+        cpu=entry.get("cpu"),
+        rss=entry.get("rss"),
     )
-
-
-async def write(letter: NewDeadLetter, store: DeadLetters) -> int:
-    """Write a letter. If its task was a resubmission, mark the original letter as failed.
-
-    Writing a letter again changes nothing.
-
-    Returns:
-        The number of the row.
-
-    Raises:
-        ServerUnreachableError: SQL does not answer.
-        ConfigurationError: SQL rejects every letter.
-    """
-    try:
-        row = await store.add(letter)
-    except (ServerUnreachableError, ConfigurationError):
-        raise
-    except Exception as error:  # SQL rejects a value of this task, such as an odd label
-        logger.error(
-            "dead letter written without optional fields: task=%s: %s", letter.task_id, error
-        )
-        cut = dataclasses.replace(letter, labels={}, history=(), vo=None, max_retries=None)
-        row = await store.add(cut)
-    if letter.resubmitted_from is not None:
-        # This changes nothing if the row is gone or now holds another letter.
-        await store.mark_failed(letter.resubmitted_from, letter.task_id)
-    return row
-
-
-def _attempt(document: ErrorDocument) -> dict[str, Any]:
-    """Return one failed attempt, with its known resource usage."""
-    usage = asdict(document.usage) if document.usage else {}
-    return {
-        "attempt": document.attempt,
-        "at": document.at,
-        "error": f"{document.error_type}: {document.error}",
-        **{name: value for name, value in usage.items() if value is not None},
-    }
-
-
-def _readable(history: list[bytes]) -> Iterator[ErrorDocument]:
-    for item in history:
-        with suppress(MalformedMessageError):  # the letter is written without it
-            yield decode_error(item)
-
-
-# Below, code of the task class may raise anything, even SystemExit. The letter is written anyway.
-
-
-def _max_retries(policy: RetryPolicyBase | None) -> int | None:
-    if policy is None:
-        return None
-    from nonet.tasks.retry import NoRetry  # imports pydantic
-
-    try:
-        retries = getattr(policy, "max_retries", 0 if isinstance(policy, NoRetry) else None)
-        return min(retries, _LARGEST_INT) if isinstance(retries, int) else None
-    except BaseException:
-        return None
-
-
-def _task(task_class: TaskClass, envelope: Envelope, cipher: Cipher) -> BaseTask | None:
-    try:
-        args = decrypted_arguments(envelope.args, envelope.id, cipher)
-        built: BaseTask = task_class.arguments.build(args)
-    except BaseException:
-        return None
-    return built
-
-
-def _vo(task: BaseTask | None, envelope: Envelope) -> str:
-    try:
-        vo = envelope.args.get("vo") if task is None else getattr(task, "vo", None)
-        return str(vo or envelope.labels.get("vo") or "")[:255]
-    except BaseException:
-        return ""

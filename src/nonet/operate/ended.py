@@ -148,7 +148,7 @@ async def resubmit_all(
             that was is refused when it is tried again.
         AdmissionRejected: a ceiling is reached.
     """
-    from nonet.operate.dead_letters import resubmit
+    from nonet.operate.resubmission import resubmit
 
     await client.live_config.refresh()
     repeats = await _ended_repeats(history)

@@ -13,7 +13,7 @@ from pydantic import Field
 from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError, suggestion
 from nonet.operate.audited import audited
-from nonet.operate.lists import PRINTABLE, ListQuery, Page, Remember, always, cut
+from nonet.operate.lists import ListQuery, Page, Remember, Text, always, cut
 from nonet.operate.locks import locks_in_use
 from nonet.rules.limit_changes import SHOWN, EffectiveLimit, Place, Source
 from nonet.rules.limits import DEFAULT, Limit, LimitAddress, applying, find_object_type
@@ -32,11 +32,8 @@ _MOST_DECLARED = 500
 class LimitQuery(ListQuery):
     """Which limits are listed."""
 
-    text: str = Field(
-        default="",
-        max_length=500,
-        pattern=PRINTABLE,
-        description="Only limits with this in their object type, key, action or VO.",
+    text: Text = Field(
+        default="", description="Only limits with this in their object type, key, action or VO."
     )
 
 

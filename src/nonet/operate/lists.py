@@ -5,15 +5,36 @@ from __future__ import annotations
 import base64
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    model_validator,
+)
+
+from nonet.base.durations import moment
+
+
+def _is_moment(text: str) -> str:
+    if text:
+        moment(text)
+    return text
+
 
 PRINTABLE = r"^[^\x00-\x1f\x7f]*$"
 """A text that Redis, SQL and terminals can hold. Pydantic itself refuses lone surrogates."""
+
+Text = Annotated[str, StringConstraints(max_length=255, pattern=PRINTABLE)]
+"""A filter by a text; empty: any."""
+Age = Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_moment)]
+"""A filter by a time: ``30d`` ago, or an instant. It stays a text, so that queries are equal."""
 
 _Item = TypeVar("_Item")
 _Value = TypeVar("_Value")
@@ -28,7 +49,9 @@ class Selection(BaseModel):
     @classmethod
     def _without_empty(cls, values: Any) -> Any:
         """Leave out the empty fields of a form: they were not filled in."""
-        return {name: value for name, value in dict(values).items() if value != ""}
+        if not isinstance(values, Mapping):
+            return values
+        return {name: value for name, value in values.items() if value != ""}
 
 
 class ListQuery(Selection):
@@ -54,6 +77,16 @@ class Page(Generic[_Item]):
 
     items: Sequence[_Item]
     cursor: str | None = None
+
+
+def view_of(view: type[_Item], source: object, **others: object) -> _Item:
+    """Make a view of a value with attributes of the same names.
+
+    Args:
+        others: the fields that `source` lacks.
+    """
+    names = [field.name for field in fields(view)]  # type: ignore[arg-type]
+    return view(**{n: others[n] if n in others else getattr(source, n) for n in names})
 
 
 def cut(found: Sequence[_Item], query: ListQuery) -> Page[_Item]:

@@ -12,7 +12,7 @@ from nonet.messages.documents import are_encrypted
 from nonet.messages.formats import FORMAT, format_problem
 from nonet.messages.message import Envelope, ResultDocument, decode
 from nonet.messages.repetition import repeat_of_live
-from nonet.operate.dead_letters import why_unknown
+from nonet.operate.resubmission import why_closed
 from nonet.rules.findings.timeline import Timeline, timeline
 from nonet.stores.namespace.history import FAILED, Kept
 from nonet.stores.namespace.lock_board import LockStatus
@@ -26,7 +26,7 @@ from nonet.tasks.locks import added_limiters
 from nonet.tasks.registry import Registry
 
 if TYPE_CHECKING:
-    from nonet.stores.sql.letters import DeadLetter
+    from nonet.rules.letters import DeadLetter
 
 _NAMED = 20
 
@@ -256,7 +256,7 @@ def _envelope(
         except MalformedMessageError as error:
             return None, str(error)
         if are_encrypted(args):
-            return None, why_unknown(letter, client.cipher)
+            return None, f"they are {why_closed(args, client.cipher)}"
         at = letter.submitted_at.timestamp()
         parent = letter.parent_id or ""
         return Envelope(FORMAT, id, letter.task_class, args, dict(letter.labels), at, parent), ""

@@ -7,21 +7,19 @@ import logging
 import random
 import time
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nonet.base.errors import ConfigurationError, NotFoundError, ServerUnreachableError
 from nonet.client.client import Client
 from nonet.messages.message import encode, pack
-from nonet.operate.dead_letters import write
+from nonet.operate.new_letters import write
 from nonet.pipelines.keys import key_from_text, text_of_key
 from nonet.pipelines.lease import Exhausted
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.rows import Rows
+from nonet.rules.letters import NewDeadLetter
 from nonet.rules.outcomes import ErrorSummary, Reason, Settlement
 from nonet.rules.pipelines import row_letter_class, row_letter_id
-
-if TYPE_CHECKING:
-    from nonet.stores.sql.dead_letters import NewDeadLetter
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +79,6 @@ def letter_of(
 ) -> NewDeadLetter:
     """Create the letter of a row."""
     text = text_of_key(key)
-    from nonet.stores.sql.dead_letters import NewDeadLetter  # slow to import: 170 ms
-
     lost = ErrorSummary(
         "RowLost",
         f"its process died, or its error was lost: {exhausted.attempts} attempts in a row",

@@ -28,7 +28,7 @@ from nonet.messages.message import (
     open_envelope,
 )
 from nonet.messages.signing import Signer
-from nonet.operate.dead_letters import dead_letter, write
+from nonet.operate.new_letters import dead_letter, write
 from nonet.rules.outcomes import Reason
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.queue.broker import Broker
@@ -36,7 +36,8 @@ from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.registry import Registry
 
 if TYPE_CHECKING:
-    from nonet.stores.sql.dead_letters import DeadLetters, NewDeadLetter
+    from nonet.rules.letters import NewDeadLetter
+    from nonet.stores.sql.dead_letters import DeadLetters
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from nonet.stores.sql.dead_letters import DeadLetters
+    from nonet.rules.letters import LetterFilter
+from nonet.stores.sql.dead_letters import DeadLetters
 
 logger = logging.getLogger(__name__)
 
@@ -38,8 +39,6 @@ class Retention:
         return _PURGE_SECONDS
 
     async def _purge(self) -> None:
-        from nonet.stores.sql.dead_letters import LetterFilter  # the import takes 170 ms
-
         letters = await self._letters()
         old = LetterFilter(died_before=datetime.now(UTC) - timedelta(seconds=self._keep_seconds))
         purged = 0

@@ -324,7 +324,7 @@ class Stores:
             NonetError: it does not answer, or a table is missing.
         """
         database = await self._open_database()
-        from nonet.stores.sql.dead_letters import dlq_tasks
+        from nonet.stores.sql.letters import dlq_tasks
         from nonet.stores.sql.mirror import mirror
         from nonet.stores.sql.outbox import outbox_tasks
 

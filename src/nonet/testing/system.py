@@ -38,7 +38,7 @@ from nonet.testing.running import MovedClock, Pace, Running
 from nonet.testing.submissions import RecordingEnvelopes, Submitted, T, check_submitted
 
 if TYPE_CHECKING:
-    from nonet.stores.sql.dead_letters import DeadLetter
+    from nonet.rules.letters import DeadLetter
 
 _POLL_SECONDS = 0.01
 _START_SECONDS = 30.0

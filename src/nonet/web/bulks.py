@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from nonet.base.errors import ConflictError, NonetError, NotFoundError
-from nonet.operate.letter_bulk import Outcome
+from nonet.operate.resubmission import Outcome
 from nonet.rules.permissions import Action
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,6 @@ class Bulk:
         started: when it began.
         done: how many were changed.
         failed: how many were not.
-        last: row of the last one that was changed.
         problems: the first few reasons why things were not changed; they may quote arguments.
         problem: why it ended before the last one; empty: it did not.
         ended: when it ended; None: it runs.
@@ -48,7 +48,6 @@ class Bulk:
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     done: int = 0
     failed: int = 0
-    last: int = 0
     problems: list[str] = field(default_factory=list)
     problem: str = ""
     ended: datetime | None = None
@@ -57,7 +56,7 @@ class Bulk:
         """Count outcomes."""
         for item in outcomes:
             if item.error is None:
-                self.done, self.last = self.done + 1, item.row
+                self.done += 1
                 continue
             self.failed += 1
             if len(self.problems) < _MOST_PROBLEMS:
@@ -75,17 +74,11 @@ class Bulks:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._stopping: set[str] = set()
 
-    def start(
-        self,
-        bulk: Bulk,
-        outcomes: AsyncIterator[list[Outcome]],
-        record: Callable[[Bulk], Awaitable[None]],
-    ) -> Bulk:
+    def start(self, bulk: Bulk, outcomes: AsyncGenerator[list[Outcome], None]) -> Bulk:
         """Begin a change, on behalf of the actor of the caller.
 
         Args:
             outcomes: makes the change, and yields what became of some things.
-            record: writes what was changed to the event stream.
 
         Raises:
             ConflictError: too many changes run.
@@ -95,7 +88,7 @@ class Bulks:
         for old in [item.id for item in self._all.values() if item.ended][: -_MOST_KEPT or None]:
             del self._all[old]
         self._all[bulk.id] = bulk
-        running = asyncio.create_task(self._run(bulk, outcomes, record), name=f"bulk {bulk.id}")
+        running = asyncio.create_task(self._run(bulk, outcomes), name=f"bulk {bulk.id}")
         self._running[bulk.id] = running
         running.add_done_callback(lambda _: self._running.pop(bulk.id, None))
         return bulk
@@ -131,18 +124,14 @@ class Bulks:
             for task in late:
                 task.cancel()
 
-    async def _run(
-        self,
-        bulk: Bulk,
-        outcomes: AsyncIterator[list[Outcome]],
-        record: Callable[[Bulk], Awaitable[None]],
-    ) -> None:
+    async def _run(self, bulk: Bulk, outcomes: AsyncGenerator[list[Outcome], None]) -> None:
         try:
-            async for some in outcomes:
-                bulk.add(some)
-                if bulk.id in self._stopping:
-                    bulk.problem = "it was stopped"
-                    break
+            async with aclosing(outcomes):
+                async for some in outcomes:
+                    bulk.add(some)
+                    if bulk.id in self._stopping:
+                        bulk.problem = "it was stopped"
+                        break
         except asyncio.CancelledError:
             bulk.problem = "task-web was stopped"
             raise
@@ -157,8 +146,3 @@ class Bulks:
                 "bulk change ended: %s; changed=%d failed=%d total=%d who=%s",
                 *(bulk.text, bulk.done, bulk.failed, bulk.total, bulk.who),
             )
-        try:
-            if bulk.done:
-                await record(bulk)
-        except NonetError as error:
-            logger.warning("a bulk change is not in the event stream: %s", error)

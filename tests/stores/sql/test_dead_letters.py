@@ -27,15 +27,10 @@ from nonet.base.errors import (
     NotFoundError,
     ServerUnreachableError,
 )
+from nonet.rules.letters import LetterFilter, NewDeadLetter, Status
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.database import Database
-from nonet.stores.sql.dead_letters import (
-    DeadLetters,
-    LetterFilter,
-    NewDeadLetter,
-    Status,
-    dlq_tasks,
-)
+from nonet.stores.sql.dead_letters import DeadLetters, dlq_tasks
 from nonet.stores.sql.letters import storable
 
 SUBMITTED = datetime(2026, 3, 29, 2, 30, 0, 123456, tzinfo=UTC)

@@ -14,11 +14,12 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.dialects import mysql, postgresql
 
 from nonet.base.errors import ConfigurationError, NotFoundError, ServerUnreachableError
+from nonet.rules.letters import LetterFilter, Status
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.audit import audit_log
-from nonet.stores.sql.dead_letters import DeadLetters, LetterFilter, Status, dlq_tasks
+from nonet.stores.sql.dead_letters import DeadLetters, dlq_tasks
 from nonet.stores.sql.mirror import Mirror, _upsert, mirror
 from nonet.stores.sql.outbox import Outbox, _insertion, outbox_tasks
 from nonet.stores.sql.synchronous import SyncDatabase

@@ -2,48 +2,129 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
-from datetime import UTC, datetime, timedelta
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nonet.base.actor import who
-from nonet.base.errors import ConfigurationError, NonetError
-from nonet.cli.batch import Report, one_by_one
-from nonet.cli.commands import dead_letters_view as view
-from nonet.cli.commands.dead_letters_selection import Age, DryRun, Filters, Kind, Selection
-from nonet.cli.options import Json, Limit, ShowArgs
-from nonet.cli.output import echo, print_answer, print_json, print_rows
+from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
+from nonet.base.plain import plain
+from nonet.cli.batch import Report
+from nonet.cli.options import Json, ShowArgs
+from nonet.cli.output import (
+    echo,
+    print_answer,
+    print_fields,
+    print_json,
+    print_table,
+    print_text,
+    print_view,
+    usage_in_words,
+)
 from nonet.cli.process import warn
 from nonet.cli.progress import Progress
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
+from nonet.messages.message import Usage
+from nonet.operate import dead_letters
+from nonet.operate.dead_letters import AttemptView, LetterDetails, LetterQuery, LetterSelection
+from nonet.operate.resubmission import Outcome, Pages
+from nonet.rules.letters import LetterFilter
 
 if TYPE_CHECKING:
-    from nonet.app import Nonet
-    from nonet.stores.sql.dead_letters import DeadLetter, DeadLetters, LetterFilter
+    from nonet.stores.sql.dead_letters import DeadLetters
+    from nonet.tasks.registry import Registry
 
 app = typer.Typer(
     help="Dead letters: tasks that failed for good, kept in SQL.", rich_markup_mode=None
 )
 
+_LETTER = (
+    "status task=shown_class task_id reason retries=retry_count died=created_at error=first_line"
+)
+_CLUSTER = (
+    "cluster=fingerprint task=shown_class error=cause place letters=count pending last_day first "
+    "last"
+)
+_DETAILS = (
+    "id status task_class task_id pipeline row_key reason last_error place cluster=fingerprint "
+    "note submitted_at last_attempted_at died=created_at retries=retry_count max_retries vo "
+    "parent_id resubmitted_from resubmitted_as resubmissions labels"
+)
+_NOTHING = "no dead letter matches"
 
 Row = Annotated[int, typer.Argument(metavar="ROW", help="Number of the row, see 'dlq list'.")]
 Note = Annotated[str, typer.Option(help="Why, for 'task-run events'.", show_default="none")]
-Pages = AsyncIterator[list[int]]
-Outcomes = AsyncIterator[tuple[int, dict[str, Any] | NonetError]]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Change nothing; print what would be acted on.")
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Which letters a command acts on: named rows; or how many of those that filters select."""
+
+    rows: Annotated[
+        list[int] | None,
+        typer.Argument(
+            metavar="[ROW...]", help="Numbers of rows, see 'dlq list'.", show_default=False
+        ),
+    ] = None
+    every: Annotated[
+        bool, typer.Option("--all", help="All letters that match, even without a filter.")
+    ] = False
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Act on at most this many, the oldest first.", show_default="no limit"
+        ),
+    ] = None
+    dry_run: DryRun = False
+
+    def filter(
+        self, target: CodeTarget, query: LetterSelection, **more: Any
+    ) -> LetterFilter | None:
+        """Return the filter for the letters; None if rows are named.
+
+        Raises:
+            ConfigurationError: both rows and filters are given, or neither: a typo must not select
+                every letter.
+        """
+        if self.rows and (self.every or query.given or self.limit is not None or self.dry_run):
+            raise ConfigurationError(
+                "named rows exclude --all, filters, --limit and --dry-run: leave out the rows or "
+                "the options"
+            )
+        if not (self.rows or self.every or query.given):
+            raise ConfigurationError(
+                "which letters? Name rows (see 'task-run dlq list'), or give a filter (--status, "
+                "--task, --reason, --error, --cluster, --older-than, --newer-than), or --all"
+            )
+        if self.rows:
+            return None
+        return LetterFilter(**{**more, **query.fields(partial(_registry, target))})
+
+    async def pages(self, letters: DeadLetters, chosen: LetterFilter | None) -> Pages:
+        """Yield row numbers in batches, the oldest first; `chosen` is that of `filter`."""
+        if chosen is None:
+            yield list(dict.fromkeys(self.rows or []))
+            return
+        left = self.limit
+        async for page in letters.pages(chosen):
+            yield page[:left]
+            if left is not None and (left := left - len(page)) <= 0:
+                return
 
 
 @app.command("list")
 @operation
 async def list_(
     target: CodeTarget,
-    filters: Filters,
-    limit: Limit = 100,
+    query: LetterQuery,
     every_namespace: Annotated[
         bool,
         typer.Option(
@@ -57,19 +138,16 @@ async def list_(
     \b
     task-run dlq list --reason retries --newer-than 12h
     """
-    wanted = filters.fields(target)
-    async with _dead_letters(target) as letters:
-        found = await letters.list(limit=limit, every_namespace=every_namespace, **wanted)
-    in_table = partial(view.row, with_namespace=every_namespace)
-    rows = [(view.document if as_json else in_table)(letter) for letter in found]
-    print_rows(rows, as_json, "no dead letter matches")
+    async with _store(target) as letters:
+        registry = partial(_registry, target)
+        found = await dead_letters.find(letters, query, registry, every_namespace=every_namespace)
+    namespace = "namespace " if every_namespace else ""
+    print_view(found, as_json, f"row=id {namespace}{_LETTER}", _NOTHING)
 
 
 @app.command()
 @operation
-async def clusters(
-    target: CodeTarget, filters: Filters, limit: Limit = 100, as_json: Json = False
-) -> None:
+async def clusters(target: CodeTarget, query: LetterQuery, as_json: Json = False) -> None:
     """List what dead letters have in common: class, exception and place; the newest first.
 
     The place is the innermost function of your code in the traceback. 'dlq list', 'dlq resubmit'
@@ -78,13 +156,9 @@ async def clusters(
     \b
     task-run dlq clusters --newer-than 12h
     """
-    from nonet.stores.sql.dead_letters import LetterFilter
-
-    wanted = LetterFilter(**filters.fields(target))
-    async with _dead_letters(target) as letters:
-        found = (await letters.clusters(wanted))[:limit]
-    rows = [dataclasses.asdict(item) if as_json else view.cluster_row(item) for item in found]
-    print_rows(rows, as_json, "no dead letter matches")
+    async with _store(target) as letters:
+        found = await dead_letters.clusters(letters, query, partial(_registry, target))
+    print_view(found, as_json, _CLUSTER, _NOTHING)
 
 
 @app.command()
@@ -99,22 +173,33 @@ async def show(
     \b
     task-run dlq show 17 --show-args --tasks mytasks
     """
-    async with _dead_letters(target) as letters:
-        letter = await letters.get(row)
-    document = {**view.document(letter), **view.details(letter)}
-    if show_args:
-        document["arguments"] = _arguments(letter, target)
+    async with _store(target) as letters:
+        letter = await dead_letters.get(letters, row)
+        arguments = await _arguments(letter, letters, target) if show_args else None
     if as_json:
-        print_json(document)
-    else:
-        view.print_letter(document)
+        print_json({**plain(letter), **({"arguments": arguments} if show_args else {})})
+        return
+    print_view(letter, False, _DETAILS)
+    if arguments:
+        print_fields({"arguments": arguments})
+    if letter.history:
+        print_text("\nattempts")
+        print_table([], [_cells(attempt) for attempt in letter.history])
+    if letter.traceback:
+        print_text(f"\n{letter.traceback}")
+
+
+def _cells(attempt: AttemptView) -> list[Any]:
+    usage = Usage(attempt.wall, attempt.cpu, attempt.rss)
+    return [attempt.attempt, attempt.at, attempt.error, usage_in_words(usage)]
 
 
 @app.command()
 @operation
 async def resubmit(
     target: CodeTarget,
-    selection: Selection,
+    query: LetterSelection,
+    rows: Rows,
     again: Annotated[
         bool,
         typer.Option(
@@ -148,37 +233,28 @@ async def resubmit(
     task-run dlq resubmit --task RemoveFile --newer-than 2d --dry-run
     task-run dlq resubmit --cluster 9e7ff739af7d1835 --rate 10
     """
-    if selection.status == "FAILED":
+    if query.status == "FAILED":
         raise ConfigurationError(
             "--status FAILED: the new tasks of these letters died and have rows of their own; "
             "resubmit those"
         )
-    if selection.status == "DISPATCHED" and not again:
+    if query.status == "DISPATCHED" and not again:
         raise ConfigurationError(
             "--status DISPATCHED: these letters were resubmitted already; add --again to resubmit "
             "those whose new task did not succeed"
         )
-    chosen = selection.resolve(target, status="PENDING")
+    chosen = rows.filter(target, query, status="PENDING")
     async with target.application() as nonet:
-        from nonet.operate.letter_bulk import resubmit_many
-
-        letters = await nonet.dead_letters()
-
-        async def act(pages: Pages) -> Outcomes:
-            async for some in resubmit_many(letters, nonet.client, pages, rate=rate, again=again):
-                for item in some:
-                    yield item.row, item.error or {"id": item.id, "created": item.created}
-
-        async def log(text: str) -> None:
-            await _log(nullcontext(nonet), "dlq-resubmit", text)
-
-        return await _each(letters, selection, chosen, act, log, as_json)
+        letters, client = await nonet.dead_letters(), nonet.client
+        log = partial(_log, target)
+        act = partial(dead_letters.resubmit_many, letters, client, log, rate=rate, again=again)
+        return await _each(letters, rows, chosen, act, as_json)
 
 
 @app.command()
 @operation
 async def discard(
-    target: CodeTarget, selection: Selection, note: Note = "", as_json: Json = False
+    target: CodeTarget, query: LetterSelection, rows: Rows, note: Note = "", as_json: Json = False
 ) -> int:
     """Delete dead letters and print each row.
 
@@ -190,17 +266,11 @@ async def discard(
     \b
     task-run dlq discard --reason arguments --note "sent by hand" --json
     """
-    chosen = selection.resolve(target)
-    async with _dead_letters(target) as letters:
-
-        async def one(row: int) -> dict[str, Any]:
-            await letters.discard(row, only=chosen)
-            return {"discarded": True}
-
-        async def log(text: str) -> None:
-            await _log(target.observer(), "dlq-discard", f"{text}: {note}" if note else text)
-
-        return await _each(letters, selection, chosen, partial(one_by_one, one), log, as_json)
+    chosen = rows.filter(target, query)
+    async with _store(target) as letters:
+        log = partial(_log, target)
+        act = partial(dead_letters.discard_many, letters, log, only=chosen, note=note)
+        return await _each(letters, rows, chosen, act, as_json)
 
 
 @app.command()
@@ -217,20 +287,16 @@ async def note(
     \b
     task-run dlq note 17 "waits for the new printer"
     """
-    async with _dead_letters(target) as letters:
-        await letters.annotate(row, text)
+    async with _store(target) as letters:
+        await dead_letters.annotate(letters, row, text)
 
 
 @app.command()
 @operation
 async def purge(
-    target: CodeTarget,
-    older_than: Annotated[timedelta, Age],
-    kind: Kind,
-    dry_run: DryRun = False,
-    as_json: Json = False,
+    target: CodeTarget, query: LetterSelection, dry_run: DryRun = False, as_json: Json = False
 ) -> None:
-    """Delete old dead letters in batches, and print their number.
+    """Delete old dead letters in batches, and print their number; --older-than is required.
 
     If the purge fails, letters deleted so far stay deleted. 'task-run events' shows who deleted
     them, if Redis answers.
@@ -240,50 +306,43 @@ async def purge(
     \b
     task-run dlq purge --older-than 30d --status DISPATCHED
     """
-    from nonet.stores.sql.dead_letters import LetterFilter
-
-    before = datetime.now(UTC) - older_than
-    old = LetterFilter(**kind.fields(target), died_before=before)
+    if not query.older_than:
+        raise ConfigurationError("which letters are old? Give --older-than, as in --older-than 30d")
+    old = query.filter(partial(_registry, target))
     found, is_done = 0, False
-    async with _dead_letters(target) as letters:
+    async with _store(target) as letters:
         would_be = (len(rows) async for rows in letters.pages(old))
+        purged = dead_letters.purge(letters, partial(_log, target), old, query.in_words)
         try:
             with Progress("dead letters") as progress:
-                async for number in would_be if dry_run else letters.purge(old):
+                async for number in would_be if dry_run else purged:
                     found += number
                     progress.advance(number)
             is_done = True
         finally:
             if found or is_done:
                 text = f"{found} dead letters {'would be purged' if dry_run else 'purged'}"
-                purged = 0 if dry_run else found
-                print_answer({"before": before, "found": found, "purged": purged}, text, as_json)
-            if found and not dry_run:
-                text = f"{found} that {_filter_in_words(old)}"
-                await _log(target.observer(), "dlq-purge", text)
+                print_answer({"found": found, "purged": 0 if dry_run else found}, text, as_json)
 
 
-def _filter_in_words(old: LetterFilter) -> str:
-    """Describe the filter of a purge for the event stream."""
-    given = {name: getattr(old, name) for name in ("status", "task_class", "reason", "error")}
-    given["cluster"] = (old.fingerprints or ("",))[0]
-    filters = [f"{name} {value}" for name, value in given.items() if value]
-    return ", ".join([f"died before {old.died_before:%Y-%m-%dT%H:%M:%SZ}", *filters])
-
-
-async def _log(application: AbstractAsyncContextManager[Nonet], kind: str, text: str) -> None:
+async def _log(target: Target, kind: str, text: str) -> None:
     """Record a change of SQL in the event stream. The change stays if Redis does not answer."""
     try:
-        async with application as nonet:
-            await nonet.stores.events.log(kind, who(), text)
+        async with target.stores() as stores:
+            await stores.events.log(kind, who(), text)
     except NonetError as error:
         warn(f"done, but 'task-run events' will not show it: {error}")
 
 
+def _registry(target: CodeTarget) -> Registry:
+    """Load the task classes, which only a bare name of a class needs."""
+    return target.application().registry
+
+
 @asynccontextmanager
-async def _dead_letters(target: Target) -> AsyncIterator[DeadLetters]:
+async def _store(target: Target) -> AsyncIterator[DeadLetters]:
     """Open only the store: reading letters needs neither Redis nor task classes."""
-    from nonet.stores.sql.dead_letters import DeadLetters
+    from nonet.stores.sql.dead_letters import DeadLetters  # slow to import: 170 ms
 
     settings = target.settings()
     letters = DeadLetters(settings.sql_url(), settings.namespace, settings.cipher())
@@ -295,48 +354,42 @@ async def _dead_letters(target: Target) -> AsyncIterator[DeadLetters]:
 
 async def _each(
     letters: DeadLetters,
-    selection: Selection,
+    rows: Rows,
     chosen: LetterFilter | None,
-    act: Callable[[Pages], Outcomes],
-    log: Callable[[str], Awaitable[None]],
+    act: Callable[[Pages], AsyncIterator[list[Outcome]]],
     as_json: bool,
 ) -> ExitCode:
-    """Act on each row, report every outcome, and record the changes in the event stream."""
-
-    async def nothing(row: int) -> dict[str, Any]:
-        return {}
-
+    """Act on each row, and report every outcome."""
     report = Report("dead letter", "row", as_json, are_named=chosen is None)
-    try:
-        outcomes = partial(one_by_one, nothing) if selection.dry_run else act
-        await report.follow(outcomes(selection.pages(letters, chosen)))
-    finally:
-        if not selection.dry_run and (text := _in_words(report)):
-            await log(text)
-    if selection.dry_run:
+    pages = rows.pages(letters, chosen)
+
+    async def outcomes() -> AsyncIterator[tuple[int, dict[str, Any] | NonetError]]:
+        async for some in _untouched(pages) if rows.dry_run else act(pages):
+            for item in some:
+                done = {"id": item.id, "created": item.created} if item.id else {}
+                yield item.row, item.error or done
+
+    await report.follow(outcomes())
+    if rows.dry_run:
         echo(f"{len(report.items)} rows; nothing was changed (--dry-run)", err=True)
     elif not report.items:
-        echo("no dead letter matches", err=True)
+        echo(_NOTHING, err=True)
     return report.code()
 
 
-def _in_words(report: Report) -> str:
-    """Describe how many rows were changed, and the last one; empty if none was."""
-    from nonet.operate.letter_bulk import in_words
-
-    done = [item for item in report.items if "error" not in item]
-    rows = [item["row"] for item in done if item.get("created", True)]
-    return in_words(len(rows), rows[-1]) if rows else ""
+async def _untouched(pages: Pages) -> AsyncIterator[list[Outcome]]:
+    async for page in pages:
+        yield [Outcome(row) for row in page]
 
 
-def _arguments(letter: DeadLetter, target: CodeTarget) -> dict[str, Any]:
-    from nonet.operate.dead_letters import arguments_of, why_unknown
-
-    registry = target.application().registry
-    found = arguments_of(letter, registry)
-    if found is None:
-        why = why_unknown(letter, target.settings().cipher())
-        echo(f"the arguments are not shown: {why}", err=True)
+async def _arguments(
+    letter: LetterDetails, letters: DeadLetters, target: CodeTarget
+) -> dict[str, Any]:
+    registry = _registry(target)
+    try:
+        found = await dead_letters.reveal(letters, letter.id, registry, target.settings().cipher())
+    except NotFoundError as error:
+        echo(str(error), err=True)
         return {}
     if registry.find(letter.task_class) is None:
         category = letter.task_class.partition(":")[0]

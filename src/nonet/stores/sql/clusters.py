@@ -10,8 +10,9 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from nonet.rules.letters import Cluster, LetterFilter, Status
 from nonet.stores.sql.database import Database, pages
-from nonet.stores.sql.letters import Cluster, LetterFilter, Status, dlq_tasks
+from nonet.stores.sql.letters import clauses, dlq_tasks
 
 _ROW = dlq_tasks.c
 _AGES = (timedelta(hours=1), timedelta(days=1), timedelta(days=7))
@@ -23,7 +24,7 @@ async def clusters(database: Database, namespace: str, selection: LetterFilter) 
     # Letters of a cluster have the same class and exception, so its newest letter shows them.
     counted = dataclasses.replace(selection, task_class=None, error=None)
     groups: dict[str, list[Any]] = defaultdict(list)
-    query = _counting(datetime.now(UTC)).where(_ROW.namespace == namespace, *counted.clauses())
+    query = _counting(datetime.now(UTC)).where(_ROW.namespace == namespace, *clauses(counted))
     for group in await database.rows(query):
         groups[group.fingerprint].append(group)
     found = []

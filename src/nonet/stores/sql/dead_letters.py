@@ -15,32 +15,12 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from nonet.base.errors import ConflictError, NotFoundError
 from nonet.messages.encryption import NO_KEYS, Cipher
+from nonet.rules.letters import Cluster, DeadLetter, LetterFilter, NewDeadLetter, Status
 from nonet.stores.connection.unreadable import readable
 from nonet.stores.sql.answers import ANSWER_SECONDS
 from nonet.stores.sql.clusters import clusters
 from nonet.stores.sql.database import MYSQL, Database
-from nonet.stores.sql.letters import (
-    Cluster,
-    DeadLetter,
-    LetterFilter,
-    NewDeadLetter,
-    Status,
-    columns,
-    dlq_tasks,
-    identity,
-    letter_of,
-    storable,
-)
-
-__all__ = [
-    "Cluster",
-    "DeadLetter",
-    "DeadLetters",
-    "LetterFilter",
-    "NewDeadLetter",
-    "Status",
-    "dlq_tasks",
-]
+from nonet.stores.sql.letters import clauses, columns, dlq_tasks, identity, letter_of, storable
 
 # Rows that one statement reads or deletes, so that other transactions do not wait for long.
 _PAGE_ROWS = 500
@@ -130,7 +110,7 @@ class DeadLetters:
         if not every_namespace:
             selection = await self.narrowed(selection)
             query = query.where(self._own)
-        query = query.where(*selection.clauses())
+        query = query.where(*clauses(selection))
         if before is not None:
             query = query.where(dlq_tasks.c.id < before)
         rows = await self._database.rows(query.order_by(dlq_tasks.c.id.desc()).limit(limit))
@@ -161,7 +141,7 @@ class DeadLetters:
         narrow = await self.narrowed(selection)
         row = dlq_tasks.c.id
         query = sa.select(sa.func.count(), sa.func.max(row)).select_from(dlq_tasks)
-        found = await self._database.rows(query.where(self._own, *narrow.clauses()))
+        found = await self._database.rows(query.where(self._own, *clauses(narrow)))
         number, last = found[0] if found else (0, None)
         return number, last or 0
 
@@ -289,7 +269,7 @@ class DeadLetters:
         """
         if self._database.is_missing:
             raise _no_such_row(row_id)
-        fits = only.clauses() if only else []
+        fits = clauses(only) if only else []
         async with self._database.transaction() as connection:
             gone = await connection.execute(
                 sa.delete(dlq_tasks).where(dlq_tasks.c.id == row_id, self._own, *fits)
@@ -357,7 +337,7 @@ class DeadLetters:
             if first is None:
                 return [], None
             last = min(first + _PAGE_ROWS - 1, end)
-            query = sa.select(row).where(row.between(first, last), self._own, *selection.clauses())
+            query = sa.select(row).where(row.between(first, last), self._own, *clauses(selection))
             return list((await connection.scalars(query.order_by(row))).all()), last
 
     async def purge(self, selection: LetterFilter) -> AsyncIterator[int]:
@@ -371,7 +351,7 @@ class DeadLetters:
                 gone = await connection.execute(
                     # Filter again: another process may have changed a letter meanwhile.
                     sa.delete(dlq_tasks).where(
-                        dlq_tasks.c.id.in_(rows), self._own, *selection.clauses()
+                        dlq_tasks.c.id.in_(rows), self._own, *clauses(selection)
                     )
                 )
             yield gone.rowcount

@@ -1,14 +1,12 @@
-"""What a dead letter contains, and its row in SQL."""
+"""The table of dead letters: its columns, rows and conditions."""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import StrEnum
 from typing import Any
 
 import sqlalchemy as sa
@@ -16,206 +14,15 @@ import sqlalchemy as sa
 from nonet.base.errors import MalformedMessageError
 from nonet.messages.documents import decrypted_bytes
 from nonet.messages.encryption import MARK, Cipher, is_encrypted_text
-from nonet.messages.message import decode
-from nonet.messages.repetition import Identity
 from nonet.rules.findings import remedies
 from nonet.rules.fingerprints import fingerprint_of, place_of
-from nonet.rules.pipelines import key_in, pipeline_of
+from nonet.rules.letters import DeadLetter, LetterFilter, NewDeadLetter, Status
 from nonet.stores.sql.database import LONG_BINARY, LONG_TEXT, UtcDateTime
 
 TEXT_BYTES = 65_535  # of a TEXT column in MySQL
 TRACEBACK_BYTES = 256 * 1024
 DETAIL_BYTES = 4096  # of each text in the history and the labels
 HISTORY_ENTRIES = 100
-
-
-class Status(StrEnum):
-    """What happened to a dead letter."""
-
-    #: not submitted again; if `DeadLetter.resubmitted_as` is set, perhaps submitted
-    PENDING = "PENDING"
-    DISPATCHED = "DISPATCHED"  #: submitted again, as `DeadLetter.resubmitted_as`
-    FAILED = "FAILED"  #: submitted again, and that task died as well; it has a row of its own
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewDeadLetter:
-    """A task that failed for good, as a worker records it.
-
-    Attributes:
-        task_id: id of the task; identifies the letter together with ``generation``.
-        generation: how often the task had been queued again.
-        task_class: full name, ``category:Class``.
-        task_args: the arguments as submitted, packed.
-        submitted_at: when the task was first submitted.
-        reason: ``retries``, ``crash``, ``worker-lost``, ``quarantined``, ``capacity`` …
-        retry_count: retries used.
-        max_retries: retries allowed; None if the policy sets no number.
-        last_attempted_at: start of the last attempt; None if there was none.
-        error_type: class name of the last exception.
-        error_message: its text.
-        traceback: its traceback, with secrets masked.
-        history: one mapping for each attempt, oldest first; the last 100 are stored.
-        labels: the labels of the submission.
-        parent_id: the task that submitted this one.
-        resubmitted_from: row of the letter that this task repeated.
-        vo: virtual organisation.
-
-    Long texts are stored without their middle, and NUL and lone surrogates are escaped, so that an
-    odd error cannot prevent the record. Arguments and texts of errors may be encrypted, see
-    `nonet.messages.documents`.
-    """
-
-    task_id: str
-    generation: int
-    task_class: str
-    task_args: bytes = field(repr=False)
-    submitted_at: datetime
-    reason: str
-    retry_count: int = 0
-    max_retries: int | None = None
-    last_attempted_at: datetime | None = None
-    error_type: str = ""
-    error_message: str = ""
-    traceback: str = field(default="", repr=False)
-    history: Sequence[Mapping[str, Any]] = ()
-    labels: Mapping[str, Any] = field(default_factory=dict)
-    parent_id: str | None = None
-    resubmitted_from: int | None = None
-    vo: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeadLetter(NewDeadLetter):
-    """A row of the table. In lists, arguments and traceback are empty.
-
-    Attributes:
-        id: number of the row; after ``TRUNCATE`` another letter may get it.
-        namespace: namespace of the task.
-        resubmitted_as: the task that repeats it, or is about to.
-        resubmissions: how many repeats there were before that task.
-        fingerprint: what letters of the same cause have in common, see `rules.fingerprints`.
-        place: where in the user's code the error was raised, ``module:function``; or empty.
-        note: what an operator wrote about it.
-    """
-
-    id: int
-    namespace: str
-    status: Status
-    last_error: str
-    resubmitted_as: str | None
-    resubmissions: int
-    created_at: datetime
-    fingerprint: str = ""
-    place: str = ""
-    note: str = ""
-
-    @property
-    def pipeline(self) -> str | None:
-        """The pipeline whose row failed; None: it is the letter of a task."""
-        return pipeline_of(self.task_class)
-
-    @property
-    def row_key(self) -> str | None:
-        """The primary key of the row that failed, as text; None: it is the letter of a task.
-
-        Without `task_args`, as in lists, a long key is shortened.
-        """
-        if self.pipeline is None:
-            return None
-        if self.task_args:
-            return str(decode(self.task_args)["key"])
-        return key_in(self.task_id, self.pipeline)
-
-    @property
-    def identity(self) -> Identity:
-        """What identifies it in any database."""
-        return Identity(self.namespace, self.task_id, self.generation)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LetterFilter:
-    """Selects the letters that pass every filter; None: no filter.
-
-    Attributes:
-        status: what happened to the letter.
-        task_class: full or bare class name.
-        reason: why the task died.
-        task_id: id of the task.
-        died_before: select only older letters.
-        died_after: select only newer letters.
-        error: a part of the exception's class name, in any case.
-        fingerprints: those of the clusters that are selected.
-        up_to: select no row with a higher number, so none that was added later.
-    """
-
-    status: str | None = None
-    task_class: str | None = None
-    reason: str | None = None
-    task_id: str | None = None
-    died_before: datetime | None = None
-    died_after: datetime | None = None
-    error: str | None = None
-    fingerprints: tuple[str, ...] | None = None
-    up_to: int | None = None
-
-    def clauses(self) -> list[sa.ColumnElement[bool]]:
-        """The filters as conditions on the table."""
-        names = ("status", "reason", "task_id")
-        wanted = {name: getattr(self, name) for name in names}
-        found = [dlq_tasks.c[name] == value for name, value in wanted.items() if value is not None]
-        if self.task_class is not None:
-            column = dlq_tasks.c.task_class
-            bare = column.endswith(f":{self.task_class}", autoescape=True)
-            found.append(column == self.task_class if ":" in self.task_class else bare)
-        if self.died_before is not None:
-            found.append(dlq_tasks.c.created_at < self.died_before)
-        if self.died_after is not None:
-            found.append(dlq_tasks.c.created_at > self.died_after)
-        if self.error is not None:
-            found.append(dlq_tasks.c.error_type.icontains(self.error, autoescape=True))
-        if self.fingerprints is not None:
-            found.append(dlq_tasks.c.fingerprint.in_(self.fingerprints))
-        if self.up_to is not None:
-            found.append(dlq_tasks.c.id <= self.up_to)
-        return found
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cluster:
-    """Dead letters of the same class, exception and place.
-
-    Attributes:
-        fingerprint: what they have in common.
-        newest: row of the newest letter, from which come the following fields.
-        task_class: full name of the class.
-        error_type: class name of the exception.
-        reason: why the task died.
-        place: where in the user's code the error was raised, ``module:function``; or empty.
-        last_error: its first characters.
-        count: number of letters.
-        statuses: number of letters in each status, including zeros.
-        first: when the first of them died.
-        last: when the last of them died.
-        last_hour: how many died in the last hour.
-        last_day: how many died in the last 24 hours.
-        last_week: how many died in the last 7 days.
-    """
-
-    fingerprint: str
-    newest: int
-    task_class: str
-    error_type: str
-    reason: str
-    place: str
-    last_error: str
-    count: int
-    statuses: Mapping[Status, int]
-    first: datetime
-    last: datetime
-    last_hour: int
-    last_day: int
-    last_week: int
 
 
 # ---- the table (created by migrations/versions; a test compares the two) ------------------------
@@ -273,6 +80,28 @@ dlq_tasks = sa.Table(
     # Clusters are counted by this index alone, without reading rows.
     sa.Index("ix_dlq_tasks_clusters", "namespace", "fingerprint", "status", "created_at", "id"),
 )
+
+
+def clauses(selection: LetterFilter) -> list[sa.ColumnElement[bool]]:
+    """Return the filters as conditions on the table."""
+    names = ("status", "reason", "task_id")
+    wanted = {name: getattr(selection, name) for name in names}
+    found = [dlq_tasks.c[name] == value for name, value in wanted.items() if value is not None]
+    if selection.task_class is not None:
+        column = dlq_tasks.c.task_class
+        bare = column.endswith(f":{selection.task_class}", autoescape=True)
+        found.append(column == selection.task_class if ":" in selection.task_class else bare)
+    if selection.died_before is not None:
+        found.append(dlq_tasks.c.created_at < selection.died_before)
+    if selection.died_after is not None:
+        found.append(dlq_tasks.c.created_at > selection.died_after)
+    if selection.error is not None:
+        found.append(dlq_tasks.c.error_type.icontains(selection.error, autoescape=True))
+    if selection.fingerprints is not None:
+        found.append(dlq_tasks.c.fingerprint.in_(selection.fingerprints))
+    if selection.up_to is not None:
+        found.append(dlq_tasks.c.id <= selection.up_to)
+    return found
 
 
 def columns(letter: NewDeadLetter, cipher: Cipher) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from nonet.web.resources import resources
 
 _RESOURCES = (
-    "overview queues workers dead_letters quarantine audit submitting revealing tasks history "
+    "overview queues workers quarantine audit submitting revealing tasks history "
     "locks tenants schedules pipelines delayed groups workflows controls events openapi"
 )
 

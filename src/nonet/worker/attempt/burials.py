@@ -32,7 +32,7 @@ from nonet.messages.message import (
     open_envelope,
 )
 from nonet.messages.signing import Signer
-from nonet.operate.dead_letters import dead_letter, write
+from nonet.operate.new_letters import dead_letter, write
 from nonet.rules.outcomes import End, ErrorSummary, Failed, HandedBack, Outcome, Reason, Settlement
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.registry import Registry

@@ -1,0 +1,151 @@
+"""What the API and the pages do with dead letters, on behalf of a caller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import suppress
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from pydantic import Field
+
+from nonet.base.actor import who as actor
+from nonet.base.errors import NonetError, ServerUnreachableError
+from nonet.operate import dead_letters
+from nonet.operate.dead_letters import (
+    LARGEST_ROW,
+    ClusterPage,
+    LetterDetails,
+    LetterQuery,
+    LetterView,
+)
+from nonet.operate.lists import Page
+from nonet.operate.resubmission import Outcome
+from nonet.rules.letters import LetterFilter
+from nonet.rules.permissions import Action, Principal
+from nonet.stores.sql.dead_letters import DeadLetters
+from nonet.web.bulks import Bulk
+from nonet.web.site import Site, ensure, may
+
+# Pages must not wait for a database that hangs as long as daemons do.
+_ANSWER_SECONDS = 3.0
+# Clusters of 100,000 letters cost a database 0.1 s.
+_CLUSTERS_SECONDS = 5.0
+_T = TypeVar("_T")
+
+Row: TypeAlias = Annotated[int, Field(ge=0, le=LARGEST_ROW)]
+"""The number of a row, as far as databases can hold it."""
+Doer: TypeAlias = Annotated[Principal, may(dead_letters.resubmit)]
+Revealer: TypeAlias = Annotated[Principal, may(dead_letters.reveal)]
+Noter: TypeAlias = Annotated[Principal, may(dead_letters.annotate)]
+Deleter: TypeAlias = Annotated[Principal, may(dead_letters.discard)]
+
+
+async def asked(site: Site, ask: Callable[[DeadLetters], Awaitable[_T]]) -> _T:
+    """Ask the database, and give it a few seconds to answer.
+
+    Raises:
+        ServerUnreachableError: it did not.
+    """
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            return await ask(await site.nonet.dead_letters())
+    except TimeoutError:
+        raise ServerUnreachableError(
+            f"the SQL database did not answer within {_ANSWER_SECONDS:g} s: 'task-run doctor' "
+            "checks it"
+        ) from None
+
+
+async def find(site: Site, query: LetterQuery) -> Page[LetterView]:
+    return await asked(
+        site, lambda store: dead_letters.find(store, query, lambda: site.nonet.registry)
+    )
+
+
+async def clusters(site: Site, query: LetterQuery) -> ClusterPage:
+    """Read clusters, at most once in five seconds for all viewers."""
+
+    async def read() -> ClusterPage:
+        return await asked(
+            site, lambda store: dead_letters.clusters(store, query, lambda: site.nonet.registry)
+        )
+
+    return await site.shared.read(("clusters", query), _CLUSTERS_SECONDS, read)
+
+
+async def get(site: Site, row: int) -> LetterDetails:
+    return await asked(site, lambda store: dead_letters.get(store, row))
+
+
+async def measured(site: Site, selection: LetterFilter) -> tuple[int, LetterFilter]:
+    return await asked(site, lambda store: dead_letters.measure(store, selection))
+
+
+def _log(site: Site) -> dead_letters.Log:
+    async def log(kind: str, text: str) -> None:
+        with suppress(NonetError):  # the audit has it
+            await site.nonet.stores.events.log(kind, actor(), text)
+
+    return log
+
+
+async def again(site: Site, who: Principal, row: int, again: bool) -> str:
+    store, client = await site.nonet.dead_letters(), site.nonet.client
+    action = dead_letters.resubmit
+    return str(await site.perform(who, action, store, client, _log(site), row, again=again))
+
+
+async def discard(site: Site, who: Principal, row: int, note: str) -> None:
+    store = await site.nonet.dead_letters()
+    await site.perform(who, dead_letters.discard, store, _log(site), row, note)
+
+
+async def annotate(site: Site, who: Principal, row: int, note: str) -> None:
+    await site.perform(who, dead_letters.annotate, await site.nonet.dead_letters(), row, note)
+
+
+async def reveal(site: Site, who: Principal, row: int) -> dict[str, Any]:
+    nonet = site.nonet
+    store, cipher = await nonet.dead_letters(), nonet.client.cipher
+    return await site.perform(who, dead_letters.reveal, store, row, nonet.registry, cipher)
+
+
+async def resubmit_many(
+    site: Site, who: Principal, exact: LetterFilter, number: int, words: str, rate: float | None
+) -> Bulk:
+    store, client = await site.nonet.dead_letters(), site.nonet.client
+    speed = "" if rate is None else f" at {rate:g} a second"
+    bulk = Bulk(Action.RESUBMIT, f"resubmit {words}{speed}", who.name, number)
+    rows = store.pages(exact)
+    work = dead_letters.resubmit_many(store, client, _log(site), rows, rate=rate)
+    return await _begun(site, who, bulk, work)
+
+
+async def discard_many(
+    site: Site, who: Principal, exact: LetterFilter, number: int, words: str, note: str
+) -> Bulk:
+    store = await site.nonet.dead_letters()
+    text = f"{words}: {note}".removesuffix(": ")
+    bulk = Bulk(Action.DISCARD, f"discard {text}", who.name, number)
+    purged = dead_letters.purge(store, _log(site), exact, text)
+    return await _begun(site, who, bulk, _each(purged))
+
+
+async def _each(purged: AsyncIterator[int]) -> AsyncGenerator[list[Outcome], None]:
+    async for number in purged:
+        yield [Outcome(0)] * number
+
+
+async def _begun(
+    site: Site, who: Principal, bulk: Bulk, work: AsyncGenerator[list[Outcome], None]
+) -> Bulk:
+    async with site.changing(who, bulk.action, f"{bulk.total} dead letters: {bulk.text}"):
+        return site.bulks.start(bulk, work)
+
+
+async def stop(site: Site, who: Principal, id: str) -> Bulk:
+    bulk = site.bulks.get(id)
+    ensure(site, who, bulk.action)
+    async with site.changing(who, bulk.action, f"stop: {bulk.text}"):
+        return site.bulks.stop(id)
