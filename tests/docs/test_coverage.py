@@ -1,7 +1,8 @@
-"""The reference is complete: what the code has is documented, and what is documented is there.
+"""The pages are complete: what the code has is documented, and what is documented is there.
 
-Elsewhere: alerts (`chart/test_monitoring.py`), promises (`test_promises.py`), commands that pages
-show (`test_shown.py`), public names (`test_site.py`).
+What `docs/conf.py` builds from the code needs no test. Elsewhere: alerts
+(`chart/test_monitoring.py`), promises (`test_promises.py`), commands that pages show
+(`test_shown.py`), public names (`test_site.py`).
 """
 
 from __future__ import annotations
@@ -36,12 +37,7 @@ from nonet.stores.sql.outbox import outbox_tasks
 from nonet.telemetry.metrics import METRICS
 
 _SCRIPTS = ROOT / "src" / "nonet" / "stores" / "scripts"
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
-_KEY = re.compile(r"^    ([a-z]\S*) +(STREAM|ZSET|HASH|STRING|LIST|SET) ", re.MULTILINE)
 _MODELS: tuple[type[EnvironmentModel], ...] = (Settings, WebSettings)
-_VARIABLES = {
-    model.variable(name): (model, name) for model in _MODELS for name in model.__struct_fields__
-}
 # Variables of Nonet that are no settings, as people write about them.
 _NO_SETTINGS = {"NONET_X"}
 # The same of metrics: fixtures, packages, a label, a table.
