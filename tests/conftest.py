@@ -32,7 +32,7 @@ _TESTS = Path(__file__).parent
 # than Python: a chart is rendered by Helm's library.
 _SERVERS = {"redis_server", "maria_server", "postgres_server", "nonet_server", "servers"}
 _WHOLE = {
-    *("acceptance", "budget", "chart", "demo", "examples", "faults", "image"),
+    *("acceptance", "budget", "chart", "examples", "faults", "image"),
     *("release", "topologies", "upgrade"),
 }
 # How long an example takes says how busy the machine is. The same examples in each run: what a run

@@ -55,7 +55,7 @@ sqlalchemy.dialects.mysql.aiomysql sqlalchemy.dialects.sqlite.aiosqlite structlo
 # What a command imports later if at all: extras, help for tests, processes of tasks, and modules
 # that register something, as tasks do.
 _NOT_IN_COMMANDS = (
-    *("nonet.contrib", "nonet.demo", "nonet.testing", "nonet.child_process"),
+    *("nonet.contrib", "nonet.cli.demo", "nonet.testing", "nonet.child_process"),
     "nonet.stores.sql.migrations",
 )
 # Values of PYTHONPATH of which no library is hidden.

@@ -102,7 +102,7 @@ async def test_secrets_in_arguments_are_masked(task_run: TaskRun, row: int) -> N
     assert arguments.pop("path").endswith("/later")
     assert arguments == {"key": "**********", "login": {"user": "me", "password": "**********"}}
     assert not any(secret in ended.out + text.out for secret in SECRETS)
-    unknown = await task_run(*show, "--json", "--tasks", "nonet.demo.tasks")
+    unknown = await task_run(*show, "--json", "--tasks", "nonet.cli.demo.tasks")
     assert set(unknown.json["arguments"].values()) == {"**********"}
     assert "errands:Fail is not registered here" in unknown.err
 
@@ -186,7 +186,7 @@ async def test_a_doubtful_resubmission_is_repeated_only_with_again(
     ("variables", "code", "problem"),
     [
         ({"NONET_REDIS_URL": "redis://127.0.0.1:1"}, 3, "does not answer"),
-        ({"NONET_TASKS": "nonet.demo.tasks"}, 2, "unknown task 'errands:Fail'"),
+        ({"NONET_TASKS": "nonet.cli.demo.tasks"}, 2, "unknown task 'errands:Fail'"),
     ],
     ids=["without Redis", "unknown class"],
 )

@@ -7,7 +7,7 @@ from cli.terminal import Ended, TaskRun
 
 SECRET = "s3cret"
 # All of their dependencies are provided, so that nothing else is logged.
-TASKS = {"NONET_TASKS": "nonet.demo.tasks"}
+TASKS = {"NONET_TASKS": "nonet.cli.demo.tasks"}
 DAEMONS = pytest.mark.parametrize(
     ("script", "options"), [("task-worker", ["--size=small"]), ("task-scheduler", [])]
 )

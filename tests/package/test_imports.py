@@ -12,7 +12,7 @@ import pytest
 SQL = ("sqlalchemy", "alembic", "aiomysql", "aiosqlite")
 WEB = ("fastapi", "starlette", "uvicorn", "jinja2", "http.server", "prometheus_client")
 RULES = ("croniter", "dateutil", "yaml")
-DAEMONS = ("nonet.worker.worker", "nonet.scheduler", "nonet.daemon.fleet", "nonet.demo", "pdb")
+DAEMONS = ("nonet.worker.worker", "nonet.scheduler", "nonet.daemon.fleet", "nonet.cli.demo", "pdb")
 CLIENT = ("redis", "nonet.app", "nonet.client.client")
 LOGS = ("structlog",)
 # Typer has pydantic check the options of a command, but not those of a list of commands.

@@ -13,7 +13,7 @@ _LONGEST_PLACE = 255
 _MOST_PARTS = 3
 _FRAME = re.compile(r'  File "(.*)", line \d+, in (.*)\n(?:    .*\n|  \[Previous line .*\n)*')
 _FRAMES = re.compile(rf"(?:Traceback .*\n)?(?:  …\n)?((?:{_FRAME.pattern})+)")
-_FRAMEWORK = re.compile(r"(?:^|/)(?:site-packages|dist-packages|src)/nonet/(?!demo/|contrib/)")
+_FRAMEWORK = re.compile(r"(?:^|/)(?:site-packages|dist-packages|src)/nonet/(?!cli/demo/|contrib/)")
 _STANDARD = re.compile(r"<|.*/lib(?:64)?/python3[^/]*/(?!site-packages/|dist-packages/)")
 _INSTALLED = re.compile(r".*/(?:site|dist)-packages/(([^/]+?)(?:\.py$|/).*|.+)$")
 # Directories that hold a program without being a package of it.

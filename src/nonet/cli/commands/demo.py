@@ -38,8 +38,8 @@ def demo(
     """
     # slower to import than `--help` may take
     from nonet.cli.commands import demo_view
+    from nonet.cli.demo.audit import run_demo
     from nonet.config.settings import load_settings
-    from nonet.demo.audit import run_demo
 
     async def command() -> None:
         state = load_settings(state_dir=state_dir).state_dir

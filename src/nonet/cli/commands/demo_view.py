@@ -8,9 +8,9 @@ import sys
 import time
 from pathlib import Path
 
+from nonet.cli.demo.audit import NAMESPACE, TASKS, Progress, Summary
+from nonet.cli.demo.hashing import as_text
 from nonet.cli.output import echo, print_table
-from nonet.demo.audit import NAMESPACE, TASKS, Progress, Summary
-from nonet.demo.hashing import as_text
 
 _LARGEST = 5
 _LINE_SECONDS = 5.0

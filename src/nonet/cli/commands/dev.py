@@ -81,10 +81,10 @@ def dev(
     task-run dev -m mypackage.tasks --config nonet.yaml
     """
     from nonet.app import Nonet  # these are slower to import than `--help` may take
+    from nonet.cli.dev.log import MergedLog
+    from nonet.cli.dev.plan import make_plan
+    from nonet.cli.dev.system import LONGEST_END_SECONDS, System
     from nonet.daemon.service import stop_on_signals
-    from nonet.dev.log import MergedLog
-    from nonet.dev.plan import make_plan
-    from nonet.dev.system import LONGEST_END_SECONDS, System
 
     async def command() -> int:
         options = {**target.options(), "config": config, "grace": grace}

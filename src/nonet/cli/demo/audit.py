@@ -14,13 +14,13 @@ from typing import Any
 
 from nonet.app import Nonet
 from nonet.base.errors import ConfigurationError, NonetError
+from nonet.cli.demo.hashing import Duplicates, as_text
+from nonet.cli.demo.tasks import Audited, AuditTree, HashFile, read_report
 from nonet.config.settings import plain_settings
 from nonet.daemon.service import stop_on_signals, unless_stopped
-from nonet.demo.hashing import Duplicates, as_text
-from nonet.demo.tasks import Audited, AuditTree, HashFile, read_report
 from nonet.stores.queue.groups import callback_id
 
-TASKS = "nonet.demo.tasks"
+TASKS = "nonet.cli.demo.tasks"
 NAMESPACE = "demo"
 _POLL_SECONDS = 0.1
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from nonet.base.errors import masked
+from nonet.cli.dev.code import Code, find_code
 from nonet.config.settings import Settings, load_settings
 from nonet.config.web_settings import WebSettings
 from nonet.daemon.health import free_port
 from nonet.daemon.processes import daemon_command
-from nonet.dev.code import Code, find_code
 from nonet.stores.stores import EMBEDDED
 
 # A developer waits for it, and tasks that are cut off run again with the new code.

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from nonet.base.errors import ConfigurationError
-from nonet.dev import plan
-from nonet.dev.plan import Plan, make_plan
+from nonet.cli.dev import plan
+from nonet.cli.dev.plan import Plan, make_plan
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from nonet.demo.hashing import Found, Hashed, batches, duplicates, hash_file, walk
+from nonet.cli.demo.hashing import Found, Hashed, batches, duplicates, hash_file, walk
 
 
 def test_a_walk_lists_regular_files_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

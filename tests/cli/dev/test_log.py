@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nonet.dev.log import MergedLog, rendered
+from nonet.cli.dev.log import MergedLog, rendered
 
 LINE = "2026-11-22T11:35:40.123Z ERROR shop.tasks: no connection task_id=a"
 

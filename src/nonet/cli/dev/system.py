@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from nonet.base.streams import Size
+from nonet.cli.dev.loading import Loaded
+from nonet.cli.dev.log import MergedLog
+from nonet.cli.dev.plan import Plan, Program, daemon
+from nonet.cli.dev.watching import State, changes, state_of
 from nonet.daemon.processes import LONGEST_STOP_SECONDS, Backoff, ChildProcess, all_ended, stop_all
 from nonet.daemon.service import Stop
-from nonet.dev.loading import Loaded
-from nonet.dev.log import MergedLog
-from nonet.dev.plan import Plan, Program, daemon
-from nonet.dev.watching import State, changes, state_of
 
 _POLL_SECONDS = 0.25
 # How long processes may take to end after the grace period.
@@ -114,7 +114,7 @@ class System:
         Return None if a stop is requested or the code changes meanwhile: a module may hang.
         """
         read, write = os.pipe()
-        command = [sys.executable, "-P", "-m", "nonet.dev.loading", str(write)]
+        command = [sys.executable, "-P", "-m", "nonet.cli.dev.loading", str(write)]
         environment = self._plan.environment
         try:
             process = await ChildProcess.start(

@@ -1,7 +1,7 @@
 """Load the tasks of a developer once, in a process of its own, and report what came of it.
 
-``python -m nonet.dev.loading FD`` writes one line of JSON to a file descriptor. Code that cannot be
-loaded is found here, before it could replace code that works.
+``python -m nonet.cli.dev.loading FD`` writes one line of JSON to a file descriptor. Code that
+cannot be loaded is found here, before it could replace code that works.
 """
 
 from __future__ import annotations

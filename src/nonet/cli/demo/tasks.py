@@ -18,8 +18,8 @@ from typing import Any
 import msgspec
 
 from nonet.base.streams import Priority, Size
+from nonet.cli.demo.hashing import Duplicates, Hashed, Walk, batches, duplicates, hash_file, walk
 from nonet.client.shortcuts import CallbackSpawner
-from nonet.demo.hashing import Duplicates, Hashed, Walk, batches, duplicates, hash_file, walk
 from nonet.tasks.execution import context
 from nonet.tasks.locks import (
     BaseLock,

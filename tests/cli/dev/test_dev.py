@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from cli.dev.test_loading import PIPELINE
 from daemons import Daemon
-from dev.test_loading import PIPELINE
 from ports import free_port
 from preloaded import run
 from waits import WAIT_SECONDS, wait_until
@@ -298,7 +298,7 @@ def test_a_closed_pipe_ends_it(dev: Dev) -> None:
 
 def test_it_runs_on_other_kernels_than_linux(dev: Dev) -> None:
     """The processes lack what only Linux has, as on macOS."""
-    daemon = dev.start(PYTHONPATH=str(Path(__file__).parents[1] / "without_linux"))
+    daemon = dev.start(PYTHONPATH=str(Path(__file__).parents[2] / "without_linux"))
     dev.ready()
     assert dev.ask() == "one"
     assert dev.ask("Medium") == "one"

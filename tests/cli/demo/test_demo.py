@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from waits import WAIT_SECONDS, wait_until
 
+pytestmark = pytest.mark.server
+
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
@@ -88,7 +90,7 @@ def test_an_unreadable_file_is_a_dead_letter(tree: Path, tmp_path: Path) -> None
     assert same in document["duplicate_groups"]
     assert f"could not be listed: 1 ({closed})" in done.stderr
     command, show = done.stderr.splitlines()[-2:]
-    assert show == command.replace(" list", " show ROW --show-args --tasks nonet.demo.tasks")
+    assert show == command.replace(" list", " show ROW --show-args --tasks nonet.cli.demo.tasks")
     letters = json.loads(subprocess.check_output(f"{command} --json", shell=True, text=True))
     assert [(letter["task_class"], letter["retry_count"]) for letter in letters] == 2 * [
         ("tasks:HashFile", 2)

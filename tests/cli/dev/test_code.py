@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nonet.base.errors import ConfigurationError
-from nonet.dev.code import find_code
+from nonet.cli.dev.code import find_code
 
 
 @pytest.fixture
