@@ -9,7 +9,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from nonet.pipelines import Changes, Children, LeaseMixin, Pipeline, RowDatabase, Shared
-from nonet.pipelines.registry import Pipelines
+from nonet.pipelines.loading import Pipelines
 
 
 class Base(DeclarativeBase):

@@ -27,7 +27,7 @@ from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.tasks.middleware import Middleware, registered_middleware
 from nonet.tasks.task import BaseTask, Isolation, SubmitOptions, TaskOf, submitters, sync_submitters
 from nonet.tasks.workflows import Workflow
-from nonet.telemetry.middleware import close_middleware
+from nonet.telemetry.running_middleware import close_middleware
 
 # Worker, scheduler and tools are imported where they are used: a program that only submits would
 # otherwise take twice as long to start.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nonet.operate.doctor import Diagnosis
     from nonet.operate.interactive import Debugger
     from nonet.pipelines.host import PipelineHost
-    from nonet.pipelines.registry import Pipelines
+    from nonet.pipelines.loading import Pipelines
     from nonet.rules.findings.situation import Overview
     from nonet.scheduler.scheduler import Scheduler
     from nonet.stores.namespace.leadership import Leader
@@ -160,7 +160,7 @@ class Nonet(Application, Program):
 
     async def _resume_row(self, pipeline: str, key: str, at_time: datetime | None) -> None:
         from nonet.pipelines.burial import resume_row
-        from nonet.pipelines.registry import load_pipelines
+        from nonet.pipelines.loading import load_pipelines
 
         if self._pipelines is None:
             self._pipelines = load_pipelines(self.settings)
@@ -423,7 +423,7 @@ class Nonet(Application, Program):
             RegistrationError: a pipeline cannot run.
         """
         from nonet.pipelines.host import PipelineHost
-        from nonet.pipelines.registry import load_pipelines
+        from nonet.pipelines.loading import load_pipelines
 
         return PipelineHost(self.client, injector, load_pipelines(self.settings), names)
 
@@ -444,7 +444,7 @@ class Nonet(Application, Program):
         has_entries = any(entries(self.settings.groups, "pipelines"))
         if "nonet.pipelines" not in sys.modules and not has_entries:
             return {}  # without any, a scheduler does not need SQLAlchemy
-        from nonet.pipelines.registry import load_pipelines
+        from nonet.pipelines.loading import load_pipelines
         from nonet.pipelines.unrun import UnrunPipelines
 
         load = partial(load_pipelines, self.settings)

@@ -34,7 +34,7 @@ from nonet.tasks.registry import Registry
 from nonet.tasks.sync_handles import Handle
 from nonet.tasks.sync_runs import WorkflowRun
 from nonet.tasks.task import BaseTask, Options, SubmitOptions, sync_submitters
-from nonet.telemetry.middleware import close_middleware
+from nonet.telemetry.running_middleware import close_middleware
 
 __all__ = ["Handle", "Nonet", "WorkflowRun"]
 

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         TaskOptions as TaskOptions,
     )
     from nonet.tasks.workflows import Added as Added, After as After, Edge as Edge, Part as Part
-    from nonet.testing.options import Tasks as Tasks
+    from nonet.testing.system_options import Tasks as Tasks
     from nonet.web.mounted import Check as Check
     from nonet.worker.worker import Worker as Worker
 
@@ -80,7 +80,7 @@ _HOMES = {
     "tasks.locks": "LockKind",
     "tasks.task": "FromClass StepOptions SubmitManyOptions SubmitOptions TaskOf TaskOptions",
     "tasks.workflows": "Added After Edge Part",
-    "testing.options": "Tasks",
+    "testing.system_options": "Tasks",
     "web.mounted": "Check",
     "worker.worker": "Worker",
 }

@@ -30,7 +30,7 @@ from waits import WAIT_SECONDS, until
 
 from nonet import InvalidArgumentsError, Middleware, TaskCancelled
 from nonet.messages.message import decode_envelope
-from nonet.telemetry import middleware as failures_of
+from nonet.telemetry import running_middleware as failures_of
 
 TASKS = "acceptance.around_tasks"
 Lines = list[Mapping[str, Any]]

@@ -33,9 +33,9 @@ from waits import until  # noqa: E402
 
 from nonet import BaseTask, Nonet, Size  # noqa: E402
 from nonet.daemon.service import Stop  # noqa: E402
+from nonet.scheduler.periodic.entries import Entry  # noqa: E402
 from nonet.scheduler.periodic.memory import Memory  # noqa: E402
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop  # noqa: E402
-from nonet.scheduler.periodic.plan import Entry  # noqa: E402
 from nonet.stores.connection.lane import Lane  # noqa: E402
 from nonet.stores.namespace.leadership import Leadership  # noqa: E402
 from nonet.stores.namespace.periodic import Periodic  # noqa: E402

@@ -12,7 +12,7 @@ from nonet.config.models import Config
 from nonet.config.reading import parse_config
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.scheduler.configuration.limits import configured_limits
-from nonet.scheduler.periodic.plan import Entry, entries
+from nonet.scheduler.periodic.entries import Entry, entries
 from nonet.tasks.registry import Registry
 from nonet.tasks.schedules import CronSchedule, RRuleSchedule
 

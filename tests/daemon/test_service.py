@@ -15,7 +15,7 @@ from waits import WAIT_SECONDS
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.daemon.service import Stop, every, reached, retrieve, unless_stopped
-from nonet.telemetry import failures
+from nonet.telemetry import failure_log as failures
 
 
 class Hasty(Stop):

@@ -18,8 +18,8 @@ from sqlalchemy.orm import Mapped, mapped_column
 
 from nonet.base.errors import LeaseLostError
 from nonet.pipelines import Changes, Children, LeaseMixin, Pipeline, RowDatabase, Rows
-from nonet.pipelines.keys import key_from_text, text_of_key
 from nonet.pipelines.lease import Exhausted, Loaded
+from nonet.pipelines.table_keys import key_from_text, text_of_key
 
 pytestmark = pytest.mark.server
 

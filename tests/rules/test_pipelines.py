@@ -10,7 +10,7 @@ import pytest
 from rules.sentences import contains
 
 from nonet.config.models import PipelineConfig
-from nonet.pipelines.options import PipelineOptions, options_of
+from nonet.pipelines.pipeline_options import PipelineOptions, options_of
 from nonet.rules.findings.overview import troubles
 from nonet.rules.findings.servers import Server
 from nonet.rules.findings.situation import Situation

@@ -19,9 +19,9 @@ from waits import WAIT_SECONDS
 from nonet import CatchUp, IntervalSecondsSchedule, Nonet, Overlap, PeriodicBaseTask, Size
 from nonet.messages.message import decode_envelope
 from nonet.scheduler.periodic import asking, periodic_loop as periodic
+from nonet.scheduler.periodic.entries import Entry
 from nonet.scheduler.periodic.memory import Memory
 from nonet.scheduler.periodic.periodic_loop import PeriodicLoop, jitter
-from nonet.scheduler.periodic.plan import Entry
 from nonet.stores.namespace.leadership import DeposedError, Leadership
 from nonet.stores.namespace.periodic import Periodic
 from nonet.tasks.schedules import CronSchedule, TaskScheduleBase

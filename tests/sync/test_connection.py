@@ -21,7 +21,7 @@ from waits import wait_until
 import nonet.sync
 from nonet import ServerUnreachableError
 from nonet.base.synchronous import complete, timeout
-from nonet.stores.connection.synchronous import connect
+from nonet.stores.connection.sync_client import connect
 
 pytestmark = pytest.mark.server
 

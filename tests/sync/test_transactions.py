@@ -21,7 +21,7 @@ import nonet.sync
 from nonet import ConfigurationError, InvalidArgumentsError, NotFoundError, ServerUnreachableError
 from nonet.stores.sql import database as sql
 from nonet.stores.sql.outbox import outbox_tasks
-from nonet.stores.sql.synchronous import SyncDatabase
+from nonet.stores.sql.sync_database import SyncDatabase
 
 pytestmark = pytest.mark.server
 

@@ -9,7 +9,7 @@ import pytest
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.telemetry import outage
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 from nonet.telemetry.outage import Outage
 
 logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def test_loops_of_a_process_share_the_report_of_an_outage(
     clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     redis = Outage()
-    monkeypatch.setattr("nonet.telemetry.failures.REDIS", redis)
+    monkeypatch.setattr("nonet.telemetry.failure_log.REDIS", redis)
     caplog.set_level(logging.INFO)
     loops = [FailureLog(f"loop {n}", logger) for n in range(5)]
     away = ServerUnreachableError("refused")

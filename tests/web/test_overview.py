@@ -15,7 +15,7 @@ from web_tasks import Held, Mail, Report
 from nonet import Nonet
 from nonet.config.settings import plain_settings
 from nonet.config.web_settings import WebSettings
-from nonet.rules.pages import page_of
+from nonet.rules.page_paths import page_of
 from nonet.web.app import create_app
 
 

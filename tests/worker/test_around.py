@@ -12,7 +12,7 @@ from worker.attempts import attempt_at, tools_for
 
 from nonet import BaseTask, Middleware, RunningTask
 from nonet.rules.outcomes import DONE, Outcome, Succeeded
-from nonet.telemetry.middleware import take_failures
+from nonet.telemetry.running_middleware import take_failures
 from nonet.worker.attempt import around
 from nonet.worker.attempt.conclusion import Conclusion
 from nonet.worker.attempt.execute import Tools, carry_out

@@ -12,10 +12,10 @@ from worker.attempts import attempt_at, tools_for
 
 from nonet import BaseTask, context
 from nonet.messages.message import decode_result
-from nonet.worker.attempt import progress
+from nonet.worker.attempt import progress_pace as progress
 from nonet.worker.attempt.conclusion import Concluder
 from nonet.worker.attempt.execute import carry_out
-from nonet.worker.attempt.progress import Pace
+from nonet.worker.attempt.progress_pace import Pace
 
 Sent = list[tuple[float | None, str]]
 

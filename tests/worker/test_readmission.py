@@ -20,7 +20,7 @@ from nonet.tasks.injection import Injector
 from nonet.tasks.locks import BaseLock, encode_locks
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.execute import Tools, carry_out
-from nonet.worker.attempt.leasing import Leasing, readmit
+from nonet.worker.attempt.watched_leases import WatchedLeases, readmit
 
 OLD, NEW = MutexLock("job", "old"), MutexLock("job", "new")
 ran: list[str] = []
@@ -89,7 +89,7 @@ async def test_the_watchdog_renews_only_the_lease_with_the_new_lock(
 ) -> None:
     times: Any = {"worker_ttl": 9, "lock_ttl": 30, "timeout_seconds": 1}
     watchdog = Watchdog(Leases(redis_url, "test", "medium-a", "{}", **times), 15)
-    leasing, attempt = Leasing(app.broker, watchdog, 45, 30), await fetched(app)
+    leasing, attempt = WatchedLeases(app.broker, watchdog, 45, 30), await fetched(app)
     leasing.hold(attempt)
     assert await leasing.readmit(attempt, encode_locks([NEW])) is None
     assert list(watchdog._held) == [attempt.lease]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from nonet.worker.machine import free_memory, load_per_core
+from nonet.worker.machine_load import free_memory, load_per_core
 from nonet.worker.veto import Fitness, Veto
 
 MIB = 2**20

@@ -5,7 +5,7 @@ A worker starts ``python -m nonet.child_process`` and exchanges messages with it
 
     forkserver   starts children, enforces their limits, reports their end
     kernel       what it uses of the kernel, and how it does without
-    loading      loads the task modules
+    set_up       loads the task modules
     child        a child from its start to its first attempt
     guarding     decides when to kill a child; pure
     serving      runs attempts in a child

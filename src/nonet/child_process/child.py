@@ -18,10 +18,10 @@ from typing import NoReturn
 from nonet.app import Nonet
 from nonet.base.forks import STOP_SIGNALS
 from nonet.child_process.kernel import adopt_orphans, die_with
-from nonet.child_process.loading import load
 from nonet.child_process.serving import serve
+from nonet.child_process.set_up import load
 from nonet.worker.children.board import Board
-from nonet.worker.children.processes import descendants
+from nonet.worker.children.process_usage import descendants
 from nonet.worker.children.wire import FOR_START, READ_BYTES, Frames, SetUp, Spawn, Start, frame
 
 logger = logging.getLogger(__name__)

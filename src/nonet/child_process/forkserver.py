@@ -35,10 +35,10 @@ from nonet.base.forks import STOP_SIGNALS
 from nonet.child_process.child import run_forked, start_child
 from nonet.child_process.guarding import Bounds
 from nonet.child_process.kernel import CAN_FORK, adopt_orphans, ended_child
-from nonet.child_process.loading import load, prepare, set_up_process
+from nonet.child_process.set_up import load, prepare, set_up_process
 from nonet.child_process.workdirs import make_workdirs
 from nonet.worker.children.board import Board
-from nonet.worker.children.processes import (
+from nonet.worker.children.process_usage import (
     all_resident,
     children_of,
     cpu_seconds,

@@ -25,14 +25,14 @@ from nonet.messages.message import Usage
 from nonet.rules.outcomes import DONE, Failed, HandedBack, Outcome
 from nonet.tasks.injection import Injector
 from nonet.telemetry.logs import keep_logs, process_description
-from nonet.telemetry.middleware import take_failures
+from nonet.telemetry.running_middleware import take_failures
 from nonet.telemetry.tracing import CHILD_FLUSH_SECONDS, continue_trace, exporting_traces
 from nonet.worker.attempt.around import error_of
 from nonet.worker.attempt.attempt import Attempt
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.execute import Tools, carry_out, identify
 from nonet.worker.children.board import Board
-from nonet.worker.children.processes import begin_peak, has_children, peak
+from nonet.worker.children.process_usage import begin_peak, has_children, peak
 from nonet.worker.children.wire import (
     FOR_CHILD,
     Admit,

@@ -76,7 +76,7 @@ def classes(context: typer.Context, incomplete: str) -> list[str]:
 
     def registered() -> list[str]:
         from nonet.cli.target import CodeTarget
-        from nonet.config.loading import load_registry
+        from nonet.config.task_loading import load_registry
 
         given = _given(context, "namespace", "state_dir", "tasks")
         return [item.name for item in load_registry(CodeTarget(**given).settings())]

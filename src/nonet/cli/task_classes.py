@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def registry_here(nonet: Nonet) -> Registry:
     """Return the task classes of this process, for hints; empty if they cannot be loaded."""
-    from nonet.config.loading import load_registry
+    from nonet.config.task_loading import load_registry
     from nonet.tasks.registry import Registry
 
     if any(nonet.registry):

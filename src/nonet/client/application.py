@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, ensure_settings, load_settings
+from nonet.config.task_loading import load_registry
 from nonet.tasks.middleware import Middlewares, installed_middleware
 from nonet.tasks.registry import Registry
 from nonet.telemetry.logs import adopt_structlog, keep_logs

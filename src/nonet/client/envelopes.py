@@ -45,7 +45,7 @@ from nonet.tasks.schedules import TaskScheduleBase
 from nonet.tasks.task import FROM_CLASS, PLAIN, BaseTask, FromClass, Options, task_locks, vo_of
 from nonet.tasks.unique import Unique, unique_lock, unique_term
 from nonet.tasks.workflows import Given, packed_values
-from nonet.telemetry.middleware import open_submission
+from nonet.telemetry.running_middleware import open_submission
 
 _Named = TypeVar("_Named", bound=StrEnum)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 from nonet.base.errors import NotFoundError, ResultUnavailable
 from nonet.base.synchronous import sleep
 from nonet.client.namespace import InNamespace, OpenNamespace
-from nonet.client.outcomes import child_result, value_of
+from nonet.client.results import child_result, value_of
 from nonet.stores.queue.places import BUDGET, LIVE_STATES
 from nonet.tasks.handles import (
     ChildResult,

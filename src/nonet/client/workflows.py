@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from nonet.base.actor import who
 from nonet.base.errors import ConflictError, InvalidArgumentsError, ResultUnavailable
 from nonet.client.namespace import InNamespace, OpenNamespace
-from nonet.client.outcomes import child_result, value_of
 from nonet.client.reading import result_of
+from nonet.client.results import child_result, value_of
 from nonet.messages.encryption import NO_KEY, MissingKeyError
 from nonet.messages.message import Reference, is_id, references, resolved
 from nonet.messages.terms import unix_microseconds

@@ -32,7 +32,7 @@ from nonet.config.web_settings import WebSettings
 from nonet.messages.encryption import KEY_BYTES, Cipher
 from nonet.messages.resealing import resealed
 from nonet.messages.signing import Signer, parse_keys
-from nonet.rules.crashes import CRASH_LIMIT
+from nonet.rules.crash_limit import CRASH_LIMIT
 
 PREFIX = "NONET_"
 

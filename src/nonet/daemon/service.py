@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.daemon.starting import STARTING_THRESHOLD
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from nonet.stores.queue.leases import Lease, Leases
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,8 @@
         async def process(self, row: Volume) -> Changes:
             return Changes(status="active").finish()
 
-A row in one pass (`runner`): fetch → load → process → apply or fail → forget. `leasing` has the
-statements, and `eligibility` explains who may take a row.
+A row in one pass (`pipeline_runner`): fetch → load → process → apply or fail → forget. `leasing`
+has the statements, and `eligibility` explains which process may take a row.
 
     columns, related, changes, pipeline, rows   what authors write
     leasing, eligibility, clock, database       SQL

@@ -13,10 +13,10 @@ from nonet.base.errors import ConfigurationError, NotFoundError, ServerUnreachab
 from nonet.client.client import Client
 from nonet.messages.message import encode, pack
 from nonet.operate.new_letters import write
-from nonet.pipelines.keys import key_from_text, text_of_key
 from nonet.pipelines.lease import Exhausted
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.rows import Rows
+from nonet.pipelines.table_keys import key_from_text, text_of_key
 from nonet.rules.letters import NewDeadLetter
 from nonet.rules.outcomes import ErrorSummary, Reason, Settlement
 from nonet.rules.pipelines import row_letter_class, row_letter_id

@@ -13,8 +13,8 @@ from sqlalchemy.exc import NoInspectionAvailable
 from nonet.base.errors import RegistrationError
 from nonet.pipelines.columns import LEASE_COLUMNS
 from nonet.pipelines.database import RowDatabase
-from nonet.pipelines.keys import is_leading, key_of, table_of
 from nonet.pipelines.related import Children, Shared
+from nonet.pipelines.table_keys import is_leading, key_of, table_of
 from nonet.tasks.retry import RetryPolicyBase
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import sqlalchemy as sa
 
 from nonet.pipelines.clock import db_now
 from nonet.pipelines.eligibility import fetch_statement, in_index_order, leased, prefer_index
-from nonet.pipelines.keys import key_of
 from nonet.pipelines.lease import Lease, lease_of, microseconds
 from nonet.pipelines.leasing import Leasing
+from nonet.pipelines.table_keys import key_of
 
 # After this time a row is dispatched again if no task has leased it.
 _DISPATCH_SECONDS = 60.0

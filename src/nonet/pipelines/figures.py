@@ -9,9 +9,9 @@ import sqlalchemy as sa
 
 from nonet.pipelines.clock import db_now
 from nonet.pipelines.eligibility import is_claimed
-from nonet.pipelines.keys import key_of, table_of
 from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.pipeline import Pipeline
+from nonet.pipelines.table_keys import key_of, table_of
 from nonet.rules.pipelines import MOST, RowFigures, RowState
 
 

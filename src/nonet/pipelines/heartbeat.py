@@ -23,7 +23,7 @@ from nonet.base.loop import in_own_thread
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.lease import Held
 from nonet.pipelines.renewal import extend
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 
 logger = logging.getLogger(__name__)
 

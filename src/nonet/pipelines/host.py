@@ -20,13 +20,13 @@ from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.figures import measure
 from nonet.pipelines.heartbeat import Heartbeat, renewing
 from nonet.pipelines.hints import Listener
-from nonet.pipelines.options import PipelineOptions, options_of
+from nonet.pipelines.loading import Pipelines
 from nonet.pipelines.pipeline import Pipeline
+from nonet.pipelines.pipeline_options import PipelineOptions, options_of
+from nonet.pipelines.pipeline_runner import PipelineRunner
+from nonet.pipelines.pipeline_tally import PipelineTally
 from nonet.pipelines.processing import of_row
-from nonet.pipelines.registry import Pipelines
 from nonet.pipelines.room import Room
-from nonet.pipelines.runner import Runner
-from nonet.pipelines.tally import PipelineTally
 from nonet.rules.pauses import EVERYTHING, Pause, of_pipeline
 from nonet.rules.pipelines import WITH_ALL, Replica
 from nonet.stores.queue.workers import DRAINS
@@ -75,8 +75,8 @@ class PipelineHost(Observed):
         letters = self._letters = Letters(client)
         self._pauses: Sequence[Pause] = ()
         room = Room()
-        self.runners: list[Runner] = [
-            Runner(
+        self.runners: list[PipelineRunner] = [
+            PipelineRunner(
                 pipelines.leasing(cls),
                 injector,
                 client,
@@ -181,7 +181,7 @@ class PipelineHost(Observed):
                 await reports.report_rows(runner.pipeline.name, rows)
         return _REPORT_SECONDS
 
-    def _replica(self, runner: Runner) -> Replica:
+    def _replica(self, runner: PipelineRunner) -> Replica:
         options = self._options(type(runner.pipeline))
         return Replica(
             name=self.name,

@@ -39,7 +39,6 @@ from nonet.pipelines.eligibility import (
     prefer_index,
 )
 from nonet.pipelines.hints import announce
-from nonet.pipelines.keys import key_of, table_of
 from nonet.pipelines.lease import (
     ALONE,
     WITH_OTHERS,
@@ -55,6 +54,7 @@ from nonet.pipelines.lease import (
 )
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related_leases import MainsOf, RelatedLeases, try_again
+from nonet.pipelines.table_keys import key_of, table_of
 from nonet.rules.pipelines import again_after
 
 

@@ -12,8 +12,8 @@ from nonet.base.errors import RegistrationError
 from nonet.pipelines.changes import Changes
 from nonet.pipelines.database import RowDatabase
 from nonet.pipelines.definition import problems
-from nonet.pipelines.keys import key_of, table_of
 from nonet.pipelines.related import Related
+from nonet.pipelines.table_keys import key_of, table_of
 from nonet.tasks.retry import ExponentialBackoff, RetryPolicyBase
 
 logger = logging.getLogger(__name__)

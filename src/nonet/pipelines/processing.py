@@ -1,6 +1,6 @@
 """What happens to one leased row: load → process → apply or fail: `Processing`.
 
-A pipeline does this in its own process (`runner`), or in a task (`row_task`).
+A pipeline does this in its own process (`pipeline_runner`), or in a task (`row_task`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from nonet.rules.outcomes import End, Failed, Settlement, decide
 from nonet.tasks.execution import running_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.task import BaseTask
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 
 logger = logging.getLogger(__name__)
 

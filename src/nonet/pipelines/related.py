@@ -8,7 +8,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from nonet.base.errors import RegistrationError
-from nonet.pipelines.keys import column_of, is_leading, key_of, table_of
+from nonet.pipelines.table_keys import column_of, is_leading, key_of, table_of
 
 
 @dataclass(frozen=True)

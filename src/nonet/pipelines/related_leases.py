@@ -21,10 +21,10 @@ from nonet.pipelines.eligibility import (
     owner_of_related,
 )
 from nonet.pipelines.hints import announce
-from nonet.pipelines.keys import key_of, table_of
 from nonet.pipelines.lease import Held, Lease, RelatedBusy
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related import Related
+from nonet.pipelines.table_keys import key_of, table_of
 
 logger = logging.getLogger(__name__)
 

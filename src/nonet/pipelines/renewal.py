@@ -9,8 +9,8 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from nonet.pipelines.clock import db_now
-from nonet.pipelines.keys import key_of
 from nonet.pipelines.lease import Held
+from nonet.pipelines.table_keys import key_of
 
 
 class Extended(NamedTuple):

@@ -19,13 +19,13 @@ from nonet.pipelines.burial import Letters
 from nonet.pipelines.dispatch import take
 from nonet.pipelines.eligibility import Mains, mains_of
 from nonet.pipelines.heartbeat import renewing
-from nonet.pipelines.keys import key_from_text
 from nonet.pipelines.lease import Stale
 from nonet.pipelines.leasing import Leasing
-from nonet.pipelines.options import options_of
+from nonet.pipelines.loading import load_pipelines
 from nonet.pipelines.pipeline import Pipeline
+from nonet.pipelines.pipeline_options import options_of
 from nonet.pipelines.processing import Item, Processing
-from nonet.pipelines.registry import load_pipelines
+from nonet.pipelines.table_keys import key_from_text
 from nonet.tasks.execution import running_context
 from nonet.tasks.injection import Injector
 from nonet.tasks.task import BaseTask, current_submitter

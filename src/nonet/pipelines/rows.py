@@ -18,7 +18,7 @@ from nonet.base.errors import ConflictError, LeaseLostError, RowsBusy
 from nonet.pipelines.clock import db_now
 from nonet.pipelines.eligibility import free, leased, may_take
 from nonet.pipelines.hints import announce
-from nonet.pipelines.keys import key_of, table_of
+from nonet.pipelines.table_keys import key_of, table_of
 from nonet.rules.pipelines import HOLD
 
 _HOLD_SECONDS = 30.0

@@ -13,10 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from nonet.pipelines import Changes, Pipeline, RowDatabase
 from nonet.pipelines.clock import db_now
-from nonet.pipelines.keys import key_of, table_of
 from nonet.pipelines.lease import Loaded, RelatedBusy, Stale
 from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.processing import of_row, refuse_modified
+from nonet.pipelines.table_keys import key_of, table_of
 from nonet.tasks.injection import Injector
 
 _LEASED = {"lease_token": "another token", "lease_owner": "another pipeline"}

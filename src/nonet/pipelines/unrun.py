@@ -10,7 +10,7 @@ from nonet.base.errors import NonetError, RegistrationError
 from nonet.pipelines.figures import measure
 from nonet.pipelines.pipeline import Pipeline
 from nonet.stores.namespace.pipelines import PipelineReports
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from nonet.base.errors import (
     StopRetrying,
     UnableToAcquireLockError,
 )
-from nonet.rules.crashes import CRASH_LIMIT
+from nonet.rules.crash_limit import CRASH_LIMIT
 from nonet.rules.tracebacks import bounded, traceback_text
 
 if TYPE_CHECKING:  # it imports pydantic

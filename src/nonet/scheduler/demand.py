@@ -14,7 +14,7 @@ from nonet.base.actor import who
 from nonet.base.errors import NonetError
 from nonet.rules.demand import Demand, Need, desired
 from nonet.rules.outcomes import summarize
-from nonet.scheduler.threads import in_thread_of_its_own
+from nonet.scheduler.own_thread import in_thread_of_its_own
 from nonet.stores.namespace.demand import Demands
 from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.leadership import DeposedError

@@ -34,9 +34,9 @@ from nonet.scheduler.periodic.periodic_loop import PeriodicLoop
 from nonet.scheduler.startup import StartUp
 from nonet.stores.namespace.inspection import Inspection
 from nonet.stores.namespace.leadership import DeposedError, Leadership
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 from nonet.telemetry.metrics import ROUND_TRIPS, Histogram, Peak, Sample
-from nonet.telemetry.middleware import failure_samples
+from nonet.telemetry.running_middleware import failure_samples
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from nonet.base.errors import NonetError
 from nonet.base.loop import in_own_thread
 from nonet.rules.findings.alerts import Alerts, changes, found_now, message
 from nonet.rules.findings.situation import Overview
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 
 logger = logging.getLogger(__name__)
 

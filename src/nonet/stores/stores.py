@@ -368,6 +368,6 @@ def _make_database(url: str) -> Database:
 
 
 def _make_sync_database(url: str) -> Database:
-    from nonet.stores.sql.synchronous import SyncDatabase
+    from nonet.stores.sql.sync_database import SyncDatabase
 
     return SyncDatabase(url)

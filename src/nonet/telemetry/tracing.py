@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from nonet.base.errors import AdmissionRejected, BrokerFullError, ServerUnreachableError
 from nonet.telemetry.masking import without_secrets
-from nonet.telemetry.middleware import is_middleware_used, within_middleware
+from nonet.telemetry.running_middleware import is_middleware_used, within_middleware
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context

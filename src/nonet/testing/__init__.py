@@ -10,7 +10,7 @@ async with System(tasks=[SendInvoice]) as system:
 
 from nonet.testing.idle import NotIdleError
 from nonet.testing.inline import InlineGroup, InlineRun, run_inline
-from nonet.testing.submissions import Submitted
+from nonet.testing.submitted import Submitted
 from nonet.testing.system import System
 
 __all__ = ["InlineGroup", "InlineRun", "NotIdleError", "Submitted", "System", "run_inline"]

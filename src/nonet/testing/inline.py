@@ -43,7 +43,7 @@ from nonet.tasks.task import (
     vo_of,
 )
 from nonet.tasks.workflows import Given, Workflow
-from nonet.testing.submissions import Submitted, said_of
+from nonet.testing.submitted import Submitted, said_of
 from nonet.worker.attempt.conclusion import encoded_result
 
 _WORKFLOW = "inline"

@@ -14,7 +14,7 @@ from nonet.base.clock import ClockWatch, Reading
 from nonet.daemon.service import Stop
 from nonet.scheduler.scheduler import Scheduler
 from nonet.stores.namespace.sandbox import Sandbox
-from nonet.testing.submissions import RecordingEnvelopes
+from nonet.testing.submitted import RecordingEnvelopes
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ from nonet.tasks.injection import Injector, load_entry_points
 from nonet.tasks.registry import load_lock_types
 from nonet.tasks.task import BaseTask, Isolation, SubmitOptions, TaskOf
 from nonet.testing.idle import IdleCheck, NotIdleError, refuse_leaks
-from nonet.testing.options import (
+from nonet.testing.running import MovedClock, Pace, Running
+from nonet.testing.submitted import RecordingEnvelopes, Submitted, T, check_submitted
+from nonet.testing.system_options import (
     LATEST,
     TOO_LATE,
     Tasks,
@@ -34,8 +36,6 @@ from nonet.testing.options import (
     checked_tasks,
     config_file,
 )
-from nonet.testing.running import MovedClock, Pace, Running
-from nonet.testing.submissions import RecordingEnvelopes, Submitted, T, check_submitted
 
 if TYPE_CHECKING:
     from nonet.rules.letters import DeadLetter

@@ -12,7 +12,7 @@ from starlette.types import ASGIApp
 
 from nonet.app import Nonet
 from nonet.config.web_settings import WebSettings
-from nonet.web import failures
+from nonet.web import error_responses as failures
 from nonet.web.access.access import Access
 from nonet.web.access.guard import Below, Guard
 from nonet.web.access.login import Login

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from nonet.app import Nonet
 from nonet.base.errors import ServerUnreachableError
 from nonet.stores.sql.audit import AuditEntry
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 from nonet.telemetry.masking import without_secrets
 from nonet.web.access.requests import address
 

@@ -13,7 +13,7 @@ from typing import Any
 from nonet.messages.formats import FORMAT
 from nonet.stores.queue.leases import Said
 from nonet.tasks.registry import Registry
-from nonet.worker.children.processes import all_resident
+from nonet.worker.children.process_usage import all_resident
 from nonet.worker.lag import Culprit
 
 

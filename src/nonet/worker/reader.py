@@ -15,10 +15,10 @@ from nonet.base.loop import uncancel
 from nonet.daemon.contact import Contact
 from nonet.daemon.service import Stop
 from nonet.daemon.watchdog import Watchdog
-from nonet.rules.batch import Batch
+from nonet.rules.fetch_batch import Batch
 from nonet.stores.queue.broker import Broker
 from nonet.stores.queue.deliveries import Delivery, takes_slot
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 from nonet.worker.about import About
 from nonet.worker.incarnation import Incarnation
 from nonet.worker.runner import Runner

@@ -23,7 +23,7 @@ from nonet.stores.namespace.events import Events
 from nonet.stores.queue.broker import Order
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.injection import Injector
-from nonet.telemetry.middleware import add_failures
+from nonet.telemetry.running_middleware import add_failures
 from nonet.telemetry.tracing import AttemptSpan, are_spans_collected, start_attempt
 from nonet.worker.attempt.around import error_of, report_crash
 from nonet.worker.attempt.attempt import Attempt, Stage
@@ -31,9 +31,9 @@ from nonet.worker.attempt.burials import Burials
 from nonet.worker.attempt.conclusion import Concluder, Conclusion
 from nonet.worker.attempt.crashes import WITH_WORKER
 from nonet.worker.attempt.execute import Tools, execute, identify
-from nonet.worker.attempt.leasing import Leasing
 from nonet.worker.attempt.place import Place, place_of
 from nonet.worker.attempt.settle import Settler
+from nonet.worker.attempt.watched_leases import WatchedLeases
 from nonet.worker.children.children import Children
 from nonet.worker.children.deaths import ChildDeaths
 from nonet.worker.children.isolated import Isolated, stopped
@@ -104,7 +104,7 @@ class Runner:
         self.busy_at = time.monotonic()
         self._is_traced = are_spans_collected()
         self._loop = asyncio.get_running_loop()
-        self._leasing = Leasing(broker, watchdog, settings.lease, settings.lock_ttl)
+        self._leasing = WatchedLeases(broker, watchdog, settings.lease, settings.lock_ttl)
         self._leftovers = Leftovers(me.slots, self.freed.set, watchdog, broker)
         self.threads = FunctionThreads(min(me.slots, settings.threads), self.freed.set)
         self._tools = Tools(

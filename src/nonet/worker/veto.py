@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from msgspec import Struct
 
 from nonet.base.amounts import format_bytes
-from nonet.worker.machine import free_memory, load_per_core
+from nonet.worker.machine_load import free_memory, load_per_core
 
 _CHECK_SECONDS = 0.5
 _NAMED_CLASSES = 3

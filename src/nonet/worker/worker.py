@@ -30,7 +30,7 @@ from nonet.stores.queue.workers import DRAINS
 from nonet.tasks.injection import Injector
 from nonet.tasks.task import Isolation
 from nonet.telemetry.metrics import Sample
-from nonet.telemetry.middleware import failure_samples
+from nonet.telemetry.running_middleware import failure_samples
 from nonet.worker.about import About
 from nonet.worker.children.children import Children
 from nonet.worker.children.forking import ForkServerError

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from cli.dev.test_loading import PIPELINE
+from cli.dev.test_trial_load import PIPELINE
 from daemons import Daemon
 from ports import free_port
 from preloaded import run

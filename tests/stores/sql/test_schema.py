@@ -22,7 +22,7 @@ from nonet.stores.sql.audit import audit_log
 from nonet.stores.sql.dead_letters import DeadLetters, dlq_tasks
 from nonet.stores.sql.mirror import Mirror, _upsert, mirror
 from nonet.stores.sql.outbox import Outbox, _insertion, outbox_tasks
-from nonet.stores.sql.synchronous import SyncDatabase
+from nonet.stores.sql.sync_database import SyncDatabase
 
 TABLES = [dlq_tasks, outbox_tasks, mirror, audit_log]
 INDEXES = sorted((i for table in TABLES for i in table.indexes), key=lambda i: str(i.name))

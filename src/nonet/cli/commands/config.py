@@ -179,7 +179,7 @@ class _Installation:
     """The task classes and VOs of this process, with a configuration applied to them."""
 
     def __init__(self, target: CodeTarget) -> None:
-        from nonet.config.loading import load_registry
+        from nonet.config.task_loading import load_registry
         from nonet.scheduler.startup import checked_hooks
         from nonet.tasks.injection import Injector
         from nonet.tasks.registry import vos_from_entry_points
@@ -215,7 +215,7 @@ class _Installation:
 
     def vos(self, config: Config) -> list[str]:
         """Return all VOs, from the configuration and from entry points."""
-        from nonet.scheduler.periodic.plan import all_vos
+        from nonet.scheduler.periodic.entries import all_vos
 
         return all_vos(config, self._vos)
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from nonet.config.models import Config, SectionConfig, dotted
 from nonet.rules.limits import DEFAULT, Limit, LimitAddress, find_object_type, snake_case
-from nonet.scheduler.periodic import plan
+from nonet.scheduler.periodic import entries as plan
+from nonet.scheduler.periodic.entries import Entry, entries
 from nonet.scheduler.periodic.periodic_loop import overlap_of
-from nonet.scheduler.periodic.plan import Entry, entries
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.publication import Published
 from nonet.stores.queue.workers import WorkerStatus

@@ -83,7 +83,7 @@ def dev(
     from nonet.app import Nonet  # these are slower to import than `--help` may take
     from nonet.cli.dev.log import MergedLog
     from nonet.cli.dev.plan import make_plan
-    from nonet.cli.dev.system import LONGEST_END_SECONDS, System
+    from nonet.cli.dev.reloading import LONGEST_END_SECONDS, ReloadingSystem
     from nonet.daemon.service import stop_on_signals
 
     async def command() -> int:
@@ -100,7 +100,7 @@ def dev(
             plan.settings.grace + LONGEST_END_SECONDS, on_hangup=lambda: stop.request()
         )
         async with signals as stop, Nonet(plan.settings, load_tasks=False):
-            await System(plan, log).run(stop)
+            await ReloadingSystem(plan, log).run(stop)
         return ExitCode.SECOND_SIGNAL if stop.forced.is_set() else ExitCode.OK
 
     run(target.debug, command)

@@ -237,7 +237,7 @@ def _limit(limiter: str, number: str, window: float | None) -> Limit:
 
 def _task_classes(target: CodeTarget) -> set[str]:
     """Return names of task classes; empty if they cannot be loaded, which limits allow."""
-    from nonet.config.loading import load_registry
+    from nonet.config.task_loading import load_registry
 
     try:
         registry = load_registry(target.settings())

@@ -18,7 +18,7 @@ from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode
 from nonet.rules.findings import remedies
 from nonet.rules.findings.refusal import lasting, named, span
-from nonet.rules.pages import page_of
+from nonet.rules.page_paths import page_of
 
 if TYPE_CHECKING:
     from nonet.app import Nonet

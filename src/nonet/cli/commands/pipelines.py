@@ -86,8 +86,8 @@ async def show(
 
 async def _explain(target: CodeTarget, name: str, key: str, as_json: bool) -> None:
     from nonet.pipelines.figures import look
-    from nonet.pipelines.keys import key_from_text
-    from nonet.pipelines.registry import load_pipelines
+    from nonet.pipelines.loading import load_pipelines
+    from nonet.pipelines.table_keys import key_from_text
 
     async with target.application() as nonet:
         pipelines = load_pipelines(nonet.settings)
@@ -157,8 +157,8 @@ async def hint(target: CodeTarget, name: Name, as_json: Json = False) -> None:
     \b
     task-run pipelines hint volumes --tasks myservice.pipelines
     """
-    from nonet.pipelines.keys import table_of
-    from nonet.pipelines.registry import load_pipelines
+    from nonet.pipelines.loading import load_pipelines
+    from nonet.pipelines.table_keys import table_of
 
     async with target.application() as nonet:
         table = table_of(load_pipelines(nonet.settings).find(name).model).name
@@ -180,9 +180,9 @@ async def touch(target: CodeTarget, name: Name, key: Key, as_json: Json = False)
     \b
     task-run pipelines touch volumes 17 --tasks myservice.pipelines
     """
-    from nonet.pipelines.keys import key_from_text
-    from nonet.pipelines.registry import load_pipelines
+    from nonet.pipelines.loading import load_pipelines
     from nonet.pipelines.rows import Rows
+    from nonet.pipelines.table_keys import key_from_text
 
     async with target.application() as nonet:
         cls = load_pipelines(nonet.settings).find(name)

@@ -220,7 +220,7 @@ def _none_of(
     task: str, known: Sequence[EntryStatus], registry: Registry, leader: Leader | None
 ) -> str:
     """Explain why a class has no entry, as far as this process can tell."""
-    from nonet.scheduler.periodic.plan import NO_SCHEDULE, default_schedule
+    from nonet.scheduler.periodic.entries import NO_SCHEDULE, default_schedule
     from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
 
     registered = {name: item.cls for item in registry for name in names_of(item.name)}

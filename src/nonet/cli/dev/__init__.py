@@ -1,9 +1,9 @@
 """``task-run dev``: one system for a developer, which starts anew when the code changes.
 
-code        the modules that a developer names, and where Python finds them
-loading     a process that loads them: what is wrong with them, and which files they consist of
-watching    which of these files have changed
-plan        what the system consists of
-log         the one log of all of them
-system      all of it together
+code            the modules that a developer names, and where Python finds them
+trial_load      a process that loads them: what is wrong with them, and which files they consist of
+changed_files   which of these files have changed
+plan            what the system consists of
+log             the one log of all of them
+reloading       all of it together
 """

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from nonet.rules.findings.finding import Finding
-from nonet.rules.pages import page_of
+from nonet.rules.page_paths import page_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,8 +26,7 @@ from nonet.scheduler.configuration.limits import (
     configured_ceilings,
     configured_limits,
 )
-from nonet.scheduler.periodic.entry_arguments import argument_problems, refusal
-from nonet.scheduler.periodic.plan import (
+from nonet.scheduler.periodic.entries import (
     NO_SCHEDULE,
     Entry,
     PeriodicClass,
@@ -39,6 +38,7 @@ from nonet.scheduler.periodic.plan import (
     is_enabled,
     periodic_classes,
 )
+from nonet.scheduler.periodic.entry_arguments import argument_problems, refusal
 from nonet.stores.namespace.ceilings import Ceilings, ceilings_version
 from nonet.stores.namespace.fairness import Fairness, fairness_version
 from nonet.stores.namespace.leadership import DeposedError

@@ -12,7 +12,7 @@ from typing import Any
 
 from nonet.base.errors import ConfigurationError
 from nonet.daemon.service import retrieve
-from nonet.scheduler.threads import Answer, in_thread_of_its_own
+from nonet.scheduler.own_thread import Answer, in_thread_of_its_own
 from nonet.tasks.schedules import SCHEDULES, CronSchedule, IntervalSecondsSchedule, TaskScheduleBase
 
 _LONGEST_SECONDS = 2.0

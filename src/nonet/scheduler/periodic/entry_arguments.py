@@ -14,7 +14,7 @@ from nonet.config.reading import Problem
 from nonet.config.wording import value_reason
 from nonet.rules.limits import Location
 from nonet.rules.outcomes import summarize
-from nonet.scheduler.periodic.plan import all_vos, find_class, is_vo_aware, periodic_classes
+from nonet.scheduler.periodic.entries import all_vos, find_class, is_vo_aware, periodic_classes
 from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import declared_locks
 

@@ -22,8 +22,8 @@ from nonet.daemon.service import is_end
 from nonet.rules.outcomes import ErrorSummary, summarize
 from nonet.scheduler.periodic.asking import Asker
 from nonet.scheduler.periodic.due import Due, Occurrence, due
+from nonet.scheduler.periodic.entries import Entry
 from nonet.scheduler.periodic.memory import Memory
-from nonet.scheduler.periodic.plan import Entry
 from nonet.scheduler.periodic.planning import Planned, Planner, Situation
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.periodic import Periodic

@@ -16,8 +16,8 @@ from nonet.base.errors import ServerUnreachableError
 from nonet.daemon.service import is_end
 from nonet.rules.outcomes import ErrorSummary, summarize
 from nonet.scheduler.periodic.asking import Asker
+from nonet.scheduler.periodic.entries import Entry
 from nonet.scheduler.periodic.memory import Memory
-from nonet.scheduler.periodic.plan import Entry
 from nonet.stores.namespace.leadership import DeposedError
 from nonet.stores.namespace.periodic import Change, Fired, Periodic
 from nonet.tasks.schedules import MICROSECOND, next_after, takes_after

@@ -11,7 +11,7 @@ from nonet.base.errors import MalformedMessageError, NotFoundError, ServerUnreac
 from nonet.messages.documents import key_of
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.message import HARD_LIMIT_BYTES, decode_envelope
-from nonet.rules.crashes import CRASH_LIMIT
+from nonet.rules.crash_limit import CRASH_LIMIT
 from nonet.rules.findings import remedies
 from nonet.rules.findings.explanation import Facts, Turn
 from nonet.rules.findings.peers import Needs, Peer

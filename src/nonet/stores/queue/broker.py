@@ -20,7 +20,7 @@ from nonet.base.errors import NotConfirmedError
 from nonet.base.keys import prefix
 from nonet.base.streams import KINDS, Priority, Size
 from nonet.messages.message import HARD_LIMIT_BYTES, ResultDocument, encode
-from nonet.rules.crashes import CRASH_LIMIT
+from nonet.rules.crash_limit import CRASH_LIMIT
 from nonet.stores.connection.clock import logical_now, microseconds, wall_now
 from nonet.stores.connection.epoch import EpochSeen
 from nonet.stores.connection.redis import (

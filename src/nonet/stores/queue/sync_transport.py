@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from nonet.stores.connection.redis import BLOCK_SECONDS, AsyncRedis, server_errors
-from nonet.stores.connection.synchronous import connect, connect_blocking
+from nonet.stores.connection.sync_client import connect, connect_blocking
 from nonet.stores.queue.submissions import Submissions
 from nonet.stores.queue.transport import Transport
 from nonet.stores.queue.wakes import new_name

@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, scoped_session
 
 from nonet.base.errors import ConfigurationError, masked
 from nonet.stores.sql.database import Database
-from nonet.stores.sql.synchronous import DjangoConnection, SyncConnection, SyncDatabase
+from nonet.stores.sql.sync_database import DjangoConnection, SyncConnection, SyncDatabase
 
 Connection = AsyncConnection | SyncConnection | DjangoConnection
 

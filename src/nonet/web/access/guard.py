@@ -13,7 +13,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from nonet.rules.permissions import Action
-from nonet.web import failures
+from nonet.web import error_responses as failures
 from nonet.web.access import requests
 from nonet.web.access.rates import Rates
 

@@ -11,7 +11,7 @@ from fastapi.responses import Response
 from nonet.base.errors import NonetError
 from nonet.base.streams import Priority, Size
 from nonet.rules.findings.situation import Overview, StreamLoad
-from nonet.rules.pages import page_of
+from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause, of_task
 from nonet.web import shown
 from nonet.web.pages.pausing import pauses_of

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
 from nonet.operate.lists import Selection
-from nonet.rules.pages import PLAIN
+from nonet.rules.page_paths import PLAIN
 from nonet.rules.permissions import Action
 from nonet.web.access.requests import base_of, is_secure
 from nonet.web.shown import seen

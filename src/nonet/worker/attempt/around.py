@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nonet.base.streams import Priority
 from nonet.rules.outcomes import End, Failed, Outcome
 from nonet.tasks.middleware import Middleware, Middlewares, RunningTask
-from nonet.telemetry.middleware import MOST_SECONDS, around, failed
+from nonet.telemetry.running_middleware import MOST_SECONDS, around, failed
 from nonet.worker.attempt.attempt import Attempt
 
 if TYPE_CHECKING:

@@ -32,9 +32,9 @@ from nonet.tasks.registry import TaskClass
 from nonet.tasks.task import BaseTask, Options
 from nonet.tasks.workflows import Given
 from nonet.telemetry.masking import without_secrets
-from nonet.telemetry.middleware import within_middleware
+from nonet.telemetry.running_middleware import within_middleware
 from nonet.telemetry.tracing import AttemptSpan, current_trace
-from nonet.worker.attempt.progress import Pace, Send
+from nonet.worker.attempt.progress_pace import Pace, Send
 
 if TYPE_CHECKING:
     from nonet.worker.attempt.around import Around

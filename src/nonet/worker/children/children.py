@@ -16,7 +16,7 @@ from nonet.config.settings import Settings
 from nonet.daemon.service import retrieve
 from nonet.tasks.middleware import Middlewares
 from nonet.worker.children.forking import Child, ForkServer, ForkServerError
-from nonet.worker.children.processes import children_of, resident
+from nonet.worker.children.process_usage import children_of, resident
 from nonet.worker.children.wire import Exited, Kill, Run
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from nonet.client.client import Client
 from nonet.config.settings import Settings
 from nonet.messages.message import Usage
 from nonet.rules.outcomes import Failed, HandedBack, Lost, Outcome, Reason
-from nonet.telemetry.middleware import MOST_SECONDS
+from nonet.telemetry.running_middleware import MOST_SECONDS
 from nonet.telemetry.tracing import current_trace
 from nonet.worker.attempt.attempt import Attempt, Stage
 from nonet.worker.attempt.conclusion import Concluder, Conclusion

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from nonet.base.streams import Size
-from nonet.cli.dev.loading import Loaded
+from nonet.cli.dev.changed_files import State, changes, state_of
 from nonet.cli.dev.log import MergedLog
 from nonet.cli.dev.plan import Plan, Program, daemon
-from nonet.cli.dev.watching import State, changes, state_of
+from nonet.cli.dev.trial_load import Loaded
 from nonet.daemon.processes import LONGEST_STOP_SECONDS, Backoff, ChildProcess, all_ended, stop_all
 from nonet.daemon.service import Stop
 
@@ -38,7 +38,7 @@ _LINK = re.compile(r"http://\S+/login\?code=[\w-]+")
 _MOST_NAMED = 8
 
 
-class System:
+class ReloadingSystem:
     """Runs the daemons until it is stopped.
 
     Args:
@@ -114,7 +114,7 @@ class System:
         Return None if a stop is requested or the code changes meanwhile: a module may hang.
         """
         read, write = os.pipe()
-        command = [sys.executable, "-P", "-m", "nonet.cli.dev.loading", str(write)]
+        command = [sys.executable, "-P", "-m", "nonet.cli.dev.trial_load", str(write)]
         environment = self._plan.environment
         try:
             process = await ChildProcess.start(

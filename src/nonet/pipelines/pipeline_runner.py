@@ -1,7 +1,7 @@
-"""One pipeline in one process: `Runner`.
+"""One pipeline in one process: `PipelineRunner`.
 
 The fetch loop leases due rows into a short queue. Each row takes one of the pipeline's workers and
-passes through `Runner._run`, which calls `processing`.
+passes through `PipelineRunner._run`, which calls `processing`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from nonet.pipelines.burial import Letters
 from nonet.pipelines.dispatch import dispatch
 from nonet.pipelines.heartbeat import Heartbeat
 from nonet.pipelines.hints import send_soon
-from nonet.pipelines.keys import text_of_key
 from nonet.pipelines.lease import Lease, Stale
 from nonet.pipelines.leasing import Leasing
-from nonet.pipelines.options import PipelineOptions
 from nonet.pipelines.pipeline import Pipeline
+from nonet.pipelines.pipeline_options import PipelineOptions
+from nonet.pipelines.pipeline_tally import PipelineTally
 from nonet.pipelines.processing import Item, Processing
 from nonet.pipelines.room import ALONE_SECONDS, Room
-from nonet.pipelines.tally import PipelineTally
+from nonet.pipelines.table_keys import text_of_key
 from nonet.tasks.injection import Injector
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 from nonet.telemetry.tracing import fetching, start_row
 
 logger = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ _CANCEL_SECONDS = 2.0
 _RELEASE_SECONDS = 5.0
 
 
-class Runner:
+class PipelineRunner:
     """Run one pipeline.
 
     Args:

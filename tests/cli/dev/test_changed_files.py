@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nonet.cli.dev.watching import changes, state_of
+from nonet.cli.dev.changed_files import changes, state_of
 
 
 def test_files_beside_loaded_ones_are_watched_too(tmp_path: Path) -> None:

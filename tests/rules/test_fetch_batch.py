@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, strategies as st
 
-from nonet.rules.batch import Batch
+from nonet.rules.fetch_batch import Batch
 
 
 @given(slots=st.integers(1, 200), carried=st.integers(1, 200), minutes=st.integers(1, 5))

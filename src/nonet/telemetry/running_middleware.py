@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from typing import TypeVar
 
 from nonet.tasks.middleware import Middleware, Middlewares, OutgoingTask
-from nonet.telemetry.failures import FailureLog
+from nonet.telemetry.failure_log import FailureLog
 from nonet.telemetry.metrics import Sample
 
 logger = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from nonet.pipelines import tally
-from nonet.pipelines.tally import PipelineTally
+from nonet.pipelines import pipeline_tally as tally
+from nonet.pipelines.pipeline_tally import PipelineTally
 from nonet.telemetry.metrics import METRICS, Histogram
 
 

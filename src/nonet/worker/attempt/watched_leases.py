@@ -11,7 +11,7 @@ from nonet.tasks.locks import leased_ttl_ms
 from nonet.worker.attempt.attempt import Attempt
 
 
-class Leasing:
+class WatchedLeases:
     """Keeps the leases of one worker's attempts alive.
 
     Args:

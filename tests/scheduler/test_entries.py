@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from nonet.base.errors import ConfigurationError
 from nonet.config.models import TaskConfig, dotted
 from nonet.config.reading import parse_config
-from nonet.scheduler.periodic.plan import Entry, dropped, entries
+from nonet.scheduler.periodic.entries import Entry, dropped, entries
 from nonet.tasks.schedules import CatchUp, CronSchedule, IntervalSeconds, Overlap, TaskScheduleBase
 from nonet.tasks.schedules.description import describe
 from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask

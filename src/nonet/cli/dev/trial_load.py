@@ -1,6 +1,6 @@
 """Load the tasks of a developer once, in a process of its own, and report what came of it.
 
-``python -m nonet.cli.dev.loading FD`` writes one line of JSON to a file descriptor. Code that
+``python -m nonet.cli.dev.trial_load FD`` writes one line of JSON to a file descriptor. Code that
 cannot be loaded is found here, before it could replace code that works.
 """
 
@@ -19,8 +19,8 @@ from typing import Any
 
 import nonet
 from nonet.base.errors import NonetError, RegistrationError
-from nonet.config.loading import load_registry
 from nonet.config.settings import Settings, load_settings
+from nonet.config.task_loading import load_registry
 from nonet.tasks.entry_points import entries
 
 _NOTHING = "there are no tasks: name a file of tasks, or a module with -m, or set NONET_TASKS"
@@ -68,7 +68,7 @@ def main(fd: int) -> None:
 def _pipelines(settings: Settings) -> list[str]:
     if "nonet.pipelines" not in sys.modules and not list(entries(settings.groups, "pipelines")):
         return []
-    from nonet.pipelines.registry import load_pipelines  # it imports SQLAlchemy: 0.4 s
+    from nonet.pipelines.loading import load_pipelines  # it imports SQLAlchemy: 0.4 s
 
     return [cls.name for cls in load_pipelines(settings).values()]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from nonet.cli.dev.loading import Loaded
+from nonet.cli.dev.trial_load import Loaded
 
 TASKS = """
 from helpers import SIZE
@@ -51,7 +51,7 @@ def load(project: Path, tasks: str = "mytasks") -> Loaded:
     kept = {name: text for name, text in os.environ.items() if not name.startswith("NONET_")}
     environment = {**kept, "NONET_TASKS": tasks, "PYTHONPATH": str(project)}
     read, write = os.pipe()
-    command = [sys.executable, "-P", "-m", "nonet.cli.dev.loading", str(write)]
+    command = [sys.executable, "-P", "-m", "nonet.cli.dev.trial_load", str(write)]
     subprocess.run(command, cwd=project, env=environment, pass_fds=[write], check=True)
     os.close(write)
     with os.fdopen(read) as report:
