@@ -24,6 +24,7 @@ _PAGES = {
 }
 # Pages that end with what a script prints, as that is read from the code.
 _BUILT = {
+    "explanation/architecture": ["nouns"],
     "reference/commands": ["commands"],
     "reference/rest-api": ["rest-api"],
     **{

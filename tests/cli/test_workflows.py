@@ -48,25 +48,25 @@ async def test_list(task_run: TaskRun, app: Nonet) -> None:
         [ID, "running", "0", "of", "4"],
     ]
     assert all(len(line) <= 80 for line in listed.out.splitlines())
-    (one,) = (await task_run("workflows", "--limit", 1, "--json")).json
+    (one,) = (await task_run("workflows", "--limit", 1, "--json")).json["items"]
     assert (one["id"], one["total"], one["left"]) == ("later", 2, 2)
-    assert (await task_run("workflows", "--state", "failed", "--json")).json == []
+    assert (await task_run("workflows", "--state", "failed", "--json")).json["items"] == []
 
 
 async def test_show_a_waiting_workflow(task_run: TaskRun, app: Nonet) -> None:
     """It names what the first step waits for, and what each step comes after."""
     shown = await task_run("workflows", "show", ID, COLUMNS="80")
     assert "steps      2 queued, 2 blocked" in shown.out
-    assert f"waits for  step {ID}:0 is queued: no small worker is live" in shown.out
+    assert f"waits_for  step {ID}:0 is queued: no small worker is live" in shown.out
     assert "next: task-worker --size small" in shown.out
     steps = [line.split() for line in shown.out.splitlines()[-4:]]
     assert steps[2] == ["2", "errands:Add", "blocked", "0", "1,", "0"]
     assert steps[3] == ["3", "errands:Add", "blocked", "0", "2,", "ended(0)"]
-    paged = await task_run("workflows", "show", ID, "--limit", 1, "--offset", 1)
-    assert "errands:Fail" in paged.out.splitlines()[-1]
-    assert paged.err == "1 of 4 steps: --offset 2 shows more\n"
-    found = (await task_run("workflows", "show", ID, "--state", "blocked", "--json")).json
-    assert [step["place"] for step in found["steps"]] == ["2", "3"]
+    found = (await task_run("workflows", "steps", ID, "--state", "blocked", "--json")).json
+    assert [step["place"] for step in found["items"]] == ["2", "3"]
+    paged = await task_run("workflows", "steps", ID, "--limit", 1)
+    assert "errands:Add" in paged.out.splitlines()[-1] and "--cursor" in paged.err
+    found = (await task_run("workflows", "show", ID, "--json")).json
     assert found["counts"] == {"queued": 2, "blocked": 2}
     explained = await task_run("explain", f"{ID}:3")
     assert explained.out == (
@@ -83,11 +83,10 @@ async def test_a_failed_workflow_names_its_step_and_is_resumed(
     assert await run_to_the_end(task_run) == "failed"
     shown = await task_run("workflows", "show", ID)
     assert "1 done, 1 dead, 2 cancelled" in shown.out
-    assert f"failed at  {ID}:1 (errands:Fail): FileNotFoundError: " in shown.out
+    assert f"failed_at  {ID}:1 (errands:Fail): FileNotFoundError: " in shown.out
     assert f"next: task-run workflows resume {ID}" in shown.out
     assert f"cancelled: step {ID}:1 failed" in shown.out
-    found = (await task_run("workflows", "show", ID, "--json")).json
-    assert (found["failed"], found["next"]) == (f"{ID}:1", f"task-run workflows resume {ID}")
+    assert (await task_run("workflows", "show", ID, "--json")).json["failed"] == f"{ID}:1"
     findings = (await task_run("overview", "--json")).json["findings"]
     (finding,) = [item for item in findings if item["kind"] == "workflow"]
     assert 'workflow "nightly import" failed' in finding["problem"]

@@ -22,8 +22,8 @@ from stores.namespace.test_periodic import NOON, change
 
 from nonet import BaseTask, MutexLock, Nonet, Size
 from nonet.base.errors import MalformedMessageError, NonetError
+from nonet.operate import workflows
 from nonet.operate.readers import READERS, unreadable
-from nonet.operate.workflows import workflow_report
 from nonet.rules.limits import Limit, LimitAddress
 from nonet.rules.pipelines import Replica, RowFigures
 from nonet.stores.namespace.sessions import Session
@@ -122,7 +122,7 @@ async def listed(nonet: Nonet) -> dict[str, set[str]]:
         found[name] = {str(getattr(row, NAMES.get(name, ""), row)) for row in rows}
     page = await nonet.stores.results.page(TaskFilter(), limit=10_000)
     found["page"] = {row.id for row in page.rows}
-    found["steps"] = {*(await workflow_report("flow", nonet.client)).graph}
+    found["steps"] = {*(await workflows.drawing(nonet.client, "flow")).graph}
     found["names"] = {*(await nonet.stores.locks.names()).names}
     return found
 

@@ -18,6 +18,19 @@ _SAMPLE = 10
 _SECONDS = 20.0
 
 
+@dataclass(frozen=True)
+class Cancelled:
+    """A task or workflow after its cancellation.
+
+    Attributes:
+        state: ``cancelled``; or ``cancelling`` (a workflow: ``running``) while workers end what
+            runs, within seconds.
+    """
+
+    id: str
+    state: str
+
+
 @dataclass(frozen=True, slots=True)
 class CancelPreview:
     """What a mass cancellation would cancel.

@@ -1,24 +1,37 @@
-"""Workflows for operators: one in full, and those that failed or are stuck."""
+"""Workflows: find them, their steps and what they wait for; cancel and resume; their findings."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from pydantic import Field
 
 from nonet.base.errors import NotFoundError
-from nonet.client.client import Client
+from nonet.operate.audited import audited
+from nonet.operate.cancelling import Cancelled
+from nonet.operate.lists import ListQuery, Page, Remember, always, cut, opened, sealed, view_of
 from nonet.rules.findings import remedies
-from nonet.rules.workflows import FailedWorkflows, StuckWorkflows, counts, first_cause
+from nonet.rules.findings.explanation import Explanation
+from nonet.rules.permissions import Action
+from nonet.rules.workflows import (
+    FailedWorkflows,
+    StuckWorkflows,
+    counts,
+    counts_in_words,
+    first_cause,
+)
 from nonet.stores.queue.results import error_line
 from nonet.stores.queue.workflow_steps import Graph, WorkflowStep, read_steps
 from nonet.stores.queue.workflows import Workflows, step_id
-from nonet.tasks.runs import WorkflowStatus
+from nonet.tasks.handles import TaskStatus
+from nonet.tasks.runs import State, StepState, WorkflowStatus
 
 if TYPE_CHECKING:
-    from nonet.rules.findings.explanation import Explanation
+    from nonet.client.client import Client
 
 _HOUR = 3600.0
 # A workflow should be submitted or resumed within so many seconds.
@@ -27,73 +40,160 @@ _MOST = 200  # workflows that are counted
 _QUOTED = 10  # titles whose last error is read
 
 
-@dataclass(frozen=True, slots=True)
-class WorkflowReport:
-    """What is known of a workflow.
+class WorkflowQuery(ListQuery):
+    """Which workflows are listed."""
+
+    state: State | None = Field(default=None, description="Only workflows in this state.")
+
+
+class StepQuery(ListQuery):
+    """Which steps of a workflow are listed."""
+
+    state: StepState | None = Field(
+        default=None, description="Only steps in this state; blocked: they wait for other steps."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkflowView(WorkflowStatus):
+    """A workflow, and what it waits for.
 
     Attributes:
-        status: its status.
-        graph: class and predecessors of each step, by place.
-        states: how far each step is, see `nonet.stores.queue.workflows.Workflows.states`.
-        why: what its first step that has not ended waits for; None: all have ended, or none has
-            been released yet.
-        failure: the step that failed first, if the workflow has failed.
-        steps: some of the steps, from number `offset` of `matched` ones on.
+        id: its id. Its steps have the ids ``ID:0``, ``ID:1`` …
+        title: the title that its author gave it.
+        state: ``building`` (its steps are being submitted), ``running``, ``resuming``, ``done``,
+            ``failed`` or ``cancelled``.
+        total: number of steps, with those that steps have added.
+        left: number of steps that have not ended.
+        failed: id of the step that failed first; empty unless it failed.
+        reason: who cancelled it, and why; or empty.
+        runs: how often it was resumed.
+        parent: id of the task that submitted it, or empty.
+        opened, changed, ended: when it was submitted, changed its state, and ended (null: not yet).
+        counts: how many steps are in each state; ``blocked``: they wait for other steps.
+        why: what the first step that has not ended waits for; null: all have ended.
+        failure: the step that failed first, if it failed.
     """
 
-    status: WorkflowStatus
-    graph: Graph
-    states: Mapping[str, str]
+    counts: Mapping[str, int]
     why: Explanation | None
-    failure: WorkflowStep | None
-    steps: Sequence[WorkflowStep]
-    offset: int
-    matched: int
-
-    @property
-    def counts(self) -> dict[str, int]:
-        """How many steps are in each state."""
-        return counts(self.states.values())
+    failure: TaskStatus | None
 
     @property
     def next(self) -> str:
-        """The command that lets it go on, or helps to find out why it does not; may be empty."""
-        if self.status.state == "failed":
-            return remedies.of_workflow("resume", self.status.id)
+        """The command that lets it continue, or that helps to find out why it does not."""
+        if self.state == "failed":
+            return remedies.of_workflow("resume", self.id)
         return self.why.next if self.why else ""
 
+    @property
+    def steps_in_words(self) -> str:
+        """How many steps are in each state."""
+        return counts_in_words(self.counts)
 
-async def workflow_report(
-    id: str, client: Client, *, offset: int = 0, limit: int = 100, state: str | None = None
-) -> WorkflowReport:
-    """Read a workflow.
+    @property
+    def waits_for(self) -> str:
+        """What its first step waits for; may be empty."""
+        return f"step {self.why.id} is {self.why.text}" if self.why else ""
 
-    Args:
-        offset, limit: which steps to read in full, in the order of their places.
-        state: only steps in this state, see `nonet.rules.workflows.counts`; None: all.
+    @property
+    def failed_at(self) -> str:
+        """The step that failed first, with its error; may be empty."""
+        one = self.failure
+        return f"{one.id} ({one.name}): {one.error}" if one else ""
+
+
+@dataclass(frozen=True)
+class StepPage(Page[WorkflowStep]):
+    """Some steps of a workflow, in the order of their places.
+
+    Attributes:
+        matched: how many steps are in the state that was asked for.
+    """
+
+    matched: int = 0
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A workflow that was resumed.
+
+    Attributes:
+        steps: number of steps that run again.
+    """
+
+    id: str
+    steps: int
+
+
+class Drawing(NamedTuple):
+    """What the picture of a workflow needs: its graph, and how far each step is."""
+
+    graph: Graph
+    states: Mapping[str, str]
+
+
+async def find(workflows: Workflows, query: WorkflowQuery) -> Page[WorkflowStatus]:
+    """Return the workflows that are kept, those whose state changed last first."""
+    states = [query.state] if query.state else []
+    found = await workflows.page(states, limit=query.limit, cursor=opened(query.cursor))
+    return Page(found.rows, sealed(found.cursor))
+
+
+async def get(client: Client, id: str, remember: Remember = always) -> WorkflowView:
+    """Return how far a workflow is, and what it waits for.
 
     Raises:
         NotFoundError: it is unknown, or is not kept any more.
-        ServerUnreachableError: Redis does not answer.
     """
-    workflows = client.stores.workflows
-    status = await workflows.status(id)
-    graph = await workflows.graph(id)
-    states = dict(zip(graph, await workflows.states(id, list(graph)), strict=True))
-    chosen = [place for place in graph if state in (None, states[place])]
+    status = await client.stores.workflows.status(id)
+    graph, states = await drawing(client, id, remember)
     failed = [place] if (place := status.failed.rpartition(":")[2]) in graph else []
-    some = chosen[offset : offset + limit]
-    steps = await read_steps(workflows, client.stores.results, id, graph, [*failed, *some])
-    return WorkflowReport(
-        status=status,
-        graph=graph,
-        states=states,
+    first = await read_steps(client.stores.workflows, client.stores.results, id, graph, failed)
+    return view_of(
+        WorkflowView,
+        status,
+        counts=counts(states.values()),
         why=await _why(client, status, states),
-        failure=steps[0] if failed else None,
-        steps=steps[len(failed) :],
-        offset=offset,
-        matched=len(chosen),
+        failure=first[0].task if first else None,
     )
+
+
+async def drawing(client: Client, id: str, remember: Remember = always) -> Drawing:
+    """Return the steps of a workflow and their states."""
+
+    async def read() -> Drawing:
+        graph = await client.stores.workflows.graph(id)
+        states = await client.stores.workflows.states(id, list(graph))
+        return Drawing(graph, dict(zip(graph, states, strict=True)))
+
+    return await remember(("workflow", id), 2.0, read)
+
+
+async def steps(client: Client, id: str, query: StepQuery, remember: Remember = always) -> StepPage:
+    """Return the steps of a workflow, in the order of their places.
+
+    Raises:
+        NotFoundError: it is unknown, or is not kept any more.
+    """
+    await client.stores.workflows.status(id)
+    graph, states = await drawing(client, id, remember)
+    matched = [place for place in graph if query.state in (None, states[place])]
+    some = cut(matched, query)
+    found = await read_steps(client.stores.workflows, client.stores.results, id, graph, some.items)
+    return StepPage(found, some.cursor, len(matched))
+
+
+@audited(Action.CANCEL, "workflow {id}: {reason}")
+async def cancel(client: Client, id: str, reason: str = "") -> Cancelled:
+    """Cancel all steps of a workflow that have not ended; it cannot be resumed."""
+    return Cancelled(id, await client.cancel_workflow(id, reason))
+
+
+@audited(Action.RESUBMIT, "workflow {id}: resume")
+async def resume(client: Client, id: str) -> Resumed:
+    """Run the failed steps of a workflow again, and what was cancelled because of them."""
+    return Resumed(id, await client.resume_workflow(id))
 
 
 async def _why(

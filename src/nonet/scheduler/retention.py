@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+from nonet.rules.letters import LetterFilter
+
 if TYPE_CHECKING:
-    from nonet.rules.letters import LetterFilter
-from nonet.stores.sql.dead_letters import DeadLetters
+    from nonet.stores.sql.dead_letters import DeadLetters
 
 logger = logging.getLogger(__name__)
 

@@ -67,6 +67,11 @@ class WorkflowStatus:
     changed: datetime
     ended: datetime | None
 
+    @property
+    def progress(self) -> str:
+        """How many steps have ended, of how many: ``3 of 10``."""
+        return f"{self.total - self.left:,} of {self.total:,}"
+
 
 @dataclass(frozen=True, slots=True)
 class StepStatus:

@@ -8,25 +8,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from fastapi import HTTPException
 
-from nonet.base.errors import NotFoundError
 from nonet.client.reading import explain_by_facts
 from nonet.operate.overview import overview as nonet_overview
 from nonet.operate.schedules import told
-from nonet.operate.workflows import WorkflowReport, workflow_report
 from nonet.rules.findings.explanation import Explanation, Facts, explain
 from nonet.rules.findings.situation import Overview
 from nonet.rules.permissions import Principal
 from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.viewing import for_viewer
 from nonet.stores.namespace.leadership import Leader
-from nonet.stores.queue.workflows import WorkflowPage
 from nonet.web.site import Site
 
 _View = TypeVar("_View")
@@ -91,27 +87,3 @@ async def why(site: Site, id: str, who: Principal) -> tuple[Explanation, Facts |
         return found, facts
     facts = for_viewer(facts)
     return explain(facts), facts
-
-
-async def workflows(site: Site, states: Sequence[str], limit: int, cursor: str) -> WorkflowPage:
-    """Read a page of the workflows, at most once in two seconds for all viewers."""
-    read = partial(site.nonet.stores.workflows.page, states, limit=limit, cursor=cursor)
-    return await site.shared.read(("workflows", *states, limit, cursor), 2.0, read)
-
-
-async def workflow(
-    site: Site, who: Principal, id: str, *, state: str | None, offset: int, limit: int
-) -> WorkflowReport:
-    """Read one workflow as `who` may see it, at most once in two seconds for all viewers.
-
-    Raises:
-        NotFoundError: it is unknown, or is not kept any more.
-    """
-    read = partial(workflow_report, id, site.nonet.client, offset=offset, limit=limit, state=state)
-    found = await site.shared.read(("workflow", id, state, offset, limit), 2.0, read)
-    if found.why is None or who.sees_texts:
-        return found
-    explained = None
-    with suppress(NotFoundError):  # it has just ended
-        explained, _ = await why(site, found.why.id, who)
-    return replace(found, why=explained)

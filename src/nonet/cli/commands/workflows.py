@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import Annotated
 from urllib.parse import quote
 
 import typer
@@ -11,25 +11,23 @@ import typer
 from nonet.base.errors import ConfigurationError
 from nonet.cli.completion import workflow_ids
 from nonet.cli.options import Json
-from nonet.cli.output import echo, print_answer, print_fields, print_json, print_rows
-from nonet.cli.pages import page_at, with_page
+from nonet.cli.output import echo, print_answer, print_json, print_view
+from nonet.cli.pages import page_at
 from nonet.cli.process import is_at_terminal, print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.daemon.service import ExitCode
+from nonet.operate import workflows
+from nonet.operate.workflows import StepPage, StepQuery, WorkflowQuery
 from nonet.rules.findings import remedies
 from nonet.rules.findings.peers import counted
-from nonet.rules.findings.refusal import span
-from nonet.rules.workflows import after_in_words, counts_in_words
-from nonet.tasks.runs import State, StepState
-
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from nonet.operate.workflows import WorkflowReport
-    from nonet.stores.queue.workflow_steps import WorkflowStep
-    from nonet.tasks.runs import WorkflowStatus
 
 app = typer.Typer(rich_markup_mode=None)
+
+_FIELDS = (
+    "id title state steps=steps_in_words opened ended resumed=runs submitted_by=parent "
+    "cancelled=reason waits_for failed_at"
+)
+_STEP = "step=place task=task.name state attempt=task.attempt after=order note"
 
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="Id of a workflow.", autocompletion=workflow_ids)
@@ -38,14 +36,8 @@ Id = Annotated[
 
 @app.callback(invoke_without_command=True)
 @flat
-def workflows(
-    context: typer.Context,
-    target: Target,
-    state: Annotated[
-        State | None, typer.Option(help="Only workflows in this state.", show_default=False)
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many.")] = 100,
-    as_json: Json = False,
+def workflows_(
+    context: typer.Context, target: Target, query: WorkflowQuery, as_json: Json = False
 ) -> None:
     """List workflows, or show, cancel or resume one.
 
@@ -53,75 +45,72 @@ def workflows(
     running, resuming, done, failed (a step failed, and no other step took the failure over),
     cancelled. A failed workflow is kept for NONET_WORKFLOW_TTL, others for NONET_RESULT_TTL.
 
-    Column 'steps': how many steps have ended, of how many. Column 'age': time since it was
-    submitted.
+    Column 'steps': how many steps have ended, of how many.
 
     \b
     task-run workflows --state failed
     """
     if context.invoked_subcommand is None:
-        run(target.debug, lambda: _list(target, state, limit, as_json))
+        run(target.debug, lambda: _list(target, query, as_json))
 
 
-async def _list(target: Target, state: str | None, limit: int, as_json: bool) -> None:
+async def _list(target: Target, query: WorkflowQuery, as_json: bool) -> None:
     async with target.stores() as stores:
-        found = await stores.workflows.page([state] if state else (), limit=limit)
-        now = await stores.broker.logical_now()
-    if as_json:
-        print_json(found.rows)
-    else:
-        rows = [_row(item, now) for item in found.rows]
-        print_rows(rows, False, f"no workflow{f' is {state}' if state else ''}", least=("title",))
-    if found.cursor:
-        echo(f"there are more than {limit}: raise --limit", err=True)
+        found = await workflows.find(stores.workflows, query)
+    nothing = f"no workflow{f' is {query.state}' if query.state else ''}"
+    print_view(found, as_json, "id state steps=progress opened title", nothing, least=("title",))
 
 
 @app.command()
 @operation
-async def show(
-    target: Target,
-    id: Id,
-    state: Annotated[
-        StepState | None,
-        typer.Option(help="Only steps in this state; blocked: they wait for other steps."),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Show at most this many steps.")] = 50,
-    offset: Annotated[int, typer.Option(min=0, help="Leave out this many of them first.")] = 0,
-    as_json: Json = False,
-) -> None:
-    """Show one workflow: what it waits for, what failed, and its steps in their order.
+async def show(target: Target, id: Id, as_json: Json = False) -> None:
+    """Show one workflow: what it waits for, what failed, and its first steps.
 
     Column 'after' names the steps before a step as its author did: 0 must be done, failed(0) must
     have failed, ended(0) may have ended in any way. The id of a step is that of the workflow, a
-    colon and its place: 'task-run explain ID:3' tells about one step.
+    colon and its place: 'task-run explain ID:3' explains one step.
 
     Exit codes: 0 shown, 4 unknown id.
 
     \b
     task-run workflows show nightly-2026-11-25
-    task-run workflows show nightly-2026-11-25 --state dead
     """
-    from nonet.operate.workflows import workflow_report  # it imports redis
-
     async with target.observer() as nonet:
-        found = await workflow_report(id, nonet.client, offset=offset, limit=limit, state=state)
-        now = await nonet.broker.logical_now()
-    page = page_at(f"/workflows/{quote(id, safe='')}")
+        found = await workflows.get(nonet.client, id)
+        some = await workflows.steps(nonet.client, id, StepQuery(limit=50))
+    print_view(found, as_json, _FIELDS)
     if as_json:
-        print_json(with_page(_document(found), page))
         return
-    print_fields(_fields(found, now))
     if found.next:
         echo(f"next: {found.next}")
-    if page:
+    if page := page_at(f"/workflows/{quote(id, safe='')}"):
         echo(f"page: {page}")
     echo("")
-    nothing = f"no step is {state}" if state else "no step at this offset"
-    print_rows([_step_row(item) for item in found.steps], False, nothing, least=("attempt",))
-    end = offset + len(found.steps)
-    if found.matched > len(found.steps):
-        more = f": --offset {end} shows more" if end < found.matched else ""
-        echo(f"{len(found.steps):,} of {counted(found.matched, 'step')}{more}", err=True)
+    _print_steps(some)
+    if some.cursor:
+        more = remedies.of_workflow("steps", id)
+        echo(
+            f"{len(some.items):,} of {counted(some.matched, 'step')}: '{more}' shows all", err=True
+        )
+
+
+@app.command()
+@operation
+async def steps(target: Target, id: Id, query: StepQuery, as_json: Json = False) -> None:
+    """List the steps of a workflow in their order; for the columns see 'show'.
+
+    Exit codes: 0 shown, 4 unknown id.
+
+    \b
+    task-run workflows steps nightly-2026-11-25 --state dead
+    """
+    async with target.observer() as nonet:
+        found = await workflows.steps(nonet.client, id, query)
+    _print_steps(found, as_json, f"no step is {query.state}" if query.state else "no step")
+
+
+def _print_steps(found: StepPage, as_json: bool = False, nothing: str = "") -> None:
+    print_view(found, as_json, _STEP, nothing, least=("attempt",))
 
 
 @app.command()
@@ -158,18 +147,18 @@ async def cancel(
         if not yes and not typer.confirm(f"cancel all steps of {id}?", err=True):
             print_error("nothing was cancelled")
             return ExitCode.FAILED
-        state = await nonet.client.cancel_workflow(id, reason)
-        if state != "cancelled":
+        done = await workflows.cancel(nonet.client, id, reason)
+        if done.state != "cancelled":
             try:
-                state = (await nonet.client.workflow_ended(id, wait)).state
+                done = replace(done, state=(await nonet.client.workflow_ended(id, wait)).state)
             except TimeoutError:
                 show = remedies.of_workflow("show", id)
                 print_error(f"running steps of {id} have not ended: {show}")
     if as_json:
-        print_json({"id": id, "state": state})
-    elif state == "cancelled":
+        print_json(done)
+    elif done.state == "cancelled":
         echo(f"{id} cancelled")
-    return ExitCode.OK if state == "cancelled" else ExitCode.FAILED
+    return ExitCode.OK if done.state == "cancelled" else ExitCode.FAILED
 
 
 @app.command()
@@ -199,9 +188,9 @@ async def resume(
         if not yes and not typer.confirm(f"run the failed steps of {id} again?", err=True):
             print_error("nothing was resumed")
             return ExitCode.FAILED
-        number = await nonet.client.resume_workflow(id)
-    text = f"{id} resumed: {counted(number, 'step')} run{'s' * (number == 1)} again"
-    print_answer({"id": id, "steps": number}, text, as_json)
+        done = await workflows.resume(nonet.client, id)
+    number = counted(done.steps, "step")
+    print_answer(done, f"{id} resumed: {number} run{'s' * (done.steps == 1)} again", as_json)
     return ExitCode.OK
 
 
@@ -211,60 +200,3 @@ def _ensure_asked(yes: bool, why: str, verb: str) -> None:
         raise ConfigurationError(
             f"{why}, and stdin is not a terminal, so nothing was done. Add --yes to {verb} it"
         )
-
-
-def _row(item: WorkflowStatus, now: datetime) -> Mapping[str, Any]:
-    return {
-        "id": item.id,
-        "state": item.state,
-        "steps": f"{item.total - item.left:,} of {item.total:,}",
-        "age": span((now - item.opened).total_seconds()),
-        "title": item.title,
-    }
-
-
-def _fields(found: WorkflowReport, now: datetime) -> Mapping[str, Any]:
-    status, why, failure = found.status, found.why, found.failure
-    ran = ((status.ended or now) - status.opened).total_seconds()
-    return {
-        "id": status.id,
-        "title": status.title,
-        "state": status.state,
-        "steps": counts_in_words(found.counts),
-        "opened": status.opened,
-        "ended": status.ended,
-        "took" if status.ended else "age": span(ran),
-        "resumed": f"{counted(status.runs, 'time')}" if status.runs else None,
-        "submitted by": status.parent,
-        "cancelled": status.reason,
-        "waits for": f"step {why.id} is {why.text}" if why else None,
-        "failed at": f"{failure.task.id} ({failure.task.name}): {failure.task.error}"
-        if failure
-        else None,
-    }
-
-
-def _step_row(item: WorkflowStep) -> Mapping[str, Any]:
-    task = item.task
-    note = "" if item.is_blocked else task.blocker  # column 'after' says it
-    return {
-        "step": item.place,
-        "task": task.name,
-        "state": item.state,
-        "attempt": task.attempt,
-        "after": after_in_words(item.after),
-        "note": (note or str(task.progress or "") or task.error).partition("\n")[0],
-    }
-
-
-def _document(found: WorkflowReport) -> dict[str, Any]:
-    return {
-        **{name: getattr(found.status, name) for name in found.status.__slots__},
-        "counts": found.counts,
-        "why": found.why,
-        "next": found.next,
-        "steps": [
-            {"place": item.place, "after": item.after, "task": item.task} for item in found.steps
-        ],
-        "matched": found.matched,
-    }

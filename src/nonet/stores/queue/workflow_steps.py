@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from nonet.rules.workflows import BLOCKED, names_steps
+from nonet.rules.workflows import BLOCKED, after_in_words, names_steps
 from nonet.stores.queue.results import Results, ended_status
 from nonet.stores.queue.workflows import Workflows, step_id
 from nonet.tasks.handles import TaskStatus
@@ -22,7 +22,8 @@ class WorkflowStep:
 
     Attributes:
         place: its place in the workflow.
-        after: its predecessors, each the letter of the edge and the place.
+        after: the steps before it: a letter (``s`` on success, ``f`` on failure, ``a`` always) and
+            the place.
         task: status of its task, live or ended, without a traceback; its state is ``lost`` if
             Redis has lost it.
     """
@@ -40,6 +41,17 @@ class WorkflowStep:
     def state(self) -> str:
         """State of its task, or ``blocked``."""
         return BLOCKED if self.is_blocked else self.task.state
+
+    @property
+    def order(self) -> str:
+        """The steps before it as its author named them: ``1, ended(0)``."""
+        return after_in_words(self.after)
+
+    @property
+    def note(self) -> str:
+        """What it waits for or does now, or its error: one line."""
+        waits = "" if self.is_blocked else self.task.blocker  # `order` says it
+        return (waits or str(self.task.progress or "") or self.task.error).partition("\n")[0]
 
 
 async def read_steps(

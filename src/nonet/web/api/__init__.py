@@ -10,7 +10,7 @@ from nonet.web.resources import resources
 
 _RESOURCES = (
     "overview queues workers quarantine audit submitting revealing tasks history "
-    "locks tenants schedules pipelines delayed groups workflows controls events openapi"
+    "locks tenants schedules pipelines delayed groups controls events openapi"
 )
 
 

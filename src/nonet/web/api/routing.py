@@ -113,16 +113,6 @@ class Reason(Body):
 NO_REASON = Reason()
 
 
-class Cancelled(BaseModel):
-    """A task or workflow after its cancellation."""
-
-    id: str
-    state: str = Field(
-        description="`cancelled`; or `cancelling` (a workflow: `running`) while workers end what "
-        "runs, within seconds."
-    )
-
-
 class Note(Body):
     """What an operator notes."""
 

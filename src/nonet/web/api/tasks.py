@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 
 from nonet.base.actor import who as actor
 from nonet.base.errors import NotFoundError
-from nonet.operate.cancelling import cancel_existing, preview_cancel
+from nonet.operate.cancelling import Cancelled, cancel_existing, preview_cancel
 from nonet.operate.ended import resubmit_ended
 from nonet.operate.lists import opened, sealed
 from nonet.operate.task_details import task_report
@@ -22,7 +22,6 @@ from nonet.web import shown
 from nonet.web.api.routing import (
     NO_REASON,
     Body,
-    Cancelled,
     ClassName,
     Cursor,
     Labels,

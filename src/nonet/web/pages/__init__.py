@@ -10,7 +10,7 @@ from nonet.web.resources import resources
 
 _PAGES = (
     "overview stream tasks bulk task classes workers locks tenants schedules pipelines "
-    "delayed groups workflows quarantine events audit login"
+    "delayed groups quarantine events audit login"
 )
 
 

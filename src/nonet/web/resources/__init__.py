@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from importlib import import_module
 from typing import Any
 
-_NOUNS = "dead_letters limits"
+_NOUNS = "dead_letters limits workflows"
 
 
 def resources() -> Iterator[Any]:
