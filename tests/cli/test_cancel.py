@@ -29,7 +29,7 @@ async def test_cancel_ends_named_tasks_in_any_state(task_run: TaskRun) -> None:
         assert ended.out.splitlines() == ["r cancelled", "d cancelled", "q cancelled"]
         with pytest.raises(TaskCancelled, match=r"task r \(.*\) was cancelled by \S+@.*: enough"):
             await running.result(timeout=WAIT_SECONDS)
-        events = (await task_run("events", "--kind", "tasks-cancelled", "--json")).json
+        events = (await task_run("events", "--kind", "tasks-cancelled", "--json")).json["items"]
         assert [item["text"] for item in events] == ["3 tasks (r, d, q): enough"]
         again = await task_run("cancel", "r", "--json")
         assert (again.code, again.json) == (0, [{"id": "r", "state": "cancelled"}])

@@ -29,7 +29,7 @@ async def test_pauses_are_listed_until_they_are_resumed(task_run: TaskRun) -> No
         "stream:background:large",
     ]
     assert (await task_run("paused")).err == "nothing is paused\n"
-    events = (await task_run("events", "--json")).json
+    events = (await task_run("events", "--json")).json["items"][::-1]
     assert [item["kind"] for item in events] == ["pause", "resume", "resume"]
 
 
@@ -54,8 +54,9 @@ async def test_other_commands_name_the_pause(task_run: TaskRun) -> None:
         await task_run("pause", "--stream", "normal:small")
         told = (await task_run("explain", handle, "--json")).json
         assert told["cause"] == "paused" and told["next"].endswith("--stream normal:small")
-        queues = await task_run("queues", "--json")
-        assert [row["queue"] for row in queues.json if row["paused"]] == ["normal:small"]
+        queues = await task_run("queues")
+        paused = [line for line in queues.out.splitlines() if "  yes  " in line]
+        assert [line.split()[0] for line in paused] == ["normal:small"]
         assert "task Add; see 'task-run paused'" in queues.err
         assert (await task_run("doctor", "--wait", "0")).code == 0
         await task_run("resume", "--stream", "normal:small", "--task", "Add")

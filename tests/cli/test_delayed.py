@@ -57,7 +57,7 @@ async def test_cancel_ends_named_tasks_only_if_they_are_delayed(task_run: TaskRu
             "submit", "Add", "--args", "[1]", "--id", "d", "--wait", WAIT_SECONDS
         )
         assert waited.code == 1 and "was cancelled by" in waited.err
-        events = (await task_run("events", "--kind", "tasks-cancelled", "--json")).json
+        events = (await task_run("events", "--kind", "tasks-cancelled", "--json")).json["items"]
         assert [item["text"] for item in events] == ["1 task (d): not needed"]
 
 
@@ -93,5 +93,5 @@ async def test_now_runs_a_delayed_task_at_once(task_run: TaskRun) -> None:
         assert again.code == 1 and "task d is done, not delayed" in again.err
         assert (await task_run("delayed", "now", "x")).code == 4
 
-        events = (await task_run("events", "--kind", "tasks-hastened", "--json")).json
+        events = (await task_run("events", "--kind", "tasks-hastened", "--json")).json["items"]
         assert [item["text"] for item in events] == ["task d"]

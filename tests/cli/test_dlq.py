@@ -383,7 +383,7 @@ async def test_a_purge_that_fails_reports_what_it_deleted(
 
 
 async def _events(task_run: TaskRun) -> list[dict[str, str]]:
-    events: list[dict[str, str]] = (await task_run("events", "--json")).json
+    events: list[dict[str, str]] = (await task_run("events", "--json")).json["items"][::-1]
     return events
 
 

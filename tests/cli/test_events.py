@@ -86,7 +86,7 @@ async def test_kind_chooses_events(task_run: TaskRun) -> None:
             pipe.xadd("{cli}:events", {"kind": "noise", "at": n, "who": "me", "text": "-"})
         pipe.execute()
     ended = await task_run("events", "--kind", "limit-set", "--limit", 2, "--json")
-    assert [event["text"] for event in ended.json] == ["b", "c"]
+    assert [event["text"] for event in ended.json["items"]] == ["c", "b"]
     assert (await task_run("events", "--kind", "epoch")).err == "no event\n"
     follower = await follow(task_run, "--kind", "limit-unset", "--json")
     assert await follower.text() == "unset"
@@ -105,7 +105,7 @@ def test_every_kind_is_known() -> None:
         for first in re.findall(r"log_event\(([^,]*'[^,]*),", scripts)
         for kind in re.findall(r"'([a-z-]+)'", first)
     }
-    dlq = set(re.findall(r'"(dlq-\w+)"', (source / "cli/commands/dead_letters.py").read_text()))
+    dlq = set(re.findall(r'"(dlq-\w+)"', (source / "operate/dead_letters.py").read_text()))
     python = "".join(path.read_text() for path in source.rglob("*.py"))
     calls = r'(?:events\.log\(|self\._log\(|\.log_event\(|"log_event",)'
     written |= set(re.findall(calls + r'\s*"([a-z-]+)"', python))

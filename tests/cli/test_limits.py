@@ -46,7 +46,7 @@ async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:
     assert (ended.code, ended.err) == (0, "concurrency job 7 Remove: as configured\n")
     first = (await task_run("limits", "show", "limiter:conc:job:7:Remove", "--json")).json
     assert (first["limit"], first["source"]) == (5, "configuration")
-    events = (await task_run("events", "--json")).json
+    events = (await task_run("events", "--json")).json["items"][::-1]
     assert [item["text"] for item in events if item["kind"].startswith("limit-")] == [
         "concurrency job 7 Remove: 5 -> 8",
         "concurrency job 7 Remove: 8 -> 5",

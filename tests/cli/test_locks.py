@@ -108,7 +108,7 @@ async def test_release_takes_the_lock_away(task_run: TaskRun) -> None:
                 assert (ended.code, ended.json["woken"]) == (0, [id])
                 assert [item["task"] for item in ended.json["voided"]] == ["hold"]
                 await app.result(id)  # until the loss is noticed
-    (event,) = (await task_run("events", "--json")).json
+    (event,) = (await task_run("events", "--json")).json["items"]
     assert (event["kind"], event["text"].partition(",")[0]) == ("lock-released", NAME)
 
 

@@ -138,7 +138,7 @@ async def test_discard_deletes_entries_and_is_an_event(task_run: TaskRun) -> Non
     rest = await task_run("quarantine", "discard", "--all", "--json")
     assert {row["entry"] for row in rest.json} == {second, third}
     assert (await task_run("quarantine", "list", "--json")).json == []
-    events = (await task_run("events", "--json")).json
+    events = (await task_run("events", "--json")).json["items"][::-1]
     assert [event["kind"] for event in events] == ["quarantine-discard"] * 2
 
 
@@ -170,7 +170,7 @@ async def test_an_entry_is_retried_once_the_key_is_there(task_run: TaskRun) -> N
     async with task_run.worker() as app:
         assert await app.result(f"q-{entry}", timeout=WAIT_SECONDS) == 5
         assert await entries(app.stores.quarantine) == []
-    events = (await task_run("events", "--json")).json
+    events = (await task_run("events", "--json")).json["items"][::-1]
     assert [event["kind"] for event in events] == ["quarantine-retry"]
     assert entry in events[0]["text"]
 

@@ -87,7 +87,7 @@ async def test_an_entry_is_paused_and_resumed(task_run: TaskRun) -> None:
         assert "early was paused already" in again.out and "late paused" in again.out
         resumed = await task_run("schedules", "resume", "Nightly")
         assert resumed.out.count(" resumed") == 2
-        events = (await task_run("events", "--json")).json
+        events = (await task_run("events", "--json")).json["items"][::-1]
         kinds = [event["kind"] for event in events]
         assert kinds.count("schedule-pause") == 2 and kinds.count("schedule-resume") == 1
 
@@ -134,7 +134,7 @@ async def test_an_entry_is_run_by_hand(task_run: TaskRun) -> None:
         id = ended.out.strip()
         status = await app.status(id)
         assert (status.name, status.state) == ("errands:Nightly", "queued")
-        (event,) = (await task_run("events", "--kind", "schedule-run", "--json")).json
+        (event,) = (await task_run("events", "--kind", "schedule-run", "--json")).json["items"]
         assert id in event["text"]
 
 

@@ -39,16 +39,16 @@ async def test_printed_lines_are_a_file_of_users(task_run: TaskRun) -> None:
 
 
 async def test_the_audit_is_shown(task_run: TaskRun) -> None:
-    """The newest entry comes last; filters are those of the page."""
+    """The newest entry comes first; filters are those of the page."""
     async with task_run.app() as nonet:
         now = datetime.now(UTC)
         for name in ("alice", "bob"):
             entry = AuditEntry(now, name, "cancel", f"task of {name}", "127.0.0.1", "ok")
             await (await nonet.stores.audit()).add([entry])
-    rows = (await task_run("web", "audit", "--json")).json
-    assert [row["who"] for row in rows] == ["alice", "bob"]
-    ended = await task_run("web", "audit", "--who", "bob", "--since", "1h", "--json")
-    assert [row["what"] for row in ended.json] == ["task of bob"]
+    rows = (await task_run("audit", "--json")).json["items"]
+    assert [row["who"] for row in rows] == ["bob", "alice"]
+    ended = await task_run("audit", "--who", "bob", "--since", "1h", "--json")
+    assert [row["what"] for row in ended.json["items"]] == ["task of bob"]
 
 
 async def test_task_web_starts_with_a_link(task_run: TaskRun) -> None:
@@ -71,9 +71,9 @@ async def test_task_web_starts_with_a_link(task_run: TaskRun) -> None:
             assert (await client.get("/api/v1/overview")).status_code == 200
     daemon.send_signal(signal.SIGTERM)
     assert await daemon.wait() == 0
-    rows = (await task_run("web", "audit", "--json")).json
+    rows = (await task_run("audit", "--json")).json["items"]
     assert [row["action"] for row in rows] == ["login", "login"]
-    assert rows[0]["who"] == "link:task-web" and "@" in rows[1]["who"]
+    assert rows[1]["who"] == "link:task-web" and "@" in rows[0]["who"]
 
 
 async def test_task_web_refuses_others_without_users(task_run: TaskRun) -> None:

@@ -78,7 +78,7 @@ async def test_pages_work_below_a_path(outer: FastAPI) -> None:
         assert "bob" in page and "/admin/jobs/limits" in links
         assert [link for link in links if not link.startswith("/admin/jobs/")] == []
         answer = await client.post(
-            "/admin/jobs/workers/drain", data={"workers_shown": "none"}, headers={"Origin": url}
+            "/admin/jobs/workers/drain", data={"names": "none"}, headers={"Origin": url}
         )
         assert (answer.status_code, answer.headers["location"]) == (303, "/admin/jobs/workers")
 

@@ -29,12 +29,15 @@ async def test_a_drained_worker_finishes_and_ends(
     """A drain lets tasks end, may be repeated, and is not for viewers."""
     async with working(nonet) as running, client_of(Role.VIEWER) as viewer:
         held = await nonet.submit(Held())
-        (worker,) = (await client.get("/api/v1/workers", params={"size": "small"})).json()
-        path = f"/api/v1/workers/{worker['name']}/drain"
-        assert (await viewer.post(path)).status_code == 403
-        assert (await client.post("/api/v1/workers/nobody/drain")).status_code == 404
-        answers = [(await client.post(path)).json() for _ in range(2)]
-        assert answers == [{"worker": worker["worker"], "asked": asked} for asked in (True, False)]
+        (worker,) = (await client.get("/api/v1/workers", params={"size": "small"})).json()["items"]
+        path, name = "/api/v1/workers/drain", worker["name"]
+        assert (await viewer.post(path, json={"size": "small"})).status_code == 403
+        assert (await client.post(path, json={"workers": ["nobody"]})).status_code == 404
+        answers = [
+            (await client.post(path, json=body)).json()
+            for body in ({"workers": [name]}, {"size": "small"})
+        ]
+        assert answers == [{"asked": asked, "draining": [name]} for asked in (1, 0)]
         (found,) = await nonet.stores.results.workers()
         assert (found.state, found.drained_by) == ("draining", "alice")
         assert not running.done()
@@ -51,7 +54,7 @@ async def test_pages_show_workers_and_drain_them(
     async with working(nonet) as running, working(nonet, Size.LARGE) as other:
         held = await nonet.submit(Held())
         await in_state(nonet, held, "running")
-        await page.goto(f"{address}/workers?q=web_tasks:Held")
+        await page.goto(f"{address}/workers?text=web_tasks:Held")
         table = page.locator("#workers tbody tr")
         await expect(table).to_have_count(1)
         await expect(table).to_contain_text("1 / 100")
@@ -60,14 +63,14 @@ async def test_pages_show_workers_and_drain_them(
         await expect(page.locator("#worker")).to_contain_text("web_tasks:Failing")
         await page.get_by_role("button", name="Drain …").press("Enter")
         await page.get_by_role("button", name="Drain ", exact=False).last.press("Enter")
-        await expect(page.get_by_role("status").last).to_contain_text("finishes its tasks")
+        await expect(page.get_by_role("status").last).to_contain_text("draining: ")
         gate.set()
         assert await running is ExitCode.OK
 
         await page.goto(f"{address}/workers")
         await page.get_by_role("link", name="Drain all large …").click()
         await page.get_by_role("button", name="Drain 1 large worker").click()
-        await expect(page.get_by_role("status").last).to_contain_text("1 workers drain")
+        await expect(page.get_by_role("status").last).to_contain_text("draining: ")
         assert await other is ExitCode.OK
         await page.reload()
         await expect(page.locator("main")).to_contain_text("No worker is registered")

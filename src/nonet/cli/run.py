@@ -43,15 +43,16 @@ explain    look   locks.explain     Explain why a task does not run, or where it
 overview   look   overview.overview Show what is wrong now, and the command that mends it.
 resubmit   act    ended.resubmit    Submit a failed task again as a new task, and print its id.
 cancel     act    cancel.cancel     Cancel tasks for good: queued, delayed, waiting or running.
-queues     look   views.queues      Show the nine streams, and the tasks outside them.
+queues     look   queues.list_queues Show the nine streams, and the tasks outside them.
 figures    look   figures.figures   Show how many tasks of each class end and fail, and how fast.
 tenants    look   tenants.tenants   Show what each tenant has, gets and is due.
 workers    look   workers.app       Show the registered workers, or drain some.
-groups     look   views.groups      Show callback groups, newest first.
+groups     look   groups.list_groups Show callback groups, newest first.
 pause      act    control.pause     Stop starting some or all tasks, until 'task-run resume'.
 resume     act    control.resume    End pauses, so that paused tasks can start again.
 paused     look   control.paused    List pauses: what, since when, by whom and why.
-events     look   events.events     Show what happened to the namespace and who did it.
+events     look   events.list_events Show what happened to the namespace and who did it.
+audit      look   audit.list_audit  Show who changed what in the dashboard and the API.
 doctor     look   doctor.doctor     Find tasks, locks and keys that are lost, stuck or left over.
 probe      look   probe.probe       Ask the daemon on this machine whether it is live or ready.
 dev        set-up dev.dev           Run all that tasks need on a laptop, and reload their code.
@@ -65,7 +66,7 @@ workflows  look   workflows.app     List workflows, or show, cancel or resume on
 dlq        act    dead_letters.app  Dead letters: tasks that failed for good, kept in SQL.
 quarantine act    quarantine.app    Quarantine: messages in Redis that are not valid tasks.
 config     set-up config.app        The central configuration: check it, and show what it sets.
-web        set-up web.app           The dashboard: users, tokens, links to log in, and its audit.
+web        set-up web.app           The dashboard: users, tokens, and links to log in.
 db         set-up database.app      Create, migrate and check the tables of the SQL database.
 """
 

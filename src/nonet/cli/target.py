@@ -204,6 +204,8 @@ def _kind(annotation: Any) -> Any:
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return _kind(next(part for part in parts if part is not NoneType)) | None
+    if origin is Annotated:
+        return _kind(parts[0])
     if origin is tuple:
         return list[_kind(parts[0])] | None  # type: ignore[misc]
     known = origin is Literal or annotation in (bool, int, float) or issubclass(annotation, Enum)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from typing import Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from nonet.rules.permissions import Action
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _R_co = TypeVar("_R_co", covariant=True)
+_NAMED = 10
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,8 @@ class Audited(Generic[P, _R_co]):
         """Return the sentence of the audit for a call with these arguments."""
         given = signature(self.act).bind(*args, **options)
         given.apply_defaults()
-        return self.says.format(**given.arguments).removesuffix(": ")
+        values = {name: _in_words(value) for name, value in given.arguments.items()}
+        return self.says.format(**values).removesuffix(": ")
 
 
 def audited(permission: Action, says: str) -> Callable[[Callable[P, Awaitable[R]]], Audited[P, R]]:
@@ -47,3 +49,37 @@ def audited(permission: Action, says: str) -> Callable[[Callable[P, Awaitable[R]
         async def unset(stores: Stores, address: LimitAddress) -> None: ...
     """
     return lambda act: Audited(act, permission, says)
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What became of named tasks.
+
+    Attributes:
+        changed: ids of the tasks that the action changed.
+        states: the state of each of the others, by id; empty: it is unknown.
+    """
+
+    changed: Sequence[str]
+    states: Mapping[str, str]
+
+    @classmethod
+    def of(cls, states: Mapping[str, str], *done: str) -> Changed:
+        """Part tasks by their state: which are in one of the states that the action leads to."""
+        changed = [id for id, state in states.items() if state in done]
+        return cls(changed, {id: state for id, state in states.items() if state not in done})
+
+    def problems(self, wanted: str) -> list[str]:
+        """Return a sentence for each task that was not in the state that the action needs."""
+        return [
+            f"task {id} is {state}, not {wanted}" if state else f"task {id} is unknown"
+            for id, state in self.states.items()
+        ]
+
+
+def _in_words(value: Any) -> Any:
+    """Name the first items of a list: the audit keeps a sentence, not a thousand ids."""
+    if not isinstance(value, list | tuple):
+        return value
+    more = [f"{len(value) - _NAMED} more"] if len(value) > _NAMED else []
+    return ", ".join([*map(str, value[:_NAMED]), *more])

@@ -92,8 +92,13 @@ def view_of(view: type[_Item], source: object, **others: object) -> _Item:
 def cut(found: Sequence[_Item], query: ListQuery) -> Page[_Item]:
     """Return a page of a short list that is read as a whole, in a steady order."""
     start = number_in(query.cursor)
-    end = start + query.limit
-    return Page(found[start:end], sealed(str(end) if end < len(found) else ""))
+    return part(found[start : start + query.limit], start, len(found))
+
+
+def part(items: Sequence[_Item], start: int, total: int) -> Page[_Item]:
+    """Return a page of a list with `total` items, of which these begin at number `start`."""
+    end = start + len(items)
+    return Page(items, sealed(str(end) if end < total else ""))
 
 
 def number_in(cursor: str) -> int:

@@ -17,20 +17,13 @@ from nonet.base.errors import NonetError, ServerUnreachableError, masked
 from nonet.base.streams import Size
 from nonet.config.settings import Settings
 from nonet.operate.lists import Remember, always
+from nonet.operate.queues import active_of, streams_of
 from nonet.operate.workflows import failed_workflows, stuck_workflows
 from nonet.rules.findings.explanation import HANDED_OVER_WITHIN
 from nonet.rules.findings.overview import troubles
 from nonet.rules.findings.pace import drains
 from nonet.rules.findings.refusal import Waiters
-from nonet.rules.findings.situation import (
-    Crew,
-    Deaths,
-    Overview,
-    RedisState,
-    Running,
-    Situation,
-    StreamLoad,
-)
+from nonet.rules.findings.situation import Crew, Deaths, Overview, RedisState, Running, Situation
 from nonet.rules.fingerprints import fingerprint_of, place_of
 from nonet.rules.outcomes import Reason
 from nonet.rules.viewing import for_viewer
@@ -207,23 +200,6 @@ async def _answering(settings: Settings) -> AsyncIterator[None]:
         where = masked(settings.sql_url())
         problem = f"database {where} does not answer within {_SQL_SECONDS:g} s"
         raise ServerUnreachableError(problem) from None
-
-
-def streams_of(figures: Figures) -> list[StreamLoad]:
-    """Return the streams that have tasks."""
-    return [
-        StreamLoad(priority, size, found.depth - found.in_flight, found.in_flight, found.oldest)
-        for (priority, size), found in figures.streams.items()
-        if found.depth
-    ]
-
-
-def active_of(figures: Figures) -> dict[tuple[str, str], int]:
-    """Return the tasks that have not ended, by class and stream."""
-    return {
-        (task, f"{priority}:{size}"): number
-        for (task, priority, size), number in figures.active.items()
-    }
 
 
 def _crew(size: str, workers: Iterable[WorkerStatus]) -> Crew:

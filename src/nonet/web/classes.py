@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 
-from nonet.operate.overview import active_of
+from nonet.operate.queues import active_of
 from nonet.rules.figures import ClassFigures, Figures
 from nonet.rules.pauses import of_task
 from nonet.web.pages.pausing import pauses_of

@@ -16,10 +16,10 @@ from web.conftest import ClientOf
 from web_tasks import Report
 
 from nonet import Nonet
+from nonet.operate import workers
 from nonet.rules.permissions import Role
 from nonet.rules.viewing import HIDDEN
 from nonet.stores.queue.workers import WorkerStatus
-from nonet.web import workers
 
 API = "/api/v1"
 TASKS = f"{API}/tasks"
@@ -37,7 +37,7 @@ async def test_a_viewer_reads_no_search_in_events(
     text = "2 tasks: ?state=dead&error=acme"
     await nonet.stores.events.log("tasks-resubmitted", "ann", text)
     async with client_of(Role.VIEWER) as viewer:
-        for path in ("/events", f"{API}/events", "/events?q=acme"):
+        for path in ("/events", f"{API}/events", "/events?text=acme"):
             answer = await viewer.get(path)
             assert "acme" not in answer.text.replace('value="acme"', ""), path
         assert f"2 tasks: {HIDDEN}" in (await viewer.get(f"{API}/events")).text
@@ -52,7 +52,7 @@ async def test_a_viewer_reads_no_configuration_in_workers(
         "small-1", "7@host", "small", 1, "1", 0.1, True, config_problem="line 3: hunter2"
     )
 
-    async def registered(site: object) -> list[WorkerStatus]:
+    async def registered(*_: object) -> list[WorkerStatus]:
         return [found]
 
     monkeypatch.setattr(workers, "registered", registered)

@@ -47,9 +47,7 @@ def site_of(client: AsyncClient) -> Site:
 
 async def entries(client: AsyncClient, **query: Any) -> list[dict[str, Any]]:
     """The audit, as the API has it."""
-    found: list[dict[str, Any]] = (await client.get("/api/v1/audit", params=query)).json()[
-        "entries"
-    ]
+    found: list[dict[str, Any]] = (await client.get("/api/v1/audit", params=query)).json()["items"]
     return found
 
 
@@ -143,10 +141,10 @@ async def test_the_page_filters_and_turns(client: AsyncClient, nonet: Nonet) -> 
     found = await entries(client, since="2026-01-01T01:00", until="2026-01-01T04:00:00Z")
     assert [item["what"] for item in found] == ["4", "3", "2", "1"]
     first = (await client.get("/api/v1/audit", params={"who": "bob", "limit": 2})).json()
-    assert [item["what"] for item in first["entries"]] == ["5", "3"]
+    assert [item["what"] for item in first["items"]] == ["5", "3"]
     query = {"who": "bob", "limit": 2, "cursor": first["cursor"]}
     second = (await client.get("/api/v1/audit", params=query)).json()
-    assert [item["what"] for item in second["entries"]] == ["1", "0"] and not second["cursor"]
+    assert [item["what"] for item in second["items"]] == ["1", "0"] and not second["cursor"]
     page = (await client.get("/audit?who=bob&action=cancel&since=&until=")).text
     assert page.count("<tr>") == 1 + 4  # with the heads of the columns
     assert (await client.get("/audit?since=yesterday")).status_code == 422

@@ -140,7 +140,7 @@ async def test_a_link_logs_in_one_browser_once(nonet: Nonet) -> None:
             for headers in ({}, OURS, OURS)
         ]
         assert [answer.status_code for answer in answers] == [403, 303, 401]
-        assert (await client.get("/api/v1/audit?who=link:me@host")).json()["entries"]
+        assert (await client.get("/api/v1/audit?who=link:me@host")).json()["items"]
         assert (await client.get(f"/api/v1/overview?code={code}")).status_code == 200
 
 

@@ -119,12 +119,12 @@ async def test_the_address_behind_a_proxy_counts(nonet: Nonet, users: Path) -> N
     async with door(nonet, peer="10.1.2.3", users=users, proxy_addresses=("10.1.0.0/16",)) as proxy:
         proxy.headers["X-Forwarded-For"] = "1.1.1.1, 198.51.100.7, 10.1.0.9"
         await log_in(proxy, "admin")
-        found = (await proxy.get("/api/v1/audit")).json()["entries"]
+        found = (await proxy.get("/api/v1/audit")).json()["items"]
         assert [entry["address"] for entry in found] == ["198.51.100.7"]
     async with door(nonet, peer="203.0.113.5", users=users) as direct:
         direct.headers["X-Forwarded-For"] = "1.1.1.1"
         await log_in(direct, "admin")
-        found = (await direct.get("/api/v1/audit")).json()["entries"]
+        found = (await direct.get("/api/v1/audit")).json()["items"]
         assert found[0]["address"] == "203.0.113.5"
 
 

@@ -3,42 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from nonet.base.errors import ConfigurationError, ServerUnreachableError, suggestion
-from nonet.base.keys import EVENT_KINDS
+from nonet.base.errors import ServerUnreachableError
 from nonet.cli.options import Json
-from nonet.cli.output import cell, echo, print_answer, print_rows
+from nonet.cli.output import cell, echo, print_answer, print_view
 from nonet.cli.target import Target, operation
 from nonet.daemon.service import until_signal
-
-if TYPE_CHECKING:
-    from nonet.stores.namespace.events import Event, Following
+from nonet.operate import events
+from nonet.operate.events import EventQuery
+from nonet.stores.namespace.events import Event, Following
 
 _POLL_SECONDS = 0.3
 
 
 @operation
-async def events(
+async def list_events(
     target: Target,
+    query: EventQuery,
     follow: Annotated[
         bool, typer.Option("--follow", help="Then print new events as they come, until Ctrl-C.")
     ] = False,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Only events of this kind: {', '.join(EVENT_KINDS)}.", show_default=False
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Show at most this many, the newest.")] = 100,
     as_json: Json = False,
 ) -> None:
     """Show what happened to the namespace and who did it.
 
-    The newest event comes last. Events are changes by operators (limits, locks, pauses, dead
+    Events are changes by operators (limits, locks, pauses, dead
     letters, quarantine), changes of limits by the configuration, losses of data, steps of the
     clock, and start-up hooks. Redis keeps about 10,000 events. --follow continues after an outage
     of Redis; with --json it prints one line per event.
@@ -47,23 +39,13 @@ async def events(
     task-run events --kind epoch
     task-run events --follow --json
     """
-    _check_kind(kind)
     async with target.stores() as stores:
         if follow:
-            following = stores.events.follow(limit, kind=kind)
+            following = stores.events.follow(query.limit, query.accepts)
             await until_signal(_print_new(following, as_json))
             return
-        found = await stores.events.last(limit, kind=kind)
-    print_rows([dataclasses.asdict(item) for item in found], as_json, "no event", least=("kind",))
-
-
-def _check_kind(kind: str | None) -> None:
-    """Reject an unknown kind: a typo would look as if nothing had happened."""
-    if kind is not None and kind not in EVENT_KINDS:
-        raise ConfigurationError(
-            f"--kind {kind}: there is no such kind of event.{suggestion(kind, EVENT_KINDS)} "
-            f"Kinds: {', '.join(EVENT_KINDS)}"
-        )
+        found = await events.find(stores, query)
+    print_view(found, as_json, "at kind who text", "no event", least=("kind",))
 
 
 async def _print_new(following: Following, as_json: bool) -> None:

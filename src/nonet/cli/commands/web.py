@@ -1,8 +1,7 @@
-"""``task-run web``: users, tokens and links of the dashboard, and its audit."""
+"""``task-run web``: users, tokens and links of the dashboard."""
 
 from __future__ import annotations
 
-import dataclasses
 import getpass
 import hashlib
 import json
@@ -17,15 +16,12 @@ import typer
 from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError
 from nonet.cli.durations import duration
-from nonet.cli.options import Json, Limit
-from nonet.cli.output import echo, print_line, print_rows
+from nonet.cli.output import echo, print_line
 from nonet.cli.process import is_at_terminal
 from nonet.cli.target import Target, operation
 from nonet.rules.permissions import Role
 
-app = typer.Typer(
-    help="The dashboard: users, tokens, links to log in, and its audit.", rich_markup_mode=None
-)
+app = typer.Typer(help="The dashboard: users, tokens, and links to log in.", rich_markup_mode=None)
 
 _SHORTEST = 8
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._@+-]{0,99}"
@@ -106,38 +102,6 @@ async def link(target: Target) -> None:
     secret = find_secret(web, target.settings().state_dir)
     async with target.stores() as stores:
         echo(await new_link(stores.sessions(secret), web.address, who()))
-
-
-@app.command()
-@operation
-async def audit(
-    target: Target,
-    user: Annotated[
-        str, typer.Option("--who", help="Only of this user, or token:NAME.", show_default=False)
-    ] = "",
-    action: Annotated[
-        str, typer.Option(help="Only this action: cancel, login …", show_default=False)
-    ] = "",
-    since: Annotated[
-        timedelta | None,
-        typer.Option(metavar="DURATION", parser=duration, help="Not older than this, as in 1d."),
-    ] = None,
-    limit: Limit = 100,
-    as_json: Json = False,
-) -> None:
-    """Show who changed what in the dashboard and the API, the newest last.
-
-    \b
-    task-run web audit --who alice --since 1d
-    """
-    start = datetime.now(UTC) - since if since else None
-    async with target.stores() as stores:
-        store = await stores.audit()
-        found = await store.list(who=user, action=action, since=start, limit=limit)
-    rows = [dataclasses.asdict(entry) for entry in reversed(found)]
-    for row in rows:
-        del row["id"]
-    print_rows(rows, as_json, "no change was made in the dashboard", least=("address",))
 
 
 def _holder(name: str, role: Role, namespaces: list[str] | None) -> dict[str, Any]:

@@ -225,7 +225,7 @@ def _late(found: Situation) -> Iterator[Finding]:
 def _full(found: Situation) -> Iterator[Finding]:
     for scope, ceiling in found.full.items():
         problem = f"{scope} has reached its ceiling of {ceiling} tasks: submissions are refused"
-        yield Finding("ceiling", scope, problem, command="task-run queues", count=ceiling)
+        yield Finding("ceiling", scope, problem, command="task-run limits ceilings", count=ceiling)
 
 
 def _floods(found: Situation) -> Iterator[Finding]:

@@ -68,7 +68,7 @@ class Events(RedisStore):
         self, limit: int, *, kind: str | None = None, since: datetime | None = None
     ) -> list[Event]:
         """Return the last `limit` events, optionally of one kind or after a time, newest last."""
-        return await self._before("+", limit, kind, since)
+        return await self._before("+", limit, lambda event: kind in (None, event.kind), since)
 
     async def page(
         self, limit: int, keep: Callable[[Event], bool] = lambda event: True, cursor: str = ""
@@ -96,36 +96,34 @@ class Events(RedisStore):
                 return EventPage(tuple(found), "")
             end = f"({page[-1][0].decode()}"
 
-    def follow(self, limit: int, *, kind: str | None = None) -> Following:
-        """Follow the stream: the last `limit` events first, then new ones."""
-        return Following(self, limit, kind)
+    def follow(self, limit: int, keep: Callable[[Event], bool] = lambda event: True) -> Following:
+        """Follow the stream: the last `limit` events first, then new ones that `keep` accepts."""
+        return Following(self, limit, keep)
 
     async def _before(
-        self, end: str, limit: int, kind: str | None, since: datetime | None = None
+        self, end: str, limit: int, keep: Callable[[Event], bool], since: datetime | None = None
     ) -> list[Event]:
         found: list[Event] = []
         while len(found) < limit:
             page = await self._client.xrevrange(self._key, end, count=_PAGE)
             events = [one for _, one in _events(page)]
-            found += [
-                one
-                for one in events
-                if kind in (None, one.kind) and (since is None or one.at > since)
-            ]
+            found += [one for one in events if keep(one) and (since is None or one.at > since)]
             is_past = since is not None and events and events[-1].at <= since
             if len(page) < _PAGE or is_past:
                 break
             end = f"({page[-1][0].decode()}"
         return found[:limit][::-1]
 
-    async def _between(self, start: bytes, end: bytes, kind: str | None) -> list[Event]:
+    async def _between(
+        self, start: bytes, end: bytes, keep: Callable[[Event], bool]
+    ) -> list[Event]:
         """The events after `start`, up to `end`."""
         found: list[Event] = []
         while start != end:
             page = await self._client.xrange(self._key, b"(" + start, end, count=_PAGE)
             if not page:
                 break  # emptied meanwhile
-            found += [one for _, one in _events(page) if kind in (None, one.kind)]
+            found += [one for _, one in _events(page) if keep(one)]
             start = page[-1][0]
         return found
 
@@ -138,10 +136,10 @@ class Events(RedisStore):
 class Following:
     """Follows the events of a namespace. Survives outages of Redis and losses of data."""
 
-    def __init__(self, events: Events, limit: int, kind: str | None) -> None:
+    def __init__(self, events: Events, limit: int, keep: Callable[[Event], bool]) -> None:
         self._events = events
         self._limit = limit
-        self._kind = kind
+        self._keep = keep
         self._seen: bytes | None = None
 
     async def new(self) -> list[Event]:
@@ -155,10 +153,10 @@ class Following:
         """
         newest = await self._events._newest()
         if self._seen is None:
-            found = await self._events._before(newest.decode(), self._limit, self._kind)
+            found = await self._events._before(newest.decode(), self._limit, self._keep)
         else:
             start = self._seen if _order(self._seen) <= _order(newest) else _BEGINNING
-            found = await self._events._between(start, newest, self._kind)
+            found = await self._events._between(start, newest, self._keep)
         self._seen = newest
         return found
 

@@ -47,6 +47,11 @@ class GroupStatus:
     opened: datetime
     error: str
 
+    @property
+    def condition(self) -> str:
+        """The state in a word, which shows a failure even if a callback was submitted."""
+        return self.outcome if self.outcome in ("failed", "partial") else self.state
+
 
 class Groups(RedisStore):
     """The groups of one namespace, over a broker's connection."""

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
 
-from nonet.base.errors import ConfigurationError, NotFoundError
+from nonet.base.amounts import format_bytes
+from nonet.rules.findings.refusal import span
 from nonet.stores.connection.redis import AsyncRedis, Scripts
 from nonet.stores.connection.unreadable import readable, readable_value
 
-STATES = ("working", "idle", "draining", "vetoing", "silent", "lost")
+State = Literal["working", "idle", "draining", "vetoing", "silent", "lost"]
 # The `off` of a worker that is stopping.
 DRAINS = "it drains"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -78,7 +80,7 @@ class WorkerStatus:
     config: str = ""
     config_problem: str = ""
     loop: str = ""
-    state: str = ""
+    state: State = "idle"
     running: int = 0
     tasks: tuple[RunningTask, ...] = ()
     rss: int | None = None
@@ -91,6 +93,41 @@ class WorkerStatus:
     held_seconds: float = 0.0
     blocked_by: str = ""
     blocked_seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return self.name or self.worker
+
+    @property
+    def slots(self) -> str:
+        """How many of its slots are in use."""
+        return f"{self.running}/{self.concurrency}"
+
+    @property
+    def memory(self) -> str:
+        """Its memory in words; empty: not reported."""
+        return "" if self.rss is None else format_bytes(self.rss)
+
+    @property
+    def lag(self) -> str:
+        """The longest stall of its event loop in words; empty: not reported."""
+        return "" if self.lag_ms is None else f"{self.lag_ms} ms"
+
+    @property
+    def beat(self) -> str:
+        """When it reported last, in words."""
+        return f"{span(self.beat_seconds)} ago"
+
+    @property
+    def applies(self) -> str:
+        """The configuration that it applies, and why not the newest."""
+        return ": ".join(part for part in (self.config, self.config_problem) if part)
+
+    @property
+    def classes(self) -> str:
+        """The classes of its tasks, most frequent first; not all tasks may be known."""
+        counts = Counter(task.task or "gone" for task in self.tasks)
+        known = [f"{name} {count}" for name, count in counts.most_common(3)]
+        return ", ".join(known + ["…"] * (self.running > len(self.tasks) or len(counts) > 3))
 
 
 class Reported(Struct, frozen=True):
@@ -181,22 +218,6 @@ def _status(worker: bytes, row: Sequence[Any], now: int) -> WorkerStatus:
     )
 
 
-def chosen(found: Sequence[WorkerStatus], id: str) -> WorkerStatus:
-    """Return the worker with an id or a name.
-
-    Raises:
-        NotFoundError: there is none.
-        ConfigurationError: several workers have this name.
-    """
-    matching = [item for item in found if id in (item.worker, item.name)]
-    if not matching:
-        raise NotFoundError(f"no worker {id} is registered: 'task-run workers' lists them")
-    if len(matching) > 1:
-        ids = " or ".join(item.worker for item in matching)
-        raise ConfigurationError(f"several workers had the name {id}: give an id, {ids}")
-    return matching[0]
-
-
 async def known_classes(scripts: Scripts, worker: str) -> dict[str, str]:
     """Return the classes that a worker knows, each with the version of its distribution."""
     knows = await scripts.client.hget(f"{scripts.prefix}w:{worker}", "knows")
@@ -218,7 +239,7 @@ async def drain(scripts: Scripts, workers: Sequence[str], who: str) -> int:
     return sum(found == 1 for found in answer)
 
 
-def _state(now: int, heard: int, ends: int, off: str, running: int) -> str:
+def _state(now: int, heard: int, ends: int, off: str, running: int) -> State:
     """Return the state of a worker as one word.
 
     >>> [_state(now, 0, 30, "", 1) for now in (10, 21, 31)]

@@ -9,8 +9,8 @@ from fastapi import APIRouter
 from nonet.web.resources import resources
 
 _RESOURCES = (
-    "overview queues workers quarantine audit submitting revealing tasks history "
-    "locks tenants schedules pipelines delayed groups controls events openapi"
+    "overview quarantine submitting revealing tasks history locks tenants schedules pipelines "
+    "delayed controls openapi"
 )
 
 

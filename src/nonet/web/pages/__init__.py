@@ -9,8 +9,7 @@ from fastapi import APIRouter
 from nonet.web.resources import resources
 
 _PAGES = (
-    "overview stream tasks bulk task classes workers locks tenants schedules pipelines "
-    "delayed groups quarantine events audit login"
+    "overview tasks bulk task classes locks tenants schedules pipelines delayed quarantine login"
 )
 
 

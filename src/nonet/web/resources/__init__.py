@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import Any
-
-_NOUNS = "dead_letters limits workflows"
 
 
 def resources() -> Iterator[Any]:
     """Yield the modules of all nouns."""
-    for name in _NOUNS.split():
-        yield import_module(f"nonet.web.resources.{name}")
+    for module in iter_modules(__path__):
+        yield import_module(f"{__name__}.{module.name}")
