@@ -131,7 +131,7 @@ async def test_release_refuses_a_name_that_no_held_lock_has(
     """The exit code is 4; a key that is not encoded is explained."""
     async with task_run.app() as app, app.hold(MutexLock("job", "a:b")):
         for name, code, problem in [
-            (NAME, 4, f"nobody holds {NAME}"),
+            (NAME, 4, f"{NAME} is not held"),
             ("lock:mutex:job:a:b", 4, "percent-encoded as shown there (a:b is a%3Ab)"),
         ]:
             ended = await task_run("locks", "release", name, *force)

@@ -111,7 +111,7 @@ config check http://h/c.yaml => is not a supported source
 web password alice          => too short
 web password 'alice smith'  => is not a name
 web token ci --role boss    => 'boss' is not one of
-locks release leader        => is no name of a lock
+locks release leader        => is not the name of a lock
 """,
 }
 
@@ -186,7 +186,7 @@ async def test_a_class_that_is_not_registered_here_is_a_warning(task_run: TaskRu
         (["cancel"], "ConfigurationError", "which tasks?", 2),
         (["status"], "MissingParameter", "Missing argument 'ID'", 2),
         (["list", "--state", "odd"], "BadParameter", "'odd' is not one of", 2),
-        (["locks", "release", "lock:mutex:job:7"], "NotFoundError", "nobody holds", 4),
+        (["locks", "release", "lock:mutex:job:7"], "NotFoundError", "is not held", 4),
         (["nothing"], "UsageError", "No such command", 2),
     ],
 )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from nonet.messages.formats import FORMAT
-from nonet.stores.queue.leases import Said
+from nonet.stores.queue.leases import BeatReport
 from nonet.tasks.registry import Registry
 from nonet.worker.children.process_usage import all_resident
 from nonet.worker.lag import Culprit
@@ -27,8 +27,8 @@ class About:
             previous call.
         children: returns the ids of the processes whose memory counts as the worker's.
         keys: digest of its encryption keys, see `nonet.messages.encryption`; empty: it has none.
-        tenants: returns how many attempts run, by tenant; empty: none, or nothing tells tenants
-            apart.
+        tenants: returns how many attempts run, by tenant; empty: none run, or tenants are not
+            distinguished.
 
     Attributes:
         off: why this worker takes no tasks, or empty.
@@ -55,7 +55,7 @@ class About:
         self._knows = knowledge(self._versions, keys)
         self._counts: Counter[str] = Counter()
 
-    def say(self) -> Said:
+    def say(self) -> BeatReport:
         """Return what to publish with this beat."""
         counts, self._counts = self._counts, Counter()
         self.resident = all_resident([os.getpid(), *self._children()])
@@ -67,7 +67,7 @@ class About:
             **({"tenants": tenants} if (tenants := self._tenants()) else {}),
         }
         text = json.dumps(info, separators=(",", ":"))
-        return Said(text, self.off, self._versions, self._knows, counts)
+        return BeatReport(text, self.off, self._versions, self._knows, counts)
 
     def blocked(self, culprit: Culprit) -> None:
         """Count a blocked event loop, and the task class that blocked it; from any thread."""

@@ -237,7 +237,7 @@ class LoopLag:
         return time.monotonic(), time.process_time(), time.clock_gettime(self._cpu_clock)
 
     def _in_thread(self) -> Culprit | None:
-        """Name the class that held the lock in a thread; of several classes, none."""
+        """Name the code that held the lock in a thread; None if several classes could have."""
         found = self._in_threads()
         is_one_class = len({each.task for each in found}) == 1
         return found[0] if is_one_class else self._name(None)
@@ -314,7 +314,7 @@ class LoopLag:
         self._on_blocked(stretch.culprit)
 
     def _name(self, task: asyncio.Task[Any] | None) -> Culprit | None:
-        """Name what blocks; None: another watcher of this loop does."""
+        """Name the code that blocks; None: another watcher of this loop names it."""
         if task is not None and (own := self._identify(task)) is not None:
             return own
         here = [watcher for watcher in _watchers.copy() if watcher._loop is self._loop]

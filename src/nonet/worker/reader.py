@@ -45,7 +45,7 @@ class Reader:
         redis: records each answer of Redis.
         about: publishes why the worker takes no tasks.
         tally: counts the vetoes.
-        look: called when something has woken the worker that is no task.
+        look: called when something other than a task has woken the worker.
 
     Attributes:
         has_fetched: whether a fetch has succeeded, so that the worker has joined its streams.

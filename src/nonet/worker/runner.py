@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 # How long after the hard timeout of a task that blocks the loop this process ends. Code that obeys
 # its cancellation has rolled back by then.
 _STUCK_SECONDS = 1.5
-# How many of the classes that this worker leaves to others are reported.
+# How many of the classes that this worker leaves to others it reports.
 _MOST_FOREIGN = 1000
 _UNKNOWN = "; name its module in NONET_TASKS here, or install its package"
 
@@ -297,7 +297,7 @@ class Runner:
         return conclusion
 
     def _report_foreign(self, attempt: Attempt, outcome: Outcome) -> None:
-        """Log once for each class that this worker leaves its tasks to others."""
+        """Log, once for each class, that this worker leaves its tasks to others."""
         name = attempt.context.name
         if not (isinstance(outcome, HandedBack) and outcome.is_foreign) or name in self._foreign:
             return

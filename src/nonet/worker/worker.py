@@ -94,7 +94,7 @@ class Worker(Observed):
         self._loop_name = ""
         self._redis = Contact(time.monotonic())
         self._stop = Stop()
-        # When data were lost last (monotonic), and for which of these times it has looked again.
+        # When Redis last lost data (monotonic), and the last loss that `_look` has handled.
         self._lost_at = self._looked_for = time.monotonic()
         self._on_ordered: Callable[[], None] = lambda: None
         self._described_last: dict[str, Any] = {}
@@ -273,7 +273,7 @@ class Worker(Observed):
 
     def _notice_loss(self) -> None:
         """Renew all leases at once after a new epoch was seen; from any thread."""
-        logger.warning("Redis has lost its data, or came back with older ones")
+        logger.warning("Redis has lost its data, or came back with older data")
         self._watchdog.beat_soon()  # the renewal voids the attempts that Redis has lost
         self._lost_at = time.monotonic()  # until it is registered again, no change wakes it
 

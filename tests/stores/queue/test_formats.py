@@ -14,7 +14,7 @@ from nonet.rules.findings.explanation import explain
 from nonet.stores.connection.redis import script
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.queue.broker import Broker, new_cursors
-from nonet.stores.queue.leases import Leases, Said
+from nonet.stores.queue.leases import BeatReport, Leases
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
 from nonet.tasks.locks import LockedObjectType, MutexLock, encode_locks
@@ -91,7 +91,7 @@ async def test_explain_says_to_upgrade_the_workers(broker: Broker) -> None:
     """Also before a worker has handed it on: live workers advertise what they read."""
     with_ = Leases(broker.url, "test", "small-a", "", worker_ttl=9, lock_ttl=3, timeout_seconds=2)
     info, known = json.dumps({"name": "7@pod", "size": "small", "concurrency": 4}), {"x:T": "1"}
-    with_.ask(lambda: Said(info, "", known, knowledge(known), {}))
+    with_.ask(lambda: BeatReport(info, "", known, knowledge(known), {}))
     with_.renew([])
     with_.advertise()
     with_.close()

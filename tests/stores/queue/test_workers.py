@@ -24,7 +24,7 @@ from nonet.stores.namespace.events import Events
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.queue.broker import Broker, new_cursors
 from nonet.stores.queue.deliveries import Delivery
-from nonet.stores.queue.leases import Leases, Said
+from nonet.stores.queue.leases import BeatReport, Leases
 from nonet.stores.queue.results import Results
 from nonet.stores.queue.submissions import Submission
 from nonet.stores.queue.workers import registered as told
@@ -38,7 +38,7 @@ FIRST = timedelta(seconds=5)
 
 
 @contextmanager
-def beating(broker: Broker, worker: str, say: Said) -> Iterator[Leases]:
+def beating(broker: Broker, worker: str, say: BeatReport) -> Iterator[Leases]:
     """The leases of a worker that only beats."""
     leases = leases_of(broker.url, worker, "", worker_ttl=9)
     leases.ask(lambda: say)
@@ -60,7 +60,7 @@ def beat(
     """One beat, with all that is said after it."""
     info = json.dumps({"name": name, "size": worker.partition("-")[0], "concurrency": 4})
     known = KNOWN if versions is None else versions
-    with beating(broker, worker, Said(info, off, known, knowledge(known), counts)) as leases:
+    with beating(broker, worker, BeatReport(info, off, known, knowledge(known), counts)) as leases:
         leases.renew([])
         leases.advertise()
 
@@ -226,7 +226,7 @@ async def test_workers_of_a_release_share_a_list_of_classes(broker: Broker) -> N
 
 async def test_a_loss_is_advertised_again(broker: Broker, redis_url: str) -> None:
     """With its next beat; a worker that has left says nothing more."""
-    said = Said("{}", "", KNOWN, knowledge(KNOWN))
+    said = BeatReport("{}", "", KNOWN, knowledge(KNOWN))
     with beating(broker, "small-a", said) as leases:
         for _ in range(2):
             leases.renew([])
@@ -453,7 +453,7 @@ async def test_a_suspect_handed_on_stays_a_suspect(broker: Broker) -> None:
 async def test_a_newer_record_wakes_a_worker_that_reads_it(broker: Broker) -> None:
     """Also by the fetch of a worker that cannot read it."""
     await idle(broker, a=KNOWN, b=KNOWN)
-    newer = Said("{}", "", KNOWN, "9" + knowledge(KNOWN))
+    newer = BeatReport("{}", "", KNOWN, "9" + knowledge(KNOWN))
     with beating(broker, "small-new", newer) as leases:
         leases.renew([])
         leases.advertise()

@@ -158,11 +158,11 @@ async def _class_of(nonet: Nonet, id: str) -> str:
 
 async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
     from nonet.operate.locks import consequences  # these import redis
-    from nonet.stores.namespace.lock_board import nobody_holds
+    from nonet.stores.namespace.lock_board import not_held
 
     found = await nonet.stores.locks.get(name)
     if not found.is_held:
-        print_error(nobody_holds(name))
+        print_error(not_held(name))
         return ExitCode.NOT_FOUND
     for sentence in consequences(found):
         echo(sentence, err=True)

@@ -139,8 +139,8 @@ class Cancellation:
 
     async def _each_page(self, selection: TaskFilter, why: str) -> AsyncIterator[dict[str, str]]:
         """Cancel page by page; yield the state of each task afterwards."""
-        # Ask once: SQL would take longer to look for rows of each page than Redis to cancel it. A
-        # durable task has its row before it is in Redis; the relay deletes those of later ones.
+        # Ask SQL once: a query for each page would take longer than the cancellation in Redis. A
+        # durable task has its row before it is in Redis; the relay deletes the rows of later tasks.
         has_rows = await self._has_rows()
         async for ids in _in_batches(self.find(selection)):
             running = "running" in selection.states
@@ -252,5 +252,5 @@ def _cancelled(states: Mapping[str, str], *others: str) -> list[str]:
 
 
 def _why(who: str, reason: str) -> str:
-    by = f"cancelled by {who or 'somebody'}"
+    by = f"cancelled by {who or 'an unknown caller'}"
     return f"{by}: {reason}" if reason else by

@@ -15,7 +15,7 @@ NAMESPACE = "namespace"
 TENANT = "tenant:"
 _BYTES, _RATE = "tenant-bytes:", "tenant-rate:"
 _DEFAULT = "default"
-# Of the tenants without a ceiling of their own so many are shown: those with the most tasks.
+# How many tenants without a ceiling of their own are shown: those with the most tasks.
 _MOST_TENANTS = 100
 
 

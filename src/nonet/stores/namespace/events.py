@@ -40,7 +40,7 @@ class EventPage(Struct, frozen=True):
     """Some events, the newest first.
 
     Attributes:
-        cursor: argument for the page of older ones; empty: there are none.
+        cursor: of the page of older events; empty: there are none.
     """
 
     events: tuple[Event, ...]
@@ -79,7 +79,7 @@ class Events(RedisStore):
             cursor: of an earlier page; empty: begin with the newest.
 
         Raises:
-            ValueError: the cursor is none of this store.
+            ValueError: the cursor is not one of an earlier page.
         """
         if cursor and not _ID.fullmatch(cursor):
             raise ValueError(f"cursor {cursor!r}: use the cursor of an earlier page")

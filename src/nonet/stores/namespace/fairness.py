@@ -27,7 +27,7 @@ class Fairness(RedisStore):
             who: the publisher, for the event stream.
 
         Returns:
-            0 when it is done. Otherwise shares end, and so many streams still have lists. None,
+            0 when it is done; while shares end, the number of streams that still have lists. None,
             without a change, if another term leads.
         """
         names = sorted(streams)

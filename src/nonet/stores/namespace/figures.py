@@ -47,9 +47,9 @@ class Figures:
         active: tasks that have not ended, by class name, priority and size.
         delayed: tasks that wait for their due time.
         overdue: entries of the delayed set whose time passed more than a second ago.
-        waiting, dying: tasks that wait for locks, a resume or other steps of their workflow, and
-            those that wait for SQL.
-        blocked: the waiting ones that wait for other steps; exact.
+        waiting, dying: tasks that wait for locks, a resume or other steps of their workflow; tasks
+            that wait for SQL.
+        blocked: waiting tasks that wait for other steps; never estimated.
         is_estimate: `delayed`, `waiting` and `dying` are estimated from a sample, because more than
             a thousand tasks are due or checked soon.
         counters: name of an incident → how often it happened.

@@ -33,11 +33,11 @@ _PAGES = {"done": 1000, "cancelled": 1000, "dead": 100, "expired": 100}
 # How many tasks a page examines.
 BUDGET = 20_000
 _ALL = 2**40
-# A script ends at most so many tasks at once, of which all but the last have short lines.
+# The most tasks that a script ends at once; all but the last of them have short lines.
 _SHORT_LINES = 200
 _Position: TypeAlias = tuple[int, str, str]
 Positions: TypeAlias = Mapping[str, _Position]
-"""The last line of each state that was examined: how many are behind it, its task and life."""
+"""The last line examined in each state: how many lines follow it, its task and its life."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,8 @@ class EndedFilter:
         task: full or bare class name; empty: any.
         workers: incarnations of workers, one of which ended the task; None: any, or none.
         error: text in the class or the text of the error, in any case of letters; empty: any.
-        labels: the task must have each with this value. Known of failures only, whose messages
-            the history keeps.
+        labels: labels that the task must have. Only failures match, because the history keeps no
+            other messages.
         since, until: first and last time of its end, by the logical clock of Redis.
 
     Raises:
@@ -123,8 +123,7 @@ class EndedPage:
 
     Attributes:
         rows: the tasks.
-        matched: how many tasks match: exact if a filter asks for no more than states; else the
-            number of `rows`.
+        matched: how many tasks match, if only states are filtered; else the number of `rows`.
         searched: how many tasks were examined.
         total: how many tasks the history has in the lists that were searched.
         cursor: continues behind the last task that was examined; empty at the end.
@@ -243,7 +242,8 @@ class History(RedisStore):
         while True:
             page = await self._client.lrange(self._key(name), last - _PAGES[name] + 1, last)
             if any(needle in entry for entry in page):
-                # Short lines need a line that comes behind them, perhaps on the page before.
+                # A short line takes its other columns from a later line, perhaps on the page
+                # before.
                 for kept in _parsed(self._key(name), [*page, *newer], set_by, self._cipher):
                     if kept.task.id == id:
                         return kept
@@ -257,10 +257,10 @@ class History(RedisStore):
         """Return the figures of each class that has some, by name.
 
         They are kept by minutes for two hours, and by ten minutes for two days. Workers report
-        theirs with each beat; what ended without a worker is not counted.
+        counts with each beat; tasks that ended without a worker are not counted.
 
         Args:
-            since: of at least this long; a longer time than two days counts as two days.
+            since: how far to look back; at most two days.
             task: only this class, by its full or bare name.
 
         Raises:
@@ -300,13 +300,13 @@ class History(RedisStore):
     async def _newest(
         self, lists: Sequence[str], set_by: timedelta, after: Positions
     ) -> AsyncIterator[tuple[str, int, Kept]]:
-        """Yield what some lists have, the newest first, each end once.
+        """Merge the lines of some lists, the newest first; yield each end once.
 
         Args:
             after: the last line of each list that was examined before.
 
         Yields:
-            The list; how many lines come behind this one; and the line.
+            The list, the number of lines after this one, and the line.
         """
         seen: set[tuple[str, str]] = set()
         walks = [self._walk(name, set_by, after.get(name)) for name in lists]
@@ -321,7 +321,7 @@ class History(RedisStore):
             await advance(which)
         while heads:
             _, which, position, kept = heapq.heappop(heads)
-            # A list that grows meanwhile repeats lines, and so does a script that was cut.
+            # Lines repeat if the list grows during the walk, or if Redis stopped a script.
             if (kept.task.id, kept.life) not in seen:
                 seen.add((kept.task.id, kept.life))
                 yield lists[which], position, kept
@@ -391,7 +391,7 @@ def _parse(cursor: str) -> dict[str, _Position]:
 def _kept(entry: bytes, newer: EndedTask | None, set_by: timedelta, cipher: Cipher) -> Kept:
     """Parse an entry: columns, and for a failure the texts whose lengths are its last columns.
 
-    A short entry has id, ticket and start only; the others are those of the entry after it.
+    A short entry has id, ticket and start only; the entry after it has the other columns.
     """
     head, _, body = entry.partition(b"\n")
     columns = head.decode(errors="replace").split("\t")

@@ -190,7 +190,7 @@ class LockBoard(RedisStore):
             most: look at this many locks at most.
         """
         watched = await self._client.zrange(f"{self._prefix}watch", 0, most - 1)
-        # Paused tasks have queues there, too, which are no locks.
+        # The set also has the queues of paused tasks, which belong to no lock.
         found = await self.some([name.decode(errors="replace") for name in watched], show=_NAMED)
         return [waiters_of(item) for item in found if item.waiting]
 
@@ -252,7 +252,7 @@ class LockBoard(RedisStore):
             dropped, rows = dropped + answer[0], rows + answer[1]
             woken, more = answer[2:]
         if not dropped and not rows:
-            raise NotFoundError(nobody_holds(name))
+            raise NotFoundError(not_held(name))
         now = await logical_now(self._client, self._prefix)
         holders = holders_of(rows, microseconds(now), self._lock_ttl_ms)
         return Released(
@@ -272,10 +272,10 @@ class LockBoard(RedisStore):
         return found, int(fence)
 
 
-def nobody_holds(name: str) -> str:
+def not_held(name: str) -> str:
     """The message for a lock that is free, or whose name is not written as in Redis."""
     return (
-        f"nobody holds {name}: 'task-run locks' lists what is held; parts of a name are "
+        f"{name} is not held: 'task-run locks' lists what is held; parts of a name are "
         "percent-encoded as shown there (a:b is a%3Ab)"
     )
 
@@ -292,7 +292,8 @@ def is_name(text: str) -> bool:
 def _checked(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise InvalidArgumentsError(
-            name, ["is no name of a lock: take it from 'task-run locks', e.g. lock:mutex:job:7"]
+            name,
+            ["is not the name of a lock: take it from 'task-run locks', e.g. lock:mutex:job:7"],
         )
     return name
 
@@ -367,7 +368,7 @@ def _limit(limit: bytes | int, window: bytes | int) -> Limit | None:
 
 
 def waiters_of(found: LockStatus) -> Waiters:
-    """Return what a lock refuses its waiters with."""
+    """Return the refusal that the waiters of a lock get."""
     refusal = Refusal(
         lock=found.lock,
         kind=_kind_named(found.lock).letter,

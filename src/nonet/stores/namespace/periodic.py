@@ -88,8 +88,8 @@ class EntryStatus:
         next: when it fires next; None: it is disabled, or its schedule has ended.
         last: the occurrence that was submitted last, None before the first.
         last_id, last_state: the task submitted last, and where it is now (empty: ended).
-        fired, skipped, missed, suppressed: how many occurrences were submitted, skipped because
-            the previous one was running, too old, or came while the entry was paused.
+        fired, skipped, missed, suppressed: how many occurrences were submitted; were skipped
+            because the previous one was running; were too old; came during a pause.
         paused: operator, time and reason of its pause; empty without one.
         held_back: another pause that keeps its tasks from starting: of the class, of everything, or
             of the stream in which the last submitted task waits.
@@ -140,7 +140,7 @@ class Periodic(RedisStore):
 
         Args:
             overlap: what to do while the previous one runs: ``skip``, ``queue``, ``allow``,
-                or ``late``: skip, but wait for one that began after this one was due.
+                or ``late``: skip, but wait if the previous one began after this one was due.
             missed: how many older occurrences are never fired.
             following: the next occurrence; None: there is none.
 

@@ -19,7 +19,7 @@ from nonet.stores.connection.unreadable import readable_hash
 
 # A report counts for this long.
 REPORT_SECONDS = 30.0
-# Rows are counted by one process in this time.
+# One process counts the rows once in this time.
 COUNT_SECONDS = 15
 _KEEP_SECONDS = 86_400
 _FIGURES, _REPLICAS = "pipelines", "pipelines:replicas"
@@ -78,7 +78,7 @@ class PipelineReports:
         rows = {}
         for name, found in readable_hash(_FIGURES, figures, _rows).items():
             if running[name] or not _is_old(found, now):
-                # Nobody counts any more, but the rows go on waiting.
+                # No process counts any more, but the rows still wait.
                 rows[name] = found if running[name] else _later(found, now)
         return [
             PipelineStatus(name, rows.get(name, RowFigures()), _sorted(running[name]))
@@ -126,7 +126,7 @@ def _rows(value: str) -> RowFigures:
 
 
 def _later(rows: RowFigures, now: float) -> RowFigures:
-    """Return what was counted last, with the wait until now."""
+    """Return the last counts, with the waits extended to now."""
     if rows.at is None or not rows.due:
         return rows
     passed = max(0.0, now - rows.at.timestamp())

@@ -30,8 +30,8 @@ class Session:
     Attributes:
         name: of the user, e.g. ``alice``.
         how: ``file``, ``oidc`` or ``link``.
-        proof: what must still hold at each request: of a user of the file the digest of the
-            password's hash; of OIDC the values of the claim with the role, one a line.
+        proof: what must still hold at each request. Users of the file: the digest of the password's
+            hash. OIDC: the values of the role claim, one a line.
         address: of the browser.
         browser: its ``User-Agent``, for people.
         since: when the user logged in, in seconds since 1970.
@@ -50,7 +50,7 @@ class Session:
 
 
 def digest_of(secret: str) -> str:
-    """Return what is stored of a secret."""
+    """Return the digest that Redis stores instead of a secret."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
@@ -129,8 +129,8 @@ class Sessions(RedisStore):
         """Count an attempt to log in.
 
         Args:
-            what: as whom, or from where.
-            seconds: the count ends so long after its first attempt.
+            what: the user, or the address.
+            seconds: how long after its first attempt the count ends.
             number: how many to add.
 
         Returns:
@@ -145,7 +145,7 @@ class Sessions(RedisStore):
         return int(count), max(0.0, left / 1000)
 
     async def forgive(self, what: str) -> None:
-        """Forget the attempts of `attempt`: one has succeeded."""
+        """Forget the failed attempts after a successful one."""
         await self._client.delete(self._tries(what))
 
     def _sealed(self, key: str, fields: dict[str, Any]) -> bytes:

@@ -17,12 +17,12 @@ _FLAT = msgspec.msgpack.Decoder(list[int])
 
 
 class Slots(NamedTuple):
-    """What was counted in a time.
+    """What was counted in a period.
 
     Attributes:
-        vectors: by name and begin of the slot.
+        vectors: by name and start of the slot.
         first: begin of the first slot, or of the data of Redis if that is later.
-        now: end of the time.
+        now: end of the period.
         seconds: length of a slot.
     """
 
@@ -33,11 +33,11 @@ class Slots(NamedTuple):
 
 
 async def read_slots(client: AsyncRedis, prefix: str, key: str, since: timedelta) -> Slots:
-    """Read the slots of a time until now.
+    """Read the slots of a period that ends now.
 
     Args:
         key: the keys are ``KEY:SECONDS:NUMBER``.
-        since: at least so long; a longer time than is kept counts as that.
+        since: how far to look back, as far as figures are kept.
 
     Raises:
         ServerUnreachableError: Redis does not answer.

@@ -1,4 +1,4 @@
-"""The figures of tenants: what each has, what workers have counted of it, and what it was due."""
+"""The figures of tenants: their tasks, the counts of workers, and their fair shares."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from nonet.stores.namespace.slots import Slots, read_slots, vectors_of
 from nonet.stores.queue.workers import reported
 
 SHARE_TIME = timedelta(minutes=5)
-"""Over how long starts are compared with what was due; whole minutes, and the current one."""
+"""The period in which starts are compared with fair shares: whole minutes, and the current one."""
 _KEY = "figures:tenants"
 _PAGE = 1000  # tenants that one command reads
 _KINDS = ("tasks", "woken")
@@ -39,10 +39,10 @@ class Tenants(RedisStore):
         All commands are short, however many tenants there are.
 
         Args:
-            by: what tells tenants apart.
+            by: what identifies a tenant.
             named: the tenants that the configuration names: they come first.
-            since: count the past from at least so long ago; at most two days.
-            most: how many tenants to tell apart. The others are added up.
+            since: how far to look back; at most two days.
+            most: how many tenants to list separately; the others are summed.
 
         Raises:
             ServerUnreachableError: Redis does not answer.
@@ -80,7 +80,7 @@ class Tenants(RedisStore):
     async def totals(self) -> dict[str, dict[int, int]]:
         """Return what workers have counted of each tenant since Redis was empty, as vectors.
 
-        A tenant beyond the first 200 that the configuration does not name is one of the others.
+        Tenants beyond the first 200 that the configuration does not name are summed.
         """
         found = await self._client.hgetall(f"{self._prefix}figures:tenants:total")
         return vectors_of("figures:tenants:total", found)
@@ -89,7 +89,7 @@ class Tenants(RedisStore):
         return await read_slots(self._client, self._prefix, _KEY, since)
 
     async def live(self) -> Counter[str]:
-        """Return how many tasks of each tenant have not ended; of none: those of no tenant."""
+        """Return how many tasks of each tenant have not ended; "": tasks without a tenant."""
         found: Counter[str] = Counter()
         key = f"{self._prefix}active:tenants"
         async for name, text in self._client.hscan_iter(key, count=_PAGE):
@@ -137,7 +137,7 @@ class Tenants(RedisStore):
         running: Mapping[str, int],
         tasks: Collection[str],
     ) -> dict[str, TenantLoad]:
-        """Return what tenants have now; that of all others under one name.
+        """Return the current load of each tenant; all others share one name.
 
         Args:
             tasks: all tenants.
@@ -216,7 +216,7 @@ class Tenants(RedisStore):
 
 
 def _by_tenant(slots: Slots, chosen: Collection[str]) -> dict[str, list[Mapping[int, int]]]:
-    """Return the vectors of the tenants that are told apart, and of all others together."""
+    """Return the vector of each listed tenant, and the sum of the others."""
     found: dict[str, list[Mapping[int, int]]] = {}
     for name, vectors in fold(slots.vectors, chosen):
         found.setdefault(name, []).extend(vectors.values())

@@ -109,10 +109,10 @@ class Awoken(Struct, frozen=True):
 
     Attributes:
         deliveries, more: the result of `Broker.fetch`.
-        since: a time (monotonic) that is not after the delivery.
+        since: a time (monotonic) before the delivery.
         is_woken: whether something has woken the worker: tasks, or an order.
-        is_relieved: whether another idle worker of its size is on duty: it looks for tasks and does
-            the chores. This one has only waited.
+        is_relieved: whether another idle worker of its size is on duty: that worker looks for tasks
+            and does the chores, while this one only waited.
     """
 
     deliveries: list[Delivery]
@@ -340,7 +340,7 @@ class Broker:
         burials: int,
         slept: int = 0,
     ) -> tuple[list[Delivery], int, int]:
-        """Fetch; also return what the script says of more tasks, and its logical time in µs."""
+        """Fetch; also return whether there may be more tasks, and the logical time in µs."""
         (more, *answer), is_safe = await asking.scripts.run_confirmed(
             "fetch",
             self.keeping,
@@ -645,8 +645,8 @@ class Broker:
         """Begin the epoch of an empty Redis that this process has just started, if none has begun.
 
         The first use of a Redis withholds structural locks for 2 s, in case another process still
-        holds some by earlier data. Here there were none. A process that knows of some after all
-        still reports the loss, see ``lib/epoch.lua``.
+        holds some of earlier data. A server that this process has just started had no earlier data.
+        A process that did see earlier data still reports the loss, see ``lib/epoch.lua``.
         """
         await self._presence("", [], rest_ms=0)
 

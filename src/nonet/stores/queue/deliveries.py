@@ -27,10 +27,10 @@ class Delivery(msgspec.Struct, frozen=True, array_like=True, gc=False):
         waited: how long it was parked before this delivery, in microseconds.
         error, reason, detail: for a dying task, its error document; without one, reason and detail.
         died: generation in which a dying task died.
-        tenant: whose task it is, see `nonet.rules.fairness`; empty: it has no tenant, and shares
-            with those that have one; None: it has none.
+        tenant: the tenant of the task, see `nonet.rules.fairness`; empty: no tenant, in a stream
+            that tenants share; None: no tenant.
         runnable_since: when it became runnable, in microseconds, if it waited in the list of its
-            tenant; 0: its entry tells that.
+            tenant; 0: see the id of its entry.
     """
 
     id: str

@@ -14,7 +14,7 @@ from nonet.stores.connection.redis import connect_sync, run_sync
 
 
 class Lease(msgspec.Struct, eq=False):
-    """The lease of one delivery or one hold. Each is equal to itself only.
+    """The lease of one delivery or one hold. Leases are compared by identity.
 
     Attributes:
         stream_key: stream in which its entry is pending; empty for a hold.
@@ -34,7 +34,7 @@ class Lease(msgspec.Struct, eq=False):
         return f"{self.id}/{self.gen}"
 
 
-class Said(Struct, frozen=True):
+class BeatReport(Struct, frozen=True):
     """The report that a worker sends with a beat.
 
     Attributes:
@@ -93,8 +93,8 @@ class Leases:
         self._client = connect_sync(url, self._prefix, timeout_seconds=timeout_seconds)
         self._epoch = epoch or EpochSeen()
         self._head = (worker, round(worker_ttl * 1000), round(lock_ttl * 1000))
-        self._say: Callable[[], Said] = lambda: Said(info)
-        self._said = Said(info)
+        self._say: Callable[[], BeatReport] = lambda: BeatReport(info)
+        self._newest = BeatReport(info)
         self._counts: Counter[str] = Counter()
         self._count: Callable[[], Counted] = Counted
         self._note_offset: Callable[[float], None] = lambda _: None
@@ -102,7 +102,7 @@ class Leases:
         self._report = 0
         self._unanswered: tuple[str | bytes | int, ...] = ()
 
-    def ask(self, say: Callable[[], Said]) -> None:
+    def ask(self, say: Callable[[], BeatReport]) -> None:
         """Set the function that returns the report; each beat calls it in the watchdog thread."""
         self._say = say
 
@@ -126,10 +126,10 @@ class Leases:
             for lease in leases
             for part in (lease.id, lease.gen, lease.fence, lease.stream_key, lease.entry)
         ]
-        self._said = self._say()
-        self._counts.update(self._said.counts)
-        said = self._said
-        head = (*self._head, said.info, self._epoch.seen, said.knows, said.off)
+        self._newest = self._say()
+        self._counts.update(self._newest.counts)
+        newest = self._newest
+        head = (*self._head, newest.info, self._epoch.seen, newest.knows, newest.off)
         answer = run_sync(self._client, self._prefix, "renew", *head, *args)
         self._epoch.see(answer)
         return {key.decode() for key in answer[2:]}
@@ -140,16 +140,16 @@ class Leases:
         Raises:
             Exception: from the Redis client; the next beat repeats the report.
         """
-        said, counts = self._said, dict(self._counts)
-        if not said.knows:
+        newest, counts = self._newest, dict(self._counts)
+        if not newest.knows:
             return
         pairs = [part for pair in counts.items() for part in pair]
-        args = (*self._head[:2], said.knows, said.off)
+        args = (*self._head[:2], newest.knows, newest.off)
         known = run_sync(self._client, self._prefix, "advertise", *args, len(counts), *pairs)
         self._counts.subtract(counts)
         self._counts = +self._counts
         if not known:  # the first worker with these classes, or Redis has lost its data
-            pairs = [part for pair in said.versions.items() for part in pair]
+            pairs = [part for pair in newest.versions.items() for part in pair]
             run_sync(self._client, self._prefix, "advertise", *args, 0, *pairs)
 
     def add_figures(self) -> None:

@@ -8,8 +8,8 @@ then those that are merely in line:
 * **waiting** tasks are members of the delayed set, the longest waiting first;
 * **dying** tasks are in the delayed set and in the streams of burials, the oldest first;
 * **queued** tasks are unread entries of the streams. Each stream is in order, so the streams are
-  merged by the time at which their tasks were queued. Those that wait in the lists of tenants are
-  among them by the time of their submission, as far as the budget allows;
+  merged by the time at which their tasks were queued. Tasks in the lists of tenants are merged by
+  the time of their submission, as far as the budget allows;
 * **delayed** tasks are members of the delayed set, the soonest first: what starts next.
 
 The delayed set is in the order of its times, and the time of a waiting task is only its next check.
@@ -262,7 +262,7 @@ class Listing:
         return max(1, min(PAGE, self._budget - examined))
 
     def _keep(self, found: Sequence[Found], stream: int = 0) -> None:
-        """Take tasks into the list; what was found last replaces what was found before."""
+        """Add tasks to the list; a later place of a task replaces an earlier one."""
         for item in found:
             if item.state == "queued" and not any(item.entry):
                 continue  # a woken task keeps a place in the delayed set; its stream comes later

@@ -74,13 +74,13 @@ class TaskFilter:
         return any(others) or self.workers is not None
 
     def names(self, name: str, state: str) -> bool:
-        """Whether class and state match, and nothing is asked that only records know."""
+        """Whether class and state match, and the filter needs nothing from records."""
         of_class = self.task in ("", name, name.rpartition(":")[2])
         of_records = self.workers is not None or self.error or self.tenant
         return of_class and state in self.states and not of_records
 
     def fits(self, envelope: bytes | None) -> bool:
-        """Whether labels and time match of a task that only SQL has, by its envelope."""
+        """Whether labels and time match, for a task that is only in SQL."""
         if (self.since or self.until) and envelope is not None:
             try:
                 submitted = decode_envelope(envelope).submitted
@@ -160,7 +160,7 @@ class Places:
     walk, however often it moves), ``delayed`` (the delayed set, in the order of its times),
     ``unread NAME`` or ``delivered NAME`` (the entries of a stream that no worker has, or that one
     has), ``listed NAME`` (the lists of the tenants that share a stream), ``named`` (the tasks whose
-    ids `start` has, between blanks).
+    ids `start` has, separated by blanks).
     """
 
     def __init__(self, scripts: Scripts) -> None:
@@ -239,7 +239,7 @@ class Places:
         return {name: count for name, count in counts.items() if count > 0}
 
     async def labelled(self, found: list[Found], selection: TaskFilter) -> list[Found]:
-        """Return the tasks whose labels match: only their envelopes know them."""
+        """Return the tasks whose labels match; only envelopes have labels."""
         if not selection.labels:
             return found
         client, fitting = self._scripts.client, list[Found]()
@@ -270,12 +270,12 @@ async def existing(pipe: Any) -> list[Any]:
 def _found(id: bytes, state: bytes, name: bytes, at: bytes, entry: bytes) -> Found:
     task = name.decode(errors="replace")
     if state not in _STATES:
-        raise ValueError("such a state has no task that lives")
+        raise ValueError("not the state of a live task")
     return Found(id.decode(), state.decode(), int(float(at)), entry_of(entry), task)
 
 
 def entry_of(text: str | bytes) -> tuple[int, int]:
-    """Parse the id of a stream entry; (0, 0) if it is none.
+    """Parse the id of a stream entry; (0, 0) if it is invalid.
 
     >>> entry_of("1795000000000-7"), entry_of(b"")
     ((1795000000000, 7), (0, 0))

@@ -244,7 +244,7 @@ class Results:
         return found
 
     async def classes(self, selection: TaskFilter, budget: int) -> Counter[str]:
-        """Count the classes of selected tasks, among so many records in no order."""
+        """Count the classes of selected tasks, among at least `budget` records."""
         found, examined = Counter[str](), 0
         async for page in self._places.walk("records", selection):
             found.update(item.name for item in page.found)
@@ -317,7 +317,7 @@ class Results:
     async def drain(self, workers: Sequence[str], who: str) -> int:
         """Ask workers, by their ids, to finish their tasks and end; return how many are new.
 
-        A worker reads this within a second. Its exit code is that of SIGTERM. Repeating it changes
+        A worker reads this within a second. It exits as after SIGTERM. Repeating the call changes
         nothing.
         """
         return await drain(self._scripts, workers, who)
@@ -430,7 +430,7 @@ def _blocker(record: Mapping[str, str]) -> str:
 
 
 def _progress(id: str, record: Mapping[str, str], cipher: Cipher) -> Progress | None:
-    """Return the progress of the running attempt, but not that of an earlier one."""
+    """Return the progress of the running attempt; ignore an earlier attempt's."""
     fence, _, rest = record.get("progress", "").partition("|")
     fraction, _, at = rest.partition("|")
     moment = _instant(at)

@@ -136,7 +136,7 @@ class Reported(Struct, frozen=True):
     Attributes:
         sql: why it cannot write dead letters, or empty.
         keys: ids of its encryption keys.
-        tenants: how many attempts run, by tenant; None: nothing tells tenants apart.
+        tenants: how many attempts run, by tenant; None: tenants are not distinguished.
         held: which code held the interpreter lock last, and for how many seconds.
         blocked: which code blocked the event loop last, and for how many seconds.
     """
@@ -233,7 +233,7 @@ async def drain(scripts: Scripts, workers: Sequence[str], who: str) -> int:
     """Ask workers, by their ids, to finish their tasks and end; safe to repeat.
 
     Returns:
-        How many were asked now: not those that were asked before, or are gone.
+        How many were asked for the first time; workers that are gone do not count.
     """
     answer = await scripts.run("drain", who, *workers) if workers else []
     return sum(found == 1 for found in answer)

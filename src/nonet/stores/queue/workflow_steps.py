@@ -50,7 +50,7 @@ class WorkflowStep:
     @property
     def note(self) -> str:
         """What it waits for or does now, or its error: one line."""
-        waits = "" if self.is_blocked else self.task.blocker  # `order` says it
+        waits = "" if self.is_blocked else self.task.blocker  # `order` shows it
         return (waits or str(self.task.progress or "") or self.task.error).partition("\n")[0]
 
 

@@ -17,7 +17,8 @@ from nonet.tasks.runs import State, WorkflowStatus
 
 # Steps and edges in one call of a script: 5 ms.
 _MOST = 500
-# Edges come apart from a step whose predecessors have more characters, see workflow_stage.lua.
+# The edges of a step are sent apart if its predecessors have more characters, see
+# workflow_stage.lua.
 _LONGEST = 500
 _MOST_BYTES = 1024 * 1024
 _PAGE = 200
@@ -31,7 +32,7 @@ STATES: tuple[State, ...] = get_args(State)
 
 
 class WorkflowPage(NamedTuple):
-    """Some workflows, and the cursor of the page behind them; empty: there is none."""
+    """Some workflows, and the cursor of the next page; empty: there is none."""
 
     rows: list[WorkflowStatus]
     cursor: str
@@ -53,7 +54,7 @@ class NewWorkflow(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """What a call has of a workflow; a workflow of many steps has several parts."""
+    """The part of a workflow that one call sends; a long workflow has several."""
 
     number: int
     steps: Sequence[Submission]
@@ -90,7 +91,7 @@ class Workflows:
         An id that was submitted before changes nothing.
 
         Args:
-            failed_ttl: seconds to keep one if it has failed; else it is kept as long as results.
+            failed_ttl: seconds to keep a failed workflow; others are kept as long as results.
 
         Raises:
             ConflictError: another task has the id of a workflow or of a step. The workflows before
@@ -288,7 +289,7 @@ class Workflows:
         await self._resume(workflow, "start")
 
     async def lost(self, workflow: str, places: Sequence[str]) -> list[str]:
-        """Return those of some failed steps of which too little is kept to run them again."""
+        """Return the failed steps that cannot run again, because too little of them is kept."""
         found: list[str] = []
         for start in range(0, len(places), _PAGE):
             some = places[start : start + _PAGE]
@@ -343,7 +344,7 @@ def _calls(
 ) -> Iterator[tuple[list[Submission], Sequence[tuple[str, str, str]], bool]]:
     """Yield the parts of a workflow: steps, edges apart from them, and whether it is the last.
 
-    An edge is its letter, the place of the predecessor and that of the successor.
+    An edge is its letter, the place of its predecessor and the place of its successor.
     """
     rows: list[Submission] = []
     apart: list[tuple[str, str, str]] = []

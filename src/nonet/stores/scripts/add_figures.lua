@@ -28,7 +28,7 @@ local function packed(vector)
   return cmsgpack.pack(flat)
 end
 
--- Add the pairs from one place of ARGV up to another. A key has room for so many names, and for those before `sure`.
+-- Add the pairs in a range of ARGV. A key has room for a limited number of names, and for all before `sure`.
 local function add_all(key, ttl, from, past, sure, others)
   if from >= past then
     return

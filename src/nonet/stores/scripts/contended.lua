@@ -3,7 +3,7 @@
 -- reads only.
 -- KEYS  prefix
 -- ARGV  how many locks to pass over, how many to count
--- returns n × (name of a lock or limiter, number who wait)
+-- returns n × (name of a lock or limiter, number of waiting tasks)
 -- @include base
 local start, count = tonumber(ARGV[1]), tonumber(ARGV[2])
 local answer = {}

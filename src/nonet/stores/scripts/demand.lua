@@ -75,7 +75,7 @@ local function count_runnable(count, read)
   return able + math.max(1, math.floor(behind * (seen > 0 and able / seen or 1)))
 end
 
--- The same of the tasks in the lists of tenants. The tenants whose turns come next stand for the others.
+-- The same estimate for the lists of tenants: the tenants whose turns come next are the sample.
 local function count_listed(stream)
   local count = listed('tasks', stream)
   return count == 0 and 0 or count_runnable(count, function(number)

@@ -5,8 +5,8 @@
 -- returns {n × (name, value)}, empty if the id is unknown. The value of 'holders' is rows of lib/sight. The value of
 --       'peers' is a row for each live worker of its size: worker, what it reports of itself, why it takes no
 --       tasks or '', what it knows or '', 1 if it knows the class, version of the class. The value of 'before', for a
---       step of a workflow that waits for others, is {id, class, state} of the first of them; that of 'root' is the same
---       of the step for which that one waits in the end
+--       step of a workflow that waits for others, is {id, class, state} of the first of them; the value of 'root' is
+--       the same for the last step of that chain
 -- @include base reading wake streams unread record limits mutexes locks pauses queues refusal sight followed
 local id, most, looks = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local facts = {}
@@ -206,8 +206,8 @@ local function first_missing(workflow, place)
   return nil
 end
 
--- What a step that has not ended does, and whether it is blocked itself; what it adds counts as its own. Returns its
--- place, or that of a step that it added; a row for people; 1 if that is blocked.
+-- What a step that has not ended is doing. Steps that it added count as part of it. Returns the place of the step, or
+-- of a step that it added; a row for people; 1 if it is blocked.
 local function look_at(workflow, place)
   local step = workflow .. ':' .. place
   local record = read_fields(P .. 't:' .. step, {'state', 'name', 'blocked'})
@@ -239,7 +239,7 @@ local function add_blocked(workflow, place)
     if hop == 1 then
       add('before', row)
     end
-    -- A step that was added has ended or is looked at itself; a blocked one waits for its own predecessors.
+    -- Continue with a step that it added, or with the predecessors of a blocked step.
     from = still_runs and (place ~= from and place or first_missing(workflow, place)) or nil
   end
   add('root', row)

@@ -85,7 +85,7 @@ local function read_texts(entries)
 end
 
 -- Whose task it is, for figures of tenants: 'SINCE|TENANT'. SINCE (µs) is when it could run, if its pointer was in the
--- list of a tenant; else '': its entry tells that. nil for a task without a tenant, unless there are shares.
+-- list of a tenant; else '': see the id of its entry. nil for a task without a tenant, unless there are shares.
 local function whose(tenant, was_listed, gen, due)
   if not (tenant or marks[6]) then
     return nil
@@ -95,7 +95,7 @@ local function whose(tenant, was_listed, gen, due)
 end
 
 -- Hand over a task that waits for its first attempt. Returns false for a task that needs more, or needs a lock that is
--- no free mutex.
+-- not a free mutex.
 local function hand_over_plain(source, item, envelope, lines)
   local entry, fields = item[1], item[2]
   local id, gen = fields[2], fields[4]
@@ -127,7 +127,7 @@ local function hand_over_plain(source, item, envelope, lines)
     return false
   end
   local text = digits(fence + 1)
-  -- lib/locks remembers what it has read of locks: once it is there, it must take them.
+  -- lib/locks caches what it reads of locks: once it is loaded, it must take them.
   if mutexes and (others or not take_mutexes(mutexes, id .. '/' .. gen .. '/' .. text)) then
     return false
   end

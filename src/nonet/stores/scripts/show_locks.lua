@@ -28,7 +28,7 @@ local function waiter_row(member, score)
   return {id, record.name or '', record.since or '', tonumber(score) < 0 and 1 or 0}
 end
 
--- Since when (µs) the longest wait lasts: checks the first task of each priority, and the first woken one.
+-- When the longest wait began (µs): checks the first task of each priority, and the first woken one.
 local function longest_wait(queue)
   local longest
   for _, range in ipairs({{'-inf', '(0'}, {'0', digits(now)},

@@ -12,9 +12,9 @@
 local FIRST_RUN, HEAD, at = 2, 7, 2
 -- @defer leases records wake record counting submitting creating create
 
--- Most calls have only new, plain tasks of one stream, which may start now: without a group or terms but their tenant, and
--- asking no rate limiter (whose line ends in a number of items). Collect the keys that must not exist for them, and what
--- to store.
+-- Most calls have only new, plain tasks of one stream, which may start now: without a group, without terms except their
+-- tenant, and without a rate limiter (whose line ends in a number of items). Collect the keys that must not exist for
+-- them, and what to store.
 local stream, is_plain, absent, stored, met = ARGV[FIRST_RUN + 2], not is_capped, {}, {}, {}
 local is_shared = marks[6] and string.find(marks[6], ' ' .. stream .. ' ', 1, true)
 while is_plain and at <= #ARGV do
@@ -24,7 +24,7 @@ while is_plain and at <= #ARGV do
   for i = at + HEAD, at + HEAD + 2 * count - 1, 2 do
     local id = ARGV[i]
     is_plain, met[id] = is_plain and not met[id], true
-    local workflow, n = string.match(id, '^(.*):[%d.]+$'), #absent  -- of which the id may be that of a step
+    local workflow, n = string.match(id, '^(.*):[%d.]+$'), #absent  -- such an id may belong to a step
     absent[n + 1], absent[n + 2], absent[n + 3], absent[n + 4] = P .. 't:' .. id, P .. 'r:' .. id, P .. 'f:' .. id,
       workflow and P .. 'f:' .. workflow
     stored[#stored + 1], stored[#stored + 2] = P .. 'b:' .. id, ARGV[i + 1]

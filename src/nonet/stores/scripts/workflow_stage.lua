@@ -1,6 +1,6 @@
 #!lua
--- workflow_stage: create steps of workflows that have not started, and start each after the last of them. Of a large
--- workflow a call has only a part.
+-- workflow_stage: create steps of workflows that have not started, and start each after the last of them. A call has
+-- only a part of a large workflow.
 -- KEYS  prefix
 -- ARGV  keeping, n × (workflow, title, id of the task that submits it or '', number of its steps, ms to keep it when it
 --       has ended, ms if it has failed, 1 if an earlier workflow may have had its id else 0, 1 if nothing is missing after
@@ -20,7 +20,7 @@ local function begin(workflow, title, parent, total, kept, kept_failed)
   if redis.call('EXISTS', P .. 't:' .. workflow, P .. 'r:' .. workflow) > 0 then
     return false
   end
-  for _, suffix in ipairs(KEYS_OF_WORKFLOW) do  -- of an earlier one that was not submitted to its end
+  for _, suffix in ipairs(KEYS_OF_WORKFLOW) do  -- of an earlier workflow that was never completely submitted
     redis.call('DEL', key .. suffix)
   end
   redis.call('HSET', key, 'title', title, 'parent', parent, 'total', total, 'kept', kept, 'kept_failed', kept_failed,

@@ -134,9 +134,9 @@ class DeadLetters:
         return dataclasses.replace(selection, task_class=None, error=None, fingerprints=marks)
 
     async def measure(self, selection: LetterFilter) -> tuple[int, int]:
-        """How many letters pass a filter now, and the highest row of them; 0: there is none.
+        """How many letters pass a filter now, and the number of the highest row; 0: none.
 
-        With that as `LetterFilter.up_to`, the filter selects none that is added later.
+        With that number as `LetterFilter.up_to`, the filter ignores letters that are added later.
         """
         narrow = await self.narrowed(selection)
         row = dlq_tasks.c.id

@@ -124,7 +124,7 @@ class DjangoConnection:
 
 
 def _driver_of(backend: str) -> str:
-    """Return the driver for threads; of PostgreSQL the one that is installed."""
+    """Return the driver for threads; for PostgreSQL the one that is installed."""
     if backend == "postgresql":
         return "psycopg2" if not find_spec("psycopg") and find_spec("psycopg2") else "psycopg"
     return "pysqlite" if backend == "sqlite" else "pymysql"

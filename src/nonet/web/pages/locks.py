@@ -14,7 +14,7 @@ from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import named, refused_by
 from nonet.rules.limits import LimitAddress
 from nonet.rules.permissions import Action
-from nonet.stores.namespace.lock_board import LockStatus, is_name, nobody_holds, waiters_of
+from nonet.stores.namespace.lock_board import LockStatus, is_name, not_held, waiters_of
 from nonet.web.pages.fields import Number, Text
 from nonet.web.pages.rendering import back, path_of, render
 from nonet.web.site import Releaser, Site, SiteOf, Viewer
@@ -109,5 +109,5 @@ async def lock(request: Request, site: SiteOf, who: Viewer, name: str) -> Respon
         lock=found,
         is_limiter=LimitAddress.of_counter(name) is not None,
         refusal=refused_by(waiters_of(found).refusal) if found.waiting else "",
-        free=nobody_holds(name),
+        free=not_held(name),
     )

@@ -117,7 +117,7 @@ class Burials(Lane):
         await self._hand_back(attempt, reason, delay)
 
     def _identify(self, attempt: Attempt) -> Outcome | None:
-        """Read the envelope and find the class; return an outcome if this worker cannot go on."""
+        """Read the envelope and find the class; return an outcome if it cannot run here."""
         try:
             envelope = self._read(attempt.delivery)
         except MalformedMessageError as unread:

@@ -145,7 +145,7 @@ def result_of(
 ) -> ResultDocument:
     """Return the result document of a task that has ended; `value` is packed."""
     delivery, report = attempt.delivery, attempt.context.reported
-    # A follower may not have seen it yet: it may wait for its second, or for the next query.
+    # Keep the last report: a client that follows the progress may not have read it yet.
     progress, doing = attempt.context.kept(*report) if report else (None, "")
     if settlement is DONE:
         return ResultDocument(

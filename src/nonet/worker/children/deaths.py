@@ -26,7 +26,7 @@ class ChildDeaths:
     def __init__(self, log: Callable[[str, str, str], Awaitable[None]]) -> None:
         self._log = log
         self._name = process_name()
-        self._untold = 0
+        self._unreported = 0
         self._next = 0.0
         self._writing: set[asyncio.Task[None]] = set()
 
@@ -39,14 +39,14 @@ class ChildDeaths:
         """
         now = time.monotonic()
         if now < self._next:
-            self._untold += 1
+            self._unreported += 1
             return
         named = ", ".join(tasks[:_MOST_NAMED])
         named += f" and {len(tasks) - _MOST_NAMED} more" if len(tasks) > _MOST_NAMED else ""
         text = f"child process {pid} of {self._name} died with {named}: {error}"
-        if self._untold:
-            text += f" ({self._untold} others died since the last event)"
-        self._next, self._untold = now + _PAUSE_SECONDS, 0
+        if self._unreported:
+            text += f" ({self._unreported} others died since the last event)"
+        self._next, self._unreported = now + _PAUSE_SECONDS, 0
         task = asyncio.create_task(self._write(text))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)

@@ -46,7 +46,7 @@ def children_of(pid: int) -> list[int]:
 
     The kernel's own lists take 0.1 ms. `psutil.Process.children` reads all processes of the
     machine instead (7 ms for 120): too slow for the fork server, which calls this for each child
-    that it measures. Where the kernel has no such lists (macOS), that is what there is.
+    that it measures. It is used only where the kernel has no such lists (macOS).
     """
     found: list[int] = []
     if not HAS_LISTS:

@@ -86,7 +86,7 @@ class Guard(Message, frozen=True):
 
 
 class Unguard(Message, frozen=True):
-    """The attempt of child `number`, of which a `Guard` told, has ended."""
+    """Lift the limits that the last `Guard` set for child `number`."""
 
     number: int
 

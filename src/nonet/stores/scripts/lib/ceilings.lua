@@ -3,9 +3,9 @@
 -- tenant: tenant:NAME, tenant-bytes:NAME (most bytes of envelopes) or tenant-rate:NAME (most new tasks a second), with
 -- NAME 'default' for those that are not named. STRING capped exists while the hash does.
 
--- A refusal says when to try again, by the rate at which tasks ended: over the last MOST_LOOKS periods, or fewer if
--- ENOUGH_ENDS tasks ended in them; but not before enough tasks are due, as far as the first MOST_DELAYED tasks of the
--- delayed set tell. LONGEST is the longest answer in s, UNKNOWN the answer if no task ended.
+-- A refusal estimates when to try again, from the rate at which tasks ended over the last MOST_LOOKS periods, or over
+-- fewer if ENOUGH_ENDS tasks ended in them. That is not before enough tasks are due, judged by the first MOST_DELAYED
+-- tasks of the delayed set. LONGEST is the longest answer in s, UNKNOWN the answer if no task ended.
 local MOST_LOOKS, ENOUGH_ENDS, MOST_DELAYED = 20, 5, 200
 local LONGEST, UNKNOWN = 300, 10
 -- Running tasks may exceed a ceiling by HEADROOM. Otherwise tasks that fill a ceiling, and must submit before they
@@ -35,7 +35,7 @@ local function sum_up(key)
   return sums
 end
 
--- How many tasks or bytes a scope has. sums: of all scopes but those of tenants.
+-- How many tasks or bytes a scope has. sums: the tasks of all scopes except tenants.
 local function active_in(scope, ceiling, sums)
   local kind, tenant = tenant_scope(scope)
   if kind == RATE then
@@ -50,8 +50,8 @@ local function ceiling_of(scope, ceilings)
   return tonumber(ceilings[scope] or kind and ceilings[string.format('%s:default', kind)] or '')
 end
 
--- When the tasks of a scope are due that are delayed, in their order: {µs, places that each takes} of each; the sum of
--- these places and those of blocked steps; and whether there are such steps, which are released when others have ended.
+-- Read the delayed tasks of a scope. Returns {µs when it is due, places that it takes} of each, in order; the sum of
+-- these places and of the places of blocked steps; and whether there are blocked steps.
 local function delayed_in(scope)
   local kind, tenant = tenant_scope(scope)
   local dues, places, are_blocked = {}, 0, false
@@ -70,7 +70,7 @@ local function delayed_in(scope)
   return dues, places, are_blocked
 end
 
--- In how many seconds so many tasks of a scope are due that their ends free this many places.
+-- In how many seconds enough tasks of a scope are due to free this many places.
 local function due_in(scope, has, places)
   local dues, delayed, are_blocked = delayed_in(scope)
   local missing = places - (has - delayed)
@@ -144,7 +144,7 @@ local function submitters_since(asked, first)
   return latest
 end
 
--- Whether no task of a scope has ended for a while, although the submitters were there all that time.
+-- Whether no task of a scope has ended for a while, although the submitters existed all that time.
 local function is_stuck(scope, since)
   local current = math.floor(now / ENDS_BY)
   if since >= (current - STUCK_AFTER) * ENDS_BY then
@@ -166,7 +166,7 @@ local function beyond_headroom(scope, lacking, ceiling, since)
   return lacking
 end
 
--- What the scopes of a task would get: tasks, or bytes of its envelope.
+-- What a task adds to a scope: one task, or the bytes of its envelope.
 local function amounts_of(name, stream, envelope, terms)
   local amounts, tenant = {namespace = 1, ['stream:' .. stream] = 1, ['task:' .. name] = 1}, tenant_in(terms)
   if tenant ~= '' then
@@ -175,7 +175,7 @@ local function amounts_of(name, stream, envelope, terms)
   return amounts
 end
 
--- Add up what these tasks would take of the scopes that have a ceiling: {tasks, amount, ceiling} by scope.
+-- Sum what these tasks would add to the scopes that have a ceiling: {tasks, amount, ceiling} by scope.
 local function wanted_by(asked, first)
   local wanted, ceilings = {}, read_hash(P .. 'ceilings')
   for i = first, #asked, 8 do
@@ -192,7 +192,7 @@ end
 -- How many tasks or bytes are too many, and after how many seconds a retry makes sense. since: see submitters_since().
 local function lacking_in(scope, has, amount, ceiling, since)
   if tenant_scope(scope) == RATE then
-    -- A tenant that has less than a second of submissions to pay off may submit, however many are wanted.
+    -- A tenant whose submissions are paid off within a second may submit any number of tasks.
     local beyond = has - ceiling + 1
     return beyond, math.max(1, math.min(LONGEST, math.ceil(beyond / ceiling)))
   end

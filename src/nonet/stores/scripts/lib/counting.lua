@@ -35,8 +35,8 @@ local function counted_bytes(id)
   return are_bytes_counted and redis.call('STRLEN', P .. 'b:' .. id) or 0
 end
 
--- Count tasks that have come (numbers above 0) or ended. Count before records are created and after they are deleted, so
--- that a script that was cut never counts too few tasks. is_correction: no task has ended.
+-- Count tasks that were created (numbers above 0) or ended. Count before records are created and after they are
+-- deleted, so that a script that was cut never counts too few tasks. is_correction: no task has ended.
 local function count_active(counts, is_correction)
   local ends = is_capped and not is_correction and P .. 'ends:' .. digits(math.floor(now / ENDS_BY))
   for key, those in pairs(counts) do
@@ -45,7 +45,7 @@ local function count_active(counts, is_correction)
         redis.call('HDEL', P .. key, field)
       end
       if ends then
-        -- Counting 0 ends records since when a task could end.
+        -- A field with 0 ends shows that a task could have ended in this interval.
         redis.call('HINCRBY', ends, COUNTED[key] .. field, by < 0 and not is_replacing and -by or 0)
       end
     end
@@ -56,7 +56,7 @@ local function count_active(counts, is_correction)
   end
 end
 
--- Count one task that has come (1) or ended (-1).
+-- Count one task that was created (1) or ended (-1).
 local function count_one(stream, record, by, bytes)
   local counts = {}
   add_to(counts, stream, record, by, by * bytes)

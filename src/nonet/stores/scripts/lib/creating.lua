@@ -33,7 +33,7 @@ local function impossible(run)
   end
 end
 
--- The first id of a run that a workflow has, or a step of one: the task would be taken for that. nil if there is none.
+-- The first id of a run that a workflow or a step of one has: the task would be mistaken for it. nil if there is none.
 local function taken_in(run)
   for i = run.first, run.past - 1, 2 do
     local id = ARGV[i]

@@ -1,5 +1,5 @@
--- lib/fitting: needs base, wake. Which workers are there for a task: those that may know the class of one that was
--- handed on, and those of a size.
+-- lib/fitting: needs base, wake. Finds workers for a task: those that may know the class of a task that was handed on,
+-- and those of a size.
 
 local knowledge_of, does_fit, wake_other
 do

@@ -1,4 +1,4 @@
--- lib/followed: needs base. Which edges of ended steps nothing will follow any more, see lib/workflow.
+-- lib/followed: needs base. Finds edges of ended steps that no call will follow any more, see lib/workflow.
 
 -- Whether an ended step has edges that a later call follows.
 local function has_edges_left(step)

@@ -1,6 +1,6 @@
 -- lib/handing: needs base, wake, record, fitting. Tasks that a worker has handed on, because it does not know their
 -- class or is too old for it. Such a task waits in the delayed set. A worker that may be able to run it finds
--- it by its class with its next fetch; the promotion only extends the lifetime of what it is found by.
+-- it by its class with its next fetch; the promotion only extends the TTL of the keys by which it is found.
 
 -- The field unfit of a record lists, separated by commas, the knowledge_of() of each worker that could not run the
 -- task; '-' if none of them knew its class.

@@ -42,7 +42,7 @@ do
     return is_limiter(lock.counter) and is_shared(me.stream)
   end
 
-  -- Add turns to the virtual time of a tenant, or take them off.
+  -- Add turns to the virtual time of a tenant, or subtract them.
   local function pay(limiter, tenant, turns)
     for _, kind in ipairs({'shares:', 'rested:'}) do
       local time = redis.call('ZSCORE', P .. kind .. limiter, tenant)
@@ -60,7 +60,7 @@ do
     end
   end
 
-  -- A tenant that takes part from now on must not be before those that have waited: it begins with their least time.
+  -- A tenant that joins must not go before tenants that have waited: it starts with the least time of theirs.
   local function keep_pace(limiter)
     local first = redis.call('ZRANGE', P .. 'shares:' .. limiter, 0, 0, 'WITHSCORES')
     while first[1] and redis.call('EXISTS', line_of(limiter, first[1])) == 0 do  -- a script was cut
@@ -115,10 +115,10 @@ do
     redis.call('ZREM', line, member)
   end
 
-  -- The lowest priority whose tasks may be next, as a class: that of the first task by rank, from before it aged. If it
-  -- has aged, then all of its priority have: a tenant whose turn comes before must not wait until its own task ages.
-  -- Returns also the first task in the queue behind `skip` others, and its tenant; that is nil if it stands in no line;
-  -- and its rank.
+  -- The lowest priority whose tasks may be next, as a class: the original priority of the first task by rank. If that
+  -- task has aged, all tasks of its priority count as aged, so that a tenant whose turn comes earlier need not wait
+  -- until its own task ages. Also returns the first task in the queue behind `skip` others; its tenant, nil if it
+  -- stands in no line; and its rank.
   local function class_in_turn(limiter, skip)
     local queue = P .. 'queue:' .. limiter
     local first, rank = unpack(redis.call('ZRANGEBYSCORE', queue, 0, '+inf', 'WITHSCORES', 'LIMIT', skip, 1))
@@ -128,8 +128,8 @@ do
     return class_of(record.stream or ''), first, is_lined and tenant or nil, tonumber(rank or '')
   end
 
-  -- The task to which a limiter is offered next, and its tenant if it stands in a line. passed: how many tasks stay
-  -- although they were offered it, as another lock refuses them; passed.of: of each tenant.
+  -- The task to which a limiter is offered next, and its tenant if it stands in a line. passed: how many tasks were
+  -- offered it but stay, because another lock refuses them; passed.of: the same by tenant.
   local function next_of(limiter, passed)
     if not is_limiter(limiter) then
       return redis.call('ZRANGEBYSCORE', P .. 'queue:' .. limiter, 0, '+inf', 'LIMIT', passed.all, 1)[1]

@@ -37,8 +37,8 @@ local function since_in(key)
   return math.max(tonumber(gen or now), tonumber(due or '0'))
 end
 
--- Whether the tenant of a task takes part, and one of its lists has the current pointer to it. It is not looked for in a
--- list of more than LONG.
+-- Whether the tenant of a task takes part, and one of its lists has the current pointer to it. Lists longer than LONG
+-- are not searched.
 local function is_in_list(id, record)
   local LONG, pointer, tenant = 2000, id .. ' ' .. (record.gen or ''), record.tenant or ''
   for _, stream in ipairs({record.stream or '', PRIORITIES[1] .. ':' .. size_of(record.stream or '')}) do

@@ -1,4 +1,4 @@
--- lib/naming: needs base. How people call a worker.
+-- lib/naming: needs base. The name by which people know a worker.
 
 -- pid@host of a worker; its id if Redis has no report of it.
 local function shown(worker)

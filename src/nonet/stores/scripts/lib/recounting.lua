@@ -1,5 +1,5 @@
--- lib/recounting: needs base, listed, counting, hashes. Corrects the counts of lib/counting by what a walk over all records has
--- met: HASH COUNT:walk has that, COUNT:missed the differences that may not be real.
+-- lib/recounting: needs base, listed, counting, hashes. Corrects the counts of lib/counting after a walk over all
+-- records. HASH COUNT:walk has what the walk has counted so far, COUNT:missed the differences that may not be real.
 local keep_met, correct_counts
 do
   local ALIKE, KEPT_FOR = 6, 86400000
@@ -19,10 +19,10 @@ do
     return table.concat(parts, ',')
   end
 
-  -- Whether the difference between a count and what a walk has met is real, and what to remember about it. Tasks
-  -- come and go during a walk of several pages: it may have met one that has ended since, and missed one that
-  -- came behind it. So two walks must find the same difference while nothing happened in the stream, or ALIKE
-  -- walks in any case. The tasks of a tenant are in many streams.
+  -- Whether the difference between a count and what a walk has met is real, and what to remember about it. Tasks are
+  -- created and end during a walk of several pages: it may have counted a task that has ended since, and missed a task
+  -- that was created behind it. So two walks must find the same difference while nothing happened in the stream, or
+  -- ALIKE walks in any case. The tasks of a tenant are in many streams.
   local function is_missing(key, field, miss, count)
     local now_seen = digits(miss) .. '|' .. digits(count)
     local stream = key == P .. 'active' and string.match(field, '^[^|]*')

@@ -23,8 +23,9 @@ do
     return false, contended
   end
 
-  -- How much of a limiter the tasks that go before wait for: those of a lower rank, or whose turns come first. Counts every item of the first MOST_SUMMED, and
-  -- one item of each other: a miscount there may cost these tasks their turn, but never exceeds the limit.
+  -- How much of a limiter the tasks ahead need: tasks of a lower rank, or whose turns come first. Counts every item of
+  -- the first MOST_SUMMED, and one item of each other: a miscount there may cost these tasks their turn, but never
+  -- exceeds the limit.
   local MOST_SUMMED = 64
   local function reserved(lock, me)
     local queue, sum = P .. 'queue:' .. lock.counter, 0

@@ -17,8 +17,8 @@ local function pace_of(stream)
   return tonumber(redis.call('HGET', P .. 'pace', stream) or '0')
 end
 
--- The virtual time of a tenant, and whether it takes part already. One that was idle has saved up nothing; one that comes
--- back soon has not paid off what it used.
+-- The virtual time of a tenant, and whether it takes part already. An idle tenant saves up nothing; a tenant that
+-- returns soon still pays for what it used.
 local function time_of(stream, tenant)
   local time = redis.call('ZSCORE', P .. 'shares:' .. stream, tenant)
   if time then

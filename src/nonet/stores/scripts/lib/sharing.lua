@@ -1,5 +1,5 @@
--- lib/sharing: needs base, shares. Moves pointers from the lists of tenants into the streams, for fetch: always one of the
--- tenant whose virtual time is the least. Each task that is handed over adds 1 / weight to that time; pointers without
+-- lib/sharing: needs base, shares. Moves pointers from the lists of tenants into the streams, for fetch: always one of
+-- the tenant with the least virtual time. Each task that is handed over adds 1 / weight to that time; pointers without
 -- a task, and tasks that must wait for a lock, cost nothing (start-time fair queueing, Goyal et al. 1996).
 local hand_out
 do
@@ -24,7 +24,7 @@ do
     return tenants
   end
 
-  -- Whose turns the next ones are, and how many starts each of them is.
+  -- The tenants that have the next turns, and how many starts each turn is.
   local function turns_of(tenants, most)
     local turns, each = {}, math.ceil(most / MOST_TURNS)
     while most > 0 do
@@ -45,7 +45,7 @@ do
     return P .. 'share:' .. kind .. ':' .. stream .. ':' .. tenant.name
   end
 
-  -- Read the pointers of the turns of each tenant, those of woken tasks first, and whether these are all that it has.
+  -- Read the pointers for the turns of each tenant, woken tasks first. Also returns whether the tenant has no others.
   local function read_lists(stream, tenants)
     local woken = {}
     for i, tenant in ipairs(tenants) do
@@ -104,14 +104,14 @@ do
     return string.format('%.17g', number)
   end
 
-  -- How long a task waits for the next one to begin (µs): smoothed, over the time in which tasks waited.
+  -- The average time between two starts while tasks wait (µs), smoothed.
   local NEW = 0.1
   local function smoothed(each, at, number)
     local measured = at and number > 0 and (now - at) / number
     return measured and (each and each + (measured - each) * math.min(1, NEW * number) or measured) or each
   end
 
-  -- Add what each tenant has used to its virtual time. One that waits for nothing any more takes no part; its time is
+  -- Add what each tenant has used to its virtual time. A tenant without waiting tasks no longer takes part; its time is
   -- kept while it is ahead.
   local function charge(stream, tenants)
     local was = redis.call('HMGET', P .. 'pace', stream, stream .. ' each', stream .. ' at')

@@ -1,5 +1,5 @@
 -- lib/submits: needs now. How fast tenants submit, while their ceilings say how fast they may: a leaky bucket each.
--- STRING paid:TENANT: when (µs) what it has submitted is paid off, at the rate of its ceiling; no key if it is.
+-- STRING paid:TENANT: when (µs) its submissions are paid off, at the rate of its ceiling; no key if they are.
 
 local function paid_by(tenant)
   return math.max(now, tonumber(redis.call('GET', P .. 'paid:' .. tenant) or '0'))

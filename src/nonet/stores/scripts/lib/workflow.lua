@@ -4,7 +4,7 @@
 -- HASH f:WORKFLOW: state (building | running | resuming | done | failed | cancelled); cancel (why); failed (a step
 -- whose failure no edge took over or passed on); first (the first step whose failure no edge took over); kept,
 -- kept_failed (ms).
--- A step has the id WORKFLOW:PLACE. The place of a step that another one added begins with the place of that one and a
+-- A step has the id WORKFLOW:PLACE. The place of an added step begins with the place of the step that added it and a
 -- dot. Keys of a step:
 --   t:ID  its record from the beginning: state waiting and field blocked until its predecessors have ended
 --   m:ID  SET   places of predecessors that have not ended; * stands for the start of the workflow, which has edges
@@ -40,7 +40,8 @@ local function above(place)
   return string.match(place, '^(.*)%.[^.]*$')
 end
 
--- What a call collects, so that many steps need one command: steps that it has released, and keys that nobody needs.
+-- What a call collects, so that many steps need one command: steps that it has released, and keys that are no longer
+-- needed.
 local released, dropped = {}, {}
 
 local function write_collected()
@@ -115,7 +116,7 @@ do
   end
 
   -- Follow one edge. A failure ends its successor at once; otherwise nothing is decided before the last predecessor has
-  -- ended, so that the order in which they end does not matter. A step that is blocked and misses nothing is released,
+  -- ended, so that the order in which they end does not matter. A blocked step without open predecessors is released,
   -- whether or not this call has removed the last predecessor: if Redis stops a script in between, the repeated call
   -- releases the step.
   function follow(from, how, letter, workflow, place)
@@ -175,8 +176,8 @@ local function enter(workflow, state)
   flow.state = state
 end
 
--- Follow the edges of an ended step from the given one on. Returns whether all were followed. Those of a cancelled
--- workflow lead nowhere: its steps are cancelled one by one.
+-- Follow the edges of an ended step from the given one on. Returns whether all were followed. Edges of a cancelled
+-- workflow are ignored: its steps are cancelled one by one.
 local function follow_edges(id, workflow, place, how, first)
   local page = flow_of(workflow).cancel and {}
     or redis.call('LRANGE', P .. 'n:' .. id, first, first + math.max(0, edges_left))
