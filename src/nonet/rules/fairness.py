@@ -1,4 +1,4 @@
-"""Whose task it is, and which tenants are told apart. Pure."""
+"""The tenant of a task, and which tenants are listed separately. Pure."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 
 _LONGEST = 64  # characters of a tenant
 _LABEL = "label:"
-BY_VO = "vo"  # what tells tenants apart unless the configuration says otherwise
+BY_VO = "vo"  # what identifies a tenant unless the configuration says otherwise
 MOST_TENANTS = 100
-"""How many tenants are told apart; the figures of all others are added up."""
+"""How many tenants are listed separately; the figures of all others are summed."""
 OTHERS = "(others)"
 """The name of all tenants beyond that number."""
 NOBODY = "(none)"
@@ -18,7 +18,7 @@ _Value = TypeVar("_Value")
 
 
 def by_problem(by: str) -> str:
-    """Return why `by` cannot tell tenants apart; empty if it can.
+    """Return why `by` does not identify tenants; empty if it does.
 
     >>> by_problem("label:group"), by_problem("label:")
     ('', 'must be vo, class or label:NAME')
@@ -28,7 +28,7 @@ def by_problem(by: str) -> str:
 
 
 def tenant_of(by: str, name: str, vo: str, labels: Mapping[str, Any]) -> str:
-    """Return the tenant of a task; empty for those that have none, which share as one.
+    """Return the tenant of a task; empty: none. Tasks without a tenant share as one.
 
     Args:
         by: ``vo``, ``class`` or ``label:NAME``.
@@ -47,13 +47,13 @@ def tenant_of(by: str, name: str, vo: str, labels: Mapping[str, Any]) -> str:
         found = name
     else:
         found = str(labels.get(by.removeprefix(_LABEL), ""))
-    if found in (OTHERS, NOBODY):  # it would be taken for these
+    if found in (OTHERS, NOBODY):  # it would be mistaken for the others
         found = f"?{found[1:]}"
     return "".join(char if char.isprintable() else "?" for char in found[:_LONGEST])
 
 
 def inherited_labels(by: str, vo: str, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels that make what a running task creates belong to its tenant.
+    """Return the labels that give the tenant of a running task to the tasks that it creates.
 
     Args:
         by, vo, labels: of the running task, as for `tenant_of`.
@@ -73,10 +73,10 @@ def inherited_labels(by: str, vo: str, labels: Mapping[str, Any]) -> dict[str, A
 def order(
     named: Collection[str], tasks: Mapping[str, float], most: int = MOST_TENANTS
 ) -> tuple[list[str], int]:
-    """Choose the tenants to tell apart, and return how many of them are named.
+    """Choose the tenants to list separately, and return how many of them are named.
 
     Args:
-        named: those that the configuration names: they come first, in this order.
+        named: the tenants that the configuration names: they come first, in this order.
         tasks: a number by tenant; the largest follow.
 
     >>> order(["lhcb"], {"cms": 2, "atlas": 7, "lhcb": 1, "belle": 3}, most=3)
@@ -89,7 +89,7 @@ def order(
 
 
 def fold(values: Mapping[str, _Value], chosen: Collection[str]) -> Iterable[tuple[str, _Value]]:
-    """Yield the values with the name to add them to: their own, or that of the others.
+    """Yield each value with the name to add it to: its own, or the common name of the others.
 
     >>> list(fold({"lhcb": 1, "cms": 2}, ["lhcb"]))
     [('lhcb', 1), ('(others)', 2)]

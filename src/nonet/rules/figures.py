@@ -1,9 +1,9 @@
 """The figures of classes and tenants: counts and times of a span of time, as sums of small vectors.
 
 A vector maps a place to a count, and leaves out those that are 0. The first places are `COUNTS`;
-then come the buckets of the time that attempts waited, then those of the time that they ran, each
-with the bounds of `DURATIONS`; then attempts started by size, which only vectors of tenants have.
-Workers make vectors, ``add_figures.lua`` adds them, and this module reads the sums.
+then come the buckets of waiting times, then the buckets of running times, both with the bounds of
+`DURATIONS`; then attempts started by size, which only vectors of tenants have. Workers make
+vectors, ``add_figures.lua`` adds them, and this module reads the sums.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Figures:
 
     Attributes:
         ended: tasks that a worker ended, in whatever state.
-        failed: those of them that are dead or expired.
+        failed: tasks that ended dead or expired.
         retried: attempts that failed, or whose process died, and were followed by another one.
         wait: how long tasks were runnable before a worker fetched them.
         run: how long attempts ran.
@@ -82,12 +82,12 @@ class ClassFigures:
     """The figures of one class.
 
     Attributes:
-        name: full class name; ``unknown``: classes that the worker did not know; ``others``: those
-            for which there was no room.
-        since: begin of the first slot; until now.
+        name: full class name; ``unknown``: classes that the worker did not know; ``others``:
+            classes for which there was no room.
+        since: start of the first slot; the figures reach until now.
         slot_seconds: length of a slot.
         ended_per_minute, failed_per_minute, retried_per_minute: rates from `since` to now.
-        total: of the whole time.
+        total: the figures of the whole time.
         series: one item for each slot in which something was counted, the oldest first.
     """
 
@@ -179,8 +179,8 @@ def class_figures(
     """Return the figures of a class.
 
     Args:
-        slots: vectors by the begin of their slot.
-        since: begin of the first slot.
+        slots: vectors by the start of their slot.
+        since: start of the first slot.
         slot: its length in seconds.
     """
     total = figures_of(merged(slots.values()))

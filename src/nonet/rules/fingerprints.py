@@ -42,10 +42,10 @@ class _Frame(NamedTuple):
 def place_of(traceback: str) -> str:
     """Return where in the user's code an error was raised, as ``module:function``.
 
-    That is the innermost frame of the last exception that is neither in Nonet, in Python, nor in
-    another installed package than the task itself. Without such a frame, earlier exceptions of the
-    chain count, and then the innermost frame of all. There is no line number, so that a deployment
-    which moves lines changes nothing.
+    That is the innermost frame of the last exception outside of Nonet, Python and installed
+    packages other than the task's own. Without such a frame, earlier exceptions of the chain count,
+    and then the innermost frame of all. The line number is left out, because deployments move
+    lines.
 
     Args:
         traceback: in the form that Python prints.
@@ -69,9 +69,9 @@ def place_of(traceback: str) -> str:
 
 
 def fingerprint_of(task_class: str, error_type: str, reason: str, place: str) -> str:
-    """Return what dead letters of the same cause have in common, as 16 hexadecimal digits.
+    """Return the same 16 hexadecimal digits for all dead letters with the same cause.
 
-    The text of the error is no part of it, as it often names an id or a number.
+    The text of the error does not count, because it often names an id or a number.
 
     Args:
         task_class: full name of the class.
@@ -89,7 +89,7 @@ def fingerprint_of(task_class: str, error_type: str, reason: str, place: str) ->
 
 
 def _frames(link: str) -> list[_Frame]:
-    """Return the frames at the start of a link; text of an error may look like more of them."""
+    """Return the frames at the start of a link; an error text may contain lines like frames."""
     found = _FRAMES.match(link if link.endswith("\n") else f"{link}\n")
     return [_Frame(*frame) for frame in _FRAME.findall(found[1])] if found else []
 

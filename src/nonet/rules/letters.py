@@ -78,7 +78,7 @@ class DeadLetter(NewDeadLetter):
         namespace: namespace of the task.
         resubmitted_as: the task that repeats it, or is about to.
         resubmissions: how many repeats there were before that task.
-        fingerprint: what letters of the same cause have in common, see `rules.fingerprints`.
+        fingerprint: the same for all letters with one cause, see `rules.fingerprints`.
         place: where in the user's code the error was raised, ``module:function``; or empty.
         note: what an operator wrote about it.
     """
@@ -129,8 +129,8 @@ class LetterFilter:
         died_before: select only older letters.
         died_after: select only newer letters.
         error: a part of the exception's class name, in any case.
-        fingerprints: those of the clusters that are selected.
-        up_to: select no row with a higher number, so none that was added later.
+        fingerprints: the fingerprints of the selected clusters.
+        up_to: select no row with a higher number; such rows were added later.
     """
 
     status: str | None = None
@@ -149,8 +149,8 @@ class Cluster:
     """Dead letters of the same class, exception and place.
 
     Attributes:
-        fingerprint: what they have in common.
-        newest: row of the newest letter, from which come the following fields.
+        fingerprint: the fingerprint that they share.
+        newest: row of the newest letter; the following fields describe it.
         task_class: full name of the class.
         error_type: class name of the exception.
         reason: why the task died.

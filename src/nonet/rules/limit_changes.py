@@ -28,8 +28,8 @@ class Place:
     """What an operator wants to limit.
 
     Attributes:
-        limiters: the kinds of limiters that it may be; of the first one if it was named.
-        note: what the operator should know of it; may be empty.
+        limiters: the possible kinds of limiters; one if the limiter was named in full.
+        note: a remark for the operator; may be empty.
     """
 
     address: LimitAddress
@@ -81,14 +81,14 @@ class Override:
 
     @property
     def is_narrower(self) -> bool:
-        """Whether less may run than without it."""
+        """Whether it lets fewer tasks run than the limit without it."""
         return self.otherwise is not None and self.limit.is_narrower(self.otherwise)
 
 
 def override_of(
     counter: str, limits: Mapping[LimitAddress, EffectiveLimit], declared: Limit | None = None
 ) -> Override | None:
-    """Return the limit by hand that decides at a counter; None if the decisive one is not by hand.
+    """Return the manual limit in force at a counter; None if another limit is in force.
 
     Args:
         counter: its name, as ``task-run locks`` shows it.
@@ -177,7 +177,7 @@ def limit_of(limiter: str, number: str, window: float | None) -> Limit:
 
 
 def effects(limit: Limit, used: int | None, waiting: int | None) -> list[str]:
-    """Say what a limit would do that an operator sets by hand.
+    """Describe the effects of a limit that an operator sets by hand.
 
     Args:
         used, waiting: of the limiter now; None for a limit of many limiters.

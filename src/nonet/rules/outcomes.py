@@ -243,7 +243,7 @@ def decide(
         delay, error = _ask(policy, attempt, outcome.error, now, error, hide)
         if delay is not None:
             how = End.CRASH if outcome.crashed else End.RETRY
-            # A policy that answers "now" has read the clock later than the caller.
+            # A policy that answers "now" reads the clock after the caller did.
             since_now = timedelta(seconds=time.monotonic() - began, milliseconds=1)
             return Settlement(how, delay=delay if delay > since_now else _NONE, error=error)
         reason = Reason.RETRIES
@@ -252,7 +252,7 @@ def decide(
 
 
 def _until_room(error: Any) -> tuple[timedelta, str]:
-    """When to run a task again after a ceiling refused its submission, and the reason."""
+    """Return the delay, and the reason, after a ceiling refused a submission by the task."""
     try:
         delay = timedelta(seconds=error.retry_after)
         return min(max(delay, _LOCK_DELAY), _LONGEST_REFUSAL), str(error.brief)
@@ -339,7 +339,7 @@ def _ask(
     error: ErrorSummary,
     hide: Hide,
 ) -> tuple[timedelta | None, ErrorSummary]:
-    """The delay of the retry policy; None: no retry, also if the policy raises."""
+    """The delay of the retry policy; None: no retry. A policy that raises gives no retry."""
     try:
         at = policy.schedule_retry(attempt, raised)
         if at is None:

@@ -109,7 +109,7 @@ def streams(pattern: str) -> list[str]:
         if written not in ("*", *known):
             raise ConfigurationError(
                 f"--stream {pattern}: expected PRIORITY:SIZE, for example background:small or "
-                f"*:large; {written or 'nothing'!r} is none of {', '.join(known)}."
+                f"*:large; {written or 'nothing'!r} is not one of {', '.join(known)}."
                 + suggestion(written, known)
             )
     return [
@@ -134,7 +134,7 @@ def task(name: str) -> str:
 
 
 def meant_by(wanted: Sequence[str], pauses: Sequence[Pause]) -> list[str]:
-    """Return the pauses to end: full and bare names of a class mean the same.
+    """Return the pauses to end; full and bare names of a class are equivalent.
 
     >>> found = [Pause.decode(f"task:{name}", "0|ann") for name in ("mail:Send", "Audit")]
     >>> meant_by(["task:Send", "task:files:Audit", "task:a:Send", "all"], found)
@@ -161,7 +161,7 @@ def pipeline(name: str) -> str:
     'pipeline:volumes'
     """
     if not _PIPELINE.fullmatch(name):
-        raise ConfigurationError(f"--pipeline {name!r} is no name of a pipeline")
+        raise ConfigurationError(f"--pipeline {name!r} is not the name of a pipeline")
     return f"pipeline:{name}"
 
 

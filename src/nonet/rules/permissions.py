@@ -12,7 +12,7 @@ class Action(StrEnum):
     """What a principal may do. All but `READING` change something."""
 
     STATUS = "status"
-    """See how a task is whose id the principal knows."""
+    """See the state of a task whose id the principal knows."""
     RESULT = "result"
     """See the result of a task whose id the principal knows; each time is audited."""
     READ = "read"

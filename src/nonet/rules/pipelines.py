@@ -1,4 +1,4 @@
-"""What operators see of pipelines, and what keeps a row from being processed. Pure."""
+"""What operators see of pipelines, and why a row is not processed. Pure."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class RowFigures:
         stale: of these, how many have a lease that ended and was not taken over.
         waiting: of these, how many wait for related rows.
         dying: of these, how many wait for their dead letter to be written.
-        oldest: seconds for which the oldest row that no process has could have been processed:
-            since it was due, or since its lease ended.
+        oldest: how long (seconds) the oldest row without a process has waited since it was due, or
+            since its lease ended.
     """
 
     at: datetime | None = None
@@ -42,17 +42,17 @@ BY_CONFIGURATION = "by the configuration"
 """`Replica.paused` of a pipeline that the configuration pauses."""
 
 HOLD = "hold"
-"""Owner of the leases of `nonet.pipelines.Rows.hold`. A lease that ended is free for all."""
+"""Owner of the leases of `nonet.pipelines.Rows.hold`. Anyone may take a row after such a lease."""
 
 MOST = 10_000
-"""Due rows that are counted; more are not, because that would cost too much."""
+"""The most due rows that are counted: counting more would cost too much."""
 
 
 _LETTER_CLASS = "pipeline:"
 
 
 def row_letter_class(pipeline: str) -> str:
-    """Return what the dead letters of rows have instead of a task class.
+    """Return the text that dead letters of rows have in place of a task class.
 
     >>> row_letter_class("volumes"), pipeline_of("pipeline:volumes"), pipeline_of("mail:Send")
     ('pipeline:volumes', 'volumes', None)
@@ -67,10 +67,10 @@ def pipeline_of(task_class: str) -> str | None:
 
 
 def row_letter_id(pipeline: str, key: object, series: int) -> str:
-    """Return what identifies a dead letter of a row, instead of the id of a task.
+    """Return the text that dead letters of rows have in place of a task id.
 
     Args:
-        series: tells apart how often the row was exhausted.
+        series: distinguishes the times at which the row was exhausted.
 
     >>> row_letter_id("volumes", "a:7", 1), key_in("row:volumes:a:7:1", "volumes")
     ('row:volumes:a:7:1', 'a:7')
@@ -85,10 +85,10 @@ def key_in(letter_id: str, pipeline: str) -> str:
 
 
 def again_after(waited: float) -> float:
-    """Return in how many seconds a row tries again that waits for its related rows.
+    """Return the seconds after which a row that waits for related rows tries again.
 
-    Their release wakes it. This is for releases that it missed, such as the death of a process:
-    they cost a row that has waited for long a quarter of its wait more, and at most ten seconds.
+    A release of the rows wakes it; it may miss one, for example if a process dies. The pause is a
+    quarter of the time that the row has waited, from two to ten seconds.
 
     >>> [again_after(waited) for waited in (0.0, 20.0, 300.0)]
     [2.0, 5.0, 10.0]
@@ -104,7 +104,7 @@ class Replica:
         name: ``pid@host``.
         workers: rows that it processes at once; `running` are in process, `queued` wait for that.
         rate: rows done within the last minute.
-        wait: mean seconds that these had been due before they started.
+        wait: mean seconds from the due time of these rows to their start.
         problem: why its database does not work, or empty.
         letters: why it cannot write dead letters, or empty.
         paused: why it fetches no rows, or empty.
@@ -136,7 +136,7 @@ class PipelineStatus:
 
     @property
     def wait(self) -> float:
-        """Mean seconds that the rows of the last minute had been due before they started."""
+        """Mean seconds from due time to start, over the rows of the last minute."""
         waits = sum(replica.wait * replica.rate for replica in self.replicas)
         return waits / self.rate if self.rate else 0.0
 
@@ -153,13 +153,13 @@ class PipelineStatus:
 
     @property
     def is_busy(self) -> bool:
-        """Whether rows wait because each worker has one."""
+        """Whether rows wait because all workers are busy."""
         busy = all(replica.running >= replica.workers for replica in self.replicas)
         return busy and self.rows.due > self.rows.leased
 
     @property
     def cause(self) -> str:
-        """The first thing that keeps due rows waiting, or empty."""
+        """Why due rows wait, or empty."""
         if not self.replicas:
             return "no process runs it"
         if self.paused:
@@ -218,7 +218,7 @@ class RowState:
 
 
 def explain_row(row: RowState, key: str, status: PipelineStatus) -> str:
-    """Name the first thing that keeps a row from being processed, and the next step.
+    """Say why a row is not processed, and the next step.
 
     >>> explain_row(RowState(datetime(2026, 1, 1), None, None, None, None, 0, True), "17",
     ...     PipelineStatus("volumes"))
@@ -291,7 +291,7 @@ def _stopped(status: PipelineStatus) -> str:
 
 
 def _held_up(status: PipelineStatus) -> str:
-    """Return why a row that may be fetched is not, with the next step, or an empty text."""
+    """Return why a due row is not fetched, with the next step, or an empty text."""
     if why := _stopped(status):
         return why
     if status.is_busy:

@@ -15,13 +15,13 @@ def above(place: str) -> str:
 
 
 def runs_again(failed: Collection[str], after: Mapping[str, Sequence[str]]) -> set[str]:
-    """Return the failed steps whose failure has failed the workflow, perhaps by way of others.
+    """Return the failed steps whose failure failed the workflow, directly or through other steps.
 
-    The others were taken over: an edge on failure leads from them, or from each step that they
-    failed. A step that was done counts as failed if a step that it has added failed.
+    The failures of the other steps were taken over: an edge on failure leads from the step, or from
+    each step that it failed. A step counts as failed if a step that it added failed.
 
     Args:
-        failed: places of steps that failed, and that have no edge on failure.
+        failed: places of failed steps without an edge on failure.
         after: the predecessors of every step, each the letter of the edge and the place.
 
     >>> after = {"pay": (), "ship": ("spay",), "refund": ("fship",), "fill": (), "mail": ("sfill",)}

@@ -1,17 +1,17 @@
-"""To which namespace a task belongs, by its tenant. Pure."""
+"""The namespace of a task, by its tenant. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
 OTHERS = "*"
-"""The tenant in routes that stands for all that are not listed."""
+"""Stands in routes for all tenants that are not listed."""
 
 _TERM = "tenant|"
 
 
 def namespace_of(routes: Mapping[str, str], tenant: str) -> str:
-    """Return the namespace to which tasks of a tenant belong; empty: where they are submitted.
+    """Return the namespace for tasks of a tenant; empty: the one to which they are submitted.
 
     >>> routes = {"lhcb": "a", "*": "main"}
     >>> namespace_of(routes, "lhcb"), namespace_of(routes, "atlas"), namespace_of({}, "lhcb")

@@ -1,4 +1,4 @@
-"""What each tenant has, gets and is due. Pure."""
+"""The tasks of each tenant, its share and its fair share. Pure."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class TenantLoad:
 
     Attributes:
         live: its tasks that have not ended.
-        waiting: those of them that wait in its lists, by size; None: tenants share no stream, or
-            it is one of the others.
+        waiting: tasks in its lists, by size; None: tenants share no stream, or these are the
+            others.
         oldest: age in seconds of the oldest of these; None: none waits.
         running: attempts that workers run.
-        tenants: how many it stands for.
+        tenants: how many tenants these are.
     """
 
     live: int = 0
@@ -37,8 +37,8 @@ class Share:
     """Parts of the starts of all tenants in the last minutes, from 0 to 1.
 
     Attributes:
-        used: what the tenant has started.
-        due: what its weight gives it among those that had tasks.
+        used: the share of starts that the tenant had.
+        due: the share that its weight gives it among tenants that had tasks.
     """
 
     used: float
@@ -47,22 +47,22 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class TenantFigures:
-    """The figures of one tenant; those of the past are of the time since `TenantTable.since`.
+    """The figures of one tenant; past figures count from `TenantTable.since`.
 
     Attributes:
         name: empty: the tasks that have no tenant; ``(others)``: all tenants beyond a number.
         weight: its weight; None: tenants share no stream, or these are the others.
         live: its tasks that have not ended.
-        waiting: those that wait for its turn, without delayed ones and those that wait for locks;
+        waiting: tasks that wait for its turn, without delayed tasks and tasks that wait for locks;
             None: tenants share no stream, or these are the others.
         oldest_seconds: age of the oldest of these; None: none waits.
         running: attempts that workers ran at their last beats.
         share_used: its part of all starts of the last minutes, from 0 to 1; None: none started, or
             tenants share no stream.
-        share_due: the part that its weight gives it among those that had tasks.
+        share_due: the part that its weight gives it among tenants that had tasks.
         started: attempts that began.
         ended: tasks that a worker ended, in whatever state.
-        failed: those of them that are dead or expired.
+        failed: tasks that ended dead or expired.
         retried: attempts that failed, or whose process died, and were followed by another one.
         wait: how long tasks were runnable before a worker fetched them.
     """
@@ -87,9 +87,9 @@ class TenantTable:
     """The tenants of a namespace.
 
     Attributes:
-        by: what tells them apart: ``vo``, ``class`` or ``label:NAME``.
-        since: begin of the time of the past figures; until now.
-        share_seconds: over how long shares are compared.
+        by: what identifies them: ``vo``, ``class`` or ``label:NAME``.
+        since: since when past figures count.
+        share_seconds: the period in which shares are compared.
         items: first the tenants that the configuration names, then by their tasks.
     """
 
@@ -135,7 +135,7 @@ def tenant_label(name: str) -> str:
 def due(
     starts: float, wanted: Mapping[str, float], weights: Mapping[str, float]
 ) -> dict[str, float]:
-    """Divide starts by weights; what a tenant does not want is for the others.
+    """Divide starts by weights; starts that a tenant does not want go to the others.
 
     Args:
         wanted: by tenant, how many starts it could have used.
@@ -162,10 +162,10 @@ def shares(
     loads: Mapping[str, TenantLoad],
     weights: Mapping[str, float],
 ) -> dict[str, Share]:
-    """Compare what tenants have started with what they were due, by tenant.
+    """Compare the starts of each tenant with its fair share.
 
-    A tenant could have used as many starts as it had, and as many as it has tasks that wait. Each
-    size of workers is divided by itself. Empty if nothing was started.
+    A tenant could have used as many starts as it had, plus one for each waiting task. Each size of
+    workers is divided separately. Empty if nothing was started.
 
     Args:
         vectors: what was counted in the last minutes.
@@ -198,7 +198,7 @@ def tenant_figures(
     """Return the figures of one tenant.
 
     Args:
-        vectors: what was counted of it, by slots.
+        vectors: its counts by slot.
     """
     total = merged(vectors)
     figures = figures_of(total)

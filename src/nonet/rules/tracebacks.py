@@ -21,7 +21,7 @@ _CAUSE = "The above exception was the direct cause of the following exception:"
 _CONTEXT = "During handling of the above exception, another exception occurred:"
 _PART = "The above exception is part of the following group of exceptions:"
 LINKS = re.compile(rf"\n\n({_CAUSE}|{_CONTEXT}|{_PART})\n\n")
-"""Splits a traceback into its exceptions; between two of them is how they are related."""
+"""Splits a traceback into its exceptions, with their relation between two of them."""
 _FRAME = re.compile(r'  File "(.*)", line (\d+), in (.*)\n(?:    .*\n)?')
 _LINK = re.compile(rf"(?:{re.escape(_HEAD)})?(?:{_CUT})?((?:{_FRAME.pattern})*)(.*)", re.DOTALL)
 
@@ -146,7 +146,7 @@ def _blank() -> Iterator[None]:
 
 def _made_frame(file: str, function: str) -> FrameType:
     code = _blank.__code__.replace(co_filename=file, co_name=function, co_qualname=function)
-    # Readers of the lines around it need the name of a module.
+    # Code that reads the lines around it needs the name of a module.
     module = inspect.getmodulename(file) or ""
     # A generator that has not begun: the frame of a call would lead to the frames of its callers.
     frame: FrameType = FunctionType(code, {"__name__": module})().gi_frame
@@ -169,7 +169,7 @@ def _joined(links: list[_Link], most: int) -> str:
 
 
 def _chain(error: BaseException) -> list[tuple[BaseException, str]]:
-    """Return an exception and its causes, the first cause first, each with what it leads to."""
+    """Return an exception and its causes, first cause first, each with its relation to the next."""
     found: list[tuple[BaseException, str]] = []
     ahead, seen = [(error, "")], {id(error)}
     while ahead and len(found) < _MOST_LINKS:

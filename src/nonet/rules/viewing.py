@@ -25,7 +25,7 @@ _SEARCHED = ("tasks-cancelled", "tasks-resubmitted")
 
 
 def for_viewer(view: _View) -> _View:
-    """Return a view without what tasks may put secrets in.
+    """Return a view without the texts in which tasks may put secrets.
 
     It reaches into dataclasses, structs, models, mappings and sequences, and goes by the names of
     their fields. Errors become their types; labels, tracebacks and progress texts are left out.
@@ -57,7 +57,7 @@ def _fields(view: Any) -> tuple[Iterable[str], Callable[..., Any]]:
 
 
 def _changes(names: Iterable[Any], field: Callable[[Any], Any]) -> dict[Any, Any]:
-    """Return the fields of a view that a viewer sees in another way."""
+    """Return the fields of a view that look different to a viewer."""
     seen = ((name, field(name)) for name in names)
     return {name: new for name, old in seen if (new := _seen(name, old, field)) is not old}
 

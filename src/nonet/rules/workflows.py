@@ -1,4 +1,4 @@
-"""What steps of workflows wait for, and what a workflow waits for, in words. Pure."""
+"""Describe what steps and workflows wait for. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STEPS = re.compile(rf"{_THE_START}|after {_STEP}(, {_STEP})*(, …)?")
 _FIRST_CAUSES = ("lost", "dying", "waiting", "queued", "delayed", "running", "blocked")
 _ORDER = get_args(StepState)
 BLOCKED = "blocked"
-"""The state of a step that waits for others, where it is told from a wait for locks."""
+"""The state of a step that waits for other steps, where `waiting` would mean locks."""
 STARTED = "*"
 """Stands for the start of the workflow among the predecessors of a step."""
 FOLLOWED = "followed"
@@ -35,7 +35,7 @@ class Predecessor:
     """A step that another one waits for.
 
     Attributes:
-        state: state of its task; ``done`` if it waits for the steps that it added; `FOLLOWED`; or
+        state: state of its task; ``done`` if it waits for steps that it added; `FOLLOWED`; or
             ``lost``.
     """
 
@@ -52,7 +52,7 @@ class Predecessor:
 
 @dataclass(frozen=True, slots=True)
 class Blocked:
-    """What a step waits for that has not been released.
+    """What an unreleased step waits for.
 
     Attributes:
         workflow: id of its workflow, and `state` of that; an empty state: it is gone.
@@ -71,7 +71,7 @@ class Blocked:
 
 
 def why_blocked(blocked: Blocked) -> tuple[str, str]:
-    """Say what a step waits for; return that and the next command.
+    """Return what a step waits for, in words, and the next command.
 
     >>> first = Predecessor("w:0", "mail:Send", "running")
     >>> why_blocked(Blocked("w", "running", missing=3, before=first, root=first))
@@ -106,7 +106,7 @@ def why_blocked(blocked: Blocked) -> tuple[str, str]:
 
 
 def not_a_task(id: str) -> str:
-    """Say that an id names a workflow, to somebody who asked for a task.
+    """Say that an id names a workflow and not a task.
 
     >>> not_a_task("nightly")
     "nightly is a workflow, not a task: 'task-run workflows show nightly' shows it"
@@ -139,7 +139,7 @@ def blocker_in_words(blocker: str) -> str:
 
 
 def names_steps(blocker: str) -> bool:
-    """Return whether a blocker is one of `blocker_in_words`, and not a lock or another reason.
+    """Return whether a blocker comes from `blocker_in_words`, and is not a lock or another reason.
 
     >>> names_steps("after 0, failed(1.2), …"), names_steps("after 3 tries")
     (True, False)
@@ -187,8 +187,8 @@ class FailedWorkflows:
     """Workflows with one title that failed lately.
 
     Attributes:
-        title: what they have in common; empty: one workflow without a title.
-        id: the one that failed last, `seconds_ago`; `number`: how many there are.
+        title: their title; empty: one workflow without a title.
+        id: the workflow that failed last, `seconds_ago`; `number`: how many there are.
         step: id of the step that failed first in it, with its class `task` and its `error`.
     """
 
@@ -203,12 +203,12 @@ class FailedWorkflows:
 
 @dataclass(frozen=True, slots=True)
 class StuckWorkflows:
-    """Workflows that have been in a state for long in which they should be for moments.
+    """Workflows that have been in a short-lived state for too long.
 
     Attributes:
         state: ``building`` or ``resuming``.
-        id: the one that has been in it for longest, `seconds`; `number`: how many there are.
-        submitted, total: number of its steps that have been submitted, and of all.
+        id: the workflow that has been in it longest, for `seconds`; `number`: how many there are.
+        submitted, total: how many of its steps have been submitted, out of how many.
     """
 
     state: str

@@ -103,7 +103,7 @@ def _chores(client: Client) -> dict[str, Chore]:
     }
     if url := settings.webhook_url.get_secret_value():
         chores["webhook"] = Webhook(
-            # The receiver may show everybody what it gets: no texts of errors.
+            # Leave out texts of errors: the receiver may show reports to anyone.
             partial(overview, stores, settings, is_viewer=True),
             settings.namespace,
             url,

@@ -14,14 +14,14 @@ _LOOK_SECONDS = 2.0
 
 
 class UnfinishedWorkflows:
-    """Cancels and resumes what a process has begun and not finished by the next look."""
+    """Continues a cancellation or resumption that was unfinished at two looks in a row."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._seen: set[str] = set()
 
     async def tick(self, term: str) -> float:
-        """Continue each workflow that was unfinished at the last look, too."""
+        """Continue each workflow that was already unfinished at the last look."""
         store = self._client.stores.workflows
         unfinished = set(await store.unfinished())
         for id in self._seen & unfinished:
@@ -31,7 +31,7 @@ class UnfinishedWorkflows:
                 await store.finished(id)
             except ServerUnreachableError:
                 raise
-            except Exception as error:  # one must not stop the others
+            except Exception as error:  # one failure must not stop the others
                 logger.warning("workflow not continued: id=%s error=%s", id, error)
         self._seen = unfinished
         return _LOOK_SECONDS

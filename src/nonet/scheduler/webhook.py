@@ -30,7 +30,7 @@ class Webhook:
     """Checks the namespace each minute, and reports findings that last, and their end.
 
     The next check repeats a report that failed, together with later findings. A new leader starts
-    anew: it reports again what lasts, and nothing that has ended.
+    anew: it reports lasting findings again, but no ended ones.
 
     Args:
         overview: reads what is wrong.
@@ -91,8 +91,8 @@ def post(url: str, document: dict[str, object], secret: str) -> None:
     """Send a document as JSON; blocks.
 
     Raises:
-        NonetError: there was no answer in time, or none with a status of 200 to 299. It does not
-            name the path of the URL, which may hold a token.
+        NonetError: there was no answer in time, or its status was not 200 to 299. The error does
+            not name the path of the URL, which may hold a token.
     """
     body, sent_at = json.dumps(document).encode(), str(int(time.time()))
     headers = {"Content-Type": "application/json", "User-Agent": "nonet"}

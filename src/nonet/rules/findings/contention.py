@@ -12,7 +12,7 @@ from nonet.rules.findings.refusal import Waiters, by_hand, is_stuck, named, span
 from nonet.rules.findings.situation import Situation
 from nonet.tasks.locks import KINDS
 
-# Waits shorter than this are everyday business (seconds).
+# Shorter waits are normal (seconds).
 _LONG_WAIT = 5.0
 
 

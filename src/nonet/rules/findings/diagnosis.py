@@ -16,7 +16,7 @@ from nonet.rules.findings.finding import Finding
 
 _UNEXPIRING = "another program removed its expiry: set it again (EXPIRE), or delete the key"
 _REPAIRED = "check that a worker of that size runs: it repairs this"
-# Where keys of a task begin; without its record, a task ends.
+# The beginnings of keys of a task.
 _PARTS_OF_A_TASK = frozenset("tblehc")
 
 Row = Sequence[Any]

@@ -16,7 +16,7 @@ from nonet.rules.workflows import failed_in_words, stuck_in_words
 
 # Rarer failures of a cause share one line.
 _FEW_DEATHS = 3
-# What happened longer ago is no error any more (seconds).
+# Older failures are no longer errors (seconds).
 _OLD = 600.0
 _LONG_STALL = 1.0
 _ISOLATE = "give the class size = Size.MEDIUM or isolation = Isolation.CHILD"
@@ -58,7 +58,7 @@ def _remedy_of_deaths(found: Situation, death: Deaths) -> str:
     if death.state == "expired":
         return remedies.of_worker(death.size)
     has_more = any(task == death.task for task, _ in found.active)
-    # A pause would end what works, too: only a class of which nothing succeeds is stopped.
+    # Suggest a pause only if no task of the class succeeds: it would stop working tasks, too.
     if has_more and death.task in found.failing:
         return remedies.command("task-run", "pause", "--task", death.task)
     return remedies.of_task("result", death.id)
@@ -165,7 +165,7 @@ def _lost_workers(found: Situation) -> Iterator[Finding]:
 
 
 def culprit(deaths: Sequence[Sequence[str]]) -> str:
-    """Return the class that ran in each worker that died; empty if that is no one class.
+    """Return the class that ran in each worker that died; empty if there is no single one.
 
     >>> culprit([["a:Audit", "a:Bomb"], ["a:Bomb"]]), culprit([["a:Audit", "a:Bomb"]]), culprit([])
     ('a:Bomb', '', '')

@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Literal, get_args
 
 Severity = Literal["critical", "error", "warning"]
-"""``critical``: no task is accepted, or a whole part of the system stands still; ``error``: some
+"""``critical``: no task is accepted, or a whole part of the system has stopped; ``error``: some
 tasks fail or cannot run; ``warning``: tasks are slow, or the harm is near or past."""
 
 _SEVERITIES = get_args(Severity)
-# Subjects that a finding names of those with the same cause.
+# How many subjects with the same cause a finding names.
 _NAMED = 3
 
 
@@ -25,14 +25,14 @@ class Finding:
             ``entry``, ``stream``, ``count``, ``server``, ``sql``, ``scheduler``, ``workflow``.
         what: the thing that has the problem.
         problem: what is wrong with it.
-        hint: the next step in words; empty: `command` says it.
+        hint: the next step in words; empty: see `command`.
         command: the next step, as it can be typed into a shell; empty: no command helps. It undoes
             no protection, and ends nothing that works.
         severity: ``critical``, ``error`` or ``warning``.
         since: when it began, or happened last; None: not known.
         count: how many tasks, rows or messages it harms; 0: not known.
-        cause: what findings of the same cause have in common; empty: the cause is its own. Kind,
-            subject and cause identify a finding.
+        cause: the same text in all findings with one cause; empty: no other finding shares the
+            cause. Kind, subject and cause identify a finding.
     """
 
     kind: str

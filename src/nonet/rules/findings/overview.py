@@ -69,7 +69,7 @@ def _waits(found: Situation) -> Iterator[Finding]:
 
 
 def _dying(found: Situation) -> Iterator[Finding]:
-    # A database that cannot be used is a problem of its own, which tells of them.
+    # If the database cannot be used, a finding of its own says so.
     if found.dying and found.server.sql in ("", "current", "ahead"):
         text, command = f"{_letters(found)} for SQL", remedies.of_sql()
         yield Finding("sql", "dead letters", text, command=command, count=found.dying)
@@ -137,7 +137,7 @@ def _pipelines(found: Situation) -> Iterator[Finding]:
     """Report the first thing that keeps the due rows of a pipeline waiting."""
     for item in found.pipelines:
         rows, name = item.rows, item.name
-        # Without a process nobody renews the leases that were counted last.
+        # Without a process, the leases that were counted last are not renewed.
         behind = rows.due - rows.leased if item.replicas else rows.due
         waits = f"{counted(behind, 'row')} of pipeline {name} {'waits' if behind == 1 else 'wait'}"
         waits += f", the oldest for {span(rows.oldest)}" if rows.oldest else ""

@@ -43,7 +43,7 @@ def pace_of(
     The time before the first slot that has something does not count: perhaps nothing ran then.
 
     Args:
-        classes: vectors by class and begin of their slot, see `nonet.rules.figures`.
+        classes: vectors by class and start of their slot, see `nonet.rules.figures`.
         first: since when something can have been counted.
     """
     begins = [at for slots in classes.values() for at in slots]
@@ -65,8 +65,8 @@ def drains(
     """Estimate the seconds until the queued tasks of each stream have started.
 
     Workers serve the streams of their size in the order of priorities, so a stream waits for those
-    before it. The pace of a size is that of its classes, by their share in it. A stream is missing
-    if no task like its tasks ended lately.
+    before it. The pace of a size is the pace of its classes, weighted by their share. A stream is
+    missing if no task of its classes ended lately.
 
     Args:
         active: tasks that have not ended, by class and stream.

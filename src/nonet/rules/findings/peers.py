@@ -1,4 +1,4 @@
-"""Which live workers can run a task, and what keeps them from it."""
+"""Which live workers can run a task, and why others cannot."""
 
 from __future__ import annotations
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from nonet.rules.limit_changes import Override
 from nonet.tasks.locks import KINDS
 
-# A stuck holder has held a lock so many times longer than its class runs, and so long.
+# A holder is stuck if it has held a lock this many times longer than its class runs, and at least
+# this long.
 _STUCK_TIMES = 10
 _STUCK_SECONDS = 60.0
 
@@ -84,7 +85,7 @@ class Waiters:
     """The tasks that wait for one lock or limiter.
 
     Attributes:
-        refusal: what the lock refuses them with.
+        refusal: why the lock refuses them.
         waiting: how many they are; `seconds` is the longest of their waits.
         tasks: the classes of the first of them.
     """

@@ -29,7 +29,7 @@ _WAYS_OUT = {
     "READONLY": "point NONET_REDIS_URL to the master, or use redis+sentinel://",
 }
 
-# What a refusing Redis makes others say.
+# Errors that a refusing Redis causes elsewhere.
 _REFUSED = re.compile(r"BrokerFullError|out of memory|\b(OOM|MISCONF|NOREPLICAS|READONLY)\b")
 REFUSING, LEADERLESS = "Redis refuses writes", "no scheduler leads"
 """Causes, see `Finding.cause`."""

@@ -95,7 +95,7 @@ class Situation:
         quarantined: entries of the quarantine.
         streams: those that have tasks.
         crews: one for each size.
-        waiters: of the locks and limiters that refuse somebody.
+        waiters: of the locks and limiters that tasks wait for.
         active: tasks that have not ended, by class and stream.
         deaths: of the last hour.
         failing: classes with tasks that failed in the last hour, and none that was done.
@@ -112,8 +112,8 @@ class Situation:
             unknown) and the seconds.
         narrow: workers that lose larger replies, each with the most tasks that it fetches at once.
         pipelines: what the processes that run pipelines report.
-        failed_workflows: those of the last hour, by title, the newest first.
-        stuck_workflows: those that are being submitted or resumed for over a minute, by state.
+        failed_workflows: workflows that failed within the last hour, by title, the newest first.
+        stuck_workflows: workflows that have been submitted or resumed for over a minute, by state.
         unreadable: what could not be read, with the error.
     """
 
@@ -150,7 +150,7 @@ class Situation:
 
 
 def brief(error: str) -> str:
-    """Return the begin of the first line: the text of an author's error may be long."""
+    """Return the start of the first line: the text of an author's error may be long."""
     line = error.partition("\n")[0]
     return line if len(line) <= _LONGEST_ERROR else f"{line[:_LONGEST_ERROR]}…"
 
@@ -216,8 +216,8 @@ class Overview:
         drains: seconds until the queued tasks of a stream have started, at the pace of now; a
             stream is missing if that is not known.
         pace: how fast tasks ended in the last minutes.
-        submitted: tasks a second that were submitted lately; None: not known. Only a process that
-            watches the namespace knows it, as ``task-web`` does.
+        submitted: tasks a second that were submitted lately; None: unknown. Only a process that
+            watches the namespace, such as ``task-web``, knows it.
         workers: live ones by size; `slots` is how many tasks they run at a time.
         queued, running, waiting, delayed, dying: how many tasks are in each state.
         crews: the live workers of each size.

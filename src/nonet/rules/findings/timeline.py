@@ -19,7 +19,7 @@ class Step:
         what: a few words: ``submitted``, ``attempt 2 failed`` …
         at: when; None: unknown.
         state: the state that it led to, or empty.
-        lasted: how long the attempt ran that it ended, or the wait; None: unknown.
+        lasted: how long the attempt ran, or the wait took, that this step ended; None: unknown.
         worker: the worker of the attempt, if it is known.
         error: the error of the attempt in one line, or why it waits.
         traceback: of that error.

@@ -63,7 +63,7 @@ class Checked:
     Attributes:
         entries: all periodic entries, disabled ones too.
         limits: all limits, by their addresses.
-        ceilings: all ceilings, those of classes by their full names.
+        ceilings: all ceilings, with full class names.
         warnings: valid settings that may be mistakes.
         never_fire: number of enabled entries without any future occurrence.
     """
@@ -198,7 +198,7 @@ def _constructible(found: Iterable[Entry], registry: Registry) -> tuple[list[Ent
 def _lacking_a_vo(
     config: Config, classes: Mapping[str, PeriodicClass], vos: Iterable[str]
 ) -> list[str]:
-    """Return the enabled classes that run per VO and are not planned for lack of a VO."""
+    """Return the enabled per-VO classes that are not planned because no VO is configured."""
     if all_vos(config, vos):
         return []
     with_one = entries(config, classes, ["any"])
@@ -211,7 +211,7 @@ class ConfigurationLoop:
     Args:
         fits: raises `ConfigurationError` if a configuration does not fit, see `check`.
         adopt: receives the periodic entries to plan from now on.
-        namespace: plan those of its tenants only.
+        namespace: plan only the entries of its tenants.
 
     Attributes:
         current: the applied configuration; None before the first one.

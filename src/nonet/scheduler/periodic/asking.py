@@ -20,7 +20,8 @@ _AT_A_TIME = 16
 
 
 class Asker:
-    """Ask schedules. One that has not answered in time is not asked again until it answers."""
+    """Ask schedules. A schedule that has not answered in time is not asked again until it
+    answers."""
 
     def __init__(self) -> None:
         self._of_ours = ThreadPoolExecutor(1, thread_name_prefix="nonet-schedules")

@@ -106,7 +106,7 @@ def entries(
 
 
 def entries_of(namespace: str, config: Config, found: Iterable[Entry]) -> list[Entry]:
-    """Return the entries that the leader of a namespace plans: those of its tenants.
+    """Return the entries of the tenants of a namespace, which its leader plans.
 
     Every leader reads the same configuration, so each entry is planned once.
     """
@@ -159,7 +159,7 @@ class _Planner:
         return found
 
     def written(self) -> Iterator[tuple[str, str | None, tuple[Location, Sequence[TaskConfig]]]]:
-        """Yield the entries that apply to each class and VO, with their place if configured."""
+        """Yield the entries that apply to each class and VO, with the place of configured ones."""
         common = self._section(("common",), self._config.common)
         overrides = {
             vo: self._section(("vo-overrides", vo), section, vo=vo)

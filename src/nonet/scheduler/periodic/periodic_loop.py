@@ -347,8 +347,8 @@ class PeriodicLoop:
 def _batch(due: list[Planned]) -> list[Planned]:
     """Return the due entries to fire next, the longest waiting first.
 
-    Half of a full batch are those that fired last: a delay hurts an entry that fires each second
-    more than one that fires each day.
+    Half of a full batch are the entries that fired last: a delay hurts a secondly entry more than a
+    daily one.
     """
     due = sorted(due, key=lambda item: item.look or item.last)
     if len(due) <= _BATCH:
