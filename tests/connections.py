@@ -10,7 +10,7 @@ from typing import Any
 
 from nonet.base.errors import ServerUnreachableError
 from nonet.base.synchronous import complete
-from nonet.stores.connection import redis as redis_store, synchronous
+from nonet.stores.connection import redis as redis_store, sync_client
 from nonet.stores.connection.redis import Scripts, run_sync
 
 PREFIX = "{test}:"
@@ -37,7 +37,7 @@ async def every_kind(url: str) -> AsyncIterator[Mapping[str, Call]]:
     pool = redis_store.connect(url, PREFIX)
     popping = redis_store.connect_blocking(url, PREFIX)
     watchdog = redis_store.connect_sync(url, PREFIX)
-    sync = synchronous.connect(url, PREFIX)
+    sync = sync_client.connect(url, PREFIX)
 
     async def piped() -> bytes:
         async with pool.pipeline(transaction=False) as pipe:

@@ -112,8 +112,15 @@ if TYPE_CHECKING:
         RRuleSchedule as RRuleSchedule,
         TaskScheduleBase as TaskScheduleBase,
     )
+    from nonet.tasks.steps import (
+        PREVIOUS as PREVIOUS,
+        Step as Step,
+        ended as ended,
+        failed as failed,
+    )
     from nonet.tasks.task import (
         BaseTask as BaseTask,
+        Given as Given,
         Isolation as Isolation,
         PeriodicBaseTask as PeriodicBaseTask,
         PeriodicVoAwareBaseTask as PeriodicVoAwareBaseTask,
@@ -121,14 +128,9 @@ if TYPE_CHECKING:
     )
     from nonet.tasks.unique import Unique as Unique, UniqueMode as UniqueMode
     from nonet.tasks.workflows import (
-        PREVIOUS as PREVIOUS,
-        Given as Given,
-        Step as Step,
         Workflow as Workflow,
         chain as chain,
         chord as chord,
-        ended as ended,
-        failed as failed,
         group as group,
     )
 
@@ -171,10 +173,13 @@ _HOMES = {
         "TaskScheduleBase"
     ),
     "config.settings": "Settings load_settings",
-    "tasks.task": "BaseTask Isolation PeriodicBaseTask PeriodicVoAwareBaseTask TaskWithOptions",
+    "tasks.task": (
+        "BaseTask Given Isolation PeriodicBaseTask PeriodicVoAwareBaseTask TaskWithOptions"
+    ),
     "tasks.runs": "StepStatus WorkflowRun WorkflowStatus",
     "tasks.unique": "Unique UniqueMode",
-    "tasks.workflows": "PREVIOUS Given Step Workflow chain chord ended failed group",
+    "tasks.steps": "PREVIOUS Step ended failed",
+    "tasks.workflows": "Workflow chain chord group",
 }
 if not TYPE_CHECKING:  # type checkers read the imports above
     __all__, __getattr__, __dir__ = imported_on_use(__name__, _HOMES)

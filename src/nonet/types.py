@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         Scope as Scope,
     )
     from nonet.tasks.locks import LockKind as LockKind
+    from nonet.tasks.steps import Added as Added, After as After, Edge as Edge
     from nonet.tasks.task import (
         FromClass as FromClass,
         StepOptions as StepOptions,
@@ -50,7 +51,7 @@ if TYPE_CHECKING:
         TaskOf as TaskOf,
         TaskOptions as TaskOptions,
     )
-    from nonet.tasks.workflows import Added as Added, After as After, Edge as Edge, Part as Part
+    from nonet.tasks.workflows import Part as Part
     from nonet.testing.system_options import Tasks as Tasks
     from nonet.web.mounted import Check as Check
     from nonet.worker.worker import Worker as Worker
@@ -79,7 +80,8 @@ _HOMES = {
     "tasks.injection.providers": "Provider ReadsMetadata Scope",
     "tasks.locks": "LockKind",
     "tasks.task": "FromClass StepOptions SubmitManyOptions SubmitOptions TaskOf TaskOptions",
-    "tasks.workflows": "Added After Edge Part",
+    "tasks.steps": "Added After Edge",
+    "tasks.workflows": "Part",
     "testing.system_options": "Tasks",
     "web.mounted": "Check",
     "worker.worker": "Worker",

@@ -10,8 +10,9 @@ import pytest
 from waits import until
 
 from nonet import Size
+from nonet.daemon.answers import Page
 from nonet.daemon.embedding import chosen_sizes, running_inside
-from nonet.daemon.health import Page, Report
+from nonet.daemon.health import Report
 from nonet.daemon.service import ExitCode, Stop
 from nonet.telemetry.metrics import Sample
 

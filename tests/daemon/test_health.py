@@ -19,8 +19,9 @@ from waits import WAIT_SECONDS, until, wait_until
 
 from nonet.base.errors import ConfigurationError, ServerUnreachableError
 from nonet.daemon import health as module, probe_server
+from nonet.daemon.answers import Answer, Page
 from nonet.daemon.contact import Reached
-from nonet.daemon.health import Answer, Health, Page, Report, answering_probes, free_port
+from nonet.daemon.health import Health, Report, answering_probes, free_port
 from nonet.telemetry.metrics import Sample, Samples
 
 HOST = "127.0.0.1"

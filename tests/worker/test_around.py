@@ -14,7 +14,6 @@ from nonet import BaseTask, Middleware, RunningTask
 from nonet.rules.outcomes import DONE, Outcome, Succeeded
 from nonet.telemetry.running_middleware import take_failures
 from nonet.worker.attempt import around
-from nonet.worker.attempt.conclusion import Conclusion
 from nonet.worker.attempt.execute import Tools, carry_out
 
 story: list[str] = []
@@ -60,7 +59,7 @@ async def run(tools: Tools) -> Outcome:
     attempt = attempt_at(Works(), tools)
     outcome = await carry_out(attempt, tools)
     assert attempt.around is not None
-    await attempt.around.close(Conclusion(DONE), None)
+    await attempt.around.close(DONE, None)
     return outcome
 
 

@@ -11,7 +11,7 @@ from acceptance.probe_tasks import is_open, note
 from workflows.flow_tasks import Small
 
 from nonet import ExponentialBackoff, StopRetrying, context
-from nonet.tasks.workflows import Edge, Step
+from nonet.tasks.steps import Edge, Step
 
 
 class Play(Small):

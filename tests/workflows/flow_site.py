@@ -17,7 +17,7 @@ from nonet.stores.namespace.sandbox import leaked_keys
 from nonet.stores.queue.deliveries import Delivery
 from nonet.tasks.execution import TaskContext
 from nonet.tasks.runs import WorkflowRun
-from nonet.tasks.workflows import Edge, Step
+from nonet.tasks.steps import Edge, Step
 
 P = prefix("test")
 WORKER = "small-a1"

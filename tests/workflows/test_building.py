@@ -25,7 +25,9 @@ from nonet import (
     group,
 )
 from nonet.messages.message import Reference
-from nonet.tasks.workflows import Edge, Given, packed_values
+from nonet.tasks.steps import Edge
+from nonet.tasks.task import Given
+from nonet.tasks.workflows import packed_values
 from nonet.testing import run_inline
 
 

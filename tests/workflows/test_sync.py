@@ -12,7 +12,7 @@ from workflows import flow_tasks
 from workflows.flow_tasks import Add, Spreads, Sum
 
 from nonet import ConflictError, chord, sync
-from nonet.tasks.workflows import PREVIOUS
+from nonet.tasks.steps import PREVIOUS
 
 pytestmark = pytest.mark.server
 

@@ -24,7 +24,7 @@ from workflows.flow_site import ends
 from nonet import ConflictError, NonetError, Workflow
 from nonet.stores.namespace.sandbox import leaked_keys
 from nonet.tasks.runs import WorkflowRun
-from nonet.tasks.workflows import Edge as StepEdge
+from nonet.tasks.steps import Edge as StepEdge
 
 pytestmark = pytest.mark.server
 

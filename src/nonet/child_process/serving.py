@@ -154,7 +154,9 @@ class _Serving:
         del self._attempts[delivery.fence]
         conclusion = self._concluder.conclude(attempt, outcome, usage)
         if attempt.around is not None:
-            await attempt.around.close(conclusion, error_of(outcome))
+            await attempt.around.close(
+                conclusion.settlement, error_of(outcome), is_lost=bool(conclusion.lost)
+            )
             conclusion.middleware_failures = take_failures()
         is_left_over = delivery.fence in self._left_over
         ending = attempt.ending

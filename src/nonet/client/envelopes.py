@@ -42,9 +42,18 @@ from nonet.tasks.execution import running_context
 from nonet.tasks.middleware import Middlewares, OutgoingTask
 from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.schedules import TaskScheduleBase
-from nonet.tasks.task import FROM_CLASS, PLAIN, BaseTask, FromClass, Options, task_locks, vo_of
+from nonet.tasks.task import (
+    FROM_CLASS,
+    PLAIN,
+    BaseTask,
+    FromClass,
+    Given,
+    Options,
+    task_locks,
+    vo_of,
+)
 from nonet.tasks.unique import Unique, unique_lock, unique_term
-from nonet.tasks.workflows import Given, packed_values
+from nonet.tasks.workflows import packed_values
 from nonet.telemetry.running_middleware import open_submission
 
 _Named = TypeVar("_Named", bound=StrEnum)

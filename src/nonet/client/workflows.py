@@ -26,8 +26,9 @@ from nonet.stores.queue.workflows import NewWorkflow, step_id
 from nonet.tasks.execution import TaskContext, running_context
 from nonet.tasks.handles import ChildResult
 from nonet.tasks.runs import StepStatus, WorkflowRun, WorkflowStatus
+from nonet.tasks.steps import Step
 from nonet.tasks.task import Options
-from nonet.tasks.workflows import Step, Workflow, step_terms
+from nonet.tasks.workflows import Workflow, step_terms
 from nonet.telemetry.tracing import describe_sent, sending
 
 if TYPE_CHECKING:

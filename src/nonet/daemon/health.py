@@ -20,6 +20,7 @@ from msgspec import Struct, field
 
 from nonet.base.errors import ConfigurationError
 from nonet.base.version import __version__
+from nonet.daemon.answers import Answer, Page
 from nonet.telemetry.failure_log import FailureLog
 from nonet.telemetry.log_guard import log_error_samples
 from nonet.telemetry.metrics import Sample, Samples
@@ -51,24 +52,6 @@ class Report(Struct, frozen=True):
     ready: bool
     reasons: Sequence[str] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
-
-
-class Answer(Struct, frozen=True):
-    """The response to a request."""
-
-    content: bytes
-    status: HTTPStatus = HTTPStatus.OK
-    content_type: str = "application/json"
-
-    @classmethod
-    def json(cls, body: Mapping[str, Any], *, is_fine: bool = True) -> Answer:
-        """Return one line of JSON; the status is 503 if `is_fine` is false."""
-        status = HTTPStatus.OK if is_fine else HTTPStatus.SERVICE_UNAVAILABLE
-        return cls(json.dumps(body, default=str).encode() + b"\n", status)
-
-
-Page = Callable[[str], Answer]
-"""Answers a path, given the ``Accept`` header; called in a thread, where it must not block."""
 
 
 class Observed(Protocol):
@@ -142,7 +125,7 @@ class Health:
         from nonet.daemon.probe_server import ProbeServer
 
         try:
-            self._server = ProbeServer(self._host, self.port, self._answer)
+            self._server = ProbeServer((self._host, self.port), family_of(self._host), self._answer)
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ConfigurationError(

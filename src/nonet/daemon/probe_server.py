@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socketserver import TCPServer
 from typing import Any
 
-from nonet.daemon.health import Answer, family_of
+from nonet.daemon.answers import Answer
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +32,15 @@ class ProbeServer(ThreadingHTTPServer):
     block_on_close = False
     request_queue_size = 2 * MOST_CONNECTIONS
 
-    def __init__(self, host: str, port: int, answer: _Answers) -> None:
+    def __init__(
+        self, address: tuple[str, int], family: socket.AddressFamily, answer: _Answers
+    ) -> None:
         self.answer = answer
         self._open: dict[
             socket.socket, None
         ] = {}  # the connections that have a thread, oldest first
-        self.address_family = family_of(host)
-        super().__init__((host, port), _Handler)
+        self.address_family = family
+        super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
         TCPServer.server_bind(self)  # `HTTPServer` would look up the host name in DNS

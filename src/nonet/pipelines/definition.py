@@ -1,11 +1,11 @@
-"""Check the definition of a pipeline: `problems`."""
+"""Check the definition of a pipeline: `check`."""
 
 from __future__ import annotations
 
 import inspect
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.exc import NoInspectionAvailable
@@ -13,12 +13,10 @@ from sqlalchemy.exc import NoInspectionAvailable
 from nonet.base.errors import RegistrationError
 from nonet.pipelines.columns import LEASE_COLUMNS
 from nonet.pipelines.database import RowDatabase
+from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related import Children, Shared
-from nonet.pipelines.table_keys import is_leading, key_of, table_of
+from nonet.pipelines.table_keys import is_leading, order_of, table_of
 from nonet.tasks.retry import RetryPolicyBase
-
-if TYPE_CHECKING:
-    from nonet.pipelines.pipeline import Pipeline
 
 _NAME_LENGTH = 60
 _NAME_CHARACTERS = "letters, digits, '.', '_' and '-'"
@@ -26,7 +24,24 @@ _NAME_CHARACTERS = "letters, digits, '.', '_' and '-'"
 _MOST_SECONDS = 1e9
 
 
-def problems(cls: type[Pipeline[Any]]) -> Iterator[str]:
+def check(cls: type[Pipeline[Any]]) -> None:
+    """Check the attributes of a pipeline class, and name the pipeline after the class.
+
+    Raises:
+        RegistrationError: something is missing or cannot work.
+    """
+    cls.name = cls.name or cls.__name__
+    where = f"pipeline {cls.name} ({cls.__module__})"
+    try:
+        problem = next(_problems(cls), None)
+    except Exception as error:  # the author's code: __init__, select() or an odd attribute
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise RegistrationError(f"{where}: its definition fails: {reason}") from error
+    if problem is not None:
+        raise RegistrationError(f"{where}: {problem}")
+
+
+def _problems(cls: type[Pipeline[Any]]) -> Iterator[str]:
     """Yield the mistakes in a pipeline class. Use the first: later checks rely on earlier ones."""
     name: Any = cls.name
     plain = name.replace(".", "").replace("_", "").replace("-", "") if type(name) is str else ""
@@ -73,7 +88,7 @@ def _is_seconds(value: Any, least: float) -> bool:
 
 
 def _is_row_task(cls: object) -> bool:
-    from nonet.pipelines.row_task import RowTask  # it imports this module
+    from nonet.pipelines.row_task import RowTask  # it imports `check`
 
     return inspect.isclass(cls) and issubclass(cls, RowTask)
 
@@ -127,11 +142,3 @@ def _of_related(cls: type[Pipeline[Any]]) -> Iterator[str]:
             yield str(error)
         except (NoInspectionAvailable, AssertionError):
             yield f"related={each!r:.60}: its model is no mapped class"
-
-
-def order_of(select: sa.Select[Any], table: sa.Table) -> list[Any]:
-    """The order of a select, by default by ``due_at``; then by the primary key."""
-    given = list(select._order_by_clauses)  # SQLAlchemy has no public way to read it
-    order = given or [table.c.due_at]
-    is_keyed = any(getattr(column, "key", None) == key_of(table).key for column in order)
-    return order if given or is_keyed else [*order, key_of(table)]

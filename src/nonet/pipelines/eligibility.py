@@ -24,10 +24,9 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from nonet.pipelines.clock import db_now
 from nonet.pipelines.columns import OWNER_LENGTH
-from nonet.pipelines.definition import order_of
 from nonet.pipelines.pipeline import Pipeline
 from nonet.pipelines.related import Related
-from nonet.pipelines.table_keys import key_of, serving_index, table_of, text_of_key
+from nonet.pipelines.table_keys import key_of, order_of, serving_index, table_of, text_of_key
 from nonet.rules.pipelines import HOLD
 
 ABANDONED_SECONDS = 600.0

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 
 from nonet.base.errors import NotFoundError, RegistrationError
 from nonet.config.settings import Settings
+from nonet.pipelines.definition import check
 from nonet.pipelines.eligibility import Mains, mains_of
 from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.pipeline import Pipeline
@@ -41,7 +42,7 @@ class Pipelines(Mapping[str, type[Pipeline[Any]]]):
         Raises:
             RegistrationError: it cannot run, or another class has its name.
         """
-        cls.check()
+        check(cls)
         known = self._classes.setdefault(cls.name, cls)
         if known is not cls:
             raise RegistrationError(

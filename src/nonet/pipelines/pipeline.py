@@ -8,10 +8,8 @@ from typing import Any, ClassVar, Generic, TypeVar
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from nonet.base.errors import RegistrationError
 from nonet.pipelines.changes import Changes
 from nonet.pipelines.database import RowDatabase
-from nonet.pipelines.definition import problems
 from nonet.pipelines.related import Related
 from nonet.pipelines.table_keys import key_of, table_of
 from nonet.tasks.retry import ExponentialBackoff, RetryPolicyBase
@@ -130,20 +128,3 @@ class Pipeline(Generic[Row]):
 
     def __str__(self) -> str:
         return self.name
-
-    @classmethod
-    def check(cls) -> None:
-        """Check the attributes of a subclass, and name it after its class.
-
-        Raises:
-            RegistrationError: something is missing or cannot work.
-        """
-        cls.name = cls.name or cls.__name__
-        where = f"pipeline {cls.name} ({cls.__module__})"
-        try:
-            problem = next(problems(cls), None)
-        except Exception as error:  # the author's code: __init__, select() or an odd attribute
-            reason = " ".join(f"{type(error).__name__}: {error}".split())
-            raise RegistrationError(f"{where}: its definition fails: {reason}") from error
-        if problem is not None:
-            raise RegistrationError(f"{where}: {problem}")

@@ -16,6 +16,7 @@ from nonet.base.errors import LeaseLostError, NonetError, NotFoundError
 from nonet.client.client import Client
 from nonet.config.settings import load_settings
 from nonet.pipelines.burial import Letters
+from nonet.pipelines.definition import check
 from nonet.pipelines.dispatch import take
 from nonet.pipelines.eligibility import Mains, mains_of
 from nonet.pipelines.heartbeat import renewing
@@ -140,7 +141,7 @@ def _pipeline_of(task: RowTask) -> type[Pipeline[Any]]:
             f"no pipeline named {task.pipeline!r} is processed by {type(task).__name__} here: "
             "define it in the module of the task, or name it as an entry point nonet.pipelines"
         )
-    found.check()
+    check(found)
     return found
 
 

@@ -83,3 +83,11 @@ def _spelt(table: sa.Table, expression: Any) -> tuple[str, bool]:
     if own is None or not own.shares_lineage(column):
         return str(expression), False
     return own.name, is_descending
+
+
+def order_of(select: sa.Select[Any], table: sa.Table) -> list[Any]:
+    """The order of a select, by default by ``due_at``; then by the primary key."""
+    given = list(select._order_by_clauses)  # SQLAlchemy has no public way to read it
+    order = given or [table.c.due_at]
+    is_keyed = any(getattr(column, "key", None) == key_of(table).key for column in order)
+    return order if given or is_keyed else [*order, key_of(table)]

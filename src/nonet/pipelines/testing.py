@@ -13,6 +13,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from nonet.pipelines import Changes, Pipeline, RowDatabase
 from nonet.pipelines.clock import db_now
+from nonet.pipelines.definition import check
 from nonet.pipelines.lease import Loaded, RelatedBusy, Stale
 from nonet.pipelines.leasing import Leasing
 from nonet.pipelines.processing import of_row, refuse_modified
@@ -155,7 +156,7 @@ class PipelineTests:
         database = RowDatabase(self.url or f"sqlite:///{tmp_path}/rows.db")
         tested: Any = type(self.pipeline.__name__, (self.pipeline,), {"database": database})
         tested.name = self.pipeline.name or self.pipeline.__name__
-        tested.check()
+        check(tested)
         metadata = table_of(self.pipeline.model).metadata
         try:
             async with database.engine.begin() as connection:

@@ -19,8 +19,10 @@ from nonet.base.forks import is_inherited
 from nonet.messages.message import encode, is_id, pack
 from nonet.tasks.handles import ChildResult, R
 from nonet.tasks.secrecy import secret_texts
+from nonet.tasks.steps import After, Step
 from nonet.tasks.task import (
     BaseTask,
+    Given,
     Options,
     StepOptions,
     TaskOf,
@@ -28,7 +30,7 @@ from nonet.tasks.task import (
     ensure_task,
     with_said,
 )
-from nonet.tasks.workflows import After, Given, Step, Workflow, step_terms
+from nonet.tasks.workflows import Workflow, step_terms
 
 logger = logging.getLogger(__name__)
 

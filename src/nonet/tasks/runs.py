@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
+from typing import Any, Literal, NoReturn, Protocol
 
 from nonet.base.errors import NotBoundError
 from nonet.tasks.handles import BoundId, R
-
-if TYPE_CHECKING:
-    from nonet.tasks.workflows import Step, Workflow
+from nonet.tasks.steps import Step
 
 State = Literal["building", "running", "resuming", "done", "failed", "cancelled"]
 """The states of a workflow."""
@@ -104,9 +102,6 @@ class StepStatus:
 
 class WorkflowClient(Protocol):
     """The methods that a `WorkflowRun` calls on the client of the open application."""
-
-    async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
-        """Submit all steps of a workflow."""
 
     async def workflow_status(self, id: str) -> WorkflowStatus:
         """Return the state of a workflow."""

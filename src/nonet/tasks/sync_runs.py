@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from nonet.tasks.handles import R
 from nonet.tasks.runs import StepStatus, WorkflowId, WorkflowStatus
-from nonet.tasks.workflows import Step
+from nonet.tasks.steps import Step
 
 
 class SyncWorkflowClient(Protocol):

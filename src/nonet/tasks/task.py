@@ -16,7 +16,7 @@ from nonet.base.plain import is_model
 from nonet.base.streams import Priority, Size
 from nonet.messages.terms import Delay, StartBy
 from nonet.tasks import sync_handles
-from nonet.tasks.arguments import Constructible
+from nonet.tasks.arguments import Constructible, prepare
 from nonet.tasks.handles import Handle, R, R_co
 from nonet.tasks.locks import (
     TASK,
@@ -31,9 +31,6 @@ from nonet.tasks.unique import Unique
 
 if TYPE_CHECKING:
     from nonet.tasks.retry import RetryPolicyBase
-    from nonet.tasks.runs import WorkflowRun
-    from nonet.tasks.sync_runs import WorkflowRun as SyncWorkflowRun
-    from nonet.tasks.workflows import Given, Workflow
 
 # An interpreter that has loaded nothing yet needs this much.
 LEAST_MEMORY_LIMIT = 32 * 2**20
@@ -178,8 +175,8 @@ class Submitter(Protocol):
     async def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> Handle[Any]:
         """Submit one task and return its handle."""
 
-    async def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> WorkflowRun:
-        """Submit all steps of a workflow."""
+    async def submit_workflow(self, workflow: Any, *, id: str | None = None) -> Any:
+        """Submit all steps of a `nonet.Workflow`, and return its run."""
 
 
 class SyncSubmitter(Protocol):
@@ -188,8 +185,8 @@ class SyncSubmitter(Protocol):
     def submit(self, task: BaseTask, **options: Unpack[SubmitOptions]) -> sync_handles.Handle[Any]:
         """Submit one task and return its handle."""
 
-    def submit_workflow(self, workflow: Workflow, *, id: str | None = None) -> SyncWorkflowRun:
-        """Submit all steps of a workflow."""
+    def submit_workflow(self, workflow: Any, *, id: str | None = None) -> Any:
+        """Submit all steps of a `nonet.Workflow`, and return its run."""
 
 
 class _NoRetry:
@@ -324,9 +321,7 @@ class BaseTask(Constructible):
             first = workflow.step(Add(1, 2))
             workflow.step(Add.given(first, b=3))
         """
-        from nonet.tasks.workflows import given  # it imports this module
-
-        return given(cls, args, kwargs)
+        return _given(cls, args, kwargs)
 
     @overload
     async def schedule(self: AsyncTask[R], **options: Unpack[SubmitOptions]) -> Handle[R]: ...
@@ -467,6 +462,72 @@ class TaskWithOptions(Generic[R_co]):
         if any(name in self.options for name in _TIMES):
             options = {name: value for name, value in options.items() if name not in _TIMES}
         return Options.named({**options, **self.options})
+
+
+class Given(Generic[R_co]):
+    """A task whose arguments contain results of other steps; `BaseTask.given` makes it.
+
+    Attributes:
+        cls: the task class.
+        values: its arguments by name, in which a `Step` stands for its result.
+
+    Example:
+        workflow = Workflow()
+        added: Given[int] = Add.given(a=workflow.step(Add(1, 2)), b=3)
+        workflow.step(added)
+    """
+
+    def __init__(self, cls: type[BaseTask], values: Mapping[str, Any]) -> None:
+        self.cls = cls
+        self.values = values
+
+    def __repr__(self) -> str:
+        return f"{self.cls.__name__}.given({', '.join(self.values)})"
+
+    @property
+    def vo(self) -> str | None:
+        """For the framework: the VO that its arguments or its class name, or None."""
+        found = self.values.get("vo", getattr(self.cls, "vo", None))
+        return found if isinstance(found, str) else None
+
+    def with_options(self, **options: Unpack[TaskOptions]) -> TaskWithOptions[R_co]:
+        """Give it options of its own, see `BaseTask.with_options`.
+
+        Args:
+            options: as there.
+
+        Example:
+            chain(Add(1, 2), Add.given(a=PREVIOUS, b=3).with_options(delay=60))
+        """
+        return TaskWithOptions(self, options)
+
+    async def schedule(self) -> Handle[R_co]:
+        """Refuse: only a workflow has the results that it waits for.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"{self} waits for other steps: add it to a nonet.Workflow")
+
+
+def _given(cls: type[BaseTask], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given[Any]:
+    """Bind arguments that contain steps to the constructor of a class.
+
+    Raises:
+        TypeError: they do not fit its parameters.
+    """
+    prepare(cls)
+    try:
+        bound = inspect.signature(cls).bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{cls.__name__}.given: {error}") from None
+    values = dict(bound.arguments)
+    for name, parameter in bound.signature.parameters.items():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            values.update(values.pop(name, {}))
+        elif parameter.kind is parameter.VAR_POSITIONAL and values.get(name):
+            raise TypeError(f"{cls.__name__}.given: pass arguments by name, not as *{name}")
+    return Given(cls, values)
 
 
 class PeriodicBaseTask(BaseTask):

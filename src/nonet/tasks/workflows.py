@@ -2,212 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, Unpack
+from typing import Any, Unpack
 
-from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from nonet.messages.message import Reference
 from nonet.messages.terms import delay_problem, microseconds, step_term
-from nonet.tasks.arguments import prepare
-from nonet.tasks.handles import Handle, R, R_co
+from nonet.tasks.handles import R
 from nonet.tasks.runs import WorkflowRun
+from nonet.tasks.steps import FAILURE, SUCCESS, Added, After, Edge, Previous, Step
+from nonet.tasks.sync_runs import WorkflowRun as SyncWorkflowRun
 from nonet.tasks.task import (
     BaseTask,
-    Options,
+    Given,
     StepOptions,
     TaskOf,
-    TaskOptions,
     TaskWithOptions,
     current_submitter,
     current_sync_submitter,
     ensure_task,
     with_said,
 )
-
-if TYPE_CHECKING:
-    from nonet.tasks.sync_runs import WorkflowRun as SyncWorkflowRun
-
-SUCCESS, FAILURE, ALWAYS = "s", "f", "a"
-
-
-class _Previous:
-    """Stands for the result of the step before in `BaseTask.given`; a list after several steps.
-
-    Example:
-        workflow = chain(Add(1, 2), Add.given(a=PREVIOUS, b=3))
-    """
-
-    def __repr__(self) -> str:
-        return "PREVIOUS"
-
-
-PREVIOUS: Final = _Previous()
-"""In `BaseTask.given`: the result of the step before; a list of results if there are several.
-
-Example:
-    workflow = chain(Add(1, 2), Add.given(a=PREVIOUS, b=3))
-"""
-
-
-class Given(Generic[R_co]):
-    """A task whose arguments contain results of other steps; `BaseTask.given` makes it.
-
-    Attributes:
-        cls: the task class.
-        values: its arguments by name, in which a `Step` stands for its result.
-
-    Example:
-        workflow = Workflow()
-        added: Given[int] = Add.given(a=workflow.step(Add(1, 2)), b=3)
-        workflow.step(added)
-    """
-
-    def __init__(self, cls: type[BaseTask], values: Mapping[str, Any]) -> None:
-        self.cls = cls
-        self.values = values
-
-    def __repr__(self) -> str:
-        return f"{self.cls.__name__}.given({', '.join(self.values)})"
-
-    @property
-    def vo(self) -> str | None:
-        """For the framework: the VO that its arguments or its class name, or None."""
-        found = self.values.get("vo", getattr(self.cls, "vo", None))
-        return found if isinstance(found, str) else None
-
-    def with_options(self, **options: Unpack[TaskOptions]) -> TaskWithOptions[R_co]:
-        """Give it options of its own, see `BaseTask.with_options`.
-
-        Args:
-            options: as there.
-
-        Example:
-            chain(Add(1, 2), Add.given(a=PREVIOUS, b=3).with_options(delay=60))
-        """
-        return TaskWithOptions(self, options)
-
-    async def schedule(self) -> Handle[R_co]:
-        """Refuse: only a workflow has the results that it waits for.
-
-        Raises:
-            TypeError: always.
-        """
-        raise TypeError(f"{self} waits for other steps: add it to a nonet.Workflow")
-
-
-def given(cls: type[BaseTask], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given[Any]:
-    """Bind arguments that contain steps to the constructor of a class.
-
-    Raises:
-        TypeError: they do not fit its parameters.
-    """
-    prepare(cls)
-    try:
-        bound = inspect.signature(cls).bind(*args, **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{cls.__name__}.given: {error}") from None
-    values = dict(bound.arguments)
-    for name, parameter in bound.signature.parameters.items():
-        if parameter.kind is parameter.VAR_KEYWORD:
-            values.update(values.pop(name, {}))
-        elif parameter.kind is parameter.VAR_POSITIONAL and values.get(name):
-            raise TypeError(f"{cls.__name__}.given: pass arguments by name, not as *{name}")
-    return Given(cls, values)
-
-
-class Step(Generic[R_co]):
-    """A task in a `Workflow`, as `Workflow.step` makes it.
-
-    Attributes:
-        workflow: the workflow.
-        place: its place in the workflow: ``0`` for the first step that was added.
-        task: the task, or what `BaseTask.given` made.
-        after: its predecessors, each with the edge from it.
-        options: what was passed to `Workflow.step`, with the labels of the workflow.
-
-    Example:
-        workflow = Workflow()
-        first = workflow.step(Add(1, 2))
-        assert first.place == "0"
-    """
-
-    def __init__(
-        self,
-        workflow: Workflow,
-        place: str,
-        task: BaseTask | Given[Any],
-        after: Sequence[Edge],
-        options: Options,
-    ) -> None:
-        self.workflow = workflow
-        self.place = place
-        self.task = task
-        self.after = after
-        self.options = options
-
-    @property
-    def added(self) -> Added:
-        """In `BaseTask.given`: the results of the steps that it adds and that are done, as a list.
-
-        See `TaskContext.add_step`.
-        """
-        return Added(self)
-
-    def __repr__(self) -> str:
-        kind = self.task.cls if isinstance(self.task, Given) else type(self.task)
-        return f"<step {self.place}: {kind.__name__}>"
-
-
-class Added(Struct, frozen=True):
-    """Stands for the results of the steps that a step adds; see `Step`."""
-
-    step: Step[Any]
-
-
-class Edge(Struct, frozen=True):
-    """A predecessor of a step, and when the step may follow it.
-
-    Attributes:
-        on: ``s`` if it is done, ``f`` if it failed, ``a`` whenever it has ended.
-    """
-
-    step: Step[Any]
-    on: str = SUCCESS
-
-
-def failed(step: Step[Any]) -> Edge:
-    """In ``after=``: run if this step has failed. The failure then does not fail the workflow.
-
-    A step fails if its task is dead, expired or cancelled, or if it cannot run because of a
-    failure before it; if that failure is taken over, the step is not needed instead. A step after
-    several failures runs if at least one of them happens.
-
-    Args:
-        step: a step of the same workflow.
-
-    Example:
-        workflow.step(Apologise(), after=failed(payment))
-    """
-    return Edge(step, FAILURE)
-
-
-def ended(step: Step[Any]) -> Edge:
-    """In ``after=``: run when this step has ended, however it did.
-
-    Args:
-        step: a step of the same workflow.
-
-    Example:
-        workflow.step(CleanUp(), after=ended(payment))
-    """
-    return Edge(step, ALWAYS)
-
-
-After = Step[Any] | Edge | Iterable[Step[Any] | Edge]
-"""What a step comes after: steps that must be done, or edges."""
 
 
 class Workflow:
@@ -379,7 +195,8 @@ class Workflow:
             AdmissionRejected: a ceiling of the configuration is reached; nothing was submitted.
             ServerUnreachableError: Redis does not answer. The workflow may have been submitted.
         """
-        return await current_submitter().submit_workflow(self, id=id)
+        run: WorkflowRun = await current_submitter().submit_workflow(self, id=id)
+        return run
 
     def submit_sync(self, *, id: str | None = None) -> SyncWorkflowRun:
         """Submit all steps from a program, a thread or a ``def execute`` without an event loop.
@@ -400,7 +217,8 @@ class Workflow:
             run = chain(Add(1, 2), Add(3, 4)).submit_sync()
             assert run.wait(timeout=30).state == "done"
         """
-        return current_sync_submitter().submit_workflow(self, id=id)
+        run: SyncWorkflowRun = current_sync_submitter().submit_workflow(self, id=id)
+        return run
 
 
 Part = BaseTask | Given[Any] | TaskWithOptions[Any] | Workflow
@@ -507,7 +325,7 @@ def _edges(after: After) -> list[Edge]:
 
 def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     """Replace the steps in lists, tuples and mappings."""
-    if isinstance(value, Step | Added | _Previous):
+    if isinstance(value, Step | Added | Previous):
         return change(value)
     if isinstance(value, dict):
         return {key: _replaced(item, change) for key, item in value.items()}
@@ -516,8 +334,8 @@ def _replaced(value: Any, change: Callable[[Any], Any]) -> Any:
     return value
 
 
-def _reference(value: Step[Any] | Added | _Previous) -> Reference:
-    if isinstance(value, _Previous):
+def _reference(value: Step[Any] | Added | Previous) -> Reference:
+    if isinstance(value, Previous):
         raise ValueError("PREVIOUS is given, but no step comes before")
     if isinstance(value, Added):
         return Reference(value.step.place, added=True)
@@ -529,7 +347,7 @@ def _used(values: Mapping[str, Any]) -> list[Step[Any]]:
     found: list[Step[Any]] = []
 
     def note(value: Any) -> Any:
-        if not isinstance(value, _Previous):
+        if not isinstance(value, Previous):
             found.append(value.step if isinstance(value, Added) else value)
         return value
 
@@ -541,7 +359,7 @@ def _with_previous(item: Given[Any], before: Sequence[Step[Any]], listed: bool) 
     previous = list(before) if listed or len(before) > 1 else before[0]
 
     def change(value: Any) -> Any:
-        return previous if isinstance(value, _Previous) else value
+        return previous if isinstance(value, Previous) else value
 
     return Given(item.cls, _replaced(dict(item.values), change))
 
@@ -550,7 +368,7 @@ def _mapped(values: Mapping[str, Any], copies: Mapping[str, Step[Any]]) -> Mappi
     def change(value: Any) -> Any:
         if isinstance(value, Added):
             return copies[value.step.place].added
-        return value if isinstance(value, _Previous) else copies[value.place]
+        return value if isinstance(value, Previous) else copies[value.place]
 
     changed: Mapping[str, Any] = _replaced(dict(values), change)
     return changed

@@ -34,6 +34,7 @@ from nonet.tasks.registry import Registry, TaskClass, load_lock_types
 from nonet.tasks.secrecy import secret_texts
 from nonet.tasks.task import (
     BaseTask,
+    Given,
     Options,
     SubmitOptions,
     TaskOf,
@@ -42,7 +43,7 @@ from nonet.tasks.task import (
     sync_submitters,
     vo_of,
 )
-from nonet.tasks.workflows import Given, Workflow
+from nonet.tasks.workflows import Workflow
 from nonet.testing.submitted import Submitted, said_of
 from nonet.worker.attempt.conclusion import encoded_result
 

@@ -17,8 +17,7 @@ from nonet.stores.queue.submissions import Submission
 from nonet.tasks.arguments import Arguments
 from nonet.tasks.function import FunctionTask
 from nonet.tasks.registry import TaskClass
-from nonet.tasks.task import PLAIN, BaseTask, Options
-from nonet.tasks.workflows import Given
+from nonet.tasks.task import PLAIN, BaseTask, Given, Options
 
 T = TypeVar("T", bound=BaseTask)
 T_co = TypeVar("T_co", bound=BaseTask, covariant=True, default=BaseTask)

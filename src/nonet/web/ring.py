@@ -12,20 +12,15 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import TYPE_CHECKING
 
 from nonet.base.errors import NonetError
 from nonet.rules.figures import SlotFigures
 from nonet.stores.namespace.figures import Figures
 from nonet.stores.stores import Stores
 
-if TYPE_CHECKING:
-    from nonet.web.site import Site  # it has a `Ring`
-
 SAMPLE_SECONDS = 10.0
-_HOUR = timedelta(hours=1)
-_MINUTES_SECONDS = 30.0  # it takes a command for each minute
+HOUR = timedelta(hours=1)
+MINUTES_SECONDS = 30.0  # it takes a command for each minute
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class Ring:
 
     def __init__(self, stores: Callable[[], Stores]) -> None:
         self._stores = stores
-        self._samples: deque[Sample] = deque(maxlen=round(_HOUR.total_seconds() / SAMPLE_SECONDS))
+        self._samples: deque[Sample] = deque(maxlen=round(HOUR.total_seconds() / SAMPLE_SECONDS))
         self._accepted: tuple[float, int] | None = None
         self._since: datetime | None = None
         self.problem = ""
@@ -118,14 +113,3 @@ class Ring:
                 submitted=rate,
             )
         )
-
-
-async def hour(site: Site) -> LastHour:
-    """Return the last hour; what Redis keeps of it is read once in half a minute.
-
-    Raises:
-        ServerUnreachableError: Redis does not answer.
-    """
-    history = site.nonet.stores.history
-    read = partial(history.minutes, since=_HOUR)
-    return site.ring.last_hour(await site.shared.read(("hour",), _MINUTES_SECONDS, read))

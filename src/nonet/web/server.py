@@ -13,7 +13,8 @@ from starlette.types import ASGIApp
 
 from nonet.base.errors import ConfigurationError
 from nonet.config.web_settings import WebSettings
-from nonet.daemon.health import Page, Report
+from nonet.daemon.answers import Page
+from nonet.daemon.health import Report
 from nonet.daemon.service import Stop
 from nonet.telemetry.metrics import Sample
 from nonet.web.connection import Connection

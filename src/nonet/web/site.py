@@ -22,7 +22,7 @@ from nonet.web.auditing import Auditor
 from nonet.web.bulks import Bulks
 from nonet.web.measured import Requests
 from nonet.web.namespaces import BELOW, root_of
-from nonet.web.ring import Ring
+from nonet.web.ring import HOUR, MINUTES_SECONDS, LastHour, Ring
 from nonet.web.shared import Shared
 
 
@@ -69,6 +69,15 @@ class Site:
         first, own = next(iter(self.namespaces), ""), self.nonet.settings.namespace
         root = base if own == first else base.removesuffix(f"{BELOW}{own}")
         return [(name, root_of(root, "" if name == first else name)) for name in self.namespaces]
+
+    async def last_hour(self) -> LastHour:
+        """Return the last hour; what Redis keeps of it is read once in half a minute.
+
+        Raises:
+            ServerUnreachableError: Redis does not answer.
+        """
+        read = partial(self.nonet.stores.history.minutes, since=HOUR)
+        return self.ring.last_hour(await self.shared.read(("hour",), MINUTES_SECONDS, read))
 
     @asynccontextmanager
     async def at_work(self) -> AsyncIterator[None]:

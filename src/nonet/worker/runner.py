@@ -263,7 +263,7 @@ class Runner:
             if not self._is_abandoned(attempt):
                 conclusion = self._concluder.conclude(attempt, Failed(error))
                 if attempt.around is not None:
-                    await attempt.around.close(conclusion, error)
+                    await attempt.around.close(conclusion.settlement, error)
                 await self._settle(attempt, conclusion)
         except Exception:
             # The delivery stays pending and is reclaimed when its lease ends: nothing is lost.
@@ -293,7 +293,12 @@ class Runner:
         else:
             conclusion = await self._execute_elsewhere(attempt, place)
         if attempt.crash is not None and conclusion is not None:
-            await report_crash(attempt, self._tools.middlewares, attempt.crash, conclusion)
+            await report_crash(
+                attempt.running_task(),
+                self._tools.middlewares,
+                attempt.crash,
+                conclusion.settlement,
+            )
         return conclusion
 
     def _report_foreign(self, attempt: Attempt, outcome: Outcome) -> None:
@@ -348,7 +353,9 @@ class Runner:
             outcome = Cancelled(attempt.ending.cancelled or "")
         conclusion = self._concluder.conclude(attempt, outcome, usage)
         if attempt.around is not None:
-            await attempt.around.close(conclusion, error_of(outcome))
+            await attempt.around.close(
+                conclusion.settlement, error_of(outcome), is_lost=bool(conclusion.lost)
+            )
         return None if is_abandoned else conclusion
 
     async def _settle(self, attempt: Attempt, conclusion: Conclusion) -> None:

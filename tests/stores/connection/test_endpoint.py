@@ -19,7 +19,7 @@ from waits import until
 
 from nonet.base.errors import ConfigurationError, NonetError, ServerUnreachableError
 from nonet.config.settings import load_settings, plain_settings
-from nonet.stores.connection import redis as redis_store, synchronous
+from nonet.stores.connection import redis as redis_store, sync_client
 from nonet.stores.connection.endpoint import Endpoint
 from nonet.stores.connection.replies import is_elsewhere
 from nonet.stores.queue.broker import Broker
@@ -173,7 +173,7 @@ async def test_idle_connections_that_do_not_answer_are_dropped_together(
 ) -> None:
     """A firewall has forgotten them: one call waits for a time-out, and no other does."""
     monkeypatch.setattr(redis_store, "TIMEOUT_SECONDS", 1.0)
-    monkeypatch.setattr(synchronous, "TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(sync_client, "TIMEOUT_SECONDS", 1.0)
     with Proxy(server.port) as proxy:
         async with every_kind(proxy.url) as calls:
             for first in ("pool", "lane", "lane of threads"):

@@ -19,7 +19,8 @@ from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import span
 
 if TYPE_CHECKING:
-    from nonet.rules.findings.situation import Overview, StreamLoad
+    from nonet.rules.findings.pace import StreamLoad
+    from nonet.rules.findings.situation import Overview
 
 
 @operation

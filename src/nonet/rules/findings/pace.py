@@ -6,13 +6,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING
 
 from nonet.base.streams import Priority
 from nonet.rules.figures import Times, figures_of, merged
-
-if TYPE_CHECKING:  # it has a `Pace`
-    from nonet.rules.findings.situation import StreamLoad
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +29,28 @@ class Pace:
     wait: Times = field(default_factory=Times)
     run: Times = field(default_factory=Times)
     classes: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLoad:
+    """The tasks of one priority and size.
+
+    Attributes:
+        queued: tasks that no worker has fetched.
+        running: tasks that workers have.
+        oldest_seconds: age of the oldest queued task; 0: none is queued.
+    """
+
+    priority: str
+    size: str
+    queued: int
+    running: int
+    oldest_seconds: float
+
+    @property
+    def name(self) -> str:
+        """``PRIORITY:SIZE``."""
+        return f"{self.priority}:{self.size}"
 
 
 def pace_of(
@@ -72,7 +90,6 @@ def drains(
         active: tasks that have not ended, by class and stream.
         classes: tasks a second that ended, by class.
 
-    >>> from nonet.rules.findings.situation import StreamLoad
     >>> loads = [StreamLoad("normal", "small", 20, 1, 5)]
     >>> loads.append(StreamLoad("background", "small", 10, 0, 9))
     >>> both = {("Mail", "normal:small"): 21, ("Mail", "background:small"): 10}

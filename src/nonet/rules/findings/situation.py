@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from nonet.rules.findings.finding import Finding
-from nonet.rules.findings.pace import Pace
+from nonet.rules.findings.pace import Pace, StreamLoad
 from nonet.rules.findings.refusal import Waiters
 from nonet.rules.findings.servers import Server
 from nonet.rules.pauses import Pause
@@ -16,28 +16,6 @@ from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.workflows import FailedWorkflows, StuckWorkflows
 
 _LONGEST_ERROR = 120
-
-
-@dataclass(frozen=True, slots=True)
-class StreamLoad:
-    """The tasks of one priority and size.
-
-    Attributes:
-        queued: tasks that no worker has fetched.
-        running: tasks that workers have.
-        oldest_seconds: age of the oldest queued task; 0: none is queued.
-    """
-
-    priority: str
-    size: str
-    queued: int
-    running: int
-    oldest_seconds: float
-
-    @property
-    def name(self) -> str:
-        """``PRIORITY:SIZE``."""
-        return f"{self.priority}:{self.size}"
 
 
 @dataclass(frozen=True, slots=True)

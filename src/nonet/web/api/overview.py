@@ -5,7 +5,7 @@ from __future__ import annotations
 from nonet.rules.findings.situation import Overview
 from nonet.web import shown
 from nonet.web.api.routing import resource
-from nonet.web.ring import LastHour, hour
+from nonet.web.ring import LastHour
 from nonet.web.site import SiteOf, Viewer
 
 router = resource("overview")
@@ -20,4 +20,4 @@ async def overview(site: SiteOf, who: Viewer) -> Overview:
 @router.get("/overview/hour", name="last_hour")
 async def last_hour(site: SiteOf, who: Viewer) -> LastHour:
     """Return the last hour: samples of this process, and what workers ended by minutes."""
-    return await hour(site)
+    return await site.last_hour()

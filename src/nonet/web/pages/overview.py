@@ -10,13 +10,13 @@ from fastapi.responses import Response
 
 from nonet.base.errors import NonetError
 from nonet.base.streams import Priority, Size
-from nonet.rules.findings.situation import Overview, StreamLoad
+from nonet.rules.findings.pace import StreamLoad
+from nonet.rules.findings.situation import Overview
 from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause, of_task
 from nonet.web import shown
 from nonet.web.pages.pausing import pauses_of
 from nonet.web.pages.rendering import render
-from nonet.web.ring import hour
 from nonet.web.site import Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
@@ -61,7 +61,7 @@ async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
         sizes=list(Size),
         page_of=page_of,
         letters=await _letters(site) if found.sql in ("", "current", "ahead") else None,
-        hour=await hour(site),
+        hour=await site.last_hour(),
         table_minutes=_TABLE_MINUTES,
         tenants_by=live.tenants_by if live.named_tenants else "",
     )

@@ -9,19 +9,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime
 from functools import wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from nonet.base.streams import Priority
-from nonet.rules.outcomes import End, Failed, Outcome
+from nonet.rules.outcomes import End, Failed, Outcome, Settlement
 from nonet.tasks.middleware import Middleware, Middlewares, RunningTask
 from nonet.telemetry.running_middleware import MOST_SECONDS, around, failed
-from nonet.worker.attempt.attempt import Attempt
-
-if TYPE_CHECKING:
-    from nonet.worker.attempt.conclusion import Conclusion
 
 # The names of outcomes that authors do not have to distinguish.
 _BACK = (End.SUSPECT, End.ON)
@@ -31,18 +25,18 @@ _FAILED = (End.RETRY, End.CRASH, End.DEAD)
 class Around:
     """The middleware around one attempt, after its first part."""
 
-    def __init__(self, attempt: Attempt, middlewares: Middlewares) -> None:
-        self._task = _running_task(attempt)
+    def __init__(self, task: RunningTask, middlewares: Middlewares) -> None:
+        self._task = task
         self._middlewares = middlewares
         self._opened: list[tuple[Middleware, AbstractAsyncContextManager[None]]] = []
 
     @classmethod
-    async def open(cls, attempt: Attempt, middlewares: Middlewares) -> Around:
+    async def open(cls, task: RunningTask, middlewares: Middlewares) -> Around:
         """Run the first part of each middleware, in the current asyncio task.
 
         One that fails is left out: its second part does not run.
         """
-        made = cls(attempt, middlewares)
+        made = cls(task, middlewares)
         for middleware in middlewares.around_attempt:
             block = asynccontextmanager(middleware.around_attempt)(made._task)
             try:
@@ -67,14 +61,17 @@ class Around:
 
         return run
 
-    async def close(self, conclusion: Conclusion, error: BaseException | None) -> None:
+    async def close(
+        self, settlement: Settlement, error: BaseException | None, *, is_lost: bool = False
+    ) -> None:
         """Run the second part of each middleware, the innermost first.
 
         Args:
             error: what the attempt raised. It counts only if the attempt has failed.
+            is_lost: the attempt is void, whatever its settlement would have been.
         """
-        task, settlement = self._task, conclusion.settlement
-        end = End.LOST if conclusion.lost else settlement.end
+        task = self._task
+        end = End.LOST if is_lost else settlement.end
         task.outcome = str(End.BACK if end in _BACK else end)
         raised = task.error = error if end in _FAILED else None
         if end in (End.RETRY, End.CRASH):
@@ -95,27 +92,12 @@ def error_of(outcome: Outcome) -> BaseException | None:
 
 
 async def report_crash(
-    attempt: Attempt, middlewares: Middlewares, error: BaseException, conclusion: Conclusion
+    task: RunningTask, middlewares: Middlewares, error: BaseException, settlement: Settlement
 ) -> None:
     """Run both parts of each middleware for an attempt whose process died."""
-    if middlewares.around_attempt and conclusion.settlement.end in _FAILED:
-        around = await Around.open(attempt, middlewares)
-        await around.close(conclusion, error)
-
-
-def _running_task(attempt: Attempt) -> RunningTask:
-    envelope, task_class = attempt.envelope, attempt.task_class
-    assert task_class is not None  # it is identified
-    priority, _ = attempt.delivery.stream_key.rsplit(":", 2)[1:]
-    return RunningTask(
-        attempt.context,
-        task_class.cls,
-        envelope.args,
-        Priority(priority),
-        attempt.size,
-        envelope.parent,
-        datetime.fromtimestamp(envelope.submitted, UTC),
-    )
+    if middlewares.around_attempt and settlement.end in _FAILED:
+        around = await Around.open(task, middlewares)
+        await around.close(settlement, error)
 
 
 def _trace(error: BaseException) -> TracebackType | None:

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime
 from enum import Enum, auto
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nonet.base.errors import InvalidArgumentsError, NonetError, TaskTimeoutError
 from nonet.base.loop import uncancel
-from nonet.base.streams import Size
+from nonet.base.streams import Priority, Size
 from nonet.client.client import Client
 from nonet.client.workflows import step_inputs
 from nonet.config.overrides import Effective
@@ -28,16 +29,14 @@ from nonet.stores.queue.submissions import Submission
 from nonet.tasks.carried import enter_carried
 from nonet.tasks.execution import Prepared, TaskContext, enter_subject
 from nonet.tasks.locks import rate_limited
+from nonet.tasks.middleware import RunningTask
 from nonet.tasks.registry import TaskClass
-from nonet.tasks.task import BaseTask, Options
-from nonet.tasks.workflows import Given
+from nonet.tasks.task import BaseTask, Given, Options
 from nonet.telemetry.masking import without_secrets
 from nonet.telemetry.running_middleware import within_middleware
 from nonet.telemetry.tracing import AttemptSpan, current_trace
+from nonet.worker.attempt.around import Around
 from nonet.worker.attempt.progress_pace import Pace, Send
-
-if TYPE_CHECKING:
-    from nonet.worker.attempt.around import Around
 
 logger = logging.getLogger(__name__)
 
@@ -297,6 +296,20 @@ class Attempt:
         enter_subject(self.context)
         if envelope.labels:  # which variables travel in
             enter_carried(envelope.labels)
+
+    def running_task(self) -> RunningTask:
+        """Return what middleware learns of this attempt, once it is identified."""
+        assert self.task_class is not None
+        priority, _ = self.delivery.stream_key.rsplit(":", 2)[1:]
+        return RunningTask(
+            self.context,
+            self.task_class.cls,
+            self.envelope.args,
+            Priority(priority),
+            self.size,
+            self.envelope.parent,
+            datetime.fromtimestamp(self.envelope.submitted, UTC),
+        )
 
     def enter(self, cancellable: asyncio.Task[Any] | None = None) -> None:
         """Let `cut` and `time_out` cancel this asyncio task; None: the current one."""

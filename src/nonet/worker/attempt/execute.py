@@ -139,7 +139,7 @@ async def execute(attempt: Attempt, tools: Tools) -> Outcome:
             return Failed(error, Reason.QUARANTINED)
     middlewares = tools.middlewares
     if middlewares.around_attempt or middlewares.around_thread:
-        attempt.around = await Around.open(attempt, middlewares)
+        attempt.around = await Around.open(attempt.running_task(), middlewares)
     attempt.enter()
     attempt.stage = Stage.IN_LOOP
     try:
