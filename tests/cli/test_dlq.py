@@ -291,14 +291,16 @@ async def test_filters_choose_the_same_letters_for_every_command(
         wanted = [old_rows[n] for n in expected]
         again = ["--again"] if "DISPATCHED" in options else []
         ended = await task_run("dlq", "resubmit", *options, *again, "--dry-run", "--json")
-        assert (ended.code, _rows_of(ended)) == (0, wanted)
-        assert f"{len(expected)} rows; nothing was changed" in ended.err
-        assert _rows_of(await task_run("dlq", "discard", *options, "--dry-run", "--json")) == wanted
+        number = {"number": len(wanted), "up_to": max(wanted, default=0), "bulk": None}
+        assert (ended.code, ended.json) == (0, number)
+        assert "nothing was changed" in ended.err
+        assert (await task_run("dlq", "discard", *options, "--dry-run", "--json")).json == number
     left = (await task_run("dlq", "list", "--json")).json["items"]
     assert [(letter["id"], letter["status"]) for letter in left] == [
         (row, "PENDING") for row in reversed(old_rows)
     ]
-    assert _rows_of(await task_run("dlq", "discard", *options, "--json")) == wanted
+    ended = await task_run("dlq", "discard", *options, "--json")
+    assert ended.json == {"discarded": len(wanted)}
     left = (await task_run("dlq", "list", "--json")).json["items"]
     assert {letter["id"] for letter in left} == set(old_rows) - set(wanted)
 
@@ -355,19 +357,7 @@ async def test_a_letter_that_cannot_be_resubmitted_stops_no_other(
     assert (left.code, left.err.count("dead letter")) == (1, 1)
 
 
-async def test_purge_deletes_old_letters(task_run: TaskRun, old_rows: list[int]) -> None:
-    """A dry run reports how many; a second purge finds none."""
-    options = ("dlq", "purge", "--older-than", "15d", "--task", "Fail")
-    would = await task_run(*options, "--dry-run", "--json")
-    assert (would.code, would.json["found"], would.json["purged"]) == (0, 2, 0)
-    ended = await task_run(*options)
-    assert (ended.code, ended.out) == (0, "2 dead letters purged\n")
-    assert (await task_run(*options, "--json")).json["purged"] == 0
-    left = [letter["id"] for letter in (await task_run("dlq", "list", "--json")).json["items"]]
-    assert left == [old_rows[4], old_rows[3], old_rows[2]]
-
-
-async def test_a_purge_that_fails_reports_what_it_deleted(
+async def test_a_discard_that_fails_reports_what_it_deleted(
     task_run: TaskRun, old_rows: list[int]
 ) -> None:
     """Earlier batches are reported and recorded beside the error."""
@@ -377,8 +367,8 @@ async def test_a_purge_that_fails_reports_what_it_deleted(
             "CREATE TRIGGER broken BEFORE DELETE ON dlq_tasks WHEN OLD.id = 100000 "
             "BEGIN SELECT RAISE(ABORT, 'broken'); END"
         )
-    ended = await task_run("dlq", "purge", "--older-than", "0s")
-    assert ended.code != 0 and ended.out == "4 dead letters purged\n"
+    ended = await task_run("dlq", "discard", "--older-than", "0s")
+    assert ended.code != 0 and ended.out == "4 dead letters discarded\n"
     assert (await _events(task_run))[0]["text"].startswith("4 rows, older_than 0s")
 
 
@@ -398,22 +388,22 @@ async def test_each_command_that_changes_letters_is_an_event(
         ("discard", old_rows[1]),
         ("discard", old_rows[1]),
         ("discard", "--task", "errands:Gone", "--dry-run"),
-        ("purge", "--older-than", "15d", "--task", "errands:Gone", "--dry-run"),
-        ("purge", "--older-than", "15d", "--task", "errands:Gone"),
-        ("purge", "--older-than", "15d", "--task", "errands:Gone"),
+        ("discard", "--older-than", "15d", "--task", "errands:Gone", "--dry-run"),
+        ("discard", "--older-than", "15d", "--task", "errands:Gone"),
+        ("discard", "--older-than", "15d", "--task", "errands:Gone"),
         ("discard", "--all"),
     ]:
         await task_run("dlq", *arguments)
     events = await _events(task_run)
     assert [event["kind"] for event in events] == [
-        *("dlq-resubmit", "dlq-resubmit", "dlq-discard", "dlq-purge", "dlq-discard")
+        *("dlq-resubmit", "dlq-resubmit", "dlq-discard", "dlq-discard", "dlq-discard")
     ]
     first, many, one, purge, every = [event["text"] for event in events]
     assert first == f"row {old_rows[0]}"
     assert many == f"3 rows, the last {old_rows[4]}"
     assert one == f"row {old_rows[1]}"
     assert purge == "1 row, task errands:Gone, older_than 15d"
-    assert every == f"3 rows, the last {old_rows[4]}"
+    assert every == "3 rows, all"
     assert all("@" in event["who"] for event in events)
 
 
@@ -426,9 +416,9 @@ async def test_letters_are_shown_and_deleted_without_redis(
     assert (await task_run("dlq", "show", old_rows[0], "--show-args", **away)).code == 0
     discard = await task_run("dlq", "discard", old_rows[0], "--json", **away)
     assert (discard.code, discard.json) == (0, [{"row": old_rows[0]}])
-    purge = await task_run("dlq", "purge", "--older-than", "0s", **away)
-    assert (purge.code, purge.out) == (0, "4 dead letters purged\n")
-    for ended in (discard, purge):
+    others = await task_run("dlq", "discard", "--all", **away)
+    assert (others.code, others.out) == (0, "4 dead letters discarded\n")
+    for ended in (discard, others):
         (line,) = ended.err.splitlines()
         assert line.startswith("warning: done, but 'task-run events' will not show it: ")
 
@@ -448,7 +438,7 @@ async def test_reading_creates_no_database(task_run: TaskRun) -> None:
     """Until a task dies there is no file, and no command makes one to read it."""
     assert (await task_run("dlq", "list", "--json")).json["items"] == []
     assert (await task_run("dlq", "show", 1)).code == 4
-    assert (await task_run("dlq", "purge", "--older-than", "0s")).code == 0
+    assert (await task_run("dlq", "discard", "--all")).code == 0
     assert (await task_run("db", "check")).code == 1
     assert "state" not in os.listdir(task_run.home)
 
@@ -460,7 +450,6 @@ async def test_reading_creates_no_database(task_run: TaskRun) -> None:
         ("dlq", "show", 1),
         ("dlq", "discard", 1, 2),
         ("dlq", "discard", "--all"),
-        ("dlq", "purge", "--older-than", "1d"),
         ("db", "upgrade"),
         ("db", "check"),
     ],

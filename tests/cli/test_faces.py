@@ -13,7 +13,7 @@ from cli.errands import Add
 from cli.terminal import NAMESPACE, TaskRun
 from web.conftest import Fixed, asking, principal
 
-from nonet import ConcurrencyLimiter, Nonet, chain
+from nonet import Nonet, chain
 from nonet.config.web_settings import WebSettings
 from nonet.rules.letters import NewDeadLetter
 from nonet.rules.limits import Limit, LimitAddress
@@ -53,8 +53,6 @@ OTHERS = {
 }
 # Operations that one face lacks, and why.
 ON_ONE_FACE = {
-    "dead_letters.discard": "of one letter; the command takes one row, or many",
-    "dead_letters.discard_many": "the command reports each row; the API purges",
     "dead_letters.measure": "the preview of a page; command and API have a dry run",
     "dead_letters.resubmit": "of one letter; the command takes one row, or many",
     "groups.cancel": "'task-run cancel --group' waits for the tasks, too",
@@ -130,8 +128,7 @@ async def fill(nonet: Nonet) -> dict[str, str]:
 
 async def test_a_command_prints_what_the_api_answers(task_run: TaskRun) -> None:
     """Each list and each item has the same fields and values on both faces."""
-    slot = ConcurrencyLimiter("job", 7)
-    async with task_run.app() as nonet, nonet.hold(slot):
+    async with task_run.app() as nonet:
         ids = await fill(nonet)
         app = create_app(nonet, WebSettings.plain(), Fixed(principal()))
         async with asking(app) as client:

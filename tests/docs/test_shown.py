@@ -63,8 +63,8 @@ def command_lines(page: Page) -> Iterator[tuple[str, bool]]:
 def words_of(line: str) -> list[str]:
     r"""The words of one command; what follows in its line is another one, or a comment.
 
-    >>> words_of("task-run dlq purge --older-than 30d [--dry-run] | wc  # old")
-    ['task-run', 'dlq', 'purge', '--older-than', '30d', '--dry-run']
+    >>> words_of("task-run dlq discard --older-than 30d [--dry-run] | wc  # old")
+    ['task-run', 'dlq', 'discard', '--older-than', '30d', '--dry-run']
     >>> words_of("task-worker --size small|medium|large")
     ['task-worker', '--size', 'small']
     """

@@ -204,7 +204,6 @@ EVENT_KINDS = {
     "config-published": "a changed configuration was published",
     "config-refused": "the configuration is invalid and was not applied",
     "dlq-discard": "dead letters were deleted by hand",
-    "dlq-purge": "many dead letters were deleted by hand",
     "dlq-resubmit": "dead letters were submitted again",
     "epoch": "Redis lost its data or returned with older data (not recorded for a new Redis)",
     "limit-set": "a limit was set by hand",

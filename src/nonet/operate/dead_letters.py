@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from pydantic import Field
 
 from nonet.base.durations import moment
-from nonet.base.errors import (
-    MalformedMessageError,
-    NonetError,
-    NotFoundError,
-    ServerUnreachableError,
-)
+from nonet.base.errors import MalformedMessageError, NotFoundError
 from nonet.messages.documents import are_encrypted
 from nonet.messages.encryption import Cipher
 from nonet.messages.message import decode
@@ -36,7 +31,6 @@ from nonet.operate.resubmission import (
     Outcome,
     Pages,
     resubmit as resubmit_one,
-    some_at_once,
     submit_many,
     why_closed,
 )
@@ -342,30 +336,17 @@ async def resubmit_many(
     again: bool = False,
 ) -> AsyncGenerator[list[Outcome], None]:
     """Submit letters again at a rate; see `nonet.operate.resubmission.submit_many`."""
-    outcomes = submit_many(store, client, pages, rate=rate, again=again)
-    async for some in _logged(outcomes, log, "dlq-resubmit"):
-        yield some
+    rows: list[int] = []
+    try:
+        async for some in submit_many(store, client, pages, rate=rate, again=again):
+            rows += [item.row for item in some if item.error is None and item.created]
+            yield some
+    finally:
+        if rows:
+            await log("dlq-resubmit", _rows(len(rows), rows[-1]))
 
 
 async def discard_many(
-    store: DeadLetters, log: Log, pages: Pages, *, only: LetterFilter | None = None, note: str = ""
-) -> AsyncGenerator[list[Outcome], None]:
-    """Delete letters one by one, if they still pass a filter, and yield what became of some."""
-
-    async def one(row: int) -> Outcome:
-        try:
-            await store.discard(row, only=only)
-        except ServerUnreachableError:
-            raise
-        except NonetError as error:
-            return Outcome(row, error=error)
-        return Outcome(row)
-
-    async for some in _logged(some_at_once(pages, one), log, "dlq-discard", note):
-        yield some
-
-
-async def purge(
     store: DeadLetters, log: Log, selection: LetterFilter, words: str
 ) -> AsyncGenerator[int, None]:
     """Delete letters in batches, and yield the number of each batch.
@@ -373,28 +354,14 @@ async def purge(
     Args:
         words: which letters, for the event stream.
     """
-    purged = 0
+    gone = 0
     try:
         async for number in store.purge(selection):
-            purged += number
+            gone += number
             yield number
     finally:
-        if purged:
-            await log("dlq-purge", f"{counted(purged, 'row')}, {words}")
-
-
-async def _logged(
-    outcomes: AsyncIterator[list[Outcome]], log: Log, kind: str, note: str = ""
-) -> AsyncGenerator[list[Outcome], None]:
-    """Record in the event stream how many letters were changed, also if an error ends it."""
-    rows: list[int] = []
-    try:
-        async for some in outcomes:
-            rows += [item.row for item in some if item.error is None and item.created]
-            yield some
-    finally:
-        if rows:
-            await log(kind, _rows(len(rows), rows[-1], note))
+        if gone:
+            await log("dlq-discard", f"{counted(gone, 'row')}, {words}")
 
 
 def _rows(number: int, last: int, note: str = "") -> str:

@@ -49,8 +49,6 @@ class EffectiveLimit:
             whose tasks hold it or wait for it).
         by, since: the operator and time of an override; empty and None without one.
         configured: the configured limit that is overridden, if any.
-        used: executions that count now; None for rates, which count a window, and for
-            ``default``, which is counted for each key.
     """
 
     address: LimitAddress
@@ -59,7 +57,6 @@ class EffectiveLimit:
     by: str = ""
     since: datetime | None = None
     configured: Limit | None = None
-    used: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,7 +188,7 @@ def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any
         ),
         case(
             "stream:normal:small has reached its ceiling of 500 tasks",
-            "task-run queues",
+            "task-run limits ceilings",
             full={"stream:normal:small": 500},
         ),
         case(

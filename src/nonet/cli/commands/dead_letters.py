@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import dataclasses
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +14,7 @@ import typer
 from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NonetError, NotFoundError
 from nonet.base.plain import plain
-from nonet.cli.batch import Report
+from nonet.cli.batch import Report, one_by_one
 from nonet.cli.options import Json, ShowArgs
 from nonet.cli.output import (
     echo,
@@ -32,7 +33,7 @@ from nonet.daemon.service import ExitCode
 from nonet.messages.message import Usage
 from nonet.operate import dead_letters
 from nonet.operate.dead_letters import AttemptView, LetterDetails, LetterQuery, LetterSelection
-from nonet.operate.resubmission import Outcome, Pages
+from nonet.rules.findings.peers import counted
 from nonet.rules.letters import LetterFilter
 
 if TYPE_CHECKING:
@@ -59,9 +60,6 @@ _NOTHING = "no dead letter matches"
 
 Row = Annotated[int, typer.Argument(metavar="ROW", help="Number of the row, see 'dlq list'.")]
 Note = Annotated[str, typer.Option(help="Why, for 'task-run events'.", show_default="none")]
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Change nothing; print what would be acted on.")
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +81,9 @@ class Rows:
             min=1, help="Act on at most this many, the oldest first.", show_default="no limit"
         ),
     ] = None
-    dry_run: DryRun = False
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; print how many letters match.")
+    ] = False
 
     def filter(
         self, target: CodeTarget, query: LetterSelection, **more: Any
@@ -108,7 +108,9 @@ class Rows:
             return None
         return LetterFilter(**{**more, **query.fields(partial(_registry, target))})
 
-    async def pages(self, letters: DeadLetters, chosen: LetterFilter | None) -> Pages:
+    async def pages(
+        self, letters: DeadLetters, chosen: LetterFilter | None
+    ) -> AsyncIterator[list[int]]:
         """Yield row numbers in batches, the oldest first; `chosen` is that of `filter`."""
         if chosen is None:
             yield list(dict.fromkeys(self.rows or []))
@@ -118,6 +120,15 @@ class Rows:
             yield page[:left]
             if left is not None and (left := left - len(page)) <= 0:
                 return
+
+    async def measured(
+        self, letters: DeadLetters, chosen: LetterFilter
+    ) -> tuple[int, LetterFilter]:
+        """Return how many letters exist now, and a filter for them."""
+        if self.limit is None:
+            return await dead_letters.measure(letters, chosen)
+        found = [row async for page in self.pages(letters, chosen) for row in page]
+        return len(found), dataclasses.replace(chosen, up_to=found[-1] if found else 0)
 
 
 @app.command("list")
@@ -246,9 +257,25 @@ async def resubmit(
     chosen = rows.filter(target, query, status="PENDING")
     async with target.application() as nonet:
         letters, client = await nonet.dead_letters(), nonet.client
-        log = partial(_log, target)
-        act = partial(dead_letters.resubmit_many, letters, client, log, rate=rate, again=again)
-        return await _each(letters, rows, chosen, act, as_json)
+        if chosen and rows.dry_run:
+            return _preview(*await rows.measured(letters, chosen), as_json)
+        found = dead_letters.resubmit_many(
+            letters,
+            client,
+            partial(_log, target),
+            rows.pages(letters, chosen),
+            rate=rate,
+            again=again,
+        )
+        report = Report("dead letter", "row", as_json, are_named=chosen is None)
+        await report.follow(
+            (item.row, item.error or {"id": item.id, "created": item.created})
+            async for some in found
+            for item in some
+        )
+        if not report.items:
+            echo(_NOTHING, err=True)
+        return report.code()
 
 
 @app.command()
@@ -256,21 +283,50 @@ async def resubmit(
 async def discard(
     target: CodeTarget, query: LetterSelection, rows: Rows, note: Note = "", as_json: Json = False
 ) -> int:
-    """Delete dead letters and print each row.
+    """Delete dead letters: named rows, or those that filters select, and print their number.
 
-    Name rows, or select letters by filters; the oldest come first. 'task-run events' shows who
-    deleted them and the note, if Redis answers.
+    The oldest come first. If it fails, letters deleted so far stay deleted. 'task-run events' shows
+    who deleted them and the note, if Redis answers.
 
     Exit codes: 0 all deleted, 1 some not, 3 SQL unreachable; for one named row also 4 no such row.
 
     \b
-    task-run dlq discard --reason arguments --note "sent by hand" --json
+    task-run dlq discard 17 --note "sent by hand"
+    task-run dlq discard --older-than 30d --status DISPATCHED --dry-run
     """
-    chosen = rows.filter(target, query)
+    chosen, log = rows.filter(target, query), partial(_log, target)
     async with _store(target) as letters:
-        log = partial(_log, target)
-        act = partial(dead_letters.discard_many, letters, log, only=chosen, note=note)
-        return await _each(letters, rows, chosen, act, as_json)
+        if chosen is None:
+
+            async def one(row: int) -> dict[str, Any]:
+                await dead_letters.discard(letters, log, row, note)
+                return {}
+
+            report = Report("dead letter", "row", as_json, are_named=True)
+            await report.follow(one_by_one(one, rows.pages(letters, None)))
+            return report.code()
+        number, exact = await rows.measured(letters, chosen)
+        if rows.dry_run:
+            return _preview(number, exact, as_json)
+        words = f"{query.in_words}: {note}".removesuffix(": ")
+        gone = 0
+        try:
+            with Progress("dead letters") as progress:
+                async for some in dead_letters.discard_many(letters, log, exact, words):
+                    gone += some
+                    progress.advance(some)
+        finally:
+            if gone or not number:
+                print_answer({"discarded": gone}, f"{gone} dead letters discarded", as_json)
+    return ExitCode.OK
+
+
+def _preview(number: int, exact: LetterFilter, as_json: bool) -> ExitCode:
+    """Print how many letters a change would concern, as the API answers a dry run."""
+    if as_json:
+        print_json({"number": number, "up_to": exact.up_to or 0, "bulk": None})
+    echo(f"{counted(number, 'dead letter')}; nothing was changed (--dry-run)", err=True)
+    return ExitCode.OK
 
 
 @app.command()
@@ -289,40 +345,6 @@ async def note(
     """
     async with _store(target) as letters:
         await dead_letters.annotate(letters, row, text)
-
-
-@app.command()
-@operation
-async def purge(
-    target: CodeTarget, query: LetterSelection, dry_run: DryRun = False, as_json: Json = False
-) -> None:
-    """Delete old dead letters in batches, and print their number; --older-than is required.
-
-    If the purge fails, letters deleted so far stay deleted. 'task-run events' shows who deleted
-    them, if Redis answers.
-
-    Exit codes: 0 done, also if no letter matched, 3 SQL unreachable.
-
-    \b
-    task-run dlq purge --older-than 30d --status DISPATCHED
-    """
-    if not query.older_than:
-        raise ConfigurationError("which letters are old? Give --older-than, as in --older-than 30d")
-    old = query.filter(partial(_registry, target))
-    found, is_done = 0, False
-    async with _store(target) as letters:
-        would_be = (len(rows) async for rows in letters.pages(old))
-        purged = dead_letters.purge(letters, partial(_log, target), old, query.in_words)
-        try:
-            with Progress("dead letters") as progress:
-                async for number in would_be if dry_run else purged:
-                    found += number
-                    progress.advance(number)
-            is_done = True
-        finally:
-            if found or is_done:
-                text = f"{found} dead letters {'would be purged' if dry_run else 'purged'}"
-                print_answer({"found": found, "purged": 0 if dry_run else found}, text, as_json)
 
 
 async def _log(target: Target, kind: str, text: str) -> None:
@@ -350,36 +372,6 @@ async def _store(target: Target) -> AsyncIterator[DeadLetters]:
         yield letters
     finally:
         await letters.close()
-
-
-async def _each(
-    letters: DeadLetters,
-    rows: Rows,
-    chosen: LetterFilter | None,
-    act: Callable[[Pages], AsyncIterator[list[Outcome]]],
-    as_json: bool,
-) -> ExitCode:
-    """Act on each row, and report every outcome."""
-    report = Report("dead letter", "row", as_json, are_named=chosen is None)
-    pages = rows.pages(letters, chosen)
-
-    async def outcomes() -> AsyncIterator[tuple[int, dict[str, Any] | NonetError]]:
-        async for some in _untouched(pages) if rows.dry_run else act(pages):
-            for item in some:
-                done = {"id": item.id, "created": item.created} if item.id else {}
-                yield item.row, item.error or done
-
-    await report.follow(outcomes())
-    if rows.dry_run:
-        echo(f"{len(report.items)} rows; nothing was changed (--dry-run)", err=True)
-    elif not report.items:
-        echo(_NOTHING, err=True)
-    return report.code()
-
-
-async def _untouched(pages: Pages) -> AsyncIterator[list[Outcome]]:
-    async for page in pages:
-        yield [Outcome(row) for row in page]
 
 
 async def _arguments(

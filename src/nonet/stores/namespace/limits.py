@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 
 from nonet.rules.limit_changes import EffectiveLimit
-from nonet.rules.limits import CONCURRENCY, DEFAULT, Limit, LimitAddress
+from nonet.rules.limits import Limit, LimitAddress
 from nonet.stores.connection.clock import instant
 from nonet.stores.connection.redis import RedisStore
 from nonet.stores.connection.unreadable import readable, readable_hash
@@ -52,9 +51,7 @@ class Limits(RedisStore):
         async with self._client.pipeline(transaction=False) as pipe:
             for name in ("limits", "limits:config", "limits:live"):
                 pipe.hgetall(f"{self._prefix}{name}")
-            pipe.time()
-            effective, config, live, (seconds, microseconds) = await pipe.execute()
-        now_us = seconds * 1_000_000 + microseconds
+            effective, config, live = await pipe.execute()
         configured = readable_hash("limits:config", config, Limit.decode)
         overridden = readable_hash("limits:live", live, _override)
         found = readable(
@@ -63,16 +60,7 @@ class Limits(RedisStore):
                 field, limit, configured.get(field), overridden.get(field)
             ),
         )
-        return await self._with_use(sorted(found, key=lambda item: item.address), now_us)
-
-    async def _with_use(self, limits: list[EffectiveLimit], now_us: int) -> list[EffectiveLimit]:
-        addresses = (item.address for item in limits)
-        counted = [it for it in addresses if it.limiter == CONCURRENCY and it.key != DEFAULT]
-        async with self._client.pipeline(transaction=False) as pipe:
-            for address in counted:
-                pipe.zcount(f"{self._prefix}{address.counter}", f"({now_us}", "+inf")
-            numbers = dict(zip(counted, await pipe.execute(), strict=True))
-        return [replace(item, used=numbers.get(item.address)) for item in limits]
+        return sorted(found, key=lambda item: item.address)
 
 
 def limits_version(limits: Mapping[LimitAddress, Limit]) -> str:

@@ -128,7 +128,7 @@ async def discard_many(
     store = await site.nonet.dead_letters()
     text = f"{words}: {note}".removesuffix(": ")
     bulk = Bulk(Action.DISCARD, f"discard {text}", who.name, number)
-    purged = dead_letters.purge(store, _log(site), exact, text)
+    purged = dead_letters.discard_many(store, _log(site), exact, text)
     return await _begun(site, who, bulk, _each(purged))
 
 

@@ -160,6 +160,7 @@ async def get_dead_letter(site: SiteOf, who: Viewer, row: _RowOf) -> LetterDetai
 @api.get(f"{_PATH}/{{row}}/arguments")
 async def reveal_dead_letter(site: SiteOf, who: Revealer, row: _RowOf) -> dict[str, Any]:
     """Return the arguments of a dead letter, with secret ones masked. This is audited."""
+    await letters.get(site, row)  # the audit has no reveal of a letter that does not exist
     return await letters.reveal(site, who, row)
 
 
