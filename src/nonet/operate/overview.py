@@ -21,7 +21,7 @@ from nonet.operate.queues import active_of, streams_of
 from nonet.operate.workflows import failed_workflows, stuck_workflows
 from nonet.rules.findings.explanation import HANDED_OVER_WITHIN
 from nonet.rules.findings.overview import troubles
-from nonet.rules.findings.pace import StreamLoad, drains
+from nonet.rules.findings.pace import drains
 from nonet.rules.findings.refusal import Waiters
 from nonet.rules.findings.situation import Crew, Deaths, Overview, RedisState, Running, Situation
 from nonet.rules.fingerprints import fingerprint_of, place_of

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from nonet.base.streams import Priority, Size
 from nonet.operate.lists import Page, Remember, always
-from nonet.rules.findings.pace import drains
-from nonet.rules.findings.situation import StreamLoad
+from nonet.rules.findings.pace import StreamLoad, drains
 from nonet.rules.pauses import Pause, of_task
 from nonet.stores.queue.stream_tasks import StreamTasks
 
