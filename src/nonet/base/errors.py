@@ -349,7 +349,9 @@ class AdmissionRejected(NonetError):
     def after(self, others: int) -> AdmissionRejected:
         """Return this error with `others` more accepted tasks, for the framework."""
         return AdmissionRejected(
-            *(self.active, self.ceiling, self.retry_after),
+            self.active,
+            self.ceiling,
+            self.retry_after,
             **self._rest | {"accepted": self.accepted + others},
         )
 

@@ -154,7 +154,11 @@ class Envelopes:
         given = options.id if repeat is None else repeat.id
         id = new_id() if given is None else given
         task = OutgoingTask(
-            *(id, task_class.name, task_class.cls, labels, options.at_time),
+            id,
+            task_class.name,
+            task_class.cls,
+            labels,
+            options.at_time,
             parent=running.id if running else "",
             schedule=schedule,
         )

@@ -87,7 +87,9 @@ class OpenNamespace(InNamespace):
         self.live_config: LiveConfig = LiveConfig(stores.publication, registry)
         self.middlewares: Middlewares = Middlewares() if middlewares is None else middlewares
         self.envelopes: Envelopes = Envelopes(
-            *(registry, self.live_config, settings.signer()),
+            registry,
+            self.live_config,
+            settings.signer(),
             message_limit=settings.message_limit,
             middlewares=self.middlewares,
             cipher=stores.cipher,

@@ -279,7 +279,7 @@ async def _explain(home: OpenNamespace, id: str) -> tuple[Explanation, Facts | N
 
     broker = home.stores.broker
     source = TaskFacts(
-        *(broker.client, home.namespace, broker.crash_limit, broker.lock_ttl_ms), cipher=home.cipher
+        broker.client, home.namespace, broker.crash_limit, broker.lock_ttl_ms, cipher=home.cipher
     )
     try:
         facts = await source.read(id)

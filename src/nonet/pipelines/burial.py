@@ -66,7 +66,9 @@ class Letters:
             self.problem = str(error) or f"no answer within {_ANSWER_SECONDS:g} s"
             logger.error(
                 "dead letter of a row waits: pipeline=%s key=%s error=%s",
-                *(pipeline, key, self.problem),
+                pipeline,
+                key,
+                self.problem,
             )
             return again
         self.problem = ""

@@ -60,10 +60,14 @@ async def look(leasing: Leasing, key: Any) -> RowState | None:
     chosen = pipeline.select().with_only_columns(own, maintain_column_froms=True)
     query = sa.select(
         db_now(),
-        *(columns.due_at, columns.lease_expires_at, columns.lease_token, columns.lease_owner),
+        columns.due_at,
+        columns.lease_expires_at,
+        columns.lease_token,
+        columns.lease_owner,
         columns.attempts,
         own.in_(chosen.where(own == key).order_by(None)),
-        *(columns.waiting_since, columns.suspect > 0),
+        columns.waiting_since,
+        columns.suspect > 0,
     ).where(own == key)
     async with pipeline.database.transaction() as session:
         found = (await session.execute(query)).one_or_none()

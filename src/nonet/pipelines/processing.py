@@ -215,7 +215,11 @@ class Processing:
             self._client.envelopes.prepare(task)  # an invalid task fails here, not after the commit
         apply = partial(
             self.leasing.apply,
-            *(item.lease, loaded.row, changes, self._interval(), tries),
+            item.lease,
+            loaded.row,
+            changes,
+            self._interval(),
+            tries,
             within=partial(self._submit_within, durable),
         )
         await self._end(item, apply)
@@ -330,8 +334,12 @@ class Processing:
     def _log_failure(self, item: Item, settlement: Settlement, what: str) -> None:
         logger.error(
             "row failed, %s: pipeline=%s key=%s attempt=%s error=%s\n%s",
-            *(what, self.pipeline, item.lease.key, item.lease.attempt),
-            *(settlement.error.brief, settlement.error.traceback),
+            what,
+            self.pipeline,
+            item.lease.key,
+            item.lease.attempt,
+            settlement.error.brief,
+            settlement.error.traceback,
         )
 
 

@@ -235,8 +235,12 @@ class Stores:
 
         broker = self.broker
         return Results(
-            *(broker.client, broker.scripts, broker.url, self.namespace),
-            *(self.cipher, broker.transport.wakes),
+            broker.client,
+            broker.scripts,
+            broker.url,
+            self.namespace,
+            self.cipher,
+            broker.transport.wakes,
         )
 
     @cached_property

@@ -75,7 +75,10 @@ class FailureLog:
             self._logger.log(
                 level,
                 "%s still fails: failures=%d seconds=%.0f error=%s",
-                *(self._name, self._in_a_row, now - self._began, text),
+                self._name,
+                self._in_a_row,
+                now - self._began,
+                text,
             )
         else:
             return

@@ -85,5 +85,7 @@ def _failed(name: str, error: Exception) -> None:
         logger.error(
             "log handler raises, its lines are lost: handler=%s error=%s: %s; further errors are "
             "counted in nonet_log_errors_total",
-            *(name, type(error).__name__, error),
+            name,
+            type(error).__name__,
+            error,
         )

@@ -61,7 +61,9 @@ class Outage:
             elif now - self._logged_at >= _SUMMARY_SECONDS:
                 logger.warning(
                     "Redis is still away: seconds=%.0f waiting=%d error=%s",
-                    *(now - self._began, len(self._waiting), reason),
+                    now - self._began,
+                    len(self._waiting),
+                    reason,
                 )
             else:
                 return

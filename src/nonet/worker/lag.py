@@ -251,8 +251,10 @@ class LoopLag:
         self._peak.note(late, now)
         logger.warning(
             "the interpreter lock was held for %.1f s by %s%s: %s",
-            *(late, culprit if culprit.task else "code of a thread or a library"),
-            *(f" at {place}" * bool(place), _HELD_ADVICE),
+            late,
+            culprit if culprit.task else "code of a thread or a library",
+            f" at {place}" * bool(place),
+            _HELD_ADVICE,
         )
         self._on_blocked(culprit)
 

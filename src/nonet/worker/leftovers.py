@@ -76,7 +76,9 @@ class Leftovers:
             logger.error(
                 "code of %d attempts ignores its cancellation and takes %d of %d slots: "
                 "restart this worker",
-                *(len(self._overdue), self._beyond, self._slots),
+                len(self._overdue),
+                self._beyond,
+                self._slots,
             )
 
     def keep_locks(self, attempt: Attempt, since: float) -> None:

@@ -88,8 +88,9 @@ class Runner:
         self._client = client
         self._me = me
         self._cancel_grace = settings.cancel_grace
-        limits = settings.message_limit, settings.crash_limit
-        self._concluder = Concluder(client.live_config, *limits, stores.cipher)
+        self._concluder = Concluder(
+            client.live_config, settings.message_limit, settings.crash_limit, stores.cipher
+        )
         self.settler = Settler(broker, stores.rows, stores.cipher)
         self._foreign: set[str] = set()
         self._watchdog = watchdog
@@ -107,21 +108,29 @@ class Runner:
         self._leasing = WatchedLeases(broker, watchdog, settings.lease, settings.lock_ttl)
         self._leftovers = Leftovers(me.slots, self.freed.set, watchdog, broker)
         self.threads = FunctionThreads(min(me.slots, settings.threads), self.freed.set)
-        self._tools = Tools(
-            *(client, client.registry, injector, self.threads, settings.message_limit),
-            admit=self._leasing.readmit,
-            leave=self._leftovers.add,
-            middlewares=client.middlewares,
-        )
+        self._tools = self._tools_with(injector)
         self._deaths = ChildDeaths(Events(broker.client, settings.namespace).log)
         self._isolated = self._in(children)
-        of = self.settler, self._concluder, client.registry
-        self.burials = Burials(*of, stores.dead_letters, settings.signer())
+        self.burials = Burials(
+            self.settler, self._concluder, client.registry, stores.dead_letters, settings.signer()
+        )
         self.suspects = Suspects(
             me.size,
             lambda: self._in(Children(settings, broker.url, client.middlewares)),
             self._concluder,
             self._ordinary,
+        )
+
+    def _tools_with(self, injector: Injector) -> Tools:
+        return Tools(
+            self._client,
+            self._client.registry,
+            injector,
+            self.threads,
+            self._client.settings.message_limit,
+            admit=self._leasing.readmit,
+            leave=self._leftovers.add,
+            middlewares=self._client.middlewares,
         )
 
     def _in(self, children: Children) -> Isolated:
@@ -310,7 +319,9 @@ class Runner:
             self._foreign.add(name)
             logger.warning(
                 "tasks of %s are left to other workers: %s%s",
-                *(name, outcome.reason, "" if attempt.task_class else _UNKNOWN),
+                name,
+                outcome.reason,
+                "" if attempt.task_class else _UNKNOWN,
             )
 
     async def _execute_elsewhere(self, attempt: Attempt, place: Place) -> Conclusion | None:
@@ -420,7 +431,8 @@ class Runner:
             return
         logger.error(
             "task %s (%s) still runs although it was cancelled",
-            *(attempt.delivery.id, attempt.context.name),
+            attempt.delivery.id,
+            attempt.context.name,
         )
         attempt.context.lose_lease("it was cancelled, and has ended")
         self._leftovers.add(attempt, attempt.code)
@@ -464,7 +476,8 @@ class Runner:
             logger.critical(
                 "%s has blocked the event loop beyond its hard timeout, at %s: this worker ends, "
                 "so that other workers run its tasks; isolate that class",
-                *(culprit, place),
+                culprit,
+                place,
             )
             self._sign_off()
             os._exit(ExitCode.FAILED)
@@ -486,6 +499,8 @@ def _end_span(span: AttemptSpan, attempt: Attempt, conclusion: Conclusion) -> No
     error = settlement.error
     span.end(
         End.LOST if conclusion.lost else settlement.end,
-        *(error.type, error.text, error.traceback),
+        error.type,
+        error.text,
+        error.traceback,
         secrets=attempt.context.logged_secrets,
     )

@@ -70,7 +70,8 @@ class FunctionThreads(Executor):
             logger.error(
                 "%d plain functions ignore their cancellation, more than the %d threads of this "
                 "worker: restart it",
-                *(self._overdue + 1, self._places),
+                self._overdue + 1,
+                self._places,
             )
         loop = asyncio.get_running_loop()
 

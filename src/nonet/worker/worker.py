@@ -111,7 +111,8 @@ class Worker(Observed):
         needs_sql = any(item.cls.dlq_eligible or item.cls.durable for item in client.registry)
         self._sql = sql_reached(settings, client.stores) if needs_sql else None
         self._lag = LoopLag(
-            *(self._runner.seen_in_loop, self._count_blocked),
+            self._runner.seen_in_loop,
+            self._count_blocked,
             while_blocked=self._runner.end_if_stuck if owns_process else None,
             in_threads=self._runner.in_threads,
         )
@@ -424,7 +425,10 @@ class Worker(Observed):
 
     def _make_about(self) -> About:
         return About(
-            *(self._client.registry, self._described, self._lag.longest, self._child_pids),
+            self._client.registry,
+            self._described,
+            self._lag.longest,
+            self._child_pids,
             keys=self._client.cipher.digest,
             tenants=self._tally.tenants.running,
         )

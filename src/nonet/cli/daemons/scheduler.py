@@ -6,7 +6,7 @@ import typer
 
 from nonet.cli.options import ConfigSource, MetricsPort, Version
 from nonet.cli.plain_words import PlainCommand
-from nonet.cli.process import run, set_up_logging
+from nonet.cli.process import run
 from nonet.cli.target import CodeTarget, flat
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -30,27 +30,12 @@ def schedule(
     \b
     task-scheduler --config /etc/nonet/nonet.yaml --tasks mytasks
     """
-    from nonet.app import Nonet  # these are slower to import than `--help` may take
-    from nonet.config.settings import load_settings
-    from nonet.daemon.health import answering_probes
-    from nonet.daemon.service import spare_collector, stop_on_signals
-    from nonet.telemetry.logs import process_description
-    from nonet.telemetry.tracing import exporting_traces
+    from nonet.cli.daemons.scheduling import (
+        run_scheduler,  # slower to import than `--help` may take
+    )
 
-    async def command() -> int:
-        settings = load_settings(**target.options(), config=config, metrics_port=metrics_port)
-        set_up_logging(target.debug, settings)
-        application = Nonet(settings)
-        traces = exporting_traces("nonet-scheduler", process_description())
-        signals = stop_on_signals()
-        async with traces, application, application.injector() as injector, signals as stop:
-            scheduler = application.scheduler(injector)
-            address = settings.metrics_host, settings.metrics_port
-            async with answering_probes(*address, scheduler):
-                spare_collector()
-                return await scheduler.run(stop)
-
-    run(target.debug, command, runs_user_code=True)
+    options = {**target.options(), "config": config, "metrics_port": metrics_port}
+    run(target.debug, lambda: run_scheduler(options, debug=target.debug), runs_user_code=True)
 
 
 def main() -> None:

@@ -76,7 +76,9 @@ def _by_type(
         # A limit that works as configured only delays.
         is_meant = limiter and not (refusal.override and refusal.override.is_narrower)
         yield Finding(
-            *("limiter" if limiter else "lock", refusal.lock, problem),
+            "limiter" if limiter else "lock",
+            refusal.lock,
+            problem,
             command=remedies.of_refusal(refusal),
             severity="warning" if is_meant else "error",
             since=found.ago(max(item.seconds for item in group)),

@@ -45,7 +45,9 @@ def _deaths(found: Situation) -> Iterator[Finding]:
             f"the last {span(death.seconds_ago)} ago"
         )
         yield Finding(
-            *("class", death.task, problem),
+            "class",
+            death.task,
+            problem,
             command=_remedy_of_deaths(found, death),
             severity="warning" if death.seconds_ago > _OLD else "error",
             since=found.ago(death.seconds_ago),
@@ -83,7 +85,9 @@ def _rare_deaths(found: Situation) -> Iterator[Finding]:
     )
     words = ("task-run", "list", "--ended", "--since", "1h")
     yield Finding(
-        *("class", "rare failures", problem),
+        "class",
+        "rare failures",
+        problem,
         command=remedies.command(*words, "--state", newest.state),
         severity="warning",
         since=found.ago(newest.seconds_ago),
@@ -101,7 +105,9 @@ def _failed_workflows(found: Situation) -> Iterator[Finding]:
         show = remedies.of_workflow("show", item.id)
         problem = f"{failed_in_words(replace(item, error=brief(item.error)))} ({show})"
         yield Finding(
-            *("workflow", item.id, problem),
+            "workflow",
+            item.id,
+            problem,
             command=remedies.of_workflow("resume", item.id),
             severity="warning" if item.seconds_ago > _OLD else "error",
             since=found.ago(item.seconds_ago),
@@ -137,7 +143,8 @@ def _stalls(found: Situation) -> Iterator[Finding]:
         problem = f"the event loop of {worker} was blocked for {span(seconds)}{by}: {beside}"
         yield Finding(
             *(("class", task) if task else ("worker", worker)),
-            *(problem, "write it as 'def', await, or isolate it" if task else ""),
+            problem,
+            "write it as 'def', await, or isolate it" if task else "",
             command=remedies.command("task-run", "workers", worker),
             cause=_blocking(task or worker),
         )

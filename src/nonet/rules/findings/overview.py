@@ -91,7 +91,7 @@ def _no_leader(found: Situation) -> Iterator[Finding]:
         )
     command = remedies.of_promoter()
     yield Finding(
-        *("scheduler", "leader", problem), command=command, severity="critical", cause=LEADERLESS
+        "scheduler", "leader", problem, command=command, severity="critical", cause=LEADERLESS
     )
 
 
@@ -179,7 +179,9 @@ def _pauses(found: Situation) -> Iterator[Finding]:
             f"{pause.who}{reason}: {held_up}{classes}"
         )
         yield Finding(
-            *("pause", pause.what, problem),
+            "pause",
+            pause.what,
+            problem,
             command=remedies.of_pause(pause.what),
             severity="error" if held else "warning",
             since=pause.since,
@@ -237,7 +239,7 @@ def _floods(found: Situation) -> Iterator[Finding]:
             f"tenant {name} has {number} of the {max(total, number)} tasks that have not ended"
         )
         yield Finding(
-            *("tenant", name, problem), command="task-run tenants", severity="warning", count=number
+            "tenant", name, problem, command="task-run tenants", severity="warning", count=number
         )
 
 
@@ -249,7 +251,9 @@ def _backlog(found: Situation) -> Iterator[Finding]:
             problem = f"{_queue_for(queued, oldest)}; {crew.size} workers: {crew.live}, {busy}"
             since, command = found.ago(oldest), remedies.of_worker(crew.size)
             yield Finding(
-                *("queue", crew.size, problem),
+                "queue",
+                crew.size,
+                problem,
                 command=command,
                 severity="warning",
                 since=since,
@@ -274,7 +278,9 @@ def _quarantine(found: Situation) -> Iterator[Finding]:
     if number := found.quarantined:
         problem = f"{counted(number, 'message')} in the quarantine"
         yield Finding(
-            *("stream", "quarantine", problem),
+            "stream",
+            "quarantine",
+            problem,
             command=remedies.of_quarantine(),
             severity="warning",
             count=number,

@@ -200,7 +200,9 @@ def _scheduler_problems(server: Server) -> Iterator[Finding]:
     if server.late_seconds > _LATE_SECONDS:
         problem = f"the next task is {server.late_seconds:.0f} s overdue: no process promotes it"
         yield Finding(
-            *("scheduler", "promotion", problem),
+            "scheduler",
+            "promotion",
+            problem,
             command=remedies.of_promoter(),
             severity="critical",
             cause="" if server.leader else LEADERLESS,
@@ -226,7 +228,10 @@ def _sql_problems(server: Server) -> Iterator[Finding]:
         problem = _TABLES.get(server.sql, server.sql)
         is_old = server.sql in _TABLES
         yield Finding(
-            *("sql", "tables", problem, "" if is_old else REPAIR_SQL),
+            "sql",
+            "tables",
+            problem,
+            "" if is_old else REPAIR_SQL,
             command="task-run db upgrade" if is_old else remedies.of_sql(),
             severity="critical",
         )

@@ -135,7 +135,9 @@ def _skip(entry: Unreadable) -> None:
         _warned.add(kind)
         logger.warning(
             "skipped what cannot be read, see 'task-run doctor': key=%s entry=%.100s error=%s",
-            *(entry.key, entry.entry, entry.why),
+            entry.key,
+            entry.entry,
+            entry.why,
         )
 
 

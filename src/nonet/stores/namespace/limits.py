@@ -55,7 +55,9 @@ class Limits(RedisStore):
         configured = readable_hash("limits:config", config, Limit.decode)
         overridden = readable_hash("limits:live", live, _override)
         found = readable(
-            *("limits", "HDEL", readable_hash("limits", effective, Limit.decode).items()),
+            "limits",
+            "HDEL",
+            readable_hash("limits", effective, Limit.decode).items(),
             lambda field, limit: _effective(
                 field, limit, configured.get(field), overridden.get(field)
             ),

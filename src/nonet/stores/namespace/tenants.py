@@ -69,7 +69,9 @@ class Tenants(RedisStore):
             share_seconds=SHARE_TIME.total_seconds(),
             items=tuple(
                 tenant_figures(
-                    *(name, load, counted.get(name, ())),
+                    name,
+                    load,
+                    counted.get(name, ()),
                     weight=weights.get(name) if name != OTHERS else None,
                     share=compared.get(name),
                 )

@@ -154,13 +154,11 @@ class Burials(Lane):
         if delivery.state == "dying" and not delivery.error:  # no attempt has logged why
             logger.error(
                 "task %s (%s) ends %s, %s: %s",
-                *(
-                    delivery.id,
-                    attempt.context.name,
-                    settlement.end,
-                    settlement.reason,
-                    error.brief,
-                ),
+                delivery.id,
+                attempt.context.name,
+                settlement.end,
+                settlement.reason,
+                error.brief,
             )
         await self._settler.end(attempt, settlement, result_of(attempt, settlement, document.usage))
 
@@ -173,7 +171,11 @@ class Burials(Lane):
                 store = await self._dead_letters()
                 history = await self._settler.broker.history(attempt.delivery.id)
                 letter = dead_letter(
-                    *(attempt.delivery, document, history, self._registry, policy),
+                    attempt.delivery,
+                    document,
+                    history,
+                    self._registry,
+                    policy,
                     cipher=self._settler.cipher,
                 )
                 return await write(letter, store)

@@ -138,7 +138,9 @@ class Settler(Struct, frozen=True):
             still_runs, sent = bool(attempt.left) and attempt.still_runs, time.monotonic()
             try:
                 answer = await self.broker.settle(
-                    *(delivery, settlement.end, document),
+                    delivery,
+                    settlement.end,
+                    document,
                     text=text,
                     delay=settlement.delay,
                     started=settlement.started,
@@ -157,7 +159,8 @@ class Settler(Struct, frozen=True):
                     is_logged = True
                     logger.warning(
                         "task %s: not settled yet, retrying while its lease lasts: %s",
-                        *(delivery.id, error),
+                        delivery.id,
+                        error,
                     )
                 await asyncio.sleep(_RESETTLE_PAUSE)
                 continue

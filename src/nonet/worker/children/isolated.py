@@ -331,7 +331,9 @@ def crash_of(attempt: Attempt, exited: Exited | None) -> Crash:
 def _kill(child: Child, attempt: Attempt) -> None:
     logger.warning(
         "task %s (%s): its process %d has not stopped and is killed",
-        *(attempt.delivery.id, attempt.context.name, child.pid),
+        attempt.delivery.id,
+        attempt.context.name,
+        child.pid,
     )
     Children.ask_to_kill(child)
     # In case the fork server hangs.
