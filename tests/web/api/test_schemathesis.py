@@ -101,10 +101,9 @@ def fuzz_operation(operation: Any, address: str, examples: int) -> None:
 
 async def test_without_redis_each_call_answers_503(tmp_path: Path) -> None:
     """A program learns when to try again; what SQL knows, or is wrong, is answered as ever."""
+    known = {"name": "limiter:conc:job:7", "entry": "1-1", "priority": "normal", "size": "small"}
     paths = [
-        re.sub(
-            r"{\w+}", "7", path.replace("{name}", "limiter:conc:job:7").replace("{entry}", "1-1")
-        )
+        re.sub(r"{(\w+)}", lambda found: known.get(found[1], "7"), path)
         for path, operations in described()["paths"].items()
         if "get" in operations and not path.endswith("/openapi.json")
     ]
