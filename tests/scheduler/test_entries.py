@@ -9,8 +9,9 @@ import pytest
 from pydantic import BaseModel
 
 from nonet.base.errors import ConfigurationError
-from nonet.config.models import TaskConfig, dotted
+from nonet.config.models import TaskConfig
 from nonet.config.reading import parse_config
+from nonet.config.wording import dotted
 from nonet.scheduler.periodic.entries import Entry, dropped, entries
 from nonet.tasks.schedules import CatchUp, CronSchedule, IntervalSeconds, Overlap, TaskScheduleBase
 from nonet.tasks.schedules.description import describe

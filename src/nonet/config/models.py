@@ -31,7 +31,7 @@ from nonet.base.amounts import AMOUNT, format_bytes, parse_bytes
 from nonet.base.errors import ConfigurationError, suggestion, unknown_argument
 from nonet.base.keys import NAMESPACE, NAMESPACE_TEXT
 from nonet.base.streams import Priority, Size
-from nonet.config.wording import value_reason
+from nonet.config.wording import SHARED, dotted, value_reason
 from nonet.rules.fairness import BY_VO, by_problem
 from nonet.rules.limits import LimitRule, Location, read_limits, written_limits
 from nonet.rules.outcomes import summarize
@@ -53,7 +53,6 @@ Name: TypeAlias = Annotated[StrictStr, Field(min_length=1)]
 MOST_SECONDS = 366 * 86_400
 MOST_JITTER_SECONDS = 86_400
 MOST_CAUGHT_UP = 1_000
-SHARED = "where many tasks share a process"
 
 # The origin of a document: the context of its validation.
 WRITTEN = "written"
@@ -637,18 +636,6 @@ def _policy_problem(policy: type[RetryPolicyBase], details: Any) -> tuple[Locati
         key = str(details["loc"][-1])
         reason = unknown_argument(key, list(policy.model_fields), policy.__name__)
     return details["loc"], reason
-
-
-def dotted(location: Location) -> str:
-    """Return a path in the document as text.
-
-    >>> dotted(("common", "periodic-tasks", "Sweep", 0, "args"))
-    'common.periodic-tasks.Sweep[0].args'
-    """
-    text = ""
-    for part in location:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text
 
 
 def _raise_problems(problems: Sequence[tuple[Location, str]]) -> None:

@@ -12,6 +12,7 @@ from msgspec import Struct
 from nonet.base.amounts import parse_bytes
 from nonet.base.errors import ConfigurationError, UnknownTaskError
 from nonet.base.streams import Priority, Size
+from nonet.config.wording import SHARED, dotted
 from nonet.rules.limits import Location
 from nonet.tasks.registry import Registry, TaskClass
 from nonet.tasks.task import BaseTask, Isolation
@@ -175,8 +176,6 @@ class Overrides:
             try:
                 found = self._policies[override.at] = written.build()
             except ConfigurationError as error:
-                from nonet.config.models import dotted
-
                 at = dotted((*override.at, "retry-policy"))
                 raise ConfigurationError(f"{at}: {error}") from None
         return found
@@ -235,8 +234,6 @@ def _section_problems(
 
 def _clashes(override: TaskOverride, cls: type[BaseTask]) -> Iterator[tuple[str, str]]:
     """Yield key and reason of each override that contradicts an attribute of the class."""
-    from nonet.config.models import SHARED
-
     soft, hard = override.soft_timeout, cls.hard_timeout
     if soft is not None and override.hard_timeout is None and hard is not None and soft > hard:
         reason = f"is longer than the hard timeout of the class, {hard:g} s: set hard-timeout"
@@ -268,8 +265,6 @@ def _sizes(section_at: Location, sizes: SizesConfig) -> Iterator[tuple[Size, Map
 
 def _said(at: Location, values: Section, names: Iterable[str]) -> dict[str, _Said]:
     """Return the values of those fields `names` that a mapping sets."""
-    from nonet.config.models import dotted
-
     fields = type(values).model_fields
     return {
         name: _Said(value, dotted((*at, fields[name].alias or name)))

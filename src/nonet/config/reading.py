@@ -10,17 +10,8 @@ from pydantic import ValidationError
 
 from nonet.base.errors import ConfigurationError, suggestion
 from nonet.config.document import Document
-from nonet.config.models import (
-    SHARED,
-    WRITTEN,
-    Config,
-    Section,
-    SectionConfig,
-    SizeConfig,
-    SmallConfig,
-    dotted,
-)
-from nonet.config.wording import value_reason
+from nonet.config.models import WRITTEN, Config, Section, SectionConfig, SizeConfig, SmallConfig
+from nonet.config.wording import SHARED, dotted, value_reason
 from nonet.rules.limits import Location
 
 Problem = tuple[str, Location, str]

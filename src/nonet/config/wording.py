@@ -1,10 +1,14 @@
-"""Error messages for invalid values in the configuration file."""
+"""The texts of errors of the configuration: where a value stands, and what is wrong with it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import date
 from typing import Any
+
+from nonet.rules.limits import Location
+
+SHARED = "where many tasks share a process"
 
 _MAPPINGS = ("model_type", "model_attributes_type", "dataclass_type", "dict_type")
 _FLAGS = ("bool_type", "bool_parsing")
@@ -72,3 +76,15 @@ def _kind(value: object) -> str:
         type(None): "nothing",
     }
     return "a date" if isinstance(value, date) else kinds.get(type(value), "another value")
+
+
+def dotted(location: Location) -> str:
+    """Return a path in the document as text.
+
+    >>> dotted(("common", "periodic-tasks", "Sweep", 0, "args"))
+    'common.periodic-tasks.Sweep[0].args'
+    """
+    text = ""
+    for part in location:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text

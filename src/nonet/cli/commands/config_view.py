@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from nonet.config.models import Config, SectionConfig, dotted
+from nonet.config.models import Config, SectionConfig
+from nonet.config.wording import dotted
 from nonet.rules.limits import DEFAULT, Limit, LimitAddress, find_object_type, snake_case
 from nonet.scheduler.periodic import entries as plan
 from nonet.scheduler.periodic.entries import Entry, entries
