@@ -1,4 +1,4 @@
-"""`shared`: what one process makes for all that run the tests of one run (``pytest -n``)."""
+"""What one process does for all processes of one run of the tests (``pytest -n``)."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ def alone(file: Path) -> Iterator[None]:
     """Wait until no other process is in here with this file; it stays, empty."""
     with file.open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def first_alone(name: str, config: pytest.Config) -> Iterator[None]:
+    """Let the first process of a run do this alone, then all others at once."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        yield
+        return
+    done = Path(config.option.basetemp).parent / f"{name}.done"
+    with alone(done.with_suffix(".lock")):
+        if is_first := not done.exists():
+            yield
+            done.touch()
+    if not is_first:
         yield
 
 
