@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from nonet import Epoch, RegistrationError, startup_hook
 from nonet.config.settings import plain_settings
 from nonet.scheduler.startup import checked_hooks
+from nonet.tasks import entry_points
 from nonet.tasks.hooks import startup_hooks
 from nonet.tasks.injection import Injector
 
@@ -54,12 +55,8 @@ def test_two_hooks_of_one_name_are_refused() -> None:
 
 
 def _installed(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
-    entry = importlib.metadata.EntryPoint("reset", value, "nonet.startup")
-
-    def found(*, group: str) -> list[importlib.metadata.EntryPoint]:
-        return [entry] if group == entry.group else []
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", found)
+    entry = EntryPoint("reset", value, "nonet.startup")
+    monkeypatch.setattr(entry_points, "installed", lambda: EntryPoints([entry]))
 
 
 NUMBER = 7

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from typing import Any
 
 import pytest
 
 from nonet import Middleware, OutgoingTask, RegistrationError, RunningTask, register_middleware
-from nonet.tasks import middleware
+from nonet.tasks import entry_points, middleware
 from nonet.tasks.middleware import Middlewares, checked, installed_middleware, recipe_of
 
 
@@ -114,7 +113,7 @@ def fails() -> Middleware:
 def test_entry_points_name_classes_functions_or_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     named: dict[str, Any] = {"a": Named, "b": INSTANCE}
     entries = [EntryPoint(name, f"somewhere:{name}", "nonet.middleware") for name in "ba"]
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: entries)
+    monkeypatch.setattr(entry_points, "installed", lambda: EntryPoints(entries))
     monkeypatch.setattr(EntryPoint, "load", lambda entry: named[entry.name])
     first, second = installed_middleware(["nonet"])
     assert isinstance(first, Named) and second is INSTANCE

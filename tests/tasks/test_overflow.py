@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-from typing import Any
+from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
 
 from nonet.base.errors import RegistrationError
+from nonet.tasks import entry_points
 from nonet.tasks.overflow import Overflow, overflow_hooks
 
 called: list[Overflow] = []
@@ -28,12 +28,8 @@ def test_the_setting_names_a_hook() -> None:
 
 
 def test_entry_points_add_hooks(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("a", f"{__name__}:Scaler.scale", "mine.overflow")
-
-    def found(*, group: str) -> list[Any]:
-        return [entry] if group == "mine.overflow" else []
-
-    monkeypatch.setattr(importlib.metadata, "entry_points", found)
+    entry = EntryPoint("a", f"{__name__}:Scaler.scale", "mine.overflow")
+    monkeypatch.setattr(entry_points, "installed", lambda: EntryPoints([entry]))
     assert overflow_hooks("", ("nonet", "mine")) == {"mine.overflow a": Scaler.scale}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import inspect
 import re
 import typing
@@ -30,7 +29,7 @@ from nonet.tasks.class_checks import (
     place_of,
     unread_attributes,
 )
-from nonet.tasks.entry_points import IMPORT_ERRORS, entries, import_problem, load
+from nonet.tasks.entry_points import IMPORT_ERRORS, entries, import_problem, installed, load
 from nonet.tasks.invoke import is_coroutine_function
 from nonet.tasks.locks import LockedObjectType
 from nonet.tasks.task import BaseTask
@@ -191,7 +190,7 @@ class Registry:
         """
         prefixes = list(dict.fromkeys(prefixes))
         load_lock_types(prefixes)
-        found = importlib.metadata.entry_points()
+        found = installed()
         for prefix in prefixes:
             for group in sorted(found.groups):
                 category = group.removeprefix(f"{prefix}.tasks.")
