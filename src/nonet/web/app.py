@@ -54,8 +54,9 @@ def create_app(
     failures.install(app)
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     # Pages first: some have the name of a function of the API, and `url` finds the first route.
+    # `include_router` would make each route again on the first request of each application.
     for router in (*page_routers(), *api_routers()):
-        app.include_router(router)
+        app.router.routes.extend(router.routes)
     return app
 
 
