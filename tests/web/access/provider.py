@@ -11,6 +11,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, nullcontext
+from functools import cache
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,6 +27,12 @@ from starlette.routing import Route
 CLIENT, SECRET = "nonet", "s3cret of the client"
 
 
+@cache
+def _key(id: str, number: int = 0) -> RSAKey:
+    """A key with this id; keys with other numbers differ. To make one takes 0.2 CPU seconds."""
+    return RSAKey.generate_key(2048, {"kid": id})
+
+
 class FakeProvider:
     """Logs everybody in as `claims`.
 
@@ -37,7 +44,7 @@ class FakeProvider:
 
     def __init__(self, issuer: str) -> None:
         self.issuer = issuer
-        self.key = RSAKey.generate_key(2048, {"kid": "1"})
+        self.key = _key("1")
         self.claims: dict[str, Any] = {}
         self.answer: dict[str, str] = {}
         self.sign = self._signed
@@ -53,7 +60,7 @@ class FakeProvider:
 
     def rotate(self) -> None:
         """Sign with a new key from now on, and publish only that."""
-        self.key = RSAKey.generate_key(2048, {"kid": "2"})
+        self.key = _key("2")
 
     async def _configuration(self, _: Request) -> Response:
         return JSONResponse(
@@ -115,8 +122,8 @@ class FakeProvider:
 
     def by_another_key(self, claims: dict[str, Any]) -> str:
         """A token with the id of our key, signed by another one."""
-        other = RSAKey.generate_key(2048, {"kid": self.key.kid})
-        return jwt.encode({"alg": "RS256", "kid": self.key.kid}, claims, other)
+        kid = str(self.key.kid)
+        return jwt.encode({"alg": "RS256", "kid": kid}, claims, _key(kid, 1))
 
     def by_public_key(self, claims: dict[str, Any]) -> str:
         """A token whose shared secret is the public key, which everybody has."""

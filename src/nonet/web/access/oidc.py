@@ -139,7 +139,12 @@ class Provider:
             client_id=settings.oidc_client,
             client_secret=settings.oidc_secret.get_secret_value(),
             client_auth_methods=[(_BASIC, _encode_basic)],
-            client_kwargs={"code_challenge_method": "S256", "timeout": _ANSWER_SECONDS},
+            client_kwargs={
+                "code_challenge_method": "S256",
+                "timeout": _ANSWER_SECONDS,
+                # Each request would read all certificates of the system, in the event loop.
+                "verify": httpx2.create_ssl_context(),
+            },
             server_metadata_url=url,
         )
         try:
