@@ -39,6 +39,9 @@ async def test_a_user_logs_in_and_out(
 
 async def test_a_wrong_password_and_an_unknown_user_look_alike(nonet: Nonet, users: Path) -> None:
     """Neither the text nor the work says whether the name exists."""
+    with users.open("w") as file:  # a small file
+        password = PasswordHash.of(PASSWORD)  # as operators make it
+        file.write(f'users: [{{name: viewer, role: viewer, password: "{password}"}}]\n')
     async with door(nonet, users=users) as client:
         texts = []
         for name in ("viewer", "nobody"):
