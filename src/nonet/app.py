@@ -9,7 +9,6 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, Unpack
 
-from nonet.base.actor import who
 from nonet.base.errors import ConflictError, NotBoundError, masked
 from nonet.base.streams import Size
 from nonet.client.application import Application
@@ -525,10 +524,9 @@ class Nonet(Application, Program):
             UnknownTaskError: its class is not registered here.
             InvalidArgumentsError: its class refuses the configured arguments.
         """
-        task = self.registry.get(entry.task).arguments.build(entry.args)
-        handle = await self.client.submit(task, labels={"entry": entry.entry})
-        await self.stores.events.log("schedule-run", who(), f"{entry.entry}: {handle}")
-        return handle
+        from nonet.operate.schedules import run
+
+        return await run(self.stores, self.client, entry.entry)
 
     async def dead_letters(self) -> DeadLetters:
         """Return the SQL store of dead letters; it opens on first use and closes with the app."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from runpy import run_path
 from typing import Any
@@ -17,6 +17,8 @@ from nonet import Nonet, chain
 from nonet.config.web_settings import WebSettings
 from nonet.rules.letters import NewDeadLetter
 from nonet.rules.limits import Limit, LimitAddress
+from nonet.rules.pipelines import Replica, RowFigures
+from nonet.stores.namespace.periodic import Change
 from nonet.stores.queue.leases import Leases
 from nonet.stores.sql.audit import AuditEntry
 from nonet.web.app import create_app
@@ -44,6 +46,19 @@ events --kind limit-set --limit 1       /events?kind=limit-set&limit=1
 audit     --who ann --since 1h          /audit?who=ann&since=1h
 workers --size small                    /workers?size=small
 workers 4711@host                       /workers/4711@host
+locks                                   /locks
+locks --object-type Job --show 1        /locks?object_type=Job&show=1
+locks show limiter:conc:job:7           /locks/limiter:conc:job:7
+paused                                  /pauses
+quarantine list                         /quarantine
+quarantine show 1-1                     /quarantine/1-1
+quarantine reveal 1-1                   /quarantine/1-1/content
+schedules list                          /schedules
+schedules list --state planned          /schedules?state=planned
+schedules show Nightly                  /schedules/errands:Nightly%7C%7Cdefault
+schedules leader                        /leader
+pipelines list                          /pipelines
+pipelines show volumes                  /pipelines/volumes
 """
 # Other reads of the API, and why no command prints the same.
 OTHERS = {
@@ -59,6 +74,9 @@ ON_ONE_FACE = {
     "workers.known_classes": "the page of a worker lists them",
     "workers.registered": "what a page counts above the list",
     "workflows.drawing": "a picture",
+    "schedules.calendar": "a picture",
+    "schedules.held_up": "a hint in the error of a command",
+    "schedules.reveal": "'config show --show-args' shows the arguments of all entries",
 }
 AGES = ("beat_seconds", "oldest_seconds")
 
@@ -123,7 +141,25 @@ async def fill(nonet: Nonet) -> dict[str, str]:
     entry = AuditEntry(datetime.now(UTC), "ann", "cancel", "task a", "127.0.0.1", "ok")
     await (await nonet.stores.audit()).add([entry])
     group = await nonet.client.spawn_with_callback([Add(1), Add(2)], Add(3))
+    await fill_more(nonet)
     return {"group": group}
+
+
+async def fill_more(nonet: Nonet) -> None:
+    """Give the namespace a pause, a quarantined message, a periodic entry and a pipeline."""
+    await nonet.stores.controls.pause(["task:Audit", "pipeline:volumes"], "ann@host 1", "to test")
+    odd: dict[Any, Any] = {"at": 1, "reason": "odd", "task": "", "stream": "", "entry": ""}
+    content = {**odd, "size": 1, "bytes": b"\xc1"}
+    await nonet.broker.client.xadd(f"{{{NAMESPACE}}}:quarantine", content, id="1-1")
+    term = await nonet.stores.leadership.lead("a", 300, '{"name": "7@host"}') or ""
+    later, rule = datetime.now(UTC) + timedelta(days=1), "CronSchedule('30 2 * * *', 'UTC')"
+    about = {"task": "errands:Nightly", "vo": "", "name": "default", "schedule": rule, "args": {}}
+    about |= {"origin": "class", "enabled": True, "overlap": "", "catch_up": "one", "jitter": 0}
+    entry = Change("new", "errands:Nightly||default", "errands:Nightly", next=later, shown=about)
+    await nonet.stores.periodic.plan(term, [entry])
+    process = Replica("7@host", workers=4, running=4, queued=1, rate=30, wait=0.5)
+    await nonet.stores.pipelines.report("a", {"volumes": process})
+    await nonet.stores.pipelines.report_rows("volumes", RowFigures(datetime.now(UTC), due=10_001))
 
 
 async def test_a_command_prints_what_the_api_answers(task_run: TaskRun) -> None:

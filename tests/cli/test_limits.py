@@ -19,7 +19,7 @@ async def test_full_and_bare_names_of_a_class_are_one(task_run: TaskRun) -> None
     for paused, resumed in (("errands:Add", "Add"), ("Add", "errands:Add")):
         assert (await task_run("pause", "--task", paused)).code == 0
         assert f"task {paused}" in (await task_run("resume", "--task", resumed)).out
-        assert (await task_run("paused", "--json")).json == []
+        assert (await task_run("paused", "--json")).json["items"] == []
 
 
 async def test_a_limit_is_set_shown_and_unset(task_run: TaskRun) -> None:

@@ -57,16 +57,8 @@ async def test_list_and_show_name_the_first_cause(pipelines: Run, reports: Pipel
     listed = await pipelines("list", COLUMNS="80")
     assert "1 row of a dead process" in listed.out
     assert all(len(line) <= 80 for line in listed.out.splitlines())
-    [found] = (await pipelines("list", "--json")).json
-    assert (found["due"], found["rate"], found["wait_seconds"]) == (7, 30, 0.5)
-    assert (found["cause"], found["paused"]) == (cause, "")
     shown = await pipelines("show", "volumes")
-    assert shown.code == 0
-    assert "rows due     7; longest wait: 10 s" in shown.out
-    assert f"waits for    {cause}" in shown.out and "7@host" in shown.out
-    assert (await pipelines("show", "volumes", "--json")).json["replicas"] == [
-        {"process": "7@host", "running": 4, "workers": 4, "queued": 1, "rate": 30, "problem": ""}
-    ]
+    assert shown.code == 0 and cause in shown.out and "7@host" in shown.out
 
 
 async def test_show_says_why_a_row_waits(
@@ -112,33 +104,17 @@ async def test_an_error_of_the_database_is_one_line(
         assert problem in ended.err and "Traceback" not in ended.err
 
 
-async def test_pause_and_resume_a_pipeline(
+async def test_a_paused_pipeline_names_its_pause(
     pipelines: Run, reports: PipelineReports, task_run: TaskRun
 ) -> None:
-    """``task-run paused`` lists the pause, and ``task-run resume`` ends it, too."""
-    ended = await pipelines("pause", "volumes", "--reason", "the cloud is down")
-    assert (ended.code, ended.out) == (0, "paused: pipeline volumes\n")
-    assert ended.err == "no process has reported a pipeline 'volumes' yet\n"
-    [pause] = (await task_run("paused", "--json")).json
-    assert (pause["what"], pause["reason"]) == ("pipeline:volumes", "the cloud is down")
-    ended = await pipelines("resume", "volumes")
-    assert (ended.code, ended.out) == (0, "resumed: pipeline volumes\n")
-    again = await pipelines("resume", "volumes")
-    assert again.code == 4 and "pipeline volumes was not paused by a command" in again.err
+    """``task-run overview`` has the command that ends it."""
     await reports.report_rows("volumes", ROWS)
-    assert (await pipelines("pause", "volumes", "--json")).json == {
-        "pipeline": "volumes",
-        "paused": True,
-        "reported": True,
-    }
+    assert (await task_run("pause", "--pipeline", "volumes")).out == "paused: pipeline volumes\n"
     overview = await task_run("overview")
     assert "pipeline volumes is paused" in overview.out and "7 rows due" in overview.out
     assert "task-run resume --pipeline volumes" in overview.out
     assert (await task_run("resume", "--pipeline", "volumes")).code == 0
-
-    await reports.report("a", {"volumes": Replica("7@host", 4, paused="by the configuration")})
-    ended = await pipelines("resume", "volumes")
-    assert ended.code == 4 and "it is paused by the configuration" in ended.err
+    assert (await task_run("resume", "--pipeline", "volumes")).code == 4
 
 
 async def test_touch_makes_a_row_due_and_hint_wakes_processes(

@@ -59,7 +59,7 @@ async def test_entries_are_listed_with_their_leader(task_run: TaskRun) -> None:
     """One row each, disabled ones too; who leads is told beside the table."""
     async with scheduler(task_run):
         ended = await task_run("schedules", "list", "--json")
-        rows = {row["name"]: row for row in ended.json}
+        rows = {row["name"]: row for row in ended.json["items"]}
         assert rows["early"]["state"] == "planned" and rows["early"]["next"].endswith("T03:00:00Z")
         assert (rows["late"]["state"], rows["late"]["next"]) == ("disabled", None)
         assert rows["early"]["schedule"] == "CronSchedule('0 3 * * *', 'UTC')"
@@ -69,8 +69,7 @@ async def test_entries_are_listed_with_their_leader(task_run: TaskRun) -> None:
         assert "early" in shown.out
         assert "leader " in shown.err and ", term " in shown.err
         leader = (await task_run("schedules", "leader", "--json")).json
-        assert leader["role"] == "leader" and leader["loops"]["periodic entries"]["failures"] == 0
-        assert leader["config"] == {"version": leader["config"]["version"], "problem": ""}
+        assert leader["loops"]["periodic entries"]["failures"] == 0
     assert (await task_run("schedules", "leader")).code == 4
     assert "no scheduler leads" in (await task_run("schedules", "list")).err
 
@@ -80,8 +79,8 @@ async def test_an_entry_is_paused_and_resumed(task_run: TaskRun) -> None:
     async with scheduler(task_run):
         named = ("Nightly", *EARLY)
         ended = await task_run("schedules", "pause", *named, "--reason", "tape is down", "--json")
-        assert ended.json == [{"entry": "errands:Nightly||early", "changed": True}]
-        shown = (await task_run("schedules", "show", *named, "--json")).json[0]
+        assert ended.json == {"changed": ["errands:Nightly||early"]}
+        shown = (await task_run("schedules", "show", *named, "--json")).json
         assert shown["state"] == "paused" and shown["paused"].endswith(": tape is down")
         again = await task_run("schedules", "pause", "errands:Nightly")
         assert "early was paused already" in again.out and "late paused" in again.out
@@ -96,7 +95,7 @@ async def test_show_says_why_an_entry_does_not_run(task_run: TaskRun) -> None:
     """A paused entry names the command that resumes it; otherwise its task is explained."""
 
     async def why() -> str:
-        (shown,) = (await task_run("schedules", "show", "Nightly", *EARLY, "--json")).json
+        shown = (await task_run("schedules", "show", "Nightly", *EARLY, "--json")).json
         return str(shown["why"])
 
     async with scheduler(task_run) as app:
@@ -120,7 +119,7 @@ async def test_a_wider_pause_is_named_with_the_command_that_ends_it(task_run: Ta
             listed = await task_run("schedules", "list")
             line = next(line for line in listed.out.splitlines() if " early " in line)
             assert " paused " in line and resume in listed.err
-            (shown,) = (await task_run(*show)).json
+            shown = (await task_run(*show)).json
             assert (shown["state"], shown["paused"]) == ("paused", "") and resume in shown["why"]
             await task_run("resume", *pause)
 

@@ -68,7 +68,7 @@ ENDED = {**LEASED, "lease_expires_at": AGO}
         ),
         ({"is_selected": False}, [IDLE], "due, but select() of its pipeline does not select it"),
         ({}, [], "no process runs its pipeline: task-worker --pipelines volumes"),
-        ({}, [BY_ANN], "its pipeline is paused by ann@host 1: task-run pipelines resume volumes"),
+        ({}, [BY_ANN], "its pipeline is paused by ann@host 1: task-run resume --pipeline volumes"),
         ({}, [replace(BY_ANN, paused="with everything else by a")], "its … task-run resume --all"),
         (
             {},

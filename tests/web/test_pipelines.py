@@ -70,10 +70,6 @@ async def test_pipelines_are_listed_and_shown(client: AsyncClient) -> None:
     assert "the oldest waits for 1 min 35 s" in page and "7@host" in page and PROBLEM in page
     assert "task-run pipelines show volumes --row KEY" in page
     assert (await client.get("/pipelines/disks")).status_code == 404
-    [item] = (await client.get(API)).json()["items"]
-    assert (item["pipeline"], item["due"], item["wait_seconds"]) == ("volumes", 10_001, 0.5)
-    found = (await client.get(f"{API}/volumes")).json()
-    assert [one["name"] for one in found["processes"]] == ["7@host", "8@host"]
     assert (await client.get(f"{API}/disks")).status_code == 404
 
 
@@ -109,7 +105,7 @@ async def test_the_api_pauses_pipelines(client: AsyncClient) -> None:
     [made] = (await client.post("/api/v1/pauses", json=body)).json()["items"]
     assert (made["what"], made["reason"]) == ("pipeline:volumes", "r")
     left = await client.post("/api/v1/pauses/resume", json={"pipelines": ["volumes"]})
-    assert left.json() == {"items": []}
+    assert left.json()["items"] == []
     assert (await client.post("/api/v1/pauses", json={"pipelines": ["a b"]})).status_code == 422
     assert (await client.post("/pipelines/disks/pause")).status_code == 404
 

@@ -34,12 +34,9 @@ async def test_an_envelope_is_retried_and_garbage_is_discarded(
     rest = (await client.get(API, params={"cursor": first["cursor"]})).json()
     found = [*first["items"], *rest["items"]]
     assert [item["entry"] for item in found] == [bad, good] and rest["cursor"] is None
-    assert [item["claims"] for item in found] == ["", "web_tasks:Report"]
-    content = (await client.get(f"{API}/{good}/content")).json()
-    assert content == {"arguments": {"number": 7}, "preview": ""}
-    assert (await client.get(f"{API}/{bad}/content")).json()["preview"] == HOSTILE.hex()
+    assert found[0]["claims"] is None and found[1]["claims"]["name"] == "web_tasks:Report"
     assert (await client.post(f"{API}/{bad}/retry")).status_code == 409
-    assert (await client.post(f"{API}/{good}/retry")).json() == {"id": f"q-{good}"}
+    assert (await client.post(f"{API}/{good}/retry")).json()["id"] == f"q-{good}"
     answer = await client.post(f"{API}/{bad}/discard", json={"note": "a foreign program"})
     assert answer.status_code == 204
     assert (await client.get(API)).json()["items"] == []

@@ -55,7 +55,7 @@ async def test_entries_are_listed(planned: Nonet, client: AsyncClient) -> None:
     assert "every 10 s" in page and "VO lhcb" in page and "broken" in page
     assert "7@host" in page
     assert "<code>web_tasks:New||default</code> cannot be planned: TypeError: no x" in page
-    assert "Beat" not in (await client.get("/schedules?q=report")).text
+    assert "Beat" not in (await client.get("/schedules?text=report")).text
     assert "Report" not in (await client.get("/schedules?vo=lhcb")).text
     assert "No periodic entry matches" in (await client.get("/schedules?state=running")).text
 

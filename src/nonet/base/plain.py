@@ -54,6 +54,14 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def instant(seconds: float | None) -> datetime | None:
+    """Return the instant of a Unix time; None if it is missing or out of range."""
+    try:
+        return datetime.fromtimestamp(seconds, UTC) if seconds else None
+    except (OverflowError, ValueError, OSError, TypeError):
+        return None
+
+
 def is_model(cls: type) -> bool:
     """Return whether a class is a pydantic model, without importing pydantic for the answer."""
     if "pydantic" not in sys.modules:

@@ -48,9 +48,9 @@ figures    look   figures.figures   Show how many tasks of each class end and fa
 tenants    look   tenants.tenants   Show what each tenant has, gets and is due.
 workers    look   workers.app       Show the registered workers, or drain some.
 groups     look   groups.list_groups Show callback groups, newest first.
-pause      act    control.pause     Stop starting some or all tasks, until 'task-run resume'.
-resume     act    control.resume    End pauses, so that paused tasks can start again.
-paused     look   control.paused    List pauses: what, since when, by whom and why.
+pause      act    pauses.pause      Stop starting some or all tasks, until 'task-run resume'.
+resume     act    pauses.resume     End pauses, so that paused tasks can start again.
+paused     look   pauses.paused     List pauses: what, since when, by whom and why.
 events     look   events.list_events Show what happened to the namespace and who did it.
 audit      look   audit.list_audit  Show who changed what in the dashboard and the API.
 doctor     look   doctor.doctor     Find tasks, locks and keys that are lost, stuck or left over.

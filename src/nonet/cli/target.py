@@ -189,9 +189,9 @@ def _option(name: str, field: Any) -> dict[str, Any]:
     more = dict(QUERIES.get(name, {}))
     flags = more.pop("flags", [_flag(name)])
     default = None if field.default in ("", ()) else field.default
-    option = typer.Option(
-        *flags, help=field.description.replace("`", "'"), show_default=default is not None, **more
-    )
+    repeatable = " Repeatable." if get_origin(field.annotation) is tuple else ""
+    text = field.description.replace("`", "'") + repeatable
+    option = typer.Option(*flags, help=text, show_default=default not in (None, False), **more)
     return {"default": default, "annotation": Annotated[_kind(field.annotation), option]}
 
 

@@ -1,4 +1,4 @@
-"""Locks for operators: which are in use, the contended ones first, and what a release would do."""
+"""Locks: which are in use, who holds them and who waits, and their forced release."""
 
 from __future__ import annotations
 
@@ -6,10 +6,26 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
-from nonet.operate.lists import Remember, always
+from pydantic import Field
+
+from nonet.base.actor import who
+from nonet.operate.audited import audited
+from nonet.operate.lists import PRINTABLE, ListQuery, Page, Remember, always, cut
 from nonet.rules.findings.refusal import lasting, named
-from nonet.stores.namespace.lock_board import LockBoard, LockStatus, Names, object_type_of
+from nonet.rules.permissions import Action
+from nonet.stores.namespace.lock_board import (
+    LockBoard,
+    LockStatus,
+    Names,
+    Released,
+    folded,
+    object_type_of,
+)
+
+if TYPE_CHECKING:
+    from nonet.stores.stores import Stores
 
 # A namespace with a million queued tasks has millions of keys; more would take too long.
 _KEYS = 50_000
@@ -18,6 +34,44 @@ WARNING = (
     "a holder that still runs learns of it at its next renewal, and may overlap with the next "
     "holder until then: end it first if you can"
 )
+
+
+class LockQuery(ListQuery):
+    """Which locks are listed."""
+
+    text: str = Field(
+        default="", max_length=1000, pattern=PRINTABLE, description="Part of the name."
+    )
+    object_type: str = Field(
+        default="",
+        max_length=1000,
+        pattern=PRINTABLE,
+        description="Only locks of this object type, such as Job.",
+    )
+    show: int = Field(
+        default=5, ge=1, le=1000, description="Name at most this many holders and waiters."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Locks(Page[LockStatus]):
+    """Locks that are held or waited for, the most wanted first.
+
+    Attributes:
+        total: how many match.
+        contended: on how many of these tasks wait.
+        object_types: the types of the objects that locks in use protect.
+        is_all: false: there are too many keys to find all locks that no task waits for.
+        stale: settles that were refused so far, by attempts that no longer owned their task.
+        lost: settles that were refused so far, by attempts that had lost a lock.
+    """
+
+    total: int = 0
+    contended: int = 0
+    object_types: Sequence[str] = ()
+    is_all: bool = True
+    stale: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +91,54 @@ class LocksInUse:
     is_all: bool
 
     def matching(self, object_type: str = "", text: str = "") -> list[str]:
-        """Return the names of an object type (empty: any) that contain `text`."""
+        """Return the names of an object type (in any spelling; empty: any) that contain `text`."""
         return [
             name
             for name in self.names
-            if object_type in ("", object_type_of(name)) and text.lower() in name.lower()
+            if folded(object_type) in ("", folded(object_type_of(name)))
+            and text.lower() in name.lower()
         ]
+
+
+async def find(stores: Stores, query: LockQuery, remember: Remember = always) -> Locks:
+    """Return the locks that are held or waited for, the most wanted first."""
+    found = await locks_in_use(stores.locks, remember)
+    names = found.matching(query.object_type, query.text.strip())
+    page, counters = cut(names, query), await stores.locks.counters()
+    rows = await stores.locks.some(page.items, show=query.show)
+    return Locks(
+        [row for row in rows if row.is_held or row.waiting],
+        page.cursor,
+        total=len(names),
+        contended=sum(name in found.waiting for name in names),
+        object_types=found.object_types,
+        is_all=found.is_all,
+        stale=counters.get("settle:stale", 0),
+        lost=counters.get("settle:lost", 0),
+    )
+
+
+async def get(stores: Stores, name: str, show: int = 100) -> LockStatus:
+    """Return one lock, which may be free.
+
+    Args:
+        show: name at most this many holders and waiters.
+
+    Raises:
+        InvalidArgumentsError: the name is not that of a lock.
+    """
+    return await stores.locks.get(name, show=show)
+
+
+@audited(Action.RELEASE, "lock {name}: release")
+async def release(stores: Stores, name: str) -> Released:
+    """Take a lock from its holders by force, and offer it to the waiting tasks.
+
+    Raises:
+        NotFoundError: it is free.
+        InvalidArgumentsError: the name is not that of a lock.
+    """
+    return await stores.locks.release(name, who())
 
 
 async def locks_in_use(board: LockBoard, remember: Remember = always) -> LocksInUse:

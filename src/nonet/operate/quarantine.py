@@ -1,28 +1,218 @@
-"""Read quarantined messages, and submit those that are valid tasks after all."""
+"""The quarantine: list messages that are not valid tasks, discard them, or retry them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
+from nonet.base.actor import who
 from nonet.base.errors import ConflictError, MalformedMessageError, NotFoundError
-from nonet.client.client import Client
+from nonet.base.plain import instant
 from nonet.messages.documents import decrypted_arguments
 from nonet.messages.encryption import NO_KEYS, Cipher
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope, decode_envelope
 from nonet.messages.repetition import repeat_of_entry
+from nonet.operate.audited import audited
+from nonet.operate.lists import ListQuery, Page, opened, sealed, view_of
 from nonet.rules.findings import remedies
-from nonet.stores.namespace.quarantine import FAILED_STATES, Quarantine, Quarantined, other_task
-from nonet.tasks.handles import Handle
+from nonet.rules.permissions import Action
+from nonet.stores.namespace.quarantine import FAILED_STATES, Quarantined, other_task
+from nonet.tasks.secrecy import mask_names, masked_arguments
 
-PREVIEW_BYTES = 512
+if TYPE_CHECKING:
+    from nonet.client.client import Client
+    from nonet.stores.stores import Stores
+    from nonet.tasks.registry import Registry
+
+_View = TypeVar("_View", bound="EntryView")
+_PREVIEW_BYTES = 512
 _PER_LINE = 16
 
 
-def claimed(item: Quarantined, cipher: Cipher = NO_KEYS) -> Envelope | None:
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What an envelope says of its task; its signature is not checked.
+
+    Attributes:
+        version: format of the message.
+        id: of the task.
+        name: full name of its class.
+        parent: the task that submitted it, or empty.
+        group: the group whose callback it is, or empty.
+        submitted: by the clock of its client; null: it has no such time.
+    """
+
+    version: int
+    id: str
+    name: str
+    parent: str
+    group: str
+    submitted: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class EntryView:
+    """A message in the quarantine, without its content.
+
+    Attributes:
+        entry: its id.
+        at: when it was quarantined.
+        reason: why it is not a valid task.
+        task_id: id of the task whose record was found with it, or empty.
+        stream: from which it was read, and `stream_entry` where.
+        size: original length in bytes, of which `kept` were kept.
+        claims: null: it is no envelope.
+    """
+
+    entry: str
+    at: datetime
+    reason: str
+    task_id: str
+    stream: str
+    stream_entry: str
+    size: int
+    kept: int
+    claims: Claims | None
+
+    @property
+    def says(self) -> str:
+        """The class that it says it has, or empty."""
+        return self.claims.name if self.claims else ""
+
+
+@dataclass(frozen=True, slots=True)
+class EntryInFull(EntryView):
+    """A message in the quarantine, and whether it can be retried.
+
+    Attributes:
+        refused: why this process would not submit it; empty: nothing is known against it.
+    """
+
+    refused: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entries(Page[EntryView]):
+    """Messages in the quarantine, the newest first.
+
+    Attributes:
+        total: how many were quarantined since Redis was last empty.
+    """
+
+    total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a quarantined message contains.
+
+    Attributes:
+        arguments: of an envelope, with secret ones masked; null: it is none.
+        labels: of an envelope, with secret ones masked.
+        preview: hexadecimal digits of its first 512 bytes, unmasked, if it is no envelope.
+    """
+
+    arguments: Mapping[str, Any] | None
+    labels: Mapping[str, Any] | None
+    preview: str
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """The task of a message that was submitted.
+
+    Attributes:
+        id: of the task.
+        created: false: it was submitted before.
+    """
+
+    id: str
+    created: bool
+
+
+async def find(stores: Stores, query: ListQuery) -> Entries:
+    """Return quarantined messages, the newest first, without their bytes."""
+    newest = stores.quarantine.newest(query.limit + 1, before=opened(query.cursor))
+    found = [item async for item in newest]
+    last = found[query.limit - 1].entry if len(found) > query.limit else ""
+    return Entries(
+        [_view(EntryView, item) for item in found[: query.limit]],
+        sealed(last),
+        await stores.quarantine.count_since_loss(),
+    )
+
+
+async def get(stores: Stores, client: Client, entry: str) -> EntryInFull:
+    """Return one message, without its bytes.
+
+    Raises:
+        NotFoundError: there is no such entry, or the id is malformed.
+    """
+    item, refused = await stores.quarantine.get(entry), ""
+    try:
+        _readable(item, client)
+    except ConflictError as error:
+        refused = str(error)
+    return _view(EntryInFull, item, refused=refused)
+
+
+@audited(Action.REVEAL, "quarantined message {entry}")
+async def reveal(stores: Stores, client: Client, entry: str, registry: Registry) -> Content:
+    """Return what a message contains.
+
+    Args:
+        registry: has the classes whose arguments are not all secret.
+
+    Raises:
+        NotFoundError: there is no such entry, or the id is malformed.
+    """
+    item = await stores.quarantine.get(entry)
+    envelope = _claimed(item, client.cipher)
+    if envelope is None:
+        return Content(None, None, item.data[:_PREVIEW_BYTES].hex())
+    # An envelope's bytes would show what is masked in its arguments.
+    found = registry.find(envelope.name)
+    arguments = masked_arguments(envelope.args, found.cls if found else None)
+    return Content(arguments, mask_names(envelope.labels), "")
+
+
+@audited(Action.DISCARD, "quarantined message {entries}: {note}")
+async def discard(stores: Stores, entries: Sequence[str], note: str = "") -> list[str]:
+    """Delete messages for good; return those that were there.
+
+    Raises:
+        NotFoundError: none was there, or an id is malformed.
+    """
+    done = await stores.quarantine.discard(entries, who(), note)
+    gone = [entry for entry, was_there in zip(entries, done, strict=True) if was_there]
+    if entries and not gone:
+        raise NotFoundError(
+            f"the quarantine has no entry {', '.join(entries)}: it was discarded or retried; see "
+            "'task-run quarantine list'"
+        )
+    return gone
+
+
+def _view(kind: type[_View], item: Quarantined, **more: str) -> _View:
+    envelope, claims = _claimed(item), None
+    if envelope is not None:
+        claims = view_of(
+            Claims,
+            envelope,
+            parent=envelope.parent or "",
+            group=envelope.group or "",
+            submitted=instant(envelope.submitted),
+        )
+    return view_of(kind, item, kept=min(len(item.data), item.size), claims=claims, **more)
+
+
+def _claimed(item: Quarantined, cipher: Cipher = NO_KEYS) -> Envelope | None:
     """Return what an entry claims to be; its signature is not checked. None: it is no envelope.
 
     Args:
@@ -52,12 +242,9 @@ def dump(data: bytes) -> list[str]:
     return lines
 
 
-async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) -> Handle[Any]:
+@audited(Action.RESUBMIT, "quarantined message {entry}")
+async def retry(stores: Stores, client: Client, entry: str) -> Retried:
     """Submit an entry of the quarantine as a new task, once, and remove the entry.
-
-    Args:
-        entry: id of the entry.
-        who: the operator, for the event stream.
 
     Raises:
         NotFoundError: there is no such entry, and its task is unknown too.
@@ -67,6 +254,7 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
         InvalidArgumentsError: the class rejects the arguments.
         LimitImpossible: the task needs more of a limiter than its limit.
     """
+    quarantine = stores.quarantine
     repeat = repeat_of_entry(quarantine.namespace, entry)
     known = await client.recognise(repeat.id)
     if known is not None and known.mark != repeat.mark:
@@ -78,8 +266,8 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
     except NotFoundError:
         if known is None:
             raise
-        return Handle(repeat.id, client, created=False)
-    envelope = readable(item, client)
+        return Retried(repeat.id, created=False)
+    envelope = _readable(item, client)
     await client.live_config.refresh()
     submission = client.envelopes.prepare_again(
         envelope.name, envelope.args, repeat, labels=envelope.labels, callback_of=envelope.group
@@ -88,10 +276,10 @@ async def retry(entry: str, client: Client, quarantine: Quarantine, who: str) ->
     # Write the SQL row first. After a crash in between, the entry is still in the quarantine, and
     # a retry submits the same id.
     kept = await client.send(submission, durable=True) if durable else None
-    state = await quarantine.retry(entry, submission, who)
+    state = await quarantine.retry(entry, submission, who())
     if state in FAILED_STATES:
         raise _failed_before(entry, repeat.id, state)
-    return Handle(repeat.id, client, not state or (kept is not None and kept.created))
+    return Retried(repeat.id, not state or (kept is not None and kept.created))
 
 
 def _failed_before(entry: str, id: str, state: str) -> ConflictError:
@@ -102,7 +290,7 @@ def _failed_before(entry: str, id: str, state: str) -> ConflictError:
     )
 
 
-def readable(item: Quarantined, client: Client) -> Envelope:
+def _readable(item: Quarantined, client: Client) -> Envelope:
     """Return the envelope of an entry, checked as by a worker with the settings of this process.
 
     Raises:

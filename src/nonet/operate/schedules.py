@@ -1,28 +1,399 @@
-"""Periodic entries for operators: their states, why one does not run, and their leader."""
+"""Periodic entries: states, why one does not run, their leader; run, pause and resume them."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
+from zoneinfo import ZoneInfo
 
+from pydantic import Field
+
+from nonet.base.actor import who
+from nonet.base.errors import NotFoundError
+from nonet.operate.audited import audited
 from nonet.operate.calendar import FULL, Cell, day, following, only
+from nonet.operate.lists import PRINTABLE, ListQuery, Page, cut, view_of
 from nonet.rules.findings.remedies import of_pause
 from nonet.rules.pauses import Pause, in_full
+from nonet.rules.permissions import Action
+from nonet.rules.viewing import for_viewer
+from nonet.tasks.handles import Handle
 from nonet.tasks.schedules import MICROSECOND, TaskScheduleBase, next_after
-from nonet.tasks.schedules.description import described
+from nonet.tasks.schedules.description import described, in_words, zone_of
+from nonet.tasks.secrecy import masked_arguments
 
-# Commands import this module, and redis is slower to import than `--help` may take.
 if TYPE_CHECKING:
+    from nonet.client.client import Client
     from nonet.stores.namespace.leadership import Leader
     from nonet.stores.namespace.periodic import EntryStatus
+    from nonet.stores.stores import Stores
+    from nonet.tasks.registry import Registry
 
 NO_LEADER = "no scheduler leads, start a task-scheduler"
-STATES = ("planned", "waiting", "running", "paused", "disabled", "finished", "broken")
+State = Literal["planned", "waiting", "running", "paused", "disabled", "finished", "broken"]
+STATES: tuple[State, ...] = get_args(State)
+# An entry that is due for longer is late: the leader fires it within a second.
+_LATE_SECONDS = 30.0
+
+
+class EntryQuery(ListQuery):
+    """Which periodic entries are listed."""
+
+    text: str = Field(
+        default="", max_length=500, pattern=PRINTABLE, description="Part of the class or the name."
+    )
+    task: str = Field(
+        default="",
+        max_length=255,
+        pattern=PRINTABLE,
+        description="Only entries of this class; a bare name will do.",
+    )
+    vo: str = Field(
+        default="", max_length=255, pattern=PRINTABLE, description="Only entries of this VO."
+    )
+    state: State | None = Field(default=None, description="Only entries in this state.")
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderView:
+    """The scheduler that leads.
+
+    Attributes:
+        name: ``pid@host``.
+        term: of its lease.
+        since: when it began to lead.
+        lease_ends: unless it is extended.
+        entries: how many entries it plans.
+        remembers: where it remembers the last occurrences.
+        waits_for: why it fires nothing yet, or empty.
+        config_version: of the configuration that it read.
+        config_problem: why it does not apply a newer one, or empty.
+        broken: why entries could not be fired at the last try, by entry.
+        loops: of each of its loops the last tick, and how often it has failed.
+    """
+
+    name: str
+    term: str
+    since: str | None
+    lease_ends: datetime
+    entries: int
+    remembers: str
+    waits_for: str
+    config_version: str
+    config_problem: str
+    broken: Mapping[str, str] = field(default_factory=dict)
+    loops: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def held_up(self) -> str:
+        """Why no entry fires at all; empty if entries fire."""
+        return self.waits_for or str(self.loops.get("periodic entries", {}).get("error", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class EntryView:
+    """A periodic entry.
+
+    Attributes:
+        entry: its identity, for the other calls.
+        task: full name of its class.
+        vo: empty for a class that is not VO-aware.
+        name: of the entry, among those of its class.
+        schedule: as in the configuration.
+        origin: where it is defined; ``class``: in its class.
+        enabled: false: it never fires.
+        overlap: what becomes of an occurrence while the last one runs; empty: it is skipped if the
+            class takes a mutex.
+        catch_up: which missed occurrences are submitted.
+        jitter: each occurrence is up to this many seconds later.
+        state: ``planned``, ``waiting``, ``running``, ``paused``, ``disabled``, ``finished`` or
+            ``broken``.
+        why: the first thing that keeps it from running now, or when it fires.
+        next: when it fires next; null: it is disabled, or its schedule has ended.
+        late_seconds: for how long it is overdue; null: it is not.
+        last: the occurrence that was submitted last.
+        last_id: the task that was submitted last.
+        last_state: where that task is, or how it ended; empty: there is none.
+        fired: how many occurrences were submitted.
+        skipped: occurrences that were due while the last one ran.
+        missed: occurrences that were too old, after an outage.
+        suppressed: occurrences that were due while it was paused.
+        paused: who paused it, when and why; empty: it is not paused.
+    """
+
+    entry: str
+    task: str
+    vo: str
+    name: str
+    schedule: str
+    origin: str
+    enabled: bool
+    overlap: str
+    catch_up: str
+    jitter: float
+    state: State
+    why: str
+    next: datetime | None
+    late_seconds: float | None
+    last: datetime | None
+    last_id: str
+    last_state: str
+    fired: int
+    skipped: int
+    missed: int
+    suppressed: int
+    paused: str
+
+    @property
+    def rule(self) -> str:
+        """Its schedule, for people."""
+        return in_words(self.schedule)
+
+    @property
+    def zone(self) -> str:
+        """The time zone of its schedule."""
+        return zone_of(self.schedule)
+
+    def local(self, at: datetime | None) -> str:
+        """Return a time in its zone; empty if that is UTC."""
+        if at is None or self.zone == "UTC":
+            return ""
+        return at.astimezone(ZoneInfo(self.zone)).strftime("%Y-%m-%d %H:%M:%S %Z")
+
+
+@dataclass(frozen=True, slots=True)
+class EntryInFull(EntryView):
+    """A periodic entry with its next occurrences.
+
+    Attributes:
+        upcoming: the next ten.
+        is_complete: false: only one is known, because its schedule is of an author's own class.
+    """
+
+    upcoming: Sequence[datetime]
+    is_complete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entries(Page[EntryView]):
+    """Periodic entries, by class.
+
+    Attributes:
+        leader: the scheduler that fires them; null: none leads.
+        held_back: the pauses that keep tasks of these entries from starting.
+        refused: why entries could not be planned, by entry.
+    """
+
+    leader: LeaderView | None = None
+    held_back: Sequence[str] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Turned:
+    """Which entries changed.
+
+    Attributes:
+        changed: the others were paused already, or not paused.
+    """
+
+    changed: Sequence[str]
+
+
+async def find(stores: Stores, query: EntryQuery, *, is_viewer: bool = False) -> Entries:
+    """Return the periodic entries, by class, disabled ones too.
+
+    Args:
+        is_viewer: leave out texts of errors, see `nonet.rules.viewing`.
+    """
+    leads, known = await _leader(stores, is_viewer), await stores.periodic.statuses()
+    found = [
+        item
+        for item in known
+        if query.text.lower() in f"{item.task} {item.name}".lower()
+        and query.task in ("", item.task, item.task.rpartition(":")[2])
+        and query.vo in ("", item.vo)
+        and query.state in (None, state_of(item, leads))
+    ]
+    page, now = cut(found, query), await stores.broker.now()
+    ends = await _ends(stores, page.items)
+    planned = {item.entry for item in known}
+    broken = leads.broken.items() if leads else ()
+    return Entries(
+        [view(item, leads, now, ends) for item in page.items],
+        page.cursor,
+        leads,
+        sorted({_paused(item.held_back) for item in page.items if item.held_back}),
+        {key: why for key, why in broken if key not in planned},
+    )
+
+
+async def get(
+    stores: Stores, client: Client, entry: str, *, is_viewer: bool = False
+) -> EntryInFull:
+    """Return one entry, why it does not run now, and its next occurrences.
+
+    Raises:
+        NotFoundError: there is no such entry.
+    """
+    (item,) = await _known(stores, [entry])
+    leads, now, occurrence = await _leader(stores, is_viewer), await stores.broker.now(), ""
+    if item.last_state and not is_viewer:
+        with suppress(NotFoundError):  # it has just ended, and left no result
+            occurrence = (await client.explain(item.last_id)).line
+    found = view(item, leads, now, await _ends(stores, [item]), occurrence)
+    upcoming, is_complete = await asyncio.to_thread(coming, found, now)
+    return view_of(EntryInFull, found, upcoming=upcoming, is_complete=is_complete)
+
+
+async def held_up(stores: Stores) -> str:
+    """Return why no entry fires at all; empty if entries fire."""
+    found = await _leader(stores)
+    return found.held_up if found else NO_LEADER
+
+
+async def get_leader(stores: Stores) -> LeaderView:
+    """Return the scheduler that leads.
+
+    Raises:
+        NotFoundError: none leads.
+    """
+    found = await _leader(stores)
+    if found is None:
+        raise NotFoundError(NO_LEADER)
+    return found
+
+
+@audited(Action.SCHEDULE, "periodic entry {entry}: run now")
+async def run(stores: Stores, client: Client, entry: str) -> Handle[Any]:
+    """Submit the task of a periodic entry now, in addition to its schedule.
+
+    Raises:
+        NotFoundError: there is no such entry.
+        UnknownTaskError: its class is not registered here.
+        InvalidArgumentsError: its class refuses the configured arguments.
+    """
+    (item,) = await _known(stores, [entry])
+    task = client.registry.get(item.task).arguments.build(item.args)
+    handle = await client.submit(task, labels={"entry": entry})
+    await stores.events.log("schedule-run", who(), f"{entry}: {handle}")
+    return handle
+
+
+@audited(Action.PAUSE, "periodic entries {entries}: pause: {reason}")
+async def pause(stores: Stores, entries: Sequence[str], reason: str = "") -> Turned:
+    """Stop entries from firing until they are resumed.
+
+    Raises:
+        NotFoundError: one of them does not exist; nothing was changed.
+    """
+    await _known(stores, entries)
+    return Turned(await stores.periodic.pause(entries, who(), reason))
+
+
+@audited(Action.PAUSE, "periodic entries {entries}: resume")
+async def resume(stores: Stores, entries: Sequence[str]) -> Turned:
+    """Let entries fire again, from their next occurrence on.
+
+    Raises:
+        NotFoundError: one of them does not exist; nothing was changed.
+    """
+    await _known(stores, entries)
+    return Turned(await stores.periodic.resume(entries, who()))
+
+
+@audited(Action.REVEAL, "arguments of periodic entry {entry}")
+async def reveal(stores: Stores, entry: str, registry: Registry) -> Mapping[str, Any]:
+    """Return the arguments of an entry, with secret ones masked.
+
+    Raises:
+        NotFoundError: there is no such entry.
+    """
+    (item,) = await _known(stores, [entry])
+    task_class = registry.find(item.task)
+    return masked_arguments(item.args, task_class.cls if task_class else None)
+
+
+async def _known(stores: Stores, wanted: Sequence[str]) -> list[EntryStatus]:
+    """Return entries by their identities.
+
+    Raises:
+        NotFoundError: one of them does not exist.
+    """
+    known = {item.entry: item for item in await stores.periodic.statuses()}
+    if unknown := [key for key in wanted if key not in known]:
+        raise NotFoundError(
+            f"no periodic entry {unknown[0]}: it may have left the configuration; 'task-run "
+            "schedules list' shows all"
+        )
+    return [known[key] for key in wanted]
+
+
+def view(
+    item: EntryStatus,
+    leader: LeaderView | None,
+    now: datetime,
+    ends: Mapping[str, str],
+    occurrence: str = "",
+) -> EntryView:
+    """Return an entry as all faces show it.
+
+    Args:
+        ends: how tasks ended, by id.
+        occurrence: the explanation of the last submitted task, if that has not ended.
+    """
+    is_held, late = item.paused or item.held_back or item.last_state, None
+    if item.enabled and not is_held and item.next is not None:
+        late = max(0.0, (now - item.next).total_seconds())
+    ended = ends.get(item.last_id, "ended") if item.last_id else ""
+    return view_of(
+        EntryView,
+        item,
+        state=state_of(item, leader),
+        why=why(item, leader, occurrence),
+        late_seconds=late if late is not None and late >= _LATE_SECONDS else None,
+        last_state=item.last_state or ended,
+    )
+
+
+async def _leader(stores: Stores, is_viewer: bool = False) -> LeaderView | None:
+    found = await stores.leader()
+    if found is None:
+        return None
+    leads = leader_view(found)
+    return for_viewer(leads) if is_viewer else leads
+
+
+def leader_view(found: Leader) -> LeaderView:
+    """Return what a leader reports."""
+    told = json.loads(found.info or "{}")
+    config = told.get("config", {})
+    return LeaderView(
+        name=told.get("name", found.owner),
+        term=found.term,
+        since=told.get("since"),
+        lease_ends=found.expiry,
+        entries=told.get("entries", 0),
+        remembers=told.get("remembers", ""),
+        waits_for=told.get("waits_for", ""),
+        config_version=config.get("version", ""),
+        config_problem=config.get("problem", ""),
+        broken=told.get("broken", {}),
+        loops=told.get("loops", {}),
+    )
+
+
+async def _ends(stores: Stores, items: Iterable[EntryStatus]) -> Mapping[str, str]:
+    """Return how the last task of each entry ended, unless it is live."""
+    ids = sorted({item.last_id for item in items if item.last_id and not item.last_state})
+    return await stores.results.ends(ids) if ids else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +401,12 @@ class Line:
     """An entry in the calendar.
 
     Attributes:
-        state: one of `STATES`.
         cells: the next hours.
         is_complete: False: only the next occurrence is known, because its schedule is of an
             author's own class.
     """
 
-    item: EntryStatus
-    state: str
+    item: EntryView
     cells: Sequence[Cell]
     is_complete: bool = True
 
@@ -57,7 +426,7 @@ class Line:
         return all(cell.level == FULL for cell in self.cells[1:])
 
 
-def schedule_of(item: EntryStatus) -> TaskScheduleBase | None:
+def schedule_of(item: EntryView) -> TaskScheduleBase | None:
     """Return the schedule of an entry; None if it is of an author's own class.
 
     An author's class may have the name of one of ours. Then the leader's next occurrence differs.
@@ -68,16 +437,13 @@ def schedule_of(item: EntryStatus) -> TaskScheduleBase | None:
     return schedule if next_after(schedule, item.next - MICROSECOND) == item.next else None
 
 
-def calendar(items: Iterable[EntryStatus], leader: Leader | None, now: datetime) -> list[Line]:
-    """Return when entries fire in the next 24 hours. It may take seconds: call it in a thread."""
-    return [_line(item, state_of(item, leader), now) for item in items]
+async def calendar(items: Sequence[EntryView], now: datetime) -> list[Line]:
+    """Return when entries fire in the next 24 hours. It may take seconds, so a thread does it."""
+    return await asyncio.to_thread(lambda: [_line(item, now) for item in items])
 
 
-def coming(item: EntryStatus, now: datetime) -> tuple[list[datetime], bool]:
-    """Return the next occurrences of an entry, and whether these are all of the next ten.
-
-    It may take a while: call it in a thread.
-    """
+def coming(item: EntryView, now: datetime) -> tuple[list[datetime], bool]:
+    """Return the next occurrences of an entry, and whether these are all of the next ten."""
     if not item.enabled or item.next is None:
         return [], True
     schedule = schedule_of(item)
@@ -86,14 +452,14 @@ def coming(item: EntryStatus, now: datetime) -> tuple[list[datetime], bool]:
     return list(following(schedule, now)), True
 
 
-def _line(item: EntryStatus, state: str, now: datetime) -> Line:
-    if state in ("disabled", "finished"):
-        return Line(item, state, only(None, now))
+def _line(item: EntryView, now: datetime) -> Line:
+    if item.state in ("disabled", "finished"):
+        return Line(item, only(None, now))
     schedule = schedule_of(item)
     if schedule is None:
-        return Line(item, state, only(item.next, now), is_complete=False)
+        return Line(item, only(item.next, now), is_complete=False)
     begin = now.replace(minute=0, second=0, microsecond=0)
-    return Line(item, state, [*day(schedule, now, 1), *_whole(item.schedule, begin)[1:]])
+    return Line(item, [*day(schedule, now, 1), *_whole(item.schedule, begin)[1:]])
 
 
 @lru_cache(maxsize=1000)
@@ -104,7 +470,7 @@ def _whole(text: str, begin: datetime) -> list[Cell]:
     return day(schedule, begin)
 
 
-def why(item: EntryStatus, leader: Leader | None, occurrence: str) -> str:
+def why(item: EntryStatus, leader: LeaderView | None, occurrence: str) -> str:
     """Return one sentence: the first condition that keeps an entry from running now.
 
     Args:
@@ -119,80 +485,50 @@ def why(item: EntryStatus, leader: Leader | None, occurrence: str) -> str:
             return f"paused since {item.paused}; resume with '{command}'"
         case "paused" if item.held_back:
             return _paused(item.held_back)
-        case "broken":
-            return f"cannot be fired: {problems(leader)[item.entry]}"
+        case "broken" if leader:
+            return f"cannot be fired: {leader.broken[item.entry]}"
         case "waiting" | "running":
             return f"task {item.last_id}: {occurrence or item.last_state}"
         case "finished":
             return "its schedule has no more occurrences"
-    if reason := held_up(leader):
+    if reason := leader.held_up if leader else NO_LEADER:
         return f"nothing fires: {reason}"
     return f"fires at {item.next:%Y-%m-%d %H:%M:%SZ}"
 
 
-def held_up(leader: Leader | None) -> str:
-    """Explain why no entry fires at all; empty if entries fire."""
-    if leader is None:
-        return NO_LEADER
-    published = told(leader)
-    failure = published.get("loops", {}).get("periodic entries", {}).get("error", "")
-    return str(published.get("waits_for") or failure)
-
-
-def in_words(leader: Leader | None) -> str:
+def leader_in_words(leader: LeaderView | None) -> str:
     """Describe the leading scheduler, and whether the loop that fires entries runs."""
     if leader is None:
         return f"nothing fires: {NO_LEADER}"
-    published = told(leader)
-    text = f"leader {published.get('name', leader.owner)}, term {leader.term}"
-    if published.get("since"):
-        text += f", since {published['since']}"
-    pulse = published.get("loops", {}).get("periodic entries", {})
-    if pulse.get("last"):
-        ago = (datetime.now(UTC) - datetime.fromisoformat(pulse["last"])).total_seconds()
+    text = f"leader {leader.name}, term {leader.term}"
+    if leader.since:
+        text += f", since {leader.since}"
+    if last := leader.loops.get("periodic entries", {}).get("last"):
+        ago = (datetime.now(UTC) - datetime.fromisoformat(last)).total_seconds()
         text += f", last tick {max(0.0, ago):.1f} s ago"
-    if reason := held_up(leader):
-        text += f"; nothing fires yet: {reason}"
-    return text
+    return text + (f"; nothing fires yet: {leader.held_up}" if leader.held_up else "")
 
 
-def options(item: EntryStatus) -> str:
+def options(item: EntryStatus | EntryView) -> str:
     """Return the command-line options that select an entry."""
     vo = ["--vo", item.vo] if item.vo else []
     return shlex.join([item.task, *vo, "--name", item.name])
-
-
-def held_back(found: Iterable[EntryStatus]) -> list[str]:
-    """Return the pauses that keep tasks of entries from starting: who, when and why."""
-    return sorted({_paused(item.held_back) for item in found if item.held_back})
 
 
 def _paused(pause: Pause) -> str:
     return f"{in_full(pause)}; resume with '{of_pause(pause.what)}'"
 
 
-def state_of(item: EntryStatus, leader: Leader | None) -> str:
-    """Return one of `STATES`."""
+def state_of(item: EntryStatus, leader: LeaderView | None) -> State:
+    """Return the first state that holds."""
     if not item.enabled:
         return "disabled"
     if item.paused:
         return "paused"
-    if item.entry in problems(leader):
+    if leader and item.entry in leader.broken:
         return "broken"
     if item.held_back:
         return "paused"
     if item.last_state:
         return "running" if item.last_state in ("running", "dying") else "waiting"
     return "planned" if item.next else "finished"
-
-
-def problems(leader: Leader | None) -> dict[str, str]:
-    """Return why entries could not be fired at the last try, by entry."""
-    broken: dict[str, str] = told(leader).get("broken", {})
-    return broken
-
-
-def told(leader: Leader | None) -> dict[str, Any]:
-    """Return the status that the leader publishes."""
-    published: dict[str, Any] = json.loads(leader.info) if leader and leader.info else {}
-    return published

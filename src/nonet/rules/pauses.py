@@ -33,6 +33,11 @@ class Pause:
     who: str
     reason: str = ""
 
+    @property
+    def words(self) -> str:
+        """What is paused, for people."""
+        return in_words(self.what)
+
     def encode(self) -> str:
         """Return the value in Redis: ``at (µs)|who|reason``."""
         return f"{(self.since - _EPOCH) // timedelta(microseconds=1)}|{self.who}|{self.reason}"

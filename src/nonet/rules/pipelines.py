@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from nonet.rules.findings import remedies
 from nonet.rules.findings.refusal import span
@@ -165,31 +164,13 @@ class PipelineStatus:
         if self.paused:
             return f"paused {self.paused}"
         if self.problem:
-            return self.problem
+            return "its database fails"
         if self.rows.stale:
             left = (
                 "row of a dead process is" if self.rows.stale == 1 else "rows of dead processes are"
             )
             return f"{self.rows.stale} {left} not taken over yet"
         return "all its workers are busy" if self.is_busy else ""
-
-    def document(self) -> dict[str, Any]:
-        """Return what commands and the API show as JSON, without the processes."""
-        rows = self.rows
-        return {
-            "pipeline": self.name,
-            "counted_at": rows.at,
-            "due": rows.due,
-            "leased": rows.leased,
-            "stale": rows.stale,
-            "waiting": rows.waiting,
-            "dying": rows.dying,
-            "oldest_seconds": rows.oldest,
-            "rate": self.rate,
-            "wait_seconds": self.wait,
-            "paused": self.paused,
-            "cause": self.cause,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,8 +263,8 @@ def _stopped(status: PipelineStatus) -> str:
         return f"its pipeline is paused {status.paused}: remove `pause` from pipelines.{name}"
     if status.paused:
         is_all = status.paused.startswith(WITH_ALL)
-        words = ("resume", "--all") if is_all else ("pipelines", "resume", name)
-        resume = remedies.command("task-run", *words)
+        words = ("--all",) if is_all else ("--pipeline", name)
+        resume = remedies.command("task-run", "resume", *words)
         return f"its pipeline is paused {status.paused}: {resume}"
     if status.problem:
         return f"its database fails: {status.problem}"

@@ -93,7 +93,7 @@ def _seen(name: Any, value: Any, field: Callable[[Any], Any]) -> Any:
             return HIDDEN
         case "note" if field("state") is not None:  # why the result of a task was not kept
             return HIDDEN
-        case "reason" if field("stream_entry") is not None:  # of the quarantine
+        case "reason" | "refused" if field("stream_entry") is not None:  # of the quarantine
             return HIDDEN
         case "blocker":
             return value if _is_plain(value) else HIDDEN

@@ -10,7 +10,6 @@ from functools import partial
 from nonet.operate.queues import active_of
 from nonet.rules.figures import ClassFigures, Figures
 from nonet.rules.pauses import of_task
-from nonet.web.pages.pausing import pauses_of
 from nonet.web.site import Site
 
 _HOUR = timedelta(hours=1)
@@ -60,7 +59,7 @@ async def figures_of(site: Site) -> dict[str, ClassFigures]:
 
 async def summaries(site: Site) -> list[ClassSummary]:
     """Return the classes that this process knows, or that have tasks or figures, by name."""
-    figures, pauses = await figures_of(site), await pauses_of(site)
+    figures, pauses = await figures_of(site), await site.read(site.nonet.stores.controls.load)
     measured = await site.shared.read(("queues",), 2.0, site.nonet.stores.measures.figures)
     active: dict[str, Counter[str]] = {}
     for (task, stream), number in active_of(measured).items():

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypeVar
@@ -16,13 +14,10 @@ from fastapi import HTTPException
 
 from nonet.client.reading import explain_by_facts
 from nonet.operate.overview import overview as nonet_overview
-from nonet.operate.schedules import told
 from nonet.rules.findings.explanation import Explanation, Facts, explain
 from nonet.rules.findings.situation import Overview
 from nonet.rules.permissions import Principal
-from nonet.rules.pipelines import PipelineStatus
 from nonet.rules.viewing import for_viewer
-from nonet.stores.namespace.leadership import Leader
 from nonet.web.site import Site
 
 _View = TypeVar("_View")
@@ -48,31 +43,6 @@ async def overview(site: Site, who: Principal) -> Overview:
     )
     found = await site.shared.read(("overview", is_viewer), 2.0, read)
     return replace(found, submitted=site.ring.submitted)
-
-
-async def pipelines(site: Site) -> Sequence[PipelineStatus]:
-    """Read the pipelines, at most once in two seconds for all viewers."""
-    return await site.shared.read(("pipelines",), 2.0, site.nonet.stores.pipelines.read)
-
-
-async def pipeline(site: Site, name: str) -> PipelineStatus:
-    """Read one pipeline.
-
-    Raises:
-        HTTPException: 404, no process has reported it.
-    """
-    for item in await pipelines(site):
-        if item.name == name:
-            return item
-    raise HTTPException(404, f"no process has reported a pipeline {name!r} within a day")
-
-
-async def leader(site: Site, who: Principal) -> Leader | None:
-    """Read what the leader reports as `who` may see it, at most once in two seconds."""
-    found = await site.shared.read(("schedules", "leader"), 2.0, site.nonet.leader)
-    if found is None or who.sees_texts:
-        return found
-    return replace(found, info=json.dumps(for_viewer(told(found))))
 
 
 async def why(site: Site, id: str, who: Principal) -> tuple[Explanation, Facts | None]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ from stores.beats import lease_of, leases_of
 
 from nonet import InvalidArgumentsError, NotFoundError
 from nonet.messages.message import ErrorDocument, encode
+from nonet.operate import locks
+from nonet.operate.locks import LockQuery
 from nonet.rules.findings.explanation import Explanation, explain
 from nonet.stores.namespace.explaining import TaskFacts
 from nonet.stores.namespace.lock_board import LockBoard, LockStatus
@@ -81,8 +84,12 @@ class Bench:
     async def explain(self, id: str) -> Explanation:
         return explain(await TaskFacts(self.broker.client, "test").read(id))
 
+    async def in_use(self, **query: Any) -> Sequence[LockStatus]:
+        stores: Any = SimpleNamespace(locks=self.board)
+        return (await locks.find(stores, LockQuery(limit=1000, **query))).items
+
     async def only(self) -> LockStatus:
-        (found,) = await self.board.in_use()
+        (found,) = await self.in_use()
         return found
 
 
@@ -140,7 +147,7 @@ async def test_both_sides_of_a_reader_writer_lock_are_one_lock(bench: Bench) -> 
     """Readers are counted and named; then a writer."""
     readers = [await bench.run(f"r{n}", READER) for n in range(3)]
     await bench.park("w", lock=WRITER)
-    found = (await bench.board.in_use(show=2))[0]
+    found = (await bench.in_use(show=2))[0]
     assert (found.lock, found.side, found.holding) == ("lock:rw:job:7", "readers", 3)
     assert [item.id for item in found.holders] == ["r0", "r1"]
     for delivery in readers:
@@ -154,7 +161,7 @@ async def test_a_limiter_shows_what_is_used_of_its_limit(bench: Bench) -> None:
     """Of the class, unless one is configured; the counter of a VO has its own."""
     await bench.run("a", SLOT, RATE)
     await bench.park("b", lock=SLOT)
-    rows = {item.lock: item for item in await bench.board.in_use()}
+    rows = {item.lock: item for item in await bench.in_use()}
     conc, rate = rows["limiter:conc:job:7"], rows["limiter:rate:job:7"]
     assert (conc.used, conc.limit, conc.waiting) == (1, 1, 1)
     assert (rate.used, rate.limit, rate.window_seconds) == (1, 2, 60)
@@ -162,22 +169,22 @@ async def test_a_limiter_shows_what_is_used_of_its_limit(bench: Bench) -> None:
     await bench.client.hset("{test}:limits", "C||job|7|", "5")
     await bench.client.hset("{test}:limits", "C|lhcb|job|7|", "3")
     await bench.run("v", SLOT, vo="lhcb")
-    rows = {item.lock: item for item in await bench.board.in_use("job")}
+    rows = {item.lock: item for item in await bench.in_use(object_type="job")}
     assert (rows["limiter:conc:job:7"].limit, rows["limiter:conc:job:7"].used) == (5, 1)
     mine = rows["limiter:conc:@lhcb:job:7"]
     assert (mine.limit, mine.used, [item.id for item in mine.holders]) == (3, 1, ["v"])
     await bench.client.hdel("{test}:limits", "C|lhcb|job|7|")
     mine = await bench.board.get("limiter:conc:@lhcb:job:7")
     assert (mine.limit, mine.used) == (None, 1)
-    assert await bench.board.in_use("task") == []
+    assert await bench.in_use(object_type="task") == []
 
 
 async def test_many_locks_are_listed(bench: Bench) -> None:
     """The most wanted first."""
-    locks = [MutexLock("job", n) for n in range(120)]
-    await bench.run("a", *locks)
-    await bench.park("b", lock=locks[77])
-    found = await bench.board.in_use()
+    many = [MutexLock("job", n) for n in range(120)]
+    await bench.run("a", *many)
+    await bench.park("b", lock=many[77])
+    found = await bench.in_use()
     assert len(found) == 120 and found[0].lock == "lock:mutex:job:77"
 
 
@@ -358,7 +365,7 @@ async def test_explaining_and_listing_change_nothing(bench: Bench) -> None:
     before = await state()
     for id in "abcd":
         await bench.explain(id)
-    await bench.board.in_use()
+    await bench.in_use()
     assert await state() == before
 
 
@@ -453,7 +460,7 @@ async def test_hundreds_of_places_are_dropped(bench: Bench) -> None:
     assert len(await bench.fetch(450)) == 450
     for lock in (slots, rate):
         assert (await bench.board.release(lock.redis_key, WHO)).dropped == 450
-    assert await bench.board.in_use() == []
+    assert await bench.in_use() == []
 
 
 @pytest.mark.parametrize("lock", [MUTEX, RATE], ids=["mutex", "rate"])

@@ -2,45 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nonet.base.actor import who
 from nonet.base.errors import NotFoundError
 from nonet.cli.options import Json, TaskId
-from nonet.cli.output import echo, print_json, print_line, print_rows
+from nonet.cli.output import echo, print_json, print_line, print_view
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.process import print_error, run
 from nonet.cli.target import Target, flat, operation
 from nonet.cli.task_classes import names_of, registry_here
 from nonet.daemon.service import ExitCode
+from nonet.operate import locks
+from nonet.operate.locks import LockQuery
 from nonet.rules.findings import remedies
-from nonet.rules.findings.refusal import lasting, named, span
+from nonet.rules.findings.refusal import named
 from nonet.rules.page_paths import page_of
+from nonet.stores.namespace.lock_board import Released, not_held
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.stores.namespace.lock_board import LockStatus, Released
+    from nonet.stores.stores import Stores
 
 app = typer.Typer(rich_markup_mode=None)
+
+_COLUMNS = "lock kind=kind_in_use used=usage held_by waiting longest in_order"
+
+Name = Annotated[
+    str, typer.Argument(metavar="LOCK", help="Name of the lock, as 'task-run locks' shows it.")
+]
 
 
 @app.callback(invoke_without_command=True)
 @flat
-def locks(
-    context: typer.Context,
-    target: Target,
-    object_type: Annotated[
-        str | None,
-        typer.Option(metavar="TYPE", help="Only locks of this object type, such as Job."),
-    ] = None,
-    show: Annotated[
-        int, typer.Option(min=1, max=1000, help="Name at most this many holders and waiters.")
-    ] = 5,
-    as_json: Json = False,
-) -> None:
+def in_use(context: typer.Context, target: Target, query: LockQuery, as_json: Json = False) -> None:
     """Show who holds locks and limiters, and who waits for them.
 
     All locks that are held or waited for are listed, the lock with the most waiters first. Each
@@ -53,35 +49,51 @@ def locks(
     task-run locks --object-type Job --show 50
     """
     if context.invoked_subcommand is None:
-        run(target.debug, lambda: _show(target, object_type, show, as_json))
+        run(target.debug, lambda: _list(target, query, as_json))
 
 
-async def _show(target: Target, object_type: str | None, show: int, as_json: bool) -> None:
-    async with target.observer() as nonet:
-        board = nonet.stores.locks
-        found = await board.in_use(object_type, show=show)
-        refused = _refused_settles(await board.counters())
-    if as_json:
-        print_json(found)
-    else:
-        which = "" if object_type is None else f" of object type {object_type!r}"
-        print_rows(
-            [_row(item) for item in found],
-            False,
-            f"no lock{which} is held or waited for",
-            least=("kind", "longest", "in_order", "used"),
+async def _list(target: Target, query: LockQuery, as_json: bool) -> None:
+    async with target.stores() as stores:
+        found = await locks.find(stores, query)
+    which = f" of object type {query.object_type!r}" if query.object_type else ""
+    nothing = f"no lock{which} is held or waited for"
+    print_view(found, as_json, _COLUMNS, nothing, least=("kind", "longest", "in_order", "used"))
+    if not found.is_all:
+        echo("there are too many keys to find all locks: 'locks show LOCK' shows one", err=True)
+    if found.stale or found.lost:
+        echo(
+            f"settles refused so far: {found.stale} by attempts that no longer owned their task, "
+            f"{found.lost} by attempts that had lost a lock",
+            err=True,
         )
-    if refused:
-        echo(refused, err=True)
+
+
+@app.command("show")
+@operation
+async def show_(
+    target: Target,
+    lock: Name,
+    show: Annotated[
+        int, typer.Option(min=1, max=1000, help="Name at most this many holders and waiters.")
+    ] = 100,
+    as_json: Json = False,
+) -> None:
+    """Show one lock, which may be free.
+
+    Exit codes: 0 shown, 2 not the name of a lock.
+
+    \b
+    task-run locks show lock:mutex:job:7
+    """
+    async with target.stores() as stores:
+        print_view(await locks.get(stores, lock, show), as_json, _COLUMNS)
 
 
 @app.command()
 @operation
 async def release(
     target: Target,
-    lock: Annotated[
-        str, typer.Argument(metavar="LOCK", help="Name of the lock, as 'task-run locks' shows it.")
-    ],
+    lock: Name,
     force: Annotated[
         bool,
         typer.Option("--force", help="Release the lock; without --force, print what would happen."),
@@ -101,10 +113,10 @@ async def release(
     task-run locks release lock:mutex:job:7            # show what would happen
     task-run locks release lock:mutex:job:7 --force
     """
-    async with target.observer() as nonet:
+    async with target.stores() as stores:
         if not force:
-            return await _say_what_it_would_do(nonet, lock)
-        done = await nonet.stores.locks.release(lock, who())
+            return await _say_what_it_would_do(stores, lock)
+        done = await locks.release(stores, lock)
     if as_json:
         print_json(done)
     else:
@@ -156,15 +168,12 @@ async def _class_of(nonet: Nonet, id: str) -> str:
     return ""
 
 
-async def _say_what_it_would_do(nonet: Nonet, name: str) -> int:
-    from nonet.operate.locks import consequences  # these import redis
-    from nonet.stores.namespace.lock_board import not_held
-
-    found = await nonet.stores.locks.get(name)
+async def _say_what_it_would_do(stores: Stores, name: str) -> int:
+    found = await locks.get(stores, name)
     if not found.is_held:
         print_error(not_held(name))
         return ExitCode.NOT_FOUND
-    for sentence in consequences(found):
+    for sentence in locks.consequences(found):
         echo(sentence, err=True)
     print_error("nothing was released: add --force")
     return ExitCode.USAGE
@@ -179,41 +188,3 @@ def _print_released(done: Released) -> None:
         echo(f"emptied of {done.dropped}; the tasks that it counted continue")
     if done.woken:
         echo(f"woken: {' '.join(done.woken)}")
-
-
-def _row(item: LockStatus) -> Mapping[str, Any]:
-    used = None
-    if item.used is not None:
-        limit = "?" if item.limit is None else item.limit
-        window = f" in {item.window_seconds:g} s" if item.window_seconds else ""
-        used = f"{item.used} of {limit}{window}"
-    holders = [f"{named(one)}, {lasting(one)}" for one in item.holders]
-    if item.back_seconds is not None:
-        holders = [f"next token in {span(item.back_seconds)}"]
-    waiters = [one.id + (" (woken)" if one.is_woken else "") for one in item.waiters]
-    longest = item.longest_wait_seconds
-    return {
-        "lock": item.lock,
-        "kind": item.side or item.kind,
-        "used": used,
-        "held_by": _some(holders, item.holding),
-        "waiting": item.waiting,
-        "longest": None if longest is None else span(longest),
-        "in_order": _some(waiters, item.waiting),
-    }
-
-
-def _some(texts: list[str], count: int) -> str:
-    more = count - len(texts)
-    return "; ".join(texts) + (f" … {more} more" if more > 0 else "")
-
-
-def _refused_settles(counters: Mapping[str, int]) -> str:
-    """Return a sentence about refused settles; empty if there are none."""
-    stale, lost = counters.get("settle:stale", 0), counters.get("settle:lost", 0)
-    if not stale and not lost:
-        return ""
-    return (
-        f"settles refused so far: {stale} by attempts that no longer owned their task, "
-        f"{lost} by attempts that had lost a lock"
-    )

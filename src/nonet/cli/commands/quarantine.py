@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.cli.batch import Report, one_by_one
-from nonet.cli.options import Json, Limit, ShowArgs
-from nonet.cli.output import echo, print_fields, print_json, print_rows, print_text
+from nonet.cli.options import Json
+from nonet.cli.output import echo, print_text, print_view
 from nonet.cli.target import CodeTarget, Target, operation
+from nonet.cli.task_classes import registry_here
 from nonet.daemon.service import ExitCode
+from nonet.operate import quarantine
+from nonet.operate.lists import ListQuery
 
 if TYPE_CHECKING:
-    from nonet.messages.message import Envelope
-    from nonet.stores.namespace.quarantine import Quarantine, Quarantined
+    from nonet.stores.namespace.quarantine import Quarantine
 
 app = typer.Typer(
     help="Quarantine: messages in Redis that are not valid tasks.", rich_markup_mode=None
 )
 
+Entry = Annotated[
+    str, typer.Argument(metavar="ENTRY", help="Id of the entry, see 'quarantine list'.")
+]
+
+_COLUMNS = "entry at reason task_id stream"
 _MOST = 1_000_000
 
 
@@ -40,7 +45,7 @@ class Selection:
     ] = None
     every: Annotated[bool, typer.Option("--all", help="All entries in the quarantine.")] = False
 
-    async def resolve(self, quarantine: Quarantine) -> list[str]:
+    async def resolve(self, store: Quarantine) -> list[str]:
         """Return the ids, each once, newest first.
 
         Raises:
@@ -55,7 +60,7 @@ class Selection:
             )
         if self.entries:
             return list(dict.fromkeys(self.entries))
-        return [item.entry async for item in quarantine.newest(_MOST)]
+        return [item.entry async for item in store.newest(_MOST)]
 
     def report(self, as_json: bool) -> Report:
         """Create the report of the outcomes."""
@@ -64,56 +69,56 @@ class Selection:
 
 @app.command("list")
 @operation
-async def list_(target: Target, limit: Limit = 100, as_json: Json = False) -> None:
+async def list_(target: Target, query: ListQuery, as_json: Json = False) -> None:
     """List quarantined messages, newest first, without their bytes.
 
     \b
     task-run quarantine list
     """
     async with target.stores() as stores:
-        rows = [_row(item) async for item in stores.quarantine.newest(limit)]
-        count = await stores.quarantine.count_since_loss()
-    print_rows(rows, as_json, "the quarantine is empty")
-    if count:
-        echo(f"{count} messages quarantined since Redis was last empty", err=True)
+        found = await quarantine.find(stores, query)
+    print_view(found, as_json, f"{_COLUMNS} size", "the quarantine is empty")
+    if found.total and not as_json:
+        echo(f"{found.total} messages quarantined since Redis was last empty", err=True)
 
 
 @app.command()
 @operation
-async def show(
-    target: CodeTarget,
-    entry: Annotated[
-        str, typer.Argument(metavar="ENTRY", help="Id of the entry, see 'quarantine list'.")
-    ],
-    show_args: ShowArgs = False,
-    as_json: Json = False,
-) -> None:
-    """Show one quarantined message.
+async def show(target: Target, entry: Entry, as_json: Json = False) -> None:
+    """Show one quarantined message, without its content.
 
-    If the message decodes as an envelope, its fields are shown without a check of its signature.
-    Otherwise its first 512 bytes are shown unmasked, which may include arguments.
+    If the message decodes as an envelope, 'claims' has its fields, without a check of its
+    signature. 'refused' says why this process would not retry it.
 
     Exit codes: 0 shown, 4 no such entry.
 
     \b
     task-run quarantine show 1764244800000-0
     """
-    from nonet.operate.quarantine import PREVIEW_BYTES, claimed, dump
-
     async with target.observer() as nonet:
-        item = await nonet.stores.quarantine.get(entry)
-    document = {**_row(item), "kept": min(len(item.data), item.size)}
-    envelope = claimed(item, target.settings().cipher())
-    if envelope is not None:
-        document["envelope"] = _claims(envelope)
-        if show_args:
-            document |= _arguments(envelope, target)
-    preview = item.data[:PREVIEW_BYTES] if envelope is None else b""
-    if as_json:
-        print_json({**document, "preview": preview.hex()})
-    else:
-        print_fields(document)
-        print_text("\n".join(dump(preview)))
+        found = await quarantine.get(nonet.stores, nonet.client, entry)
+    print_view(found, as_json, f"{_COLUMNS} size kept claims refused")
+
+
+@app.command()
+@operation
+async def reveal(target: CodeTarget, entry: Entry, as_json: Json = False) -> None:
+    """Show what a quarantined message contains.
+
+    Of an envelope these are its arguments and labels. Secrets are masked; if the class is not
+    loaded (see --tasks), all arguments are. Of anything else these are its first 512 bytes,
+    unmasked.
+
+    Exit codes: 0 shown, 4 no such entry.
+
+    \b
+    task-run quarantine reveal 1764244800000-0 --tasks mytasks
+    """
+    async with target.observer() as nonet:
+        found = await quarantine.reveal(nonet.stores, nonet.client, entry, registry_here(nonet))
+    print_view(found, as_json, "arguments labels")
+    if found.preview and not as_json:
+        print_text("\n".join(quarantine.dump(bytes.fromhex(found.preview))))
 
 
 @app.command()
@@ -135,12 +140,12 @@ async def discard(
     \b
     task-run quarantine discard 1764244800000-0
     """
-    async with target.observer() as nonet:
-        chosen = await selection.resolve(nonet.stores.quarantine)
-        gone = await nonet.stores.quarantine.discard(chosen, who(), note)
+    async with target.stores() as stores:
+        chosen = await selection.resolve(stores.quarantine)
+        gone = await quarantine.discard(stores, chosen, note)
     report = selection.report(as_json)
-    for entry, done in zip(chosen, gone, strict=True):
-        if done:
+    for entry in chosen:
+        if entry in gone:
             report.done(entry, {"discarded": True})
         else:
             report.failed(entry, NotFoundError(_NOT_THERE))
@@ -164,16 +169,12 @@ async def retry(target: CodeTarget, selection: Selection, as_json: Json = False)
     \b
     task-run quarantine retry --all
     """
-    from nonet.operate.quarantine import retry as retry_entry
-
     report = selection.report(as_json)
     async with target.application() as nonet:
-        quarantine = nonet.stores.quarantine
-        chosen = await selection.resolve(quarantine)
+        chosen = await selection.resolve(nonet.stores.quarantine)
 
         async def one(entry: str) -> dict[str, Any]:
-            handle = await retry_entry(entry, nonet.client, quarantine, who())
-            return {"id": str(handle), "created": handle.created}
+            return asdict(await quarantine.retry(nonet.stores, nonet.client, entry))
 
         async def page() -> AsyncIterator[list[str]]:
             # Retry all entries in the order of their submission.
@@ -190,31 +191,3 @@ def _finish(report: Report) -> ExitCode:
     if not (report.items or report.as_json):
         echo("the quarantine is empty", err=True)
     return report.code()
-
-
-def _row(item: Quarantined) -> dict[str, Any]:
-    return {
-        "entry": item.entry,
-        "at": item.at,
-        "reason": item.reason,
-        "task_id": item.task_id,
-        "stream": item.stream,
-        "size": item.size,
-    }
-
-
-def _claims(envelope: Envelope) -> dict[str, Any]:
-    """Return the fields of an envelope, except arguments and labels."""
-    names = ("version", "id", "name", "parent", "group")
-    submitted = datetime.fromtimestamp(envelope.submitted, UTC)
-    return {**{name: getattr(envelope, name) for name in names}, "submitted": submitted}
-
-
-def _arguments(envelope: Envelope, target: CodeTarget) -> dict[str, Any]:
-    from nonet.tasks.secrecy import mask_names, masked_arguments
-
-    found = target.application().registry.find(envelope.name)
-    return {
-        "arguments": masked_arguments(envelope.args, found.cls if found else None),
-        "labels": mask_names(envelope.labels),
-    }

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nonet.base.actor import who
-from nonet.base.errors import NotFoundError, suggestion
-from nonet.cli.commands import schedules_view as view
+from nonet.base.errors import ConfigurationError, NotFoundError, suggestion
 from nonet.cli.completion import entry_classes, entry_names, entry_vos
 from nonet.cli.options import Json
-from nonet.cli.output import echo, print_answer, print_fields, print_json, print_line, print_rows
-from nonet.cli.process import print_error
+from nonet.cli.output import echo, print_answer, print_fields, print_json, print_line, print_view
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.cli.task_classes import names_of, registry_here
-from nonet.daemon.service import ExitCode
-from nonet.operate import schedules as entries
+from nonet.operate import schedules
+from nonet.operate.schedules import EntryQuery, Turned
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.stores.namespace.leadership import Leader
     from nonet.stores.namespace.periodic import EntryStatus
     from nonet.tasks.registry import Registry
 
 app = typer.Typer(rich_markup_mode=None)
+
+_COLUMNS = "task vo name schedule state next last fired skipped missed"
+_MORE = (
+    "why suppressed paused late_seconds last_task=last_id last_task_state=last_state overlap "
+    "catch_up jitter origin"
+)
+_LEADER = (
+    "name term since lease_ends entries remembers waits_for config_version config_problem broken"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,7 @@ class Wanted:
 
 
 @app.callback(invoke_without_command=True)
-def schedules(context: typer.Context) -> None:
+def entries(context: typer.Context) -> None:
     """Periodic entries: when they fire, their pauses, the leader.
 
     \b
@@ -65,7 +69,7 @@ def schedules(context: typer.Context) -> None:
 
 @app.command("list")
 @operation
-async def list_(target: Target, as_json: Json = False) -> None:
+async def list_(target: Target, query: EntryQuery, as_json: Json = False) -> None:
     """List all periodic entries, including disabled ones.
 
     States: planned, waiting (the last occurrence has not started), running, paused, disabled,
@@ -75,37 +79,31 @@ async def list_(target: Target, as_json: Json = False) -> None:
     task-run schedules list
     """
     async with target.stores() as stores:
-        leader, found = await stores.leader(), await stores.periodic.statuses()
-    rows = [view.row(item, leader) for item in found]
+        found = await schedules.find(stores, query)
     least = ("skipped", "fired", "missed", "last", "vo", "name")
-    print_rows(rows, as_json, "no periodic entry is planned", least=least)
+    print_view(found, as_json, _COLUMNS, "no periodic entry is planned", least=least)
     if not as_json:
-        for line in [entries.in_words(leader), *entries.held_back(found)]:
+        for line in [schedules.leader_in_words(found.leader), *found.held_back]:
             print_line(line, err=True)
 
 
 @app.command()
 @operation
 async def show(target: Target, wanted: Wanted, as_json: Json = False) -> None:
-    """Show the periodic entries of a class in full.
+    """Show one periodic entry in full.
 
-    'why' names the first condition that keeps an entry from running now, or the time when it fires.
-    'task-run config show' shows the arguments.
+    'why' names the first condition that keeps the entry from running now, or the time when it
+    fires. 'task-run config show' shows the arguments.
 
-    Exit codes: 0 shown, 4 no such entry.
+    Exit codes: 0 shown, 2 several entries match, 4 no such entry.
 
     \b
     task-run schedules show SubmitPilots --vo lhcb
     """
     async with target.observer() as nonet:
-        leader, found = await nonet.leader(), await _find(nonet, wanted)
-        documents = [view.document(item, leader, await _occurrence(nonet, item)) for item in found]
-    if as_json:
-        print_json(documents)
-    for number, document in enumerate([] if as_json else documents):
-        if number:
-            echo()
-        print_fields(document)
+        item = _only(await _find(nonet, wanted))
+        found = await schedules.get(nonet.stores, nonet.client, item.entry)
+    print_view(found, as_json, f"entry {_COLUMNS} {_MORE}")
 
 
 @app.command()
@@ -119,20 +117,15 @@ async def leader(target: Target, as_json: Json = False) -> None:
     task-run schedules leader
     """
     async with target.stores() as stores:
-        found = await stores.leader()
-    if found is None:
-        raise NotFoundError(entries.NO_LEADER)
-    told = {**json.loads(found.info), "term": found.term, "lease_ends": found.expiry}
-    if as_json:
-        print_json(told)
-    else:
-        loops = told.pop("loops", {})
-        print_fields({**told, **{name: view.loop(pulse) for name, pulse in loops.items()}})
+        found = await schedules.get_leader(stores)
+    print_view(found, as_json, _LEADER)
+    if not as_json:
+        print_fields({name: _in_words(pulse) for name, pulse in found.loops.items()})
 
 
 @app.command("run-now")
 @operation
-async def run_now(target: CodeTarget, wanted: Wanted, as_json: Json = False) -> int:
+async def run_now(target: CodeTarget, wanted: Wanted, as_json: Json = False) -> None:
     """Submit the task of one periodic entry now, and print its id.
 
     The schedule does not change, and a paused or disabled entry runs too. Locks apply as always: a
@@ -144,14 +137,9 @@ async def run_now(target: CodeTarget, wanted: Wanted, as_json: Json = False) -> 
     task-run schedules run-now SubmitPilots --vo lhcb --name everywhere
     """
     async with target.application() as nonet:
-        found = await _find(nonet, wanted)
-        if len(found) > 1:
-            options = "; ".join(entries.options(item) for item in found)
-            print_error(f"{len(found)} entries of {wanted.task} match, choose one: {options}")
-            return ExitCode.USAGE
-        handle = await nonet.run_entry(found[0])
-    print_answer({"id": str(handle), "entry": found[0].entry}, handle, as_json)
-    return ExitCode.OK
+        item = _only(await _find(nonet, wanted))
+        handle = await schedules.run(nonet.stores, nonet.client, item.entry)
+    print_answer({"id": str(handle)}, handle, as_json)
 
 
 @app.command()
@@ -174,9 +162,8 @@ async def pause(
     """
     async with target.observer() as nonet:
         found = await _find(nonet, wanted)
-        keys = [item.entry for item in found]
-        turned = await nonet.stores.periodic.pause(keys, who(), reason)
-    _print_changes(found, turned, "paused", "was paused already", as_json)
+        done = await schedules.pause(nonet.stores, [item.entry for item in found], reason)
+    _print_changes(found, done, "paused", "was paused already", as_json)
 
 
 @app.command()
@@ -191,8 +178,8 @@ async def resume(target: Target, wanted: Wanted, as_json: Json = False) -> None:
     """
     async with target.observer() as nonet:
         found = await _find(nonet, wanted)
-        turned = await nonet.stores.periodic.resume([item.entry for item in found], who())
-    _print_changes(found, turned, "resumed", "was not paused", as_json)
+        done = await schedules.resume(nonet.stores, [item.entry for item in found])
+    _print_changes(found, done, "resumed", "was not paused", as_json)
 
 
 async def _find(nonet: Nonet, wanted: Wanted) -> list[EntryStatus]:
@@ -205,20 +192,20 @@ async def _find(nonet: Nonet, wanted: Wanted) -> list[EntryStatus]:
     known = await nonet.stores.periodic.statuses()
     of_class = [item for item in known if task in names_of(item.task)]
     if not of_class:
-        raise NotFoundError(_none_of(task, known, registry_here(nonet), await nonet.leader()))
+        raise NotFoundError(
+            _none_of(task, known, registry_here(nonet), await schedules.held_up(nonet.stores))
+        )
     if len({item.task for item in of_class}) > 1:
         full = " or ".join(sorted({item.task for item in of_class}))
         raise NotFoundError(f"the class name {task!r} is ambiguous: write {full}")
     found = [item for item in of_class if vo in (None, item.vo) and name in (None, item.name)]
     if not found:
-        options = "; ".join(entries.options(item) for item in of_class)
+        options = "; ".join(schedules.options(item) for item in of_class)
         raise NotFoundError(f"{task} has no such entry, only: {options}")
     return found
 
 
-def _none_of(
-    task: str, known: Sequence[EntryStatus], registry: Registry, leader: Leader | None
-) -> str:
+def _none_of(task: str, known: Sequence[EntryStatus], registry: Registry, reason: str) -> str:
     """Explain why a class has no entry, as far as this process can tell."""
     from nonet.scheduler.periodic.entries import NO_SCHEDULE, default_schedule
     from nonet.tasks.task import PeriodicBaseTask, PeriodicVoAwareBaseTask
@@ -229,7 +216,6 @@ def _none_of(
         from nonet.rules.findings.remedies import of_task
 
         return f"{task} is not periodic: '{of_task('submit', task)}' submits one"
-    reason = entries.held_up(leader)
     if cls is not None:
         no_vo = " and a VO for it" * issubclass(cls, PeriodicVoAwareBaseTask)
         otherwise = f"the leading scheduler has none: does it have its code (NONET_TASKS){no_vo}?"
@@ -244,20 +230,28 @@ def _none_of(
     return problem
 
 
-async def _occurrence(nonet: Nonet, item: EntryStatus) -> str:
-    """Describe where the last submitted task is, or what it waits for; empty if it has ended."""
-    if not item.last_state:
-        return ""
-    try:
-        return (await nonet.explain(item.last_id)).line
-    except NotFoundError:  # it ended after the entry was read, and left no result
-        return ""
+def _only(found: Sequence[EntryStatus]) -> EntryStatus:
+    """Return the entry that matches.
+
+    Raises:
+        ConfigurationError: several do.
+    """
+    if len(found) > 1:
+        listed = "; ".join(schedules.options(item) for item in found)
+        raise ConfigurationError(f"{len(found)} entries match, choose one: {listed}")
+    return found[0]
 
 
 def _print_changes(
-    found: Sequence[EntryStatus], turned: Sequence[str], now: str, before: str, as_json: bool
+    found: Sequence[EntryStatus], done: Turned, now: str, before: str, as_json: bool
 ) -> None:
     if as_json:
-        print_json([{"entry": item.entry, "changed": item.entry in turned} for item in found])
+        print_json(done)
     for item in [] if as_json else found:
-        echo(f"{entries.options(item)} {now if item.entry in turned else before}")
+        echo(f"{schedules.options(item)} {now if item.entry in done.changed else before}")
+
+
+def _in_words(pulse: Mapping[str, Any]) -> str:
+    """Describe the state of one loop of the leader."""
+    text = f"last tick {pulse['last'] or 'never'}, {pulse['failures']} failures"
+    return f"{text}: {pulse['error']}" if pulse.get("error") else text

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nonet.base.errors import InvalidArgumentsError, NotFoundError
-from nonet.rules.findings.refusal import LockHolder, Refusal, Waiters
+from nonet.rules.findings.refusal import LockHolder, Refusal, Waiters, lasting, named, span
 from nonet.rules.limits import Limit
 from nonet.stores.connection.clock import logical_now, microseconds
 from nonet.stores.connection.redis import AsyncRedis, RedisStore, literal
@@ -83,6 +83,37 @@ class LockStatus:
         """Whether there is anything to be released."""
         return bool(self.holding or self.used)
 
+    @property
+    def kind_in_use(self) -> str:
+        """The side of a reader/writer lock that is held, else the kind."""
+        return self.side or self.kind
+
+    @property
+    def usage(self) -> str | None:
+        """How much of a limiter is used, for people."""
+        if self.used is None:
+            return None
+        window = f" in {self.window_seconds:g} s" if self.window_seconds else ""
+        return f"{self.used} of {'?' if self.limit is None else self.limit}{window}"
+
+    @property
+    def held_by(self) -> str:
+        """The holders, for people."""
+        if self.back_seconds is not None:
+            return f"next token in {span(self.back_seconds)}"
+        return _some([f"{named(one)}, {lasting(one)}" for one in self.holders], self.holding)
+
+    @property
+    def longest(self) -> str | None:
+        """The longest wait, for people."""
+        return None if self.longest_wait_seconds is None else span(self.longest_wait_seconds)
+
+    @property
+    def in_order(self) -> str:
+        """The next waiters, for people."""
+        waiters = [one.id + (" (woken)" if one.is_woken else "") for one in self.waiters]
+        return _some(waiters, self.waiting)
+
 
 @dataclass(frozen=True, slots=True)
 class Released:
@@ -123,17 +154,6 @@ class LockBoard(RedisStore):
         self._lock_ttl_ms = lock_ttl_ms
         super().__init__(client, namespace)
 
-    async def in_use(self, object_type: str | None = None, *, show: int = 5) -> list[LockStatus]:
-        """Return the locks that are held or waited for, the most wanted first.
-
-        Args:
-            object_type: only locks of this object type, as registered or in CamelCase.
-            show: how many holders and waiters of each to name, 1 at least.
-        """
-        found = await self.some(sorted((await self.names(object_type)).names), show=show)
-        seen = (item for item in found if item.is_held or item.waiting)
-        return sorted(seen, key=lambda item: (-item.waiting, item.lock))
-
     async def some(self, names: Sequence[str], *, show: int = 5) -> list[LockStatus]:
         """Return locks by their names, in this order; leave out names of no lock.
 
@@ -146,25 +166,23 @@ class LockBoard(RedisStore):
             found += (await self._look(valid[start : start + _BATCH], show))[0]
         return found
 
-    async def names(self, object_type: str | None = None, *, keys: int | None = None) -> Names:
+    async def names(self, *, keys: int | None = None) -> Names:
         """Return the names of locks that are held or waited for, in no order.
 
         All keys of the namespace must be scanned, as no index of held locks is kept.
 
         Args:
-            object_type: only locks of this object type, as registered or in CamelCase.
             keys: scan about this many keys at most; None: all.
         """
         # Matches lock:…, limiter:… and queue:…, and few other keys.
         pattern = f"{literal(self._prefix)}[lq][oiu]*"
-        wanted = None if object_type is None else _folded(object_type)
         found, cursor, scanned = set[str](), 0, 0
         while scanned == 0 or (cursor and (keys is None or scanned < keys)):
             cursor, page = await self._client.scan(cursor, match=pattern, count=_SCANNED)
             scanned += _SCANNED
             for key in page:
                 name = _lock_of(key.decode(errors="replace").removeprefix(self._prefix))
-                if name and wanted in (None, _folded(object_type_of(name))):
+                if name:
                     found.add(name)
         return Names(found, cursor == 0)
 
@@ -272,6 +290,11 @@ class LockBoard(RedisStore):
         return found, int(fence)
 
 
+def _some(texts: Sequence[str], count: int) -> str:
+    more = count - len(texts)
+    return "; ".join(texts) + (f" … {more} more" if more > 0 else "")
+
+
 def not_held(name: str) -> str:
     """The message for a lock that is free, or whose name is not written as in Redis."""
     return (
@@ -327,7 +350,8 @@ def object_type_of(name: str) -> str:
     return parts[1] if parts[0].startswith("@") else parts[0]
 
 
-def _folded(object_type: str) -> str:
+def folded(object_type: str) -> str:
+    """Return an object type as registered and in CamelCase alike."""
     return object_type.replace("_", "").lower()
 
 

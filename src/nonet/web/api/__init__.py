@@ -8,10 +8,7 @@ from fastapi import APIRouter
 
 from nonet.web.resources import resources
 
-_RESOURCES = (
-    "overview quarantine submitting revealing tasks history locks tenants schedules pipelines "
-    "delayed controls openapi"
-)
+_RESOURCES = "overview submitting revealing tasks history tenants delayed openapi"
 
 
 def routers() -> list[APIRouter]:

@@ -8,9 +8,7 @@ from fastapi import APIRouter
 
 from nonet.web.resources import resources
 
-_PAGES = (
-    "overview tasks bulk task classes locks tenants schedules pipelines delayed quarantine login"
-)
+_PAGES = "overview tasks bulk task classes tenants delayed login"
 
 
 def routers() -> list[APIRouter]:

@@ -10,13 +10,14 @@ from fastapi.responses import Response
 from nonet.base.errors import ConfigurationError, NotFoundError
 from nonet.config.overrides import Overrides
 from nonet.operate.classes import options, published_overrides
+from nonet.operate.pauses import Which
 from nonet.rules.findings import remedies
 from nonet.rules.pauses import of_task, task as pause_of
 from nonet.rules.permissions import Action
 from nonet.web.classes import figures_of, summaries
 from nonet.web.pages.fields import Number
-from nonet.web.pages.pausing import add_pausing, pauses_of
 from nonet.web.pages.rendering import render
+from nonet.web.resources.pauses import add_pausing
 from nonet.web.site import Site, SiteOf, Viewer
 
 router = APIRouter(include_in_schema=False)
@@ -66,7 +67,7 @@ async def one(request: Request, site: SiteOf, who: Viewer, name: str) -> Respons
             f"{name}: this server has not loaded the class, and no task of it is live or ended in "
             "the last hour: start task-web with --tasks MODULE"
         )
-    pauses = await pauses_of(site)
+    pauses = await site.read(site.nonet.stores.controls.load)
     figures = (await figures_of(site)).get(name)
     rows, problem = await _options(site, name)
     return render(
@@ -84,7 +85,7 @@ async def one(request: Request, site: SiteOf, who: Viewer, name: str) -> Respons
     )
 
 
-add_pausing(router, "/classes/{name}", "class", "task_class", pause_of)
+add_pausing(router, "/classes/{name}", "class", "task_class", lambda name: Which(tasks=(name,)))
 
 
 def _full_name(site: Site, name: str) -> str:

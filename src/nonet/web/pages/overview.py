@@ -15,7 +15,6 @@ from nonet.rules.findings.situation import Overview
 from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause, of_task
 from nonet.web import shown
-from nonet.web.pages.pausing import pauses_of
 from nonet.web.pages.rendering import render
 from nonet.web.site import Site, SiteOf, Viewer
 
@@ -50,7 +49,7 @@ class Cell(NamedTuple):
 async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
     """Show the overview."""
     found = await shown.overview(site, who)
-    pauses = await pauses_of(site)
+    pauses = await site.read(site.nonet.stores.controls.load)
     live = site.nonet.client.live_config
     await live.refresh()
     return render(

@@ -20,6 +20,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoes
 from markupsafe import Markup
 
 from nonet.base.amounts import format_bytes
+from nonet.base.plain import instant
 from nonet.operate.lists import Selection
 from nonet.rules.page_paths import PLAIN
 from nonet.rules.permissions import Action
@@ -72,14 +73,6 @@ NAVIGATION = (
 def when(instant: datetime | None) -> str:
     """Show a time in UTC; nothing for None."""
     return "" if instant is None else instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def instant(seconds: float | None) -> datetime | None:
-    """Return the instant of a Unix time; None for what is none, or lies outside of the calendar."""
-    try:
-        return datetime.fromtimestamp(seconds, UTC) if seconds else None
-    except (OverflowError, ValueError, OSError, TypeError):
-        return None
 
 
 def duration(seconds: float | None) -> str:

@@ -10,5 +10,5 @@ from typing import Any
 
 def resources() -> Iterator[Any]:
     """Yield the modules of all nouns."""
-    for module in iter_modules(__path__):
-        yield import_module(f"{__name__}.{module.name}")
+    for found in iter_modules(__path__):
+        yield import_module(f"{__name__}.{found.name}")

@@ -7,12 +7,13 @@ from fastapi.responses import Response
 
 from nonet.base.streams import Priority, Size
 from nonet.operate import queues, workers
+from nonet.operate.pauses import Which
 from nonet.operate.queues import Queues, Stream
 from nonet.operate.workers import WorkerQuery
 from nonet.rules.pauses import of_task
 from nonet.web.api.routing import resource
-from nonet.web.pages.pausing import add_pausing, pauses_of
 from nonet.web.pages.rendering import render
+from nonet.web.resources.pauses import add_pausing
 from nonet.web.site import SiteOf, Viewer
 
 api, pages = resource("queues"), APIRouter(include_in_schema=False)
@@ -36,7 +37,7 @@ async def show_stream(
 ) -> Response:
     """Show a stream."""
     stores, shared, name = site.nonet.stores, site.shared.read, f"{priority}:{size}"
-    pauses = await pauses_of(site)
+    pauses = await site.read(stores.controls.load)
     crew = await workers.find(stores, WorkerQuery(size=size, limit=1000), shared)
     return render(
         request,
@@ -49,8 +50,8 @@ async def show_stream(
     )
 
 
-def _what(priority: str, size: str) -> str:
-    return f"stream:{Priority(priority)}:{Size(size)}"
+def _which(priority: str, size: str) -> Which:
+    return Which(streams=(f"{Priority(priority)}:{Size(size)}",))
 
 
-add_pausing(pages, "/streams/{priority}/{size}", "stream", "stream", _what)
+add_pausing(pages, "/streams/{priority}/{size}", "stream", "stream", _which)

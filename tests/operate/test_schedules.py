@@ -1,16 +1,15 @@
-"""What ``task-run schedules show`` says of an entry: one reason, the first that holds."""
+"""What operators see of an entry: its state, and one reason, the first that holds."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
-from nonet.cli.commands.schedules_view import document
-from nonet.operate.schedules import in_words, why
+from nonet.operate.schedules import LeaderView, leader_in_words, leader_view, view
 from nonet.rules.pauses import Pause
 from nonet.stores.namespace.leadership import Leader
 from nonet.stores.namespace.periodic import EntryStatus
@@ -42,8 +41,8 @@ def entry(**changes: Any) -> EntryStatus:
     return replace(PLAIN, **changes)
 
 
-def leader(**told: Any) -> Leader:
-    return Leader("incarnation", "7", NOON, json.dumps({"name": "1@host", **told}))
+def leader(**told: Any) -> LeaderView:
+    return leader_view(Leader("incarnation", "7", NOON, json.dumps({"name": "1@host", **told})))
 
 
 BROKEN = leader(broken={"p:Sweep||default": "ValueError: no"})
@@ -80,16 +79,23 @@ FAILING = leader(loops={"periodic entries": {"error": "OSError: away"}})
     ],
 )
 def test_state_and_reason_of_an_entry(
-    item: EntryStatus, leads: Leader | None, state: str, said: str
+    item: EntryStatus, leads: LeaderView | None, state: str, said: str
 ) -> None:
     """The reason is the first that holds, or what its live task waits for."""
-    shown = document(item, leads, "for a worker")
-    assert (shown["state"], shown["why"]) == (state, said)
+    shown = view(item, leads, NOON, {}, "for a worker")
+    assert (shown.state, shown.why) == (state, said)
 
 
 def test_the_leader_is_shown_with_what_keeps_all_entries_from_firing() -> None:
     """There is no leader, or one of its loops fails."""
-    assert "no scheduler leads" in in_words(None)
-    assert in_words(leader()) == "leader 1@host, term 7"
-    assert in_words(FAILING).endswith("; nothing fires yet: OSError: away")
-    assert why(entry(last_id="p-1", last_state="queued"), leader(), "") == "task p-1: queued"
+    assert "no scheduler leads" in leader_in_words(None)
+    assert leader_in_words(leader()) == "leader 1@host, term 7"
+    assert leader_in_words(FAILING).endswith("; nothing fires yet: OSError: away")
+
+
+def test_an_entry_is_late_if_nothing_keeps_it() -> None:
+    """An entry that is paused, or whose last task lives, is not late."""
+    at = NOON + timedelta(minutes=1)
+    held = [entry(paused="x"), entry(held_back=PAUSE), entry(last_state="queued")]
+    seconds = [view(item, None, at, {}).late_seconds for item in (entry(), *held)]
+    assert seconds == [60, None, None, None]

@@ -1,0 +1,181 @@
+"""Periodic entries: ``/api/v1/schedules``, their pages and calendar; run, pause and resume them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Form, Path, Query, Request
+from fastapi.responses import Response
+from pydantic import Field
+
+from nonet.base.plain import plain
+from nonet.operate import schedules
+from nonet.operate.schedules import Entries, EntryInFull, EntryQuery, LeaderView, Turned
+from nonet.rules.permissions import Principal
+from nonet.web.api.routing import Body, ClassName, Made, Reason, resource
+from nonet.web.pages import fields
+from nonet.web.pages.rendering import back, path_of, render
+from nonet.web.site import Site, SiteOf, Viewer, may
+
+api, pages = resource("schedules"), APIRouter(include_in_schema=False)
+
+Entry = Annotated[
+    str, Path(pattern=r"^[!-~]{1,1000}$", description="Its identity, as the list has it.")
+]
+Chosen = Annotated[list[str], Form(alias="entry", max_length=10_000)]
+Pauser = Annotated[Principal, may(schedules.pause)]
+Runner = Annotated[Principal, may(schedules.run)]
+Revealer = Annotated[Principal, may(schedules.reveal)]
+
+
+class ToResume(Body):
+    """Entries to resume."""
+
+    entries: Annotated[list[ClassName], Field(min_length=1, max_length=1000)]
+
+
+class ToPause(ToResume, Reason):
+    """Entries to pause, and why."""
+
+
+class ToRun(Body):
+    """An entry to run."""
+
+    entry: ClassName
+
+
+class Shown(EntryQuery):
+    """What the page shows of the entries."""
+
+    view: Literal["list", "calendar"] = "list"
+
+
+@api.get("/schedules")
+async def list_schedules(
+    site: SiteOf, who: Viewer, query: Annotated[EntryQuery, Query()]
+) -> Entries:
+    """List the periodic entries, by class."""
+    return await _find(site, who, query)
+
+
+@api.get("/leader", responses={404: {"description": "No scheduler leads."}})
+async def get_leader(site: SiteOf, who: Viewer) -> LeaderView:
+    """Return the scheduler that leads, and when each of its loops last ran."""
+    return await schedules.get_leader(site.nonet.stores)
+
+
+@api.get("/schedules/{entry:path}")
+async def get_schedule(entry: Entry, site: SiteOf, who: Viewer) -> EntryInFull:
+    """Return one entry, why it does not run now, and its next occurrences."""
+    return await _get(site, who, entry)
+
+
+@api.post("/schedules/run", status_code=202)
+async def run_schedule(body: ToRun, site: SiteOf, who: Runner) -> Made:
+    """Submit the task of an entry now, in addition to its schedule."""
+    return Made(id=await _run(site, who, body.entry))
+
+
+@api.post("/schedules/pause")
+async def pause_schedules(body: ToPause, site: SiteOf, who: Pauser) -> Turned:
+    """Stop entries from firing until they are resumed."""
+    stores = site.nonet.stores
+    return await site.perform(who, schedules.pause, stores, body.entries, body.reason)
+
+
+@api.post("/schedules/resume")
+async def resume_schedules(body: ToResume, site: SiteOf, who: Pauser) -> Turned:
+    """Let entries fire again, from their next occurrence on."""
+    return await site.perform(who, schedules.resume, site.nonet.stores, body.entries)
+
+
+@pages.get("/schedules", name="schedules")
+async def show_schedules(
+    request: Request, site: SiteOf, who: Viewer, query: Annotated[Shown, Query()]
+) -> Response:
+    """Show the periodic entries, or when they fire in the next 24 hours."""
+    found = await _find(site, who, EntryQuery(**query.model_dump(exclude={"view"})))
+    known = await site.read(site.nonet.stores.periodic.statuses)
+    lines = []
+    if query.view == "calendar":
+        now = await site.nonet.broker.now()
+        key = ("calendar", *(item.entry for item in found.items))
+        lines = await site.shared.read(key, 5.0, lambda: schedules.calendar(found.items, now))
+    return render(
+        request,
+        "schedules.html",
+        found=found,
+        query=query,
+        lines=lines,
+        vos=sorted({item.vo for item in known if item.vo}),
+        states=schedules.STATES,
+        leader=schedules.leader_in_words(found.leader),
+    )
+
+
+@pages.get("/schedules/{entry:path}", name="schedule")
+async def show_schedule(request: Request, site: SiteOf, who: Viewer, entry: str) -> Response:
+    """Show one entry."""
+    return render(request, "schedule.html", item=await _get(site, who, entry), args=None)
+
+
+@pages.post("/schedules/run", name="schedule_run")
+async def run_now(
+    request: Request, site: SiteOf, who: Runner, entry: Annotated[str, Form(max_length=2000)]
+) -> Response:
+    """Submit the task of an entry now."""
+    id = await _run(site, who, entry)
+    return back(request, path_of(request, "schedule", entry=entry), f"submitted task {id}")
+
+
+@pages.post("/schedules/pause", name="schedule_pause")
+async def pause(
+    request: Request, site: SiteOf, who: Pauser, chosen: Chosen, reason: fields.Reason = ""
+) -> Response:
+    """Pause entries."""
+    done = await site.perform(who, schedules.pause, site.nonet.stores, chosen, reason)
+    return _turned(request, chosen, done, "paused", "paused already")
+
+
+@pages.post("/schedules/resume", name="schedule_resume")
+async def resume(request: Request, site: SiteOf, who: Pauser, chosen: Chosen) -> Response:
+    """Resume entries from their next occurrence on."""
+    done = await site.perform(who, schedules.resume, site.nonet.stores, chosen)
+    return _turned(request, chosen, done, "resumed", "not paused")
+
+
+@pages.post("/schedules/{entry:path}", name="schedule_reveal")
+async def reveal(request: Request, site: SiteOf, who: Revealer, entry: str) -> Response:
+    """Show one entry with its arguments. It is the path of the entry, which the page reads anew."""
+    item, nonet = await _get(site, who, entry), site.nonet
+    found = await site.perform(who, schedules.reveal, nonet.stores, entry, nonet.registry)
+    args = json.dumps(plain(found), indent=2, ensure_ascii=False)
+    return render(request, "schedule.html", item=item, args=args)
+
+
+async def _find(site: Site, who: Principal, query: EntryQuery) -> Entries:
+    is_viewer = not who.sees_texts
+    return await site.read(schedules.find, site.nonet.stores, query, is_viewer=is_viewer)
+
+
+async def _get(site: Site, who: Principal, entry: str) -> EntryInFull:
+    stores, client, is_viewer = site.nonet.stores, site.nonet.client, not who.sees_texts
+    return await site.read(schedules.get, stores, client, entry, is_viewer=is_viewer)
+
+
+async def _run(site: Site, who: Principal, entry: str) -> str:
+    stores, client = site.nonet.stores, site.nonet.client
+    return str(await site.perform(who, schedules.run, stores, client, entry))
+
+
+def _turned(
+    request: Request, chosen: Sequence[str], done: Turned, now: str, before: str
+) -> Response:
+    if len(chosen) == 1:
+        path = path_of(request, "schedule", entry=chosen[0])
+        return back(request, path, now if done.changed else f"it was {before}")
+    left = len(chosen) - len(done.changed)
+    text = f"{now} {len(done.changed)} entries" + (f"; {left} were {before}" if left else "")
+    return back(request, path_of(request, "schedules"), text)
