@@ -57,6 +57,7 @@ schedules list                          /schedules
 schedules list --state planned          /schedules?state=planned
 schedules show Nightly                  /schedules/errands:Nightly%7C%7Cdefault
 schedules leader                        /leader
+tenants --since 2h --sort behind        /tenants?since=2h&sort=behind
 pipelines list                          /pipelines
 pipelines show volumes                  /pipelines/volumes
 """

@@ -45,7 +45,7 @@ resubmit   act    ended.resubmit    Submit a failed task again as a new task, an
 cancel     act    cancel.cancel     Cancel tasks for good: queued, delayed, waiting or running.
 queues     look   queues.list_queues Show the nine streams, and the tasks outside them.
 figures    look   figures.figures   Show how many tasks of each class end and fail, and how fast.
-tenants    look   tenants.tenants   Show what each tenant has, gets and is due.
+tenants    look   tenants.list_tenants Show what each tenant has, gets and is due.
 workers    look   workers.app       Show the registered workers, or drain some.
 groups     look   groups.list_groups Show callback groups, newest first.
 pause      act    pauses.pause      Stop starting some or all tasks, until 'task-run resume'.

@@ -1,24 +1,69 @@
-"""Tenants for operators: what each has, gets and is due."""
+"""Tenants: what each has, gets and is due."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pydantic import Field, field_validator
+
+from nonet.base.durations import duration
+from nonet.base.errors import suggestion
+from nonet.operate.lists import Selection
 from nonet.rules.fairness import MOST_TENANTS
-from nonet.rules.tenants import TenantTable
+from nonet.rules.tenants import ORDERS, TenantTable, sorted_by
 
 if TYPE_CHECKING:
     from nonet.client.live import LiveConfig
     from nonet.stores.namespace.tenants import Tenants
+    from nonet.stores.stores import Stores
+
+_LEAST, _MOST = timedelta(minutes=1), timedelta(hours=48)
+
+
+class TenantQuery(Selection):
+    """What is shown of tenants."""
+
+    since: str = Field(
+        default="1h",
+        max_length=40,
+        description="Count the past of this long until now: `1m` to `48h`.",
+    )
+    sort: str = Field(
+        default="tasks",
+        json_schema_extra={"enum": [*ORDERS]},
+        description=f"What comes first: {', '.join(ORDERS)}.",
+    )
+
+    @field_validator("since")
+    @classmethod
+    def _is_short(cls, since: str) -> str:
+        if not _LEAST <= duration(since) <= _MOST:
+            raise ValueError(f"{since!r} is not between 1m and 48h")
+        return since
+
+    @field_validator("sort")
+    @classmethod
+    def _is_known(cls, sort: str) -> str:
+        if sort not in ORDERS:
+            raise ValueError(
+                f"{sort!r:.100} must be one of {', '.join(ORDERS)}.{suggestion(sort, ORDERS)}"
+            )
+        return sort
+
+
+async def find(stores: Stores, live_config: LiveConfig, query: TenantQuery) -> TenantTable:
+    """Return the tenants: first those that the configuration names, then those with most tasks.
+
+    At most 100, and one item `(others)` for all beyond. Empty while no task has a tenant.
+    """
+    found = await tenant_table(stores.tenants, live_config, since=duration(query.since))
+    return replace(found, items=sorted_by(found.items, query.sort))
 
 
 async def tenant_table(
-    store: Tenants,
-    live_config: LiveConfig,
-    *,
-    since: timedelta = timedelta(hours=1),
-    most: int = MOST_TENANTS,
+    store: Tenants, live_config: LiveConfig, *, since: timedelta, most: int = MOST_TENANTS
 ) -> TenantTable:
     """Return the tenants, first those that the published configuration names.
 

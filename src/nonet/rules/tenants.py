@@ -81,6 +81,21 @@ class TenantFigures:
     retried: int
     wait: Times
 
+    @property
+    def label(self) -> str:
+        """How it is shown."""
+        return tenant_label(self.name)
+
+    @property
+    def used_percent(self) -> str | None:
+        """What it has started, in percent."""
+        return _percent(self.share_used)
+
+    @property
+    def due_percent(self) -> str | None:
+        """What it is due, in percent."""
+        return _percent(self.share_due)
+
 
 @dataclass(frozen=True, slots=True)
 class TenantTable:
@@ -91,12 +106,14 @@ class TenantTable:
         since: since when past figures count.
         share_seconds: the period in which shares are compared.
         items: first the tenants that the configuration names, then by their tasks.
+        cursor: null: the list is whole.
     """
 
     by: str
     since: datetime
     share_seconds: float
     items: tuple[TenantFigures, ...]
+    cursor: None = None
 
 
 ORDERS = {
@@ -112,7 +129,7 @@ ORDERS = {
 """How tenants can be sorted: ``tasks`` is the order of `TenantTable.items`."""
 
 
-def sorted_by(items: Iterable[TenantFigures], by: str) -> list[TenantFigures]:
+def sorted_by(items: Iterable[TenantFigures], by: str) -> tuple[TenantFigures, ...]:
     """Sort tenants by one of `ORDERS`; the others are the last."""
     keys: Mapping[str, Callable[[TenantFigures], Any]] = {
         "tasks": lambda item: 0,
@@ -124,7 +141,11 @@ def sorted_by(items: Iterable[TenantFigures], by: str) -> list[TenantFigures]:
         "behind": lambda item: (item.share_used or 0) - (item.share_due or 0),
         "failed": lambda item: -item.failed,
     }
-    return sorted(items, key=lambda item: (item.name == OTHERS, keys[by](item)))
+    return tuple(sorted(items, key=lambda item: (item.name == OTHERS, keys[by](item))))
+
+
+def _percent(share: float | None) -> str | None:
+    return None if share is None else f"{100 * share:.3g}"
 
 
 def tenant_label(name: str) -> str:

@@ -11,10 +11,9 @@ from nonet.cli.output import cell, print_json, print_line, print_rows
 from nonet.cli.target import Target, operation
 
 if TYPE_CHECKING:
-    from nonet.rules.figures import ClassFigures, Times
+    from nonet.rules.figures import ClassFigures
 
 _HOUR = timedelta(hours=1)
-_UNITS = ((3600, "h"), (60, "min"), (1, "s"))
 
 
 @operation
@@ -53,24 +52,6 @@ def _row(item: ClassFigures) -> Mapping[str, Any]:
         "per_min": f"{item.ended_per_minute:.3g}",
         "failed": item.total.failed,
         "retried": item.total.retried,
-        "wait_50_95_99_%": times_in_words(item.total.wait),
-        "run_50_95_99_%": times_in_words(item.total.run),
+        "wait_50_95_99_%": item.total.wait.in_words,
+        "run_50_95_99_%": item.total.run.in_words,
     }
-
-
-def times_in_words(times: Times) -> str:
-    """Return three percentiles in one column, so that a row fits 80 columns.
-
-    >>> from nonet.rules.figures import Times
-    >>> times_in_words(Times(0.0042, 1.25, 300)), times_in_words(Times())
-    ('4.2ms 1.2s 5min', '')
-    """
-    known = (times.p50, times.p95, times.p99)
-    return " ".join(_brief(seconds) for seconds in known if seconds is not None)
-
-
-def _brief(seconds: float) -> str:
-    if seconds < 1:
-        return f"{1000 * seconds:.2g}ms" if seconds < 0.1 else f"{1000 * seconds:.0f}ms"
-    size, unit = next(item for item in _UNITS if seconds >= item[0] * (1 if item[0] == 1 else 2))
-    return f"{seconds / size:.2g}{unit}" if seconds / size < 10 else f"{seconds / size:.0f}{unit}"

@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from nonet.base.errors import ConfigurationError
-from nonet.cli.commands.figures import times_in_words
-from nonet.cli.options import Json, Since
-from nonet.cli.output import cell, print_json, print_line, print_rows
+from nonet.cli.options import Json
+from nonet.cli.output import cell, print_line, print_view
 from nonet.cli.target import Target, operation
 from nonet.cli.watching import show
-from nonet.rules.tenants import ORDERS, sorted_by, tenant_label
+from nonet.operate import tenants
+from nonet.operate.tenants import TenantQuery
+from nonet.rules.tenants import TenantTable
 
-if TYPE_CHECKING:
-    from nonet.rules.tenants import TenantFigures, TenantTable
-
-_HOUR = timedelta(hours=1)
+_COLUMNS = (
+    "tenant=label weight live waiting oldest_seconds running used_%=used_percent due_%=due_percent "
+    "started failed retried wait_50_95_99_%=wait.in_words"
+)
 _LEAST = ("retried", "started", "weight", "wait_50_95_99_%", "live")
 
 
 @operation
-async def tenants(
+async def list_tenants(
     target: Target,
-    since: Since = None,
-    sort: Annotated[
-        str, typer.Option(metavar="|".join(ORDERS), help="What comes first.")
-    ] = "tasks",
+    query: TenantQuery,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it anew every 2 seconds, until Ctrl-C.")
     ] = False,
@@ -53,44 +48,12 @@ async def tenants(
     task-run tenants --sort behind
     task-run tenants --since 1d --json
     """
-    if sort not in ORDERS:
-        raise ConfigurationError(f"--sort {sort}: must be one of {', '.join(ORDERS)}")
-    from nonet.operate.tenants import tenant_table  # it imports redis
-
     async with target.observer() as nonet:
-        live = nonet.client.live_config
-        read = partial(tenant_table, nonet.stores.tenants, live, since=since or _HOUR)
-        display = partial(_print, sort=sort, as_json=as_json)
-        await show(read, display, watch=watch, as_json=as_json)
+        read = partial(tenants.find, nonet.stores, nonet.client.live_config, query)
+        await show(read, partial(_print, as_json=as_json), watch=watch, as_json=as_json)
 
 
-def _print(found: TenantTable, *, sort: str, as_json: bool) -> None:
-    items = sorted_by(found.items, sort)
-    if as_json:
-        print_json({"by": found.by, "since": found.since, "items": items})
-        return
-    nothing = f"no tenant has tasks, by {found.by}"
-    print_rows([_row(item) for item in items], False, nothing, least=_LEAST)
-    if items:
+def _print(found: TenantTable, *, as_json: bool) -> None:
+    print_view(found, as_json, _COLUMNS, f"no tenant has tasks, by {found.by}", least=_LEAST)
+    if found.items and not as_json:
         print_line(f"by {found.by}, since {cell(found.since)}", err=True)
-
-
-def _row(item: TenantFigures) -> Mapping[str, Any]:
-    return {
-        "tenant": tenant_label(item.name),
-        "weight": None if item.weight is None else f"{item.weight:g}",
-        "live": item.live,
-        "waiting": item.waiting,
-        "oldest_seconds": item.oldest_seconds,
-        "running": item.running,
-        "used_%": _percent(item.share_used),
-        "due_%": _percent(item.share_due),
-        "started": item.started,
-        "failed": item.failed,
-        "retried": item.retried,
-        "wait_50_95_99_%": times_in_words(item.wait),
-    }
-
-
-def _percent(share: float | None) -> str | None:
-    return None if share is None else f"{100 * share:.3g}"
