@@ -361,9 +361,9 @@ class Nonet(Application, Program):
             for finding in (await app.overview()).findings:
                 print(finding.problem, "->", finding.next_step)
         """
-        from nonet.operate.overview import overview
+        from nonet.operate.overview import find
 
-        return await overview(self.stores, self.settings)
+        return await find(self.stores, self.settings)
 
     def injector(self) -> Injector:
         """Create an injector that honours `dependency_overrides`; close it when the process ends.

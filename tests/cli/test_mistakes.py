@@ -55,7 +55,7 @@ pause --stream backgroud:small => Did you mean background?
 pause --stream small        => expected PRIORITY:SIZE
 resume --task 'no name'     => must be CATEGORY:CLASS
 resume                      => which tasks? Give --stream
-pause --pipeline 'a b'      => no name of a pipeline
+pause --pipeline 'a b'      => is not the name of a pipeline
 """,
     "dlq": """
 dlq resubmit                => which letters?
@@ -98,9 +98,9 @@ limits unset Job 7 ''       => must not be empty
 limits unset Job 7 --vo ''  => must not be empty
 """,
     "others": """
-events --kind limits-set    => --kind limits-set: there is no such kind of event. Did you
+events --kind limits-set    => 'limits-set' is not a kind of event. Did you
 events --kind nonsense      => Kinds: ceilings-published,
-events --kind x --follow    => --kind x: there is no such kind
+events --kind x --follow    => 'x' is not a kind of event
 list --state finished       => 'finished' is not one of '
 dlq list --status tiny      => Error: Invalid value for '--status': 'tiny' is not one of '
 tenants --sort size         => must be one of tasks, name

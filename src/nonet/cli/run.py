@@ -40,7 +40,7 @@ list       look   tasks.list_       List live tasks, or with --ended those that 
 status     look   tasks.status      Show one task, live or ended.
 result     look   ended.result      Print the result of a task, or its error with the traceback.
 explain    look   locks.explain     Explain why a task does not run, or where it runs.
-overview   look   overview.overview Show what is wrong now, and the command that mends it.
+overview   look   overview.show_overview Show what is wrong now, and the command that mends it.
 resubmit   act    ended.resubmit    Submit a failed task again as a new task, and print its id.
 cancel     act    cancel.cancel     Cancel tasks for good: queued, delayed, waiting or running.
 queues     look   queues.list_queues Show the nine streams, and the tasks outside them.

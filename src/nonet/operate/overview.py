@@ -54,7 +54,7 @@ _SLOW_SECONDS = 10.0
 _SQL_KEPT_SECONDS = 30.0
 
 
-async def overview(
+async def find(
     stores: Stores, settings: Settings, *, is_viewer: bool = False, remember: Remember = always
 ) -> Overview:
     """Read what is wrong, and what goes on; see `nonet.Nonet.overview`.

@@ -11,7 +11,7 @@ from nonet.client.client import Client
 from nonet.config.sources import open_source
 from nonet.config.web_url import web_url
 from nonet.daemon.contact import sql_reached
-from nonet.operate.overview import overview
+from nonet.operate import overview
 from nonet.scheduler.census import Census
 from nonet.scheduler.configuration.configuration_loop import ConfigurationLoop, check
 from nonet.scheduler.demand import DemandLoop
@@ -104,7 +104,7 @@ def _chores(client: Client) -> dict[str, Chore]:
     if url := settings.webhook_url.get_secret_value():
         chores["webhook"] = Webhook(
             # Leave out texts of errors: the receiver may show reports to anyone.
-            partial(overview, stores, settings, is_viewer=True),
+            partial(overview.find, stores, settings, is_viewer=True),
             settings.namespace,
             url,
             settings.webhook_secret.get_secret_value(),

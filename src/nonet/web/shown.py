@@ -6,16 +6,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
 from fastapi import HTTPException
 
 from nonet.client.reading import explain_by_facts
-from nonet.operate.overview import overview as nonet_overview
 from nonet.rules.findings.explanation import Explanation, Facts, explain
-from nonet.rules.findings.situation import Overview
 from nonet.rules.permissions import Principal
 from nonet.rules.viewing import for_viewer
 from nonet.web.site import Site
@@ -32,17 +29,6 @@ def ensure_searchable(who: Principal, *texts: object) -> None:
     """Raise 403 if `who` searches for labels or errors that it may not see: matches reveal them."""
     if any(texts) and not who.sees_texts:
         raise HTTPException(403, f"{who.name} may not search labels and errors: an operator may")
-
-
-async def overview(site: Site, who: Principal) -> Overview:
-    """Read the overview as `who` may see it, at most once in two seconds for all viewers."""
-    is_viewer = not who.sees_texts
-    nonet = site.nonet
-    read = partial(
-        nonet_overview, nonet.stores, nonet.settings, is_viewer=is_viewer, remember=site.shared.read
-    )
-    found = await site.shared.read(("overview", is_viewer), 2.0, read)
-    return replace(found, submitted=site.ring.submitted)
 
 
 async def why(site: Site, id: str, who: Principal) -> tuple[Explanation, Facts | None]:

@@ -15,6 +15,7 @@ from nonet.cli.output import echo, print_heading, print_json, print_line, print_
 from nonet.cli.pages import page_at, with_page
 from nonet.cli.target import Target, operation
 from nonet.cli.watching import show
+from nonet.operate import overview
 from nonet.rules.findings.peers import counted
 from nonet.rules.findings.refusal import span
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @operation
-async def overview(
+async def show_overview(
     target: Target,
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it anew every 2 seconds, until Ctrl-C.")
@@ -42,12 +43,12 @@ async def overview(
     \b
     task-run overview --watch
     """
-    async with target.observer() as nonet:
-        display = partial(_print, as_json=as_json)
-        await show(nonet.overview, display, watch=watch, as_json=as_json)
+    async with target.stores() as stores:
+        read, display = partial(overview.find, stores, target.settings()), partial(_print, as_json)
+        await show(read, display, watch=watch, as_json=as_json)
 
 
-def _print(found: Overview, *, as_json: bool) -> None:
+def _print(as_json: bool, found: Overview) -> None:
     page = page_at("/")
     if as_json:
         print_json(with_page(found, page))

@@ -1,8 +1,10 @@
-"""The first page: what is wrong now, and what goes on."""
+"""The overview: ``/api/v1/overview`` and the first page: what is wrong now, and what goes on."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 from fastapi import APIRouter, Request
@@ -10,15 +12,18 @@ from fastapi.responses import Response
 
 from nonet.base.errors import NonetError
 from nonet.base.streams import Priority, Size
+from nonet.operate import overview
 from nonet.rules.findings.pace import StreamLoad
 from nonet.rules.findings.situation import Overview
 from nonet.rules.page_paths import page_of
 from nonet.rules.pauses import Pause, of_task
-from nonet.web import shown
+from nonet.rules.permissions import Principal
+from nonet.web.api.routing import resource
 from nonet.web.pages.rendering import render
+from nonet.web.ring import LastHour
 from nonet.web.site import Site, SiteOf, Viewer
 
-router = APIRouter(include_in_schema=False)
+api, pages = resource("overview"), APIRouter(include_in_schema=False)
 
 _LETTERS_SECONDS = 30.0
 _SQL_SECONDS = 5.0
@@ -45,10 +50,22 @@ class Cell(NamedTuple):
     pause: Pause | None
 
 
-@router.get("/", name="overview")
-async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
+@api.get("/overview")
+async def get_overview(site: SiteOf, who: Viewer) -> Overview:
+    """Return what is wrong in the namespace now, worst first, and what goes on there."""
+    return await _find(site, who)
+
+
+@api.get("/overview/hour")
+async def last_hour(site: SiteOf, who: Viewer) -> LastHour:
+    """Return the last hour: samples of this process, and what workers ended by minutes."""
+    return await site.last_hour()
+
+
+@pages.get("/", name="overview")
+async def show_overview(request: Request, site: SiteOf, who: Viewer) -> Response:
     """Show the overview."""
-    found = await shown.overview(site, who)
+    found = await _find(site, who)
     pauses = await site.read(site.nonet.stores.controls.load)
     live = site.nonet.client.live_config
     await live.refresh()
@@ -64,6 +81,15 @@ async def page(request: Request, site: SiteOf, who: Viewer) -> Response:
         table_minutes=_TABLE_MINUTES,
         tenants_by=live.tenants_by if live.named_tenants else "",
     )
+
+
+async def _find(site: Site, who: Principal) -> Overview:
+    is_viewer, nonet = not who.sees_texts, site.nonet
+    read = partial(
+        overview.find, nonet.stores, nonet.settings, is_viewer=is_viewer, remember=site.shared.read
+    )
+    found = await site.shared.read(("overview", is_viewer), 2.0, read)
+    return replace(found, submitted=site.ring.submitted)
 
 
 async def _letters(site: Site) -> int | None:
