@@ -87,7 +87,7 @@ async def test_a_tenant_is_listed_and_cancelled(task_run: TaskRun) -> None:
         mine = await app.submit(OfVo("lhcb"), at_time=in_an_hour())
         other = await app.submit(OfVo("cms"), at_time=in_an_hour())
         found = await task_run("list", "--tenant", "lhcb", "--json")
-        assert [row["id"] for row in found.json] == [mine]
+        assert [row["id"] for row in found.json["items"]] == [mine]
         done = await task_run("cancel", "--tenant", "lhcb", "--yes")
         assert (done.code, done.out) == (0, "1 task cancelled\n"), done.err
         assert (await mine.status()).state == "cancelled"

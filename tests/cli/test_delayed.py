@@ -22,16 +22,16 @@ async def test_list_has_the_soonest_first(task_run: TaskRun) -> None:
         await app.submit(Add(1), id="late", at_time=in_hours(2))
         await app.submit(Describe(), id="soon", at_time=in_hours(1))
         await app.submit(Add(1), id="now")
-        rows = (await task_run("delayed", "list", "--json")).json
-        assert [(row["id"], row["task"], row["why"]) for row in rows] == [
-            ("soon", "errands:Describe", "time"),
-            ("late", "errands:Add", "time"),
+        rows = (await task_run("delayed", "list", "--json")).json["items"]
+        assert [(row["id"], row["name"]) for row in rows] == [
+            ("soon", "errands:Describe"),
+            ("late", "errands:Add"),
         ]
         assert rows[0]["due"] < rows[1]["due"]
         only = await task_run("delayed", "list", "--task", "Add")
         assert "late" in only.out and "soon" not in only.out
         one = await task_run("delayed", "list", "--limit", "1", "--json")
-        assert len(one.json) == 1 and "more than 1 tasks match" in one.err
+        assert len(one.json["items"]) == 1 and one.json["cursor"]
 
 
 async def test_cancel_ends_named_tasks_only_if_they_are_delayed(task_run: TaskRun) -> None:
@@ -50,7 +50,7 @@ async def test_cancel_ends_named_tasks_only_if_they_are_delayed(task_run: TaskRu
         assert explained.out.startswith("cancelled: by ")
         again = await task_run("delayed", "cancel", "q", "x", "--json")
         assert again.code == 1
-        assert again.json == [{"id": "q", "state": "queued"}, {"id": "x", "state": None}]
+        assert again.json == {"changed": [], "states": {"q": "queued", "x": ""}}
         assert "task q is queued, not delayed" in again.err and "task x is unknown" in again.err
         assert (await task_run("delayed", "cancel", "x")).code == 4
         waited = await task_run(

@@ -86,7 +86,7 @@ async def test_no_command_prints_control_characters_of_an_error(
     task_run: TaskRun, row: int
 ) -> None:
     """An error that contains escape sequences cannot control the terminal of its reader."""
-    commands = ("list --ended", "status first", "result first", "explain first", "overview")
+    commands = ("history", "status first", "result first", "explain first", "overview")
     commands += ("events", "dlq list", f"dlq show {row}", "dlq clusters")
     shown = [await task_run(*words.split()) for words in commands]
     texts = [line for ended in shown for line in (ended.out + ended.err).split("\n")]
@@ -129,7 +129,7 @@ async def test_encrypted_letters_are_shown_and_resubmitted_only_with_the_key(
     assert ended.json["error_type"] == "FileNotFoundError"
     refused = await task_run("dlq", "resubmit", row)
     assert (refused.code, NO_KEY in refused.err) == (1, True)
-    for command in ("status first", "result first", "explain first", "list --ended"):
+    for command in ("status first", "result first", "explain first", "history"):
         said = await task_run(*command.split())
         assert "/later" not in said.out + said.err
 

@@ -1,4 +1,4 @@
-"""``task-run list --ended``, ``result`` and ``resubmit``."""
+"""``task-run history``, ``result`` and ``resubmit``."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ async def test_ended_tasks_are_listed(task_run: TaskRun) -> None:
         await ended(task_run, "broken")
         await app.submit(Add(1, 2), id="gone", at_time=await app.broker.now() + HOUR)
         await app.cancel(["gone"], reason="not needed")
-        listed = await task_run("list", "--ended")
+        listed = await task_run("history")
         assert listed.code == 0
         lines = listed.out.splitlines()
         assert lines[0].split() == [*COLUMNS]
         assert [line.split()[0] for line in lines[1:]] == ["gone", "broken", "sum"]
         assert "ValueError: told to" in lines[2] and "not needed" in lines[1]
         assert "s3cret" not in listed.out
-        dead = (await task_run("list", "--state", "dead", "--json")).json
+        dead = (await task_run("history", "--state", "dead", "--json")).json["items"]
         assert [item["id"] for item in dead] == ["broken"]
         assert (dead[0]["error_type"], dead[0]["attempt"]) == ("ValueError", 1)
-        of_class = (await task_run("list", "--ended", "--task", "Add", "--json")).json
+        of_class = (await task_run("history", "--task", "Add", "--json")).json["items"]
         assert [item["id"] for item in of_class] == ["gone", "sum"]
-        assert len((await task_run("list", "--since", "1h", "--limit", 2, "--json")).json) == 2
-        assert (await task_run("list", "--since", "0s", "--json")).json == []
-    wrong = await task_run("list", "--ended", "--state", "running")
-    assert wrong.code == 2 and "running" in wrong.err
+        assert len((await task_run("history", "--since", "1h")).out.splitlines()) == 4
+        assert (await task_run("history", "--since", "0s")).err.startswith("no ended task with")
+    wrong = await task_run("history", "--state", "running")
+    assert wrong.code == 2 and "Input should be 'done'" in wrong.err
 
 
 async def test_result_prints_the_value_or_the_error(task_run: TaskRun) -> None:

@@ -37,6 +37,10 @@ dlq show 1                              /dead-letters/1
 workflows                               /workflows
 workflows show nightly                  /workflows/nightly
 workflows steps nightly --state blocked /workflows/nightly/steps?state=blocked
+list --state queued --limit 1           /tasks?state=queued&limit=1
+history --task Add                      /history?task=Add
+history ended                           /history/ended
+delayed list --task Add                 /delayed?task=Add
 queues                                  /queues
 queues normal:small                     /queues/normal/small
 groups --limit 1                        /groups?limit=1
@@ -145,6 +149,10 @@ async def fill(nonet: Nonet) -> dict[str, str]:
     await (await nonet.stores.audit()).add([entry])
     group = await nonet.client.spawn_with_callback([Add(1), Add(2)], Add(3))
     await fill_more(nonet)
+    later = datetime.now(UTC) + timedelta(hours=1)
+    for id in ("ended", "later"):
+        await nonet.submit(Add(1), id=id, at_time=later)
+    await nonet.cancel(["ended"])
     return {"group": group}
 
 

@@ -132,12 +132,12 @@ async def test_a_wrong_command_line_changes_nothing(task_run: TaskRun, group: st
 
 
 NOTHING = """
-delayed list --task Guarded => no task of class 'Guarded' is delayed
+delayed list --task Guarded => no task is delayed with task Guarded
 dlq resubmit --reason crash => no dead letter matches
 events                      => no event
 figures                     => no worker has run a task since then
-list --ended --state expired => no ended task is expired in the history
-list --task No --label a=7 --state waiting => no live task of class 'No' labelled a=7 is waiting
+history --state expired => no ended task with state expired
+list --task No --label a=7 --state waiting => no live task with task No, label a=7, state waiting
 locks                       => no lock is held or waited for
 locks --object-type Bogus   => no lock of object type 'Bogus' is held or waited for
 paused                      => nothing is paused

@@ -78,6 +78,6 @@ async def test_status_list_and_overview_show_the_progress(task_run: TaskRun) -> 
         assert "40 % page 12\\x1b of 30\n" in (await task_run("list")).out
         overview = (await task_run("overview", "--json")).json
         assert [item["progress"] for item in overview["longest"]] == ["40 % page 12\x1b of 30"]
-        (listed,) = (await task_run("list", "--json")).json
+        (listed,) = (await task_run("list", "--json")).json["items"]
         assert listed["progress"] == found
         await app.cancel(["p"])

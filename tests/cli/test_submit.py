@@ -21,7 +21,7 @@ async def test_submit_prints_the_id(task_run: TaskRun) -> None:
     assert (ended.code, ended.err) == (0, "")
     status = (await task_run("status", id, "--json")).json
     assert (status["id"], status["name"], status["state"]) == (id, "errands:Add", "queued")
-    assert (await task_run("list", "--json")).json == [status]
+    assert (await task_run("list", "--json")).json["items"] == [status]
 
 
 async def test_submitting_an_id_again_is_the_same_task(task_run: TaskRun) -> None:
@@ -162,18 +162,19 @@ async def test_list_filters(task_run: TaskRun) -> None:
     await task_run("submit", "Describe", "--id", "other", "--label", "run=7")
 
     async def ids(*options: object) -> set[str]:
-        return {item["id"] for item in (await task_run("list", "--json", *options)).json}
+        return {item["id"] for item in (await task_run("list", "--json", *options)).json["items"]}
 
     assert await ids() == {"now", "later", "other"}
     assert await ids("--state", "delayed") == {"later"}
     assert await ids("--task", "Add") == await ids("--task", "errands:Add") == {"now", "later"}
     assert await ids("--state", "running") == set()
     limited = await task_run("list", "--json", "--limit", 2)
-    assert len(limited.json) == 2 and limited.err == "2 of 3 tasks\n"
+    assert len(limited.json["items"]) == 2 and limited.json["cursor"]
+    assert (await task_run("list", "--limit", 2)).err == "2 of 3\n"
     assert await ids("--label", "run=7") == {"other"}
     await task_run("submit", "Add", "--args", "[1]", "--id", "more")
-    searched = (await task_run("list", "--json", "--task", "Add", "--search", 1)).err
-    assert searched == "2 of 2 tasks; searched 3 of 4: there may be more, raise --search\n"
+    searched = (await task_run("list", "--task", "Add", "--search", 1)).err
+    assert searched == "2 of 2; searched 3 of 4: raise --search, or go on\n"
 
 
 async def test_list_says_how_long_tasks_run_or_wait(task_run: TaskRun) -> None:
@@ -183,7 +184,7 @@ async def test_list_says_how_long_tasks_run_or_wait(task_run: TaskRun) -> None:
         await app.submit(Sleeper(report), id="r")
         await until_written(report)
         await app.submit(Add(1), id="q", labels={"size": "large"})
-        rows = (await task_run("list", "--json")).json
+        rows = (await task_run("list", "--json")).json["items"]
         times = {row["id"]: (row["started"], row["waits_since"], row["due"]) for row in rows}
         assert list(times) == ["r", "q"]
         assert [bool(each) for each in times["r"]] == [True, False, False]
@@ -268,7 +269,7 @@ async def test_commands_that_only_read_need_no_task_module(task_run: TaskRun) ->
     (task_run.home / "broken.py").write_text("1 / 0")
     PLACES.add(str(task_run.home))
     broken = {"NONET_TASKS": "broken", "PYTHONPATH": str(task_run.home)}
-    (found,) = (await task_run("list", "--task", "Add", "--json", **broken)).json
+    (found,) = (await task_run("list", "--task", "Add", "--json", **broken)).json["items"]
     assert found["id"] == "mine"
 
 

@@ -25,7 +25,7 @@ async def test_each_line_is_a_task(task_run: TaskRun) -> None:
     ended = await task_run("submit", input=f"\n{given}\n")
     first, *others = ended.out.split()
     assert (ended.code, ended.err, others) == (0, "", ["mine", "later", "fixed", "spelt"])
-    found = {item["id"]: item for item in (await task_run("list", "--json")).json}
+    found = {item["id"]: item for item in (await task_run("list", "--json")).json["items"]}
     assert found.keys() == {first, *others}
     assert found["fixed"]["due"] == "2099-01-01T00:00:00Z"
     assert [found[id]["state"] for id in (first, *others)] == ["queued"] * 2 + ["delayed"] * 3

@@ -166,10 +166,10 @@ async def test_commands_of_tasks_name_those_of_workflows(task_run: TaskRun, app:
 
 async def test_blocked_steps_are_waiting(task_run: TaskRun, app: Nonet) -> None:
     """They are no delayed tasks and have no due time."""
-    assert (await task_run("delayed", "list", "--json")).json == []
+    assert (await task_run("delayed", "list", "--json")).json["items"] == []
     queues = (await task_run("queues", "--json")).json
     assert (queues["waiting"], queues["delayed"]) == (2, 0)
-    rows = (await task_run("list", "--state", "waiting", "--json")).json
+    rows = (await task_run("list", "--state", "waiting", "--json")).json["items"]
     assert [(row["id"], row["blocker"], row["due"]) for row in rows] == [
         (f"{ID}:2", "after 1, 0", None),
         (f"{ID}:3", "after 2, ended(0)", None),

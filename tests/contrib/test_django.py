@@ -170,7 +170,7 @@ def test_a_server_may_fork_after_it_has_submitted(project: Project) -> None:
         print(json.dumps([first, second, web.post("/send/Send/3").json()["id"]]))
         """
     )
-    listed = json.loads(project.manage("task_run", "list", "--json"))
+    listed = json.loads(project.manage("task_run", "list", "--json"))["items"]
     assert {item["id"] for item in listed} == set(said)
 
 

@@ -39,7 +39,7 @@ def test_the_dashboard_shows_a_shop_that_works(tmp_path: Path) -> None:
             assert answer.status == 200
         run("submit", "ImportFeed", "--args", '["acme"]')  # else one is submitted at times
         wait_until(lambda: "(shop:ImportFeed) failed" in daemon.log, "a task runs and fails")
-        mails = ("list", "--ended", "--task", "SendMail")
+        mails = ("history", "--task", "SendMail")
         wait_until(lambda: "shop:SendMail" in run(*mails), "it has submitted tasks by itself")
         daemon.terminate()
         assert daemon.wait() == 0, daemon.log

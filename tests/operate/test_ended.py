@@ -7,7 +7,7 @@ from typing import Any
 from operate.conftest import run_worker
 
 from nonet import BaseTask, Nonet, NoRetry
-from nonet.operate.ended import Resubmitted, preview_resubmit, resubmit_all
+from nonet.operate.history import Resubmitted, preview_resubmit, resubmit_all
 from nonet.stores.namespace.history import FAILED, EndedFilter
 
 

@@ -8,7 +8,7 @@ import pytest
 from operate.conftest import run_worker
 
 from nonet import BaseTask, Nonet, NoRetry, Size
-from nonet.operate.ended import resubmit_ended
+from nonet.operate.history import resubmit_ended
 from nonet.operate.task_details import TaskReport, task_report
 
 

@@ -35,7 +35,7 @@ BUDGETS = [
 OTHERS = ("nonet.cli.commands", "nonet.rules", "nonet.stores", "pydantic")
 COMMANDS = [
     ("run", ["--help"], 237, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS, *OTHERS)),
-    ("run", ["submit", "--help"], 340, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
+    ("run", ["submit", "--help"], 360, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS)),
     ("daemons.worker", ["--help"], 240, (*SQL, *WEB, *RULES, *DAEMONS, *CLIENT, *LOGS, *MODELS)),
 ]
 # Those that only read what Redis keeps, until they find that none answers.

@@ -29,7 +29,7 @@ OUTSIDE = {
 }
 LOOKS = (
     *("overview", "queues", "workers", "list", "status {}", "explain {}", "locks", "limits list"),
-    *("schedules", "list --ended", "figures", "tenants", "groups", "workflows", "workflows show w"),
+    *("schedules", "history", "figures", "tenants", "groups", "workflows", "workflows show w"),
     *("quarantine list", "events", "config show --task probe_tasks:Quick"),
 )
 

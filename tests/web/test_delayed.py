@@ -20,11 +20,11 @@ async def test_the_soonest_comes_first(nonet: Nonet, client: AsyncClient) -> Non
     page = (await client.get("/delayed")).text
     assert page.index(soon) < page.index(late) and re.search(r"in 5\d min", page)
     assert "overdue" not in page
-    filtered = (await client.get("/delayed?class=Report")).text
+    filtered = (await client.get("/delayed?task=Report")).text
     assert late in filtered and soon not in filtered
     await nonet.broker.client.zadd("{test}:tasks:delayed", {soon: 1e15})
     await nonet.broker.client.zadd("{test}:tasks:delayed", {late: now.timestamp() * 1e6})
-    assert "overdue by" in (await client.get("/delayed?class=Failing")).text
+    assert "overdue by" in (await client.get("/delayed?task=Failing")).text
 
 
 async def test_a_task_is_started_and_another_cancelled(

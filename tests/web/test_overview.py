@@ -98,7 +98,7 @@ def test_a_finding_links_to_what_it_is_about() -> None:
         ("pipeline", "volumes", "/pipelines/volumes"),
         ("workflow", "building", "/workflows?state=building"),
         ("workflow", "nightly", "/workflows/nightly"),
-        ("class", "rare failures", "/tasks?state=dead"),
+        ("class", "rare failures", "/history?state=dead"),
         ("tenant", "lhcb", "/tenants"),
         ("stream", "quarantine", "/quarantine"),
         ("task", "a/b", "/tasks/a%2Fb"),

@@ -60,7 +60,8 @@ async def test_each_filter_selects(nonet: Nonet, client: AsyncClient) -> None:
     (dead,) = await run(nonet, Failing("no bill"))
 
     async def ids(query: str) -> set[str]:
-        answer = await client.get(f"/tasks?{query}")
+        path = "history" if query.startswith(("state=d", "state=cancelled")) else "tasks"
+        answer = await client.get(f"/{path}?{query}")
         assert answer.status_code == 200, answer.text
         return set(re.findall(r'href="/tasks/([^"?]+)"', answer.text))
 
@@ -70,7 +71,7 @@ async def test_each_filter_selects(nonet: Nonet, client: AsyncClient) -> None:
     assert await ids("label=customer%3Dother") == set()
     assert await ids("state=dead&error=no+bill") == {dead}
     assert await ids("state=done") == {first}
-    assert {dead, second2} == await ids("state=dead&within=5m")
+    assert {dead, second2} == await ids("state=dead&since=5m")
     assert await ids("worker=1@nowhere") == set()
     async with working(nonet, Report.size), nonet.hold(MutexLock(LockedObjectType.JOB, 7)):
         waiting = await nonet.submit(Locked())
@@ -98,7 +99,7 @@ async def test_hostile_texts_are_inert(
     )
     (dead,) = await run(nonet, Failing(hostile))
     locked = await nonet.submit(Locked(hostile[:60]))
-    paths = ("/tasks", "/tasks?state=ended", f"/tasks/{dead}", "/bulk/cancel", f"/tasks/{locked}")
+    paths = ("/tasks", "/history", f"/tasks/{dead}", "/bulk/cancel", f"/tasks/{locked}")
     for width in (1280, 390):
         await page.set_viewport_size({"width": width, "height": 800})
         for path in paths:
@@ -126,11 +127,11 @@ async def test_a_viewer_sees_no_details(nonet: Nonet, client_of: Any) -> None:
     """A viewer sees types of errors, no texts, and cannot search for them."""
     (dead,) = await run(nonet, Failing("the password is hunter2"))
     async with client_of(Role.VIEWER) as viewer:
-        for path in (f"/tasks/{dead}", "/tasks?state=dead"):
+        for path in (f"/tasks/{dead}", "/history?state=dead"):
             text = (await viewer.get(path)).text
             assert "ValueError" in text and "hunter2" not in text
             assert "Submit again" not in text and "Cancel" not in text
-        for path in ("/tasks?label=a%3Db", "/tasks?state=dead&error=hunter2", "/bulk/cancel"):
+        for path in ("/tasks?label=a%3Db", "/history?state=dead&error=hunter2", "/bulk/cancel"):
             assert (await viewer.get(path)).status_code == 403
 
 
@@ -200,11 +201,11 @@ async def test_cancel_all_that_existed(nonet: Nonet, client: AsyncClient) -> Non
 async def test_submit_all_failures_again(nonet: Nonet, client: AsyncClient) -> None:
     """Failures that match become new tasks; the answer counts those that were submitted before."""
     await run(nonet, *(Failing(f"bill {n}") for n in range(5)), Failing("other"))
-    preview = (await client.get("/bulk/resubmit?state=ended&error=bill")).text
+    preview = (await client.get("/bulk/resubmit?error=bill")).text
     assert "Submit again: 5 tasks" in preview and "web_tasks:Failing: 5" in preview
     until = re.search(r'name="until" value="(\d+)"', preview)
     assert until
-    path, form = "/bulk/resubmit?state=ended&error=bill", {"until": until[1]}
+    path, form = "/bulk/resubmit?error=bill", {"until": until[1]}
     assert (await client.post(path, data=form)).status_code == 303
     assert (await nonet.list_tasks(task="Failing")).matched == 5
     again = await client.post(path, data=form)

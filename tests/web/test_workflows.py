@@ -119,7 +119,7 @@ async def test_a_step_and_its_workflow_are_linked(nonet: Nonet, client: AsyncCli
 async def test_the_id_of_a_workflow_leads_to_its_page(client: AsyncClient) -> None:
     """The page of a task and the search field lead to the page of the workflow."""
     made = await submitted()
-    for path in (f"/tasks/{made}", f"/tasks?q={made}"):
+    for path in (f"/tasks/{made}", f"/find?id={made}"):
         answer = await client.get(path)
         assert (answer.status_code, answer.headers["location"]) == (303, f"/workflows/{made}")
     await made.cancel()

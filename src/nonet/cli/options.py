@@ -97,11 +97,12 @@ QUERIES: dict[str, dict[str, Any]] = {
     "task": {"metavar": "CATEGORY:CLASS", "autocompletion": classes},
     "older_than": {"metavar": "AGE"},
     "newer_than": {"metavar": "AGE"},
-    "labels": {"flags": ["--label"], "metavar": "NAME=VALUE"},
     "everything": {"flags": ["--all"]},
     "streams": {"flags": ["--stream"], "metavar": "PRIORITY:SIZE"},
     "tasks": {"flags": ["--task"], "metavar": "CATEGORY:CLASS", "autocompletion": classes},
     "pipelines": {"flags": ["--pipeline"], "metavar": "NAME"},
+    "label": {"metavar": "NAME=VALUE"},
+    "worker": {"metavar": "PID@HOST"},
 }
 Limit = Annotated[int, typer.Option(min=1, help="Show at most this many.")]
 CancelReason = Annotated[str, typer.Option(help="Reason, shown to callers that await the results.")]

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import zip_longest
 from operator import attrgetter
 from pprint import pformat
@@ -24,6 +24,7 @@ import typer
 
 from nonet.base.amounts import format_bytes
 from nonet.base.plain import plain, printable
+from nonet.rules.findings.refusal import span
 
 if TYPE_CHECKING:
     from nonet.messages.message import Usage
@@ -92,7 +93,8 @@ def print_view(
     """Print a view or a page of views: for programs as the API answers, for people some fields.
 
     Args:
-        columns: the attributes that people see, each as ``attribute`` or ``heading=attribute``.
+        columns: the attributes that people see, each as ``attribute`` or ``heading=attribute``;
+            ``heading=@attribute`` is how long ago it was.
         nothing: printed on stderr in place of an empty table.
         least: the columns that a narrow terminal hides first; see `layout`.
     """
@@ -101,12 +103,20 @@ def print_view(
         return
     pairs = [(name, path or name) for name, _, path in (x.partition("=") for x in columns.split())]
     if not hasattr(found, "items"):
-        print_fields({name: attrgetter(path)(found) for name, path in pairs})
+        print_fields({name: _value(found, path) for name, path in pairs})
         return
-    rows = [{name: attrgetter(path)(item) for name, path in pairs} for item in found.items]
+    rows = [{name: _value(item, path) for name, path in pairs} for item in found.items]
     print_rows(rows, False, nothing, least=least)
     if found.cursor:
-        echo(f"there are more: raise --limit, or add --cursor {found.cursor}", err=True)
+        more = f"there are more: raise --limit, or add --cursor {found.cursor}"
+        echo(getattr(found, "counted", "") or more, err=True)
+
+
+def _value(view: Any, path: str) -> Any:
+    value = attrgetter(path.lstrip("@"))(view)
+    if path.startswith("@") and value is not None:
+        return span(max(0.0, (datetime.now(UTC) - value).total_seconds()))
+    return value
 
 
 def print_fields(fields: Mapping[str, Any]) -> None:
@@ -400,6 +410,8 @@ def cell(value: Any) -> str:
             return "yes" if value else "no"
         case datetime():
             return value.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        case timedelta():
+            return f"{value.total_seconds():.3f} s"
         case float():
             return f"{value:.1f}"
         case str():

@@ -36,7 +36,8 @@ _COMMANDS = """
 call       act    call.call         Run one task here, without the broker, and print its result.
 submit     act    submit.submit     Submit one task, or many from stdin, and print the ids.
 classes    look   tasks.classes     List the task classes that are registered here.
-list       look   tasks.list_       List live tasks, or with --ended those that ended last.
+list       look   tasks.list_       List live tasks; 'task-run history' has those that ended.
+history    look   history.list_history List the tasks that ended last, or show how one ended.
 status     look   tasks.status      Show one task, live or ended.
 result     look   ended.result      Print the result of a task, or its error with the traceback.
 explain    look   locks.explain     Explain why a task does not run, or where it runs.

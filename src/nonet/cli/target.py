@@ -207,6 +207,7 @@ def _kind(annotation: Any) -> Any:
     if origin is Annotated:
         return _kind(parts[0])
     if origin is tuple:
-        return list[_kind(parts[0])] | None  # type: ignore[misc]
+        kind = _kind(parts[0])
+        return list[str if get_origin(kind) is Literal else kind] | None  # type: ignore[misc]
     known = origin is Literal or annotation in (bool, int, float) or issubclass(annotation, Enum)
     return annotation if known else str

@@ -38,6 +38,7 @@ Age = Annotated[str, StringConstraints(max_length=40), AfterValidator(_is_moment
 
 _Item = TypeVar("_Item")
 _Value = TypeVar("_Value")
+_Found_co = TypeVar("_Found_co", covariant=True)
 
 
 class Selection(BaseModel):
@@ -51,7 +52,17 @@ class Selection(BaseModel):
         """Leave out the empty fields of a form: they were not filled in."""
         if not isinstance(values, Mapping):
             return values
-        return {name: value for name, value in values.items() if value != ""}
+        return {name: value for name, value in values.items() if value not in ("", [""])}
+
+    @property
+    def chosen(self) -> str:
+        """The filters in words, because they may contain a typo; empty: there are none."""
+        fields = self.model_dump(mode="json", exclude_defaults=True, exclude={"limit", "cursor"})
+        words = ", ".join(
+            f"{name} {', '.join(value) if isinstance(value, list) else value}"
+            for name, value in fields.items()
+        )
+        return f" with {words}" if words else ""
 
 
 class ListQuery(Selection):
@@ -87,6 +98,59 @@ def view_of(view: type[_Item], source: object, **others: object) -> _Item:
     """
     names = [field.name for field in fields(view)]  # type: ignore[arg-type]
     return view(**{n: others[n] if n in others else getattr(source, n) for n in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Searched(Page[_Item]):
+    """A part of a list that is searched.
+
+    Attributes:
+        matched: how many items match, as far as they were examined.
+        searched: how many were examined.
+        total: how many there are where this list searches.
+    """
+
+    matched: int = 0
+    searched: int = 0
+    total: int = 0
+
+    @property
+    def counted(self) -> str:
+        """How many match, and how many were examined; empty if the page shows all.
+
+        >>> Searched(["a"], matched=20_000, searched=20_000, total=20_000).counted
+        '1 of 20,000'
+        >>> Searched(["a"], "b", matched=7, searched=5_000, total=1_000_000).counted
+        '1 of 7; searched 5,000 of 1,000,000: raise --search, or go on'
+        """
+        # Without a cursor all were searched, and some have come or gone meanwhile.
+        is_part = bool(self.cursor) and self.total > self.searched
+        if not is_part and self.matched <= len(self.items):
+            return ""
+        text = f"{len(self.items):,} of {self.matched:,}"
+        if is_part:
+            text += f"; searched {self.searched:,} of {self.total:,}: raise --search, or go on"
+        return text
+
+
+class _Found(Protocol[_Found_co]):
+    """A page of a store."""
+
+    @property
+    def rows(self) -> Sequence[_Found_co]: ...
+    @property
+    def matched(self) -> int: ...
+    @property
+    def searched(self) -> int: ...
+    @property
+    def total(self) -> int: ...
+    @property
+    def cursor(self) -> str: ...
+
+
+def searched(found: _Found[_Item]) -> Searched[_Item]:
+    """Return a page of a store as callers get it."""
+    return Searched(found.rows, sealed(found.cursor), found.matched, found.searched, found.total)
 
 
 def cut(found: Sequence[_Item], query: ListQuery) -> Page[_Item]:

@@ -41,7 +41,7 @@ def page_of(kind: str, what: str) -> str:
         case "workflow", "building" | "resuming":
             return f"/workflows?state={what}"
         case "class", "rare failures":
-            return "/tasks?state=dead"
+            return "/history?state=dead"
         case "tenant", _:
             return "/tenants"
         case "schedule", _:

@@ -110,6 +110,12 @@ class TaskStatus:
     waits_since: datetime | None = None
     workflow: str = ""
 
+    @property
+    def doing(self) -> str:
+        """Why it does not run, or what it does, in a line."""
+        why = self.error if self.state == "dying" else self.blocker
+        return why or str(self.progress or "") or self.worker or self.error
+
 
 @dataclass(frozen=True, slots=True)
 class EndedTask:
@@ -159,6 +165,12 @@ class EndedTask:
     def ran(self) -> timedelta | None:
         """Duration of the last attempt; None if it did not run at the end."""
         return self.ended - self.started if self.started else None
+
+    @property
+    def error_line(self) -> str:
+        """The first line of the error, with its class."""
+        text = f"{self.error_type}: {self.error}" if self.error_type else self.error
+        return text.partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,7 +115,7 @@ def case(problem: str, hint: str, **known: Any) -> tuple[str, str, dict[str, Any
         ),
         case(
             "3 tasks failed within an hour of 2 causes, of each less than 3, the last 4 s ago: p:T",
-            "task-run list --ended --since 1h --state dead",
+            "task-run history --since 1h --state dead",
             deaths=[replace(DEATHS, number=2), Deaths("p:T", "E", 1, "t-1", 4)],
         ),
         case(

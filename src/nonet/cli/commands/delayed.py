@@ -2,52 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from nonet.base.actor import who
 from nonet.base.errors import ConfigurationError
 from nonet.cli.commands.task_arguments import labels_of
-from nonet.cli.options import CancelReason, Json, Limit, OfClass, TaskIds, WithLabels
-from nonet.cli.output import echo, print_json, print_rows
+from nonet.cli.options import CancelReason, Json, OfClass, TaskIds, WithLabels
+from nonet.cli.output import echo, print_json, print_view
 from nonet.cli.process import print_error
 from nonet.cli.target import Target, operation
 from nonet.cli.task_classes import warn_of_unknown
 from nonet.daemon.service import ExitCode
-
-if TYPE_CHECKING:
-    from nonet.stores.queue.places import TaskFilter
-    from nonet.tasks.handles import TaskStatus
+from nonet.operate import delayed
+from nonet.operate.audited import Changed
+from nonet.operate.delayed import DelayedQuery
+from nonet.stores.queue.places import TaskFilter
 
 app = typer.Typer(
     help="Delayed tasks: waiting for their start time or for a retry.", rich_markup_mode=None
 )
 
-_DUE = "due now"
+_COLUMNS = "id task=name due attempts=attempt error"
+_DONE = "cancelled"
 
 
 @app.command("list")
 @operation
-async def list_(
-    target: Target, task: OfClass = None, limit: Limit = 100, as_json: Json = False
-) -> None:
+async def list_(target: Target, query: DelayedQuery, as_json: Json = False) -> None:
     """List delayed tasks, the soonest first, and why they wait.
 
     \b
     task-run delayed list --task Transfer
     """
-    rows: list[dict[str, Any]] = []
-    async with target.observer() as nonet:
-        async for item in nonet.stores.results.delayed_tasks(task=task):
-            if len(rows) == limit:
-                echo(f"more than {limit} tasks match: raise --limit", err=True)
-                break
-            rows.append(_row(item))
-        if task and not rows:
-            warn_of_unknown(nonet, [task])
-    of_class = f" of class {task!r}" if task else ""
-    print_rows(rows, as_json, f"no task{of_class} is delayed")
+    async with target.stores() as stores:
+        found = await delayed.find(stores, query)
+    if query.task and not found.items:
+        warn_of_unknown(target.observer(), [query.task])
+    print_view(found, as_json, _COLUMNS, f"no task is delayed{query.chosen}")
 
 
 @app.command()
@@ -76,13 +69,10 @@ async def cancel(
     \b
     task-run delayed cancel --task Transfer --label campaign=2026-07 --dry-run
     """
-    from nonet.operate.delayed import cancel_delayed  # it imports redis
-
     selection = _selection(ids, task, label, every, dry_run)
     async with target.observer() as nonet:
         if selection is None:
-            states = await cancel_delayed(ids or [], nonet.client, reason)
-            return _report(states, "cancelled", as_json)
+            return _report(await delayed.cancel(nonet.client, ids or [], reason), as_json, _DONE)
         cancellation = nonet.client.cancellation
         if dry_run:
             number = sum([len(page) async for page in cancellation.find(selection)])
@@ -114,32 +104,22 @@ async def now(
     \b
     task-run delayed now 3f9d1c0a
     """
-    from nonet.operate.delayed import hasten  # it imports redis
-
-    async with target.observer() as nonet:
-        states = await hasten(ids, nonet.stores)
-    done = [id for id, state in states.items() if state == "delayed"]
-    return _report({**states, **dict.fromkeys(done, _DUE)}, _DUE, as_json)
+    async with target.stores() as stores:
+        return _report(await delayed.hasten(stores, ids), as_json, "due now")
 
 
-def _report(states: dict[str, str], done: str, as_json: bool) -> ExitCode:
+def _report(found: Changed, as_json: bool, done: str) -> ExitCode:
     """Print the outcome of each named task, and return the exit code."""
-    problems = [
-        f"task {id} is {state}, not delayed" if state else f"task {id} is unknown"
-        for id, state in states.items()
-        if state != done
-    ]
-    for problem in problems:
+    for problem in found.problems("delayed"):
         print_error(problem)
     if as_json:
-        print_json([{"id": id, "state": state or None} for id, state in states.items()])
+        print_json(found)
     else:
-        for id, state in states.items():
-            if state == done:
-                echo(f"{id} {done}")
-    if not problems:
+        for id in found.changed:
+            echo(f"{id} {done}")
+    if not found.states:
         return ExitCode.OK
-    return ExitCode.FAILED if any(states.values()) else ExitCode.NOT_FOUND
+    return ExitCode.FAILED if found.changed or any(found.states.values()) else ExitCode.NOT_FOUND
 
 
 def _selection(
@@ -151,8 +131,6 @@ def _selection(
         ConfigurationError: ids and filters are given, or neither: a typo must not select every
             task.
     """
-    from nonet.stores.queue.places import TaskFilter
-
     labels = labels_of(label)
     if ids and (task or labels or every or dry_run):
         raise ConfigurationError(
@@ -164,14 +142,3 @@ def _selection(
             "--label), or --all"
         )
     return None if ids else TaskFilter(task or "", labels, ("delayed",))
-
-
-def _row(item: TaskStatus) -> dict[str, Any]:
-    return {
-        "id": item.id,
-        "task": item.name,
-        "due": item.due,
-        "why": "retry" if item.attempt else "time",
-        "attempts": item.attempt,
-        "error": item.error,
-    }

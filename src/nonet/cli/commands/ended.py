@@ -1,10 +1,9 @@
-"""``task-run list --ended``, ``result`` and ``resubmit``: tasks that have ended."""
+"""``task-run result`` and ``resubmit``: what a task returned, and once more."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
-from datetime import timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,33 +11,14 @@ import typer
 from nonet.base.errors import NotFoundError, ResultError, ResultUnavailable
 from nonet.base.plain import plain
 from nonet.cli.options import Json, TaskId
-from nonet.cli.output import echo, print_answer, print_json, print_result, print_rows
+from nonet.cli.output import echo, print_answer, print_json, print_result
 from nonet.cli.process import print_error
 from nonet.cli.target import CodeTarget, Target, operation
 from nonet.daemon.service import ExitCode
+from nonet.operate.history import resubmit_ended
 
 if TYPE_CHECKING:
     from nonet.app import Nonet
-    from nonet.stores.namespace.task_queries import TaskQuery
-    from nonet.tasks.handles import EndedTask
-
-
-async def list_ended(
-    target: Target, query: TaskQuery, states: Sequence[str], limit: int, search: int, as_json: bool
-) -> None:
-    """Print the tasks that ended last; see ``task-run list --ended``."""
-    async with target.stores() as stores:
-        selection = await query.ended(stores.broker, stores.results, states)
-        page = await stores.history.page(selection, limit=limit, budget=search)
-    if as_json:
-        print_json(page.rows)
-    else:
-        of_class = f" of class {query.task!r}" if query.task else ""
-        in_state = f" is {states[0]}" if states else ""
-        nothing = f"no ended task{of_class}{in_state} in the history"
-        print_rows([_row(item) for item in page.rows], False, nothing, least=("waited", "attempts"))
-    if page.cursor and len(page.rows) < limit:
-        echo(f"searched {page.searched:,} of {page.total:,}: raise --search", err=True)
 
 
 @operation
@@ -107,7 +87,7 @@ async def _failure(nonet: Nonet, id: str, error: ResultError) -> Mapping[str, An
         raise NotFoundError(
             f"task {id} ({ended.name}) is done since {plain(ended.ended)}, but {why}"
         ) from None
-    text = f"task {id} ({ended.name}) is {ended.state}: {_error_line(ended)}"
+    text = f"task {id} ({ended.name}) is {ended.state}: {ended.error_line}"
     return {"state": ended.state, "error": text, "traceback": ended.traceback}
 
 
@@ -115,7 +95,7 @@ async def _failure(nonet: Nonet, id: str, error: ResultError) -> Mapping[str, An
 async def resubmit(target: CodeTarget, id: TaskId, as_json: Json = False) -> None:
     """Submit a failed task again as a new task, and print its id.
 
-    The history must have it: see 'task-run list --ended --state dead'. A second call submits
+    The history must have it: see 'task-run history --state dead'. A second call submits
     nothing, and prints the state of the new task. A dead letter has a command of its own, 'task-run
     dlq resubmit'.
 
@@ -124,32 +104,7 @@ async def resubmit(target: CodeTarget, id: TaskId, as_json: Json = False) -> Non
     \b
     task-run resubmit 3f9d1c0a
     """
-    from nonet.operate.ended import resubmit_ended
-
     async with target.application() as nonet:
         stores = nonet.stores
         handle = await resubmit_ended(id, nonet.client, stores.history, stores.dead_letters)
     print_answer({"id": id, "resubmitted_as": str(handle)}, handle, as_json)
-
-
-def _row(item: EndedTask) -> Mapping[str, Any]:
-    return {
-        "id": item.id,
-        "task": item.name,
-        "state": item.state,
-        "ended": item.ended,
-        "attempts": item.attempt,
-        "waited": _seconds(item.waited),
-        "ran": _seconds(item.ran),
-        "error": _error_line(item),
-    }
-
-
-def _seconds(length: timedelta | None) -> str | None:
-    return None if length is None else f"{length.total_seconds():.3f} s"
-
-
-def _error_line(item: EndedTask) -> str:
-    """Return the first line of the error, with its class."""
-    text = f"{item.error_type}: {item.error}" if item.error_type else item.error
-    return text.partition("\n")[0]

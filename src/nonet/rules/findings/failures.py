@@ -83,7 +83,7 @@ def _rare_deaths(found: Situation) -> Iterator[Finding]:
         f"{counted(number, 'task')} failed within an hour{of}, the last "
         f"{span(newest.seconds_ago)} ago: {newest.task}, {brief(newest.error)}"
     )
-    words = ("task-run", "list", "--ended", "--since", "1h")
+    words = ("task-run", "history", "--since", "1h")
     yield Finding(
         "class",
         "rare failures",

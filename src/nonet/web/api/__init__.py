@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from nonet.web.resources import resources
 
-_RESOURCES = "submitting revealing tasks history delayed openapi"
+_RESOURCES = "submitting revealing tasks openapi"
 
 
 def routers() -> list[APIRouter]:

@@ -1,57 +1,27 @@
-"""``/api/v1/tasks``: live tasks, one task, its explanation; cancel one or many; submit again."""
+"""``/api/v1/tasks``: one task, its explanation; cancel one or many; submit again."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import HTTPException, Query
 from pydantic import BaseModel, Field
 
 from nonet.base.actor import who as actor
 from nonet.base.errors import NotFoundError
+from nonet.operate import tasks
 from nonet.operate.cancelling import Cancelled, cancel_existing, preview_cancel
-from nonet.operate.ended import resubmit_ended
-from nonet.operate.lists import opened, sealed
+from nonet.operate.history import resubmit_ended
 from nonet.operate.task_details import task_report
 from nonet.rules.findings.explanation import Explanation
 from nonet.rules.permissions import Action
 from nonet.stores.queue.places import TaskFilter
 from nonet.tasks.handles import TaskStatus
 from nonet.web import shown
-from nonet.web.api.routing import (
-    NO_REASON,
-    Body,
-    ClassName,
-    Cursor,
-    Labels,
-    Limit,
-    Made,
-    OfClass,
-    Page,
-    Reason,
-    Since,
-    TaskId,
-    Text,
-    labels_of,
-    resource,
-)
-from nonet.web.site import Canceller, Knower, Resubmitter, Site, SiteOf, Viewer
+from nonet.web.api.routing import NO_REASON, Body, ClassName, Made, Reason, TaskId, Text, resource
+from nonet.web.site import Canceller, Knower, Resubmitter, Site, SiteOf
 
 router = resource("tasks")
-
-# How many tasks a list examines in each place.
-_BUDGET = 5000
-
-LiveState = Literal["queued", "delayed", "waiting", "running", "dying"]
-
-
-class LivePage(Page[TaskStatus]):
-    """Some of the tasks that have not ended, in the order of a list."""
-
-    matched: int = Field(description="How many tasks match, as far as they were examined.")
-    searched: int = Field(description="How many tasks were examined.")
-    total: int = Field(description="How many tasks there are where this list searches.")
 
 
 class Selection(Body):
@@ -95,49 +65,6 @@ class CancelledMany(BaseModel):
     )
     moment: datetime = Field(description="Send it with the real call.")
     sample: list[TaskStatus] = Field(description="In a preview, some of the tasks.")
-
-
-@router.get("/tasks")
-async def list_tasks(
-    site: SiteOf,
-    who: Viewer,
-    state: Annotated[LiveState | None, Query(description="Only tasks in this state.")] = None,
-    task: OfClass = None,
-    label: Labels = None,
-    worker: Annotated[
-        Text | None, Query(description="Only tasks that this worker has: `pid@host` or its id.")
-    ] = None,
-    error: Annotated[
-        Text,
-        Query(description="Only tasks whose last attempt failed with an error with this text."),
-    ] = "",
-    since: Since = None,
-    limit: Limit = 100,
-    cursor: Cursor = "",
-) -> LivePage:
-    """List tasks that have not ended: running ones first, then waiting, queued and delayed ones.
-
-    A page with a filter can have fewer items than `limit`, even none, although more follow.
-    """
-    shown.ensure_searchable(who, label, error)
-    found = await site.nonet.list_tasks(
-        state=state,
-        task=task,
-        labels=labels_of(label),
-        worker=worker,
-        error=error,
-        since=None if since is None else timedelta(seconds=since),
-        limit=limit,
-        budget=_BUDGET,
-        cursor=opened(cursor),
-    )
-    return LivePage(
-        items=found.rows,
-        cursor=sealed(found.cursor),
-        matched=found.matched,
-        searched=found.searched,
-        total=found.total,
-    )
 
 
 @router.get("/tasks/{id:path}/explanation")
@@ -193,11 +120,8 @@ async def cancel_task(
     id: TaskId, site: SiteOf, who: Canceller, body: Reason = NO_REASON
 ) -> Cancelled:
     """Cancel a task in whatever state it is; it does not run any further."""
-    found = await _found(site, id)
-    async with site.changing(who, Action.CANCEL, f"task {id} ({found.name}): cancel"):
-        state = (await site.nonet.cancel([id], reason=body.reason))[id]
-    if state not in ("cancelled", "cancelling"):
-        raise HTTPException(409, f"task {id} is {state or 'gone'} and can no longer be cancelled")
+    await _found(site, id)
+    state = await site.perform(who, tasks.cancel, site.nonet.client, id, body.reason)
     return Cancelled(id=id, state=state)
 
 

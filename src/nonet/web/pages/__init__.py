@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from nonet.web.resources import resources
 
-_PAGES = "tasks bulk task classes delayed login"
+_PAGES = "bulk task classes login"
 
 
 def routers() -> list[APIRouter]:

@@ -3,74 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Depends, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import Response
 
 from nonet.base.actor import who as actor
 from nonet.operate.cancelling import CancelPreview, cancel_existing, preview_cancel
-from nonet.operate.ended import FailurePreview, preview_resubmit, resubmit_all
+from nonet.operate.history import EndedQuery, FailurePreview, preview_resubmit, resubmit_all
+from nonet.operate.lists import opened, sealed
+from nonet.operate.tasks import AnyTaskQuery, LiveQuery
 from nonet.rules.permissions import Action, Principal
 from nonet.stores.connection.clock import instant
 from nonet.stores.namespace.history import FAILED
 from nonet.web.pages.fields import Reason
-from nonet.web.pages.rendering import amount, back, path_of, render
-from nonet.web.pages.task_search import Search, SearchOf
+from nonet.web.pages.rendering import amount, back, linked, path_of, render
 from nonet.web.site import SiteOf, may
 
 router = APIRouter(include_in_schema=False)
 
 Which = Literal["cancel", "resubmit"]
 _SHOWN = 8
-# Records in which classes are counted; labels are read from the message of each.
-_SAMPLED, _LABELLED = 3000, 1000
 
 
-def _permitted(which: Which, action: Action) -> Any:
-    """Return the dependency of a route that acts on all tasks of a search."""
-
-    def check(search: SearchOf, who: Principal = may(action)) -> Principal:  # noqa: B008  # as FastAPI reads it
-        if search.is_ended is (which == "cancel"):
-            wanted = "live" if which == "cancel" else "ended"
-            raise ValueError(f"{which}: search for {wanted} tasks")
-        if search.lock:
-            raise ValueError("tasks are not cancelled by lock: leave the lock out of the search")
-        return who
-
-    check.action = action  # type: ignore[attr-defined]  # as in `may`
-    return Depends(check)
-
-
-Canceller = Annotated[Principal, _permitted("cancel", Action.CANCEL)]
-Resubmitter = Annotated[Principal, _permitted("resubmit", Action.RESUBMIT)]
+Canceller = Annotated[Principal, may(Action.CANCEL)]
+Resubmitter = Annotated[Principal, may(Action.RESUBMIT)]
+Live = Annotated[LiveQuery, Query()]
+Ended = Annotated[EndedQuery, Query()]
 Until = Annotated[int, Form(gt=0, lt=10**16)]
 Done = Annotated[int, Form(ge=0)]
 
 
 @router.get("/bulk/cancel", name="bulk_cancel")
-async def cancel_preview(
-    request: Request, site: SiteOf, search: SearchOf, who: Canceller
-) -> Response:
+async def cancel_preview(request: Request, site: SiteOf, search: Live, who: Canceller) -> Response:
     """Show how many tasks a cancellation would end, and of which classes."""
-    selection = await search.live_filter(site.nonet)
+    selection = await search.cancellable(site.nonet.stores)
     found = await preview_cancel(site.nonet.client, selection)
     classes: Mapping[str, int] = {}
     if found.number:
-        budget = _LABELLED if search.label else _SAMPLED
-        classes = await site.nonet.stores.results.classes(selection, budget)
+        classes = await site.nonet.stores.results.classes(selection, search.budget)
     return _preview(request, "cancel", search, found, classes)
 
 
 @router.get("/bulk/resubmit", name="bulk_resubmit")
 async def resubmit_preview(
-    request: Request, site: SiteOf, search: SearchOf, who: Resubmitter
+    request: Request, site: SiteOf, search: Ended, who: Resubmitter
 ) -> Response:
     """Show how many failures would be submitted again, and of which classes."""
     nonet = site.nonet
-    failures = await search.ended_filter(nonet, _failures(search))
+    failures = await search.filter(nonet.stores, _failures(search))
     found = await preview_resubmit(nonet.client, nonet.stores.history, failures)
     return _preview(request, "resubmit", search, found, found.classes)
 
@@ -78,7 +60,7 @@ async def resubmit_preview(
 def _preview(
     request: Request,
     which: Which,
-    search: Search,
+    search: AnyTaskQuery,
     found: CancelPreview | FailurePreview,
     classes: Mapping[str, int],
 ) -> Response:
@@ -99,14 +81,14 @@ def _preview(
 async def cancel(
     request: Request,
     site: SiteOf,
-    search: SearchOf,
+    search: Live,
     who: Canceller,
     until: Until,
     reason: Reason = "",
     done: Done = 0,
 ) -> Response:
     """Cancel the tasks that existed at the preview, for some seconds; then offer to continue."""
-    moment, selection = instant(until), await search.live_filter(site.nonet)
+    moment, selection = instant(until), await search.cancellable(site.nonet.stores)
     what = f"all tasks: {selection}, submitted until {moment:%F %T}; {reason}".removesuffix("; ")
     async with site.changing(who, Action.CANCEL, what):
         tally = await cancel_existing(site.nonet.client, selection, moment, actor(), reason)
@@ -117,37 +99,41 @@ async def cancel(
     text = f"Cancelled {amount(done)} tasks." + (
         f" Workers end {amount(running)} running ones within seconds." if running else ""
     )
-    return back(request, path_of(request, "tasks") + search.query(cursor=""), text)
+    return back(request, path_of(request, "tasks") + linked(search, cursor=""), text)
 
 
 @router.post("/bulk/resubmit", name="do_bulk_resubmit")
 async def resubmit(
-    request: Request, site: SiteOf, search: SearchOf, who: Resubmitter, until: Until, done: Done = 0
+    request: Request, site: SiteOf, search: Ended, who: Resubmitter, until: Until, done: Done = 0
 ) -> Response:
     """Submit the failures that existed at the preview, for some seconds; offer to continue."""
-    nonet, moment, query = site.nonet, instant(until), search.query(cursor="")
+    nonet, moment, query = site.nonet, instant(until), linked(search, cursor="")
     stores = nonet.stores
-    failures = await search.ended_filter(nonet, _failures(search), moment)
+    failures = await search.filter(stores, _failures(search), moment)
     async with site.changing(
         who, Action.RESUBMIT, f"all failures: {query}, ended until {moment:%F %T}"
     ):
         found = await resubmit_all(
-            failures, nonet.client, stores.history, stores.dead_letters, cursor=search.cursor
+            failures,
+            nonet.client,
+            stores.history,
+            stores.dead_letters,
+            cursor=opened(search.cursor),
         )
         if found.number:
             text = f"{found.number} tasks: {query}"
             await stores.events.log("tasks-resubmitted", actor(), text)
     done += found.number
     if found.cursor or found.problems:
-        search = replace(search, cursor=found.cursor)
+        search = search.model_copy(update={"cursor": sealed(found.cursor) or ""})
         said = {"done": done, "problems": found.problems, "refused": found.refused}
         return _page(request, "resubmit", search, moment, **said)
     text = f"Submitted {amount(done)} tasks again."
-    return back(request, path_of(request, "tasks") + query, text)
+    return back(request, path_of(request, "history") + query, text)
 
 
 def _page(
-    request: Request, action: Which, search: Search, moment: datetime, **values: Any
+    request: Request, action: Which, search: AnyTaskQuery, moment: datetime, **values: Any
 ) -> Response:
     """Show a preview; or, with `done`, how far the action is, with a button that continues it."""
     shown = {"done": None, "reason": "", "problems": (), "refused": 0, **values}
@@ -157,5 +143,5 @@ def _page(
     )
 
 
-def _failures(search: Search) -> tuple[str, ...]:
-    return (search.state,) if search.state in FAILED else tuple(FAILED)
+def _failures(search: EndedQuery) -> tuple[str, ...]:
+    return tuple(state for state in search.state if state in FAILED) or tuple(FAILED)

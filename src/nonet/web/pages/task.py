@@ -14,7 +14,8 @@ from fastapi.responses import RedirectResponse, Response
 from nonet.base.actor import who as actor
 from nonet.base.errors import ConflictError, NotFoundError
 from nonet.base.plain import plain
-from nonet.operate.ended import resubmit_ended
+from nonet.operate import delayed, tasks
+from nonet.operate.history import resubmit_ended
 from nonet.operate.task_details import TaskReport, arguments_of, submit_copy, task_report
 from nonet.rules.findings import remedies
 from nonet.rules.findings.explanation import Explanation, Facts
@@ -101,27 +102,21 @@ async def cancel(
     request: Request, site: SiteOf, id: str, who: Canceller, reason: Reason = ""
 ) -> Response:
     """Cancel a task in whatever state it is."""
-    async with site.changing(who, Action.CANCEL, f"task {id}: {reason}".removesuffix(": ")):
-        state = (await site.nonet.cancel([id], reason=reason))[id]
     path = path_of(request, "task", id=id)
-    if state == "cancelling":
-        return back(request, path, "Cancelling it: its worker ends it within seconds.")
-    if state != "cancelled":
-        return back(request, path, f"It is {state or 'unknown'} and cannot be cancelled.", "bad")
-    return back(request, path, "Cancelled it.")
+    try:
+        await site.perform(who, tasks.cancel, site.nonet.client, id, reason)
+    except ConflictError as error:
+        return back(request, path, str(error), "bad")
+    return back(request, path, "Cancelled it. If it runs, its worker ends it within seconds.")
 
 
 @router.post("/tasks/{id:path}/hasten", name="hasten_task")
 async def hasten(request: Request, site: SiteOf, id: str, who: Scheduler) -> Response:
     """Make a delayed task due now."""
-    stores = site.nonet.stores
-    async with site.changing(who, Action.SCHEDULE, f"task {id}: due now"):
-        (state,) = await stores.controls.hasten([id])
-        if state == "delayed":
-            await stores.events.log("tasks-hastened", actor(), f"task {id}")
+    found = await site.perform(who, delayed.hasten, site.nonet.stores, [id])
     path = path_of(request, "task", id=id)
-    if state != "delayed":
-        return back(request, path, f"It is {state or 'unknown'}, not delayed.", "bad")
+    if not found.changed:
+        return back(request, path, "; ".join(found.problems("delayed")), "bad")
     return back(request, path, "It is due now.")
 
 

@@ -1,4 +1,4 @@
-"""Submit failed tasks of the history again, at most once: one, or all that a filter selects."""
+"""The history: tasks that have ended; submit failed ones again, each at most once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from pydantic import Field
 
 from nonet.base.errors import (
     ConflictError,
@@ -18,21 +20,72 @@ from nonet.base.errors import (
     NotFoundError,
     UnknownTaskError,
 )
-from nonet.client.client import Client
 from nonet.messages.formats import format_problem
 from nonet.messages.message import Envelope
 from nonet.messages.repetition import REPEATS_END, Known, Repeat, repeat_of_end
+from nonet.operate.lists import Searched, opened, searched
+from nonet.operate.tasks import AnyTaskQuery
 from nonet.rules.findings import remedies
 from nonet.stores.namespace.history import FAILED, EndedFilter, History, Kept
-from nonet.tasks.handles import Handle
+from nonet.tasks.handles import EndedTask, Handle
 
 if TYPE_CHECKING:
+    from nonet.client.client import Client
     from nonet.stores.sql.dead_letters import DeadLetters
+    from nonet.stores.stores import Stores
 
+EndState = Literal["done", "dead", "cancelled", "expired"]
 _Find: TypeAlias = Callable[[str], Awaitable[Kept | None]]
 # How long a preview counts, and how many reasons of refusals are kept.
 _PREVIEW_SECONDS = 2.0
 _PROBLEMS = 10
+
+
+class EndedQuery(AnyTaskQuery):
+    """Which ended tasks are listed."""
+
+    state: tuple[EndState, ...] = Field(
+        default=(), description="Only tasks that ended in this state. Repeatable."
+    )
+
+    async def filter(
+        self, stores: Stores, states: Sequence[str] = (), until: datetime | None = None
+    ) -> EndedFilter:
+        """Return the filter for the stores.
+
+        Args:
+            states: instead of `state`.
+            until: latest end.
+        """
+        query = self.asked(until=until)
+        return await query.ended(stores.broker, stores.results, tuple(states) or self.state)
+
+
+async def find(stores: Stores, query: EndedQuery) -> Searched[EndedTask]:
+    """Return the tasks that ended last, the newest first.
+
+    Labels are known of failures only. A page with a filter can have fewer items than `limit`, even
+    none, although more follow.
+    """
+    found = await stores.history.page(
+        await query.filter(stores),
+        limit=query.limit,
+        budget=query.budget,
+        cursor=opened(query.cursor),
+    )
+    return searched(found)
+
+
+async def get(stores: Stores, id: str) -> EndedTask:
+    """Return how a task ended, also when its result is not kept any more.
+
+    Raises:
+        NotFoundError: the history does not have it.
+    """
+    kept = await stores.history.find(id)
+    if kept is None:
+        raise NotFoundError(f"task {id} is not in the history: it has not ended, or long ago")
+    return kept.task
 
 
 async def resubmit_ended(
@@ -56,7 +109,7 @@ async def resubmit_ended(
     kept = await history.find(id)
     if kept is None:
         raise NotFoundError(
-            f"task {id} is not in the history of ended tasks: 'task-run list --ended' shows it"
+            f"task {id} is not in the history of ended tasks: 'task-run history' lists them"
         )
     if kept.task.state not in FAILED:
         raise ConflictError(
